@@ -1,0 +1,1 @@
+"""Delivers persistent bucket notifications from object-store gateways to Kafka."""

@@ -1,0 +1,62 @@
+"""Queue entries on their way to an endpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Record(NamedTuple):
+    """One entry, ready to be sent. A NamedTuple because one is made for every event.
+
+    `key` is `bucket/object` and decides the order: records of one key are never sent side by side.
+    `body` is what radosgw itself would post. `position` and `next_position` are this entry's marker and the
+    marker right behind it, as ASCII bytes. `created_ns` is the event's age zero in ns since the epoch.
+    `ordinal` is the entry's place in the listing it came from.
+    """
+
+    key: bytes
+    body: bytes
+    event_id: bytes
+    created_ns: int
+    position: bytes
+    next_position: bytes
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One reply of a queue: `entries` in order, and one position more than entries.
+
+    `positions[i]` is where `entries[i]` begins and `positions[i + 1]` where it ends, already carried over at
+    the ring's end; the last one is where the next listing starts. Positions are ASCII `gen/offset`.
+    """
+
+    positions: list[bytes]
+    entries: list[bytes]
+    truncated: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Payload bytes held."""
+        return sum(map(len, self.entries))
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """An entry that left its queue without being delivered, with everything needed to send it later.
+
+    `cause` is one of a small closed set (`undecodable`, `too_large`, `refused`, `expired`, `exhausted`);
+    `reason` is the sentence for a person. Times are seconds since the epoch.
+    """
+
+    queue: str
+    incarnation: str
+    position: str
+    next_position: str
+    cause: str
+    reason: str
+    attempts: int
+    first_seen: float
+    parked_at: float
+    raw: bytes = field(repr=False)

@@ -1,0 +1,74 @@
+"""Shards, who holds them, and what a look at one shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Origin(StrEnum):
+    """Who made a queue."""
+
+    RADOSGW = "radosgw"
+    REMORA = "remora"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Shard:
+    """One queue of a topic: the unit that is locked, listed and removed from.
+
+    `queue` is the queue's name exactly as the store's registry has it (`t`, `:t`, `tenant:t`, `t.3`); it is
+    never derived from a topic's name.
+    """
+
+    queue: str
+    origin: Origin = Origin.RADOSGW
+
+    def __str__(self) -> str:
+        return self.queue
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Proof of having locked a shard: every list, removal and expiry names it, and the store checks it.
+
+    `incarnation` distinguishes a queue from a later one of the same name; it is set once, under the lock,
+    and lasts as long as the queue object.
+    """
+
+    shard: Shard
+    cookie: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class LockHolder:
+    """Who holds a shard's lock: the store's name of the client (`client.4116`), its cookie, and how long yet.
+
+    `lease_left_s` is 0 for a lock that has run out but was not taken by anybody else.
+    """
+
+    entity: str
+    cookie: str
+    lease_left_s: float
+    address: str = ""
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStats:
+    """A look at one queue, taken without its lock; any figure may be a moment old.
+
+    `entries` is exact when `entries_exact`, else estimated from the bytes. `oldest_age_s` is None for an
+    empty queue and for an undecodable first entry. `reserved_bytes` counts open reservations.
+    """
+
+    shard: Shard
+    entries: int
+    entries_exact: bool
+    used_bytes: int
+    capacity_bytes: int
+    reservations: int
+    reserved_bytes: int
+    oldest_age_s: float | None
+    holder: LockHolder | None

@@ -1,0 +1,74 @@
+"""A topic's attributes, as its metadata or an entry's own copy carries them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+UNSET = 0xFFFF_FFFF
+"""radosgw's value for 'use the gateway's global option' in the three limits."""
+
+
+class Source(StrEnum):
+    """Where a topic's attributes were read."""
+
+    METADATA = "metadata"
+    ENTRY = "entry"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """All that decides where and how a record is sent; equal targets may share connections.
+
+    `uri` and `args` may hold credentials: never log or export this value, use `redacted`.
+    """
+
+    uri: str
+    args: str
+    topic: str
+
+    @property
+    def scheme(self) -> str:
+        """The URI's scheme in lower case, empty where there is none."""
+        return self.uri.partition("://")[0].lower() if "://" in self.uri else ""
+
+    @property
+    def redacted(self) -> str:
+        """The URI without user, password and query, fit for logs, status and metrics."""
+        scheme, sep, rest = self.uri.partition("://")
+        if not sep:
+            return ""
+        authority = rest.replace("?", "/").replace("#", "/").split("/")[0]
+        # A '/' inside a badly quoted password would otherwise leave part of it in the authority.
+        host = rest.rpartition("@")[2].split("/")[0].split("?")[0] if "@" in rest else authority
+        return f"{scheme}://{host}"
+
+    def __repr__(self) -> str:
+        return f"Target({self.redacted!r}, topic={self.topic!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A persistent topic: its queues' base name, where it delivers, and its entries' lifetime.
+
+    `time_to_live_s`, `max_retries` and `retry_sleep_s` are None where the topic leaves them to the global
+    default; an explicit 0 means for ever, without limit, without pause. `opaque_data` is None where each
+    entry keeps its own (attributes that were read from an entry).
+    """
+
+    name: str
+    tenant: str
+    queue: str
+    target: Target
+    persistent: bool = True
+    opaque_data: bytes | None = None
+    time_to_live_s: int | None = None
+    max_retries: int | None = None
+    retry_sleep_s: int | None = None
+    source: Source = Source.METADATA
+    shards: int = 1
+
+    @property
+    def label(self) -> str:
+        """The one name of this topic in logs, metrics and commands: `tenant:name`, or `name` alone."""
+        return f"{self.tenant}:{self.name}" if self.tenant else self.name

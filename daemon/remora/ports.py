@@ -1,0 +1,217 @@
+"""What the engine asks of the outside world, as small protocols that state their promises.
+
+`storage` implements the first group, `endpoints` the second. Both are written against these docstrings, and
+the suites under tests/contract hold every adapter to them. Methods that wait never block the event loop and
+never wait for ever: an adapter bounds each call and raises `StoreUnavailable` or `EndpointUnavailable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from remora.model.record import DeadLetter, Listing, Record
+from remora.model.shard import Hold, LockHolder, Shard, ShardStats
+from remora.model.topic import Target, Topic
+
+# --------------------------------------------------------------------------------------------- storage
+
+
+class Catalog(Protocol):
+    """What queues and topics there are. Reads only; nothing here needs or takes a lock."""
+
+    async def shards(self) -> Sequence[Shard]:
+        """Every registered queue, in name order, however many there are."""
+        ...
+
+    async def topics(self) -> Mapping[str, Topic]:
+        """The persistent topics whose metadata is readable, by the name of their (first) queue.
+
+        A topic is missing here when its metadata cannot be read or decoded; its queue is then served with
+        the attributes that its entries carry.
+        """
+        ...
+
+    async def peek(self, shard: Shard) -> bytes | None:
+        """The first entry of a queue, read without the lock; None when it is empty.
+
+        Raises ShardGone when there is no such queue.
+        """
+        ...
+
+
+class Locks(Protocol):
+    """The exclusive lock of each shard: at most one holder, for at most one lease unless renewed.
+
+    A lease runs on the store's clock and starts between the call and its answer, so whoever trusts it counts
+    from before the call. "Somebody else holds it" is an answer and not an error.
+    """
+
+    async def acquire(self, shard: Shard, cookie: str, lease_s: float) -> Hold | LockHolder:
+        """Take the lock, or extend one that this very client already has; else say who holds it.
+
+        Sets the queue's incarnation when it has none. Never creates a queue: raises ShardGone.
+        """
+        ...
+
+    async def renew(self, hold: Hold, lease_s: float) -> None:
+        """Extend a lock that is still held.
+
+        Raises OwnershipLost when it is not (a late renewal never becomes a new lock), and ShardGone when the
+        queue is not the one that was locked. After StoreUnavailable the outcome is unknown.
+        """
+        ...
+
+    async def release(self, hold: Hold) -> None:
+        """Give the lock back. Releasing one that is not held any more, or whose queue is gone, is no error."""
+        ...
+
+    async def evict(self, shard: Shard, holder: LockHolder) -> None:
+        """Break exactly this holder's lock; no error when it has gone meanwhile."""
+        ...
+
+
+class Queue(Protocol):
+    """The committed entries of a held shard, oldest first.
+
+    Each call is checked by the store in the same operation: OwnershipLost when the lock is not held by this
+    hold, ShardGone when the queue does not exist or is another incarnation; then nothing was read or changed.
+    """
+
+    async def read(self, hold: Hold, start: bytes, limit: int) -> Listing:
+        """Up to `limit` entries from position `start` on; from the oldest one when `start` is empty."""
+        ...
+
+    async def remove(self, hold: Hold, upto: bytes, count: int) -> None:
+        """Remove the oldest `count` entries, all those before position `upto`.
+
+        `upto` must come from a Listing of this hold. Removing up to the queue's front again is no error.
+        """
+        ...
+
+    async def expire_reservations(self, hold: Hold, older_than_s: float) -> None:
+        """Free the room of reservations older than this; their commits are refused from then on."""
+        ...
+
+
+class DeadLetters(Protocol):
+    """Entries that left their queue undelivered. Parking twice at one position keeps one record."""
+
+    async def park(self, hold: Hold, letter: DeadLetter) -> None:
+        """Store the letter durably. Only when this returns may its entry be removed."""
+        ...
+
+    def letters(self, queue: str | None = None) -> AsyncIterator[DeadLetter]:
+        """Every stored letter, of one queue or of all, in position order within each queue and incarnation."""
+        ...
+
+
+class Inspection(Protocol):
+    """Looks at queues from outside: no lock is taken, and a front that moves meanwhile is no error."""
+
+    async def stats(self, shard: Shard, *, exact: bool = False) -> ShardStats:
+        """Figures of one queue; with `exact` its entries are listed and counted. Raises ShardGone."""
+        ...
+
+    def dump(self, shard: Shard) -> AsyncIterator[tuple[str, bytes]]:
+        """Position and raw bytes of each pending entry, oldest first, without removing any."""
+        ...
+
+
+class TwoPhase(Protocol):
+    """The producing side, as a gateway uses it: room is reserved first, so that a commit cannot be refused."""
+
+    async def reserve(self, shard: Shard, entries: int, nbytes: int) -> int:
+        """Reserve room and answer the reservation's id. Raises QueueFull."""
+        ...
+
+    async def commit(self, shard: Shard, reservation: int, payloads: Sequence[bytes]) -> None:
+        """Append the payloads in order, all or none, and end the reservation."""
+        ...
+
+    async def abort(self, shard: Shard, reservation: int) -> None:
+        """End the reservation; unknown ones are no error."""
+        ...
+
+
+class ShardStore(Catalog, Locks, Queue, DeadLetters, Inspection, TwoPhase, Protocol):
+    """One store with all its faces.
+
+    It is opened and closed by `async with`. Opening does not wait for the store to be reachable; until it is,
+    every call raises StoreUnavailable. What can never work raises StoreMisconfigured when it is opened.
+    """
+
+    @property
+    def description(self) -> str:
+        """What this store is and where that was learnt, one line for log and status."""
+        ...
+
+    async def __aenter__(self) -> ShardStore: ...
+
+    async def __aexit__(self, *exc_info: object) -> None: ...
+
+
+# ------------------------------------------------------------------------------------------- endpoints
+
+
+class Parcel(Protocol):
+    """Some records of one shard that travel, arrive and fail together.
+
+    `lane` names their order domain: all records of a key fall into one lane. A shard has at most one parcel
+    of a lane under way, and hands over the next only when that one has arrived; this alone keeps the order,
+    whatever a driver does with failed batches.
+    """
+
+    @property
+    def lane(self) -> int: ...
+
+    @property
+    def records(self) -> Sequence[Record]: ...
+
+
+class Route(Protocol):
+    """The way from one shard to its endpoint, with everything that must not change while records are under way."""
+
+    @property
+    def stale(self) -> bool:
+        """True when keys would fall into other lanes by now: finish what is under way, then open a new route."""
+        ...
+
+    def pack(self, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
+        """Sort records into parcels, in order within each lane; and the refused ones with why.
+
+        Pure: nothing is sent. A refused record can never be delivered here, for example because the broker's
+        size limit is below it. Several parcels of one lane are to be pushed in the order of the list.
+        """
+        ...
+
+    async def push(self, parcel: Parcel) -> None:
+        """Return when every record of the parcel is durable at the endpoint.
+
+        Raises EndpointUnavailable (transient; the parcel may have arrived nevertheless, in whole or in part),
+        EndpointMisconfigured, or EntryRefused when a record that `pack` let pass was refused for good.
+        A parcel is pushed again as it is only after `pack` was asked anew.
+        """
+        ...
+
+
+class Endpoint(Protocol):
+    """A kind of destination (Kafka), with the connections that its topics share."""
+
+    @property
+    def schemes(self) -> frozenset[str]:
+        """The URI schemes that it delivers to."""
+        ...
+
+    def check(self, target: Target) -> list[str]:
+        """Remarks on a target that works otherwise than asked. Raises EndpointMisconfigured with why."""
+        ...
+
+    def route(self, shard: Shard, incarnation: str, target: Target) -> AbstractAsyncContextManager[Route]:
+        """Open a way to the target: connects where needed and looks up what packing must know.
+
+        Entering raises EndpointUnavailable or EndpointMisconfigured. What is learnt about one target never
+        shows at another, save that equal targets may share a connection.
+        """
+        ...
