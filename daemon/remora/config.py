@@ -1,0 +1,456 @@
+"""The settings tree: what the TOML file says, checked once, frozen, in seconds and bytes.
+
+A file is refused rather than repaired, and the refusal names the dotted path of the key. Rules that bind several
+options stand where the value that they bind is built: in `__post_init__`, so that no such value can exist.
+
+An option's key is its field's name; durations lose the `_s` of their field, because the text carries the unit:
+`lease = "90s"` is `lease_s = 90.0`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import hashlib
+import re
+import socket
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from remora.model.errors import ConfigError
+from remora.policy.lease import LeaseTimes
+
+MOST_BYTES = 1 << 20
+"""A configuration file beyond this size is a mistake and is not read."""
+
+# ----------------------------------------------------------------------------------------------- units
+
+_DURATION_UNITS = MappingProxyType({"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400})
+_SIZE_UNITS = MappingProxyType({"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30})
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)")
+_SIZE = re.compile(r"([0-9]{1,15})(B|KiB|MiB|GiB)")
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of `500ms`, `30s`, `1.5m`, `2h` or `1d`; ValueError for anything else."""
+    if not (match := _DURATION.fullmatch(text)):
+        raise ValueError(f'expected a duration with a unit (ms, s, m, h or d) such as "30s", not "{text}"')
+    number, unit = match.groups()
+    # The division keeps "100ms" at exactly 0.1, where a product with 0.001 would not.
+    return float(number) / 1000 if unit == "ms" else float(number) * _DURATION_UNITS[unit]
+
+
+def show_duration(seconds: float) -> str:
+    """The shortest text that `parse_duration` reads as this many whole milliseconds."""
+    ms = round(seconds * 1000)
+    for unit, each in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
+        if ms and ms % each == 0:
+            return f"{ms // each}{unit}"
+    return f"{ms}ms"
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `512B`, `512KiB`, `64MiB` or `1GiB`; ValueError for anything else."""
+    if not (match := _SIZE.fullmatch(text)):
+        raise ValueError(f'expected a size with a unit (B, KiB, MiB or GiB) such as "64MiB", not "{text}"')
+    return int(match[1]) * _SIZE_UNITS[match[2]]
+
+
+def show_size(nbytes: int) -> str:
+    """The shortest text that `parse_size` reads as this many bytes."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if nbytes and nbytes % _SIZE_UNITS[unit] == 0:
+            return f"{nbytes // _SIZE_UNITS[unit]}{unit}"
+    return f"{nbytes}B"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a number means, and its limits (both are allowed values)."""
+
+    kind: Literal["duration", "size", "count"]
+    least: float
+    most: float
+
+    def show(self, value: float) -> str:
+        """The value as it stands in the file, without quotes."""
+        match self.kind:
+            case "duration":
+                return show_duration(value)
+            case "size":
+                return show_size(int(value))
+            case "count":
+                return str(value)
+
+    def read(self, raw: object) -> float | int:
+        """The number that a TOML value stands for; ValueError says what is wrong with it."""
+        value = self._number(raw)
+        if not self.least <= value <= self.most:
+            raise ValueError(f"{self.show(value)} is outside {self.show(self.least)} to {self.show(self.most)}")
+        return value
+
+    def _number(self, raw: object) -> float | int:
+        if self.kind == "count":
+            if isinstance(raw, bool) or not isinstance(raw, int):
+                raise ValueError(f"expected a whole number, not {_toml_name(raw)}")
+            return raw
+        if not isinstance(raw, str):
+            example = '"30s"' if self.kind == "duration" else '"64MiB"'
+            raise ValueError(f"expected a {self.kind} in quotes such as {example}, not {_toml_name(raw)}")
+        return parse_duration(raw) if self.kind == "duration" else parse_size(raw)
+
+
+Seconds = Annotated[float, Unit("duration", 0.001, 7 * 86400)]
+Bytes = Annotated[int, Unit("size", 64 << 10, 1 << 40)]
+
+# -------------------------------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """Which store holds the queues."""
+
+    kind: Literal["rados"] = "rados"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RadosSettings:
+    """How to reach the cluster, and where a zone keeps its queues and topics.
+
+    Empty names are looked up: in ceph.conf, then from the zone by `radosgw-admin zone get`, then the defaults
+    of a zone named `default`. Pools are written as radosgw does, `pool` or `pool:namespace`.
+    """
+
+    conf: str = "/etc/ceph/ceph.conf"
+    name: str = "client.remora"
+    keyring: str = ""
+    cluster: str = "ceph"
+    zone: str = ""
+    pool: str = ""
+    namespace: str = ""
+    log_pool: str = ""
+    topics_pool: str = ""
+    op_timeout_s: Seconds = 10.0
+    mount_timeout_s: Seconds = 10.0
+
+    def __post_init__(self) -> None:
+        if self.namespace and not self.pool:
+            raise ConfigError("rados.namespace", "a namespace needs its pool: set rados.pool too")
+        kind, dot, name = self.name.partition(".")
+        if not (kind and dot and name):
+            raise ConfigError("rados.name", f'expected a type and an id such as "client.remora", not "{self.name}"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnershipSettings:
+    """When queues are found, locked, renewed and let go."""
+
+    lease_s: Seconds = 90.0
+    renew_interval_s: Seconds = 30.0
+    trust_margin_s: Seconds = 5.0
+    discovery_interval_s: Seconds = 2.0
+    reservation_age_s: Seconds = 120.0
+    reservation_interval_s: Seconds = 30.0
+    host_id: str = ""
+
+    def __post_init__(self) -> None:
+        if rule := self.times.broken_rule():
+            raise ConfigError("ownership.renew_interval", rule)
+        # It is a part of the lock's cookie, `remora/<host id>/...`, which others take apart again.
+        if not re.fullmatch(r"[A-Za-z0-9._-]{0,64}", self.host_id):
+            raise ConfigError("ownership.host_id", "only letters, digits, '.', '_' and '-', at most 64 of them")
+
+    @property
+    def times(self) -> LeaseTimes:
+        """The lease with everything that is timed by it."""
+        return LeaseTimes(self.lease_s, self.renew_interval_s, self.trust_margin_s)
+
+    @property
+    def host(self) -> str:
+        """The name of this host in lock cookies: `host_id`, else one that this machine always gets again."""
+        return self.host_id or own_host_id()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliverySettings:
+    """How much is read ahead and held, and how failures are retried."""
+
+    list_entries: Annotated[int, Unit("count", 1, 10_000)] = 1024
+    shard_bytes: Bytes = 16 << 20
+    worker_bytes: Bytes = 64 << 20
+    endpoint_bytes: Bytes = 32 << 20
+    removal_linger_s: Annotated[float, Unit("duration", 0, 60)] = 0.02
+    idle_min_s: Seconds = 0.05
+    idle_max_s: Seconds = 1.0
+    retry_base_s: Seconds = 0.1
+    retry_cap_s: Seconds = 30.0
+    configuration_recheck_s: Seconds = 5.0
+    drain_timeout_s: Seconds = 30.0
+
+    def __post_init__(self) -> None:
+        for small, large in (
+            ("retry_base_s", "retry_cap_s"),
+            ("idle_min_s", "idle_max_s"),
+            ("shard_bytes", "worker_bytes"),
+            ("endpoint_bytes", "worker_bytes"),
+        ):
+            if getattr(self, small) > getattr(self, large):
+                raise ConfigError(f"delivery.{_key(small)}", f"must not be more than delivery.{_key(large)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSettings:
+    """How records travel to Kafka brokers; where to is each topic's own affair."""
+
+    delivery_timeout_s: Seconds = 10.0
+    connect_timeout_s: Seconds = 5.0
+    max_batch_bytes: Annotated[int, Unit("size", 1024, 64 << 20)] = 512 << 10
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "snappy"
+    idle_timeout_s: Seconds = 300.0
+    metadata_max_age_s: Seconds = 30.0
+    producers_per_endpoint: Annotated[int, Unit("count", 1, 64)] = 1
+    client_id: str = "remora"
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", self.client_id):
+            raise ConfigError("kafka.client_id", "1 to 64 letters, digits, '.', '_' and '-'")
+
+
+@dataclass(frozen=True, slots=True)
+class TcpAddress:
+    """A host and a port; port 0 takes any free one."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnixAddress:
+    """The path of a socket."""
+
+    path: str
+
+
+def parse_listen(text: str) -> TcpAddress | UnixAddress:
+    """The address of `host:port`, `[::1]:port` or `unix:/path`; ValueError for anything else."""
+    if text.startswith("unix:"):
+        path = text.removeprefix("unix:")
+        # 108 bytes with the terminating zero is all that a socket address has room for.
+        if not path.startswith("/") or len(path.encode()) > 107:
+            raise ValueError(f'expected an absolute path of at most 107 bytes after "unix:", not "{path}"')
+        return UnixAddress(path)
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f'an IPv6 address needs brackets, such as "[::1]:9750", not "{text}"')
+    if not (host and colon and re.fullmatch("[0-9]{1,5}", port) and int(port) <= 65535):
+        raise ValueError(f'expected "host:port" or "unix:/path", not "{text}"')
+    return TcpAddress(host, int(port))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminSettings:
+    """Where metrics, health and status are served."""
+
+    listen: str = "127.0.0.1:9750"
+    metric_topics: Annotated[int, Unit("count", 0, 100_000)] = 500
+
+    def __post_init__(self) -> None:
+        try:
+            parse_listen(self.listen)
+        except ValueError as exc:
+            raise ConfigError("admin.listen", str(exc)) from exc
+
+    @property
+    def address(self) -> TcpAddress | UnixAddress:
+        """`listen`, taken apart."""
+        return parse_listen(self.listen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """What is logged to standard error, and how."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+    repeat_interval_s: Seconds = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that can be configured; each part is handed to the one component that it is for."""
+
+    store: StoreSettings = field(default_factory=StoreSettings)
+    rados: RadosSettings = field(default_factory=RadosSettings)
+    ownership: OwnershipSettings = field(default_factory=OwnershipSettings)
+    delivery: DeliverySettings = field(default_factory=DeliverySettings)
+    kafka: KafkaSettings = field(default_factory=KafkaSettings)
+    admin: AdminSettings = field(default_factory=AdminSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+
+    def __post_init__(self) -> None:
+        if self.rados.op_timeout_s > self.ownership.renew_interval_s:
+            raise ConfigError(
+                "rados.op_timeout",
+                "must not be more than ownership.renew_interval, so that a renewal which times out"
+                " can be repeated before the lease ends",
+            )
+        if self.kafka.max_batch_bytes > self.delivery.shard_bytes:
+            raise ConfigError("kafka.max_batch_bytes", "must not be more than delivery.shard_bytes")
+        if self.kafka.delivery_timeout_s >= self.delivery.drain_timeout_s:
+            raise ConfigError(
+                "delivery.drain_timeout",
+                "must be more than kafka.delivery_timeout, so that what is in flight can still be answered",
+            )
+
+
+LIVE = frozenset({
+    "delivery.configuration_recheck", "delivery.drain_timeout", "delivery.idle_max", "delivery.idle_min",
+    "delivery.list_entries", "delivery.removal_linger", "delivery.retry_base", "delivery.retry_cap",
+    "log.format", "log.level", "log.repeat_interval",
+})  # fmt: skip
+"""The options that a reload changes in the running daemon; all others wait for its next start."""
+
+# --------------------------------------------------------------------------------------------- reading
+
+
+def load(path: Path | str) -> Settings:
+    """The settings that a file gives. Raises ConfigError with the key, or with the file where it has none."""
+    try:
+        with Path(path).open("rb") as file:
+            raw = file.read(MOST_BYTES + 1)
+    except OSError as exc:
+        raise ConfigError("", f"cannot read {path}: {exc.strerror}") from exc
+    if len(raw) > MOST_BYTES:
+        raise ConfigError("", f"{path} is larger than {show_size(MOST_BYTES)}: not a configuration file")
+    try:
+        document = tomllib.loads(raw.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
+        raise ConfigError("", f"{path} is not TOML: {exc}") from exc
+    except RecursionError as exc:
+        raise ConfigError("", f"{path} is not TOML that can be read: nested too deeply") from exc
+    return from_document(document)
+
+
+def from_document(document: Mapping[str, object]) -> Settings:
+    """The settings that a parsed file gives; what it leaves out has its default."""
+    sections = {each.name: each.default_factory for each in fields(Settings)}
+    built: dict[str, Any] = {}
+    for name, table in document.items():
+        if name not in sections:
+            raise ConfigError(name, f"there is no such section{_did_you_mean(name, sections)}")
+        if not isinstance(table, Mapping):
+            raise ConfigError(name, f"expected a section [{name}], not {_toml_name(table)}")
+        built[name] = _section(name, sections[name], table)
+    return Settings(**built)
+
+
+def options() -> Iterator[tuple[str, object]]:
+    """The dotted key and default of every option, as the file has them: durations and sizes are text."""
+    defaults = Settings()
+    for section in fields(Settings):
+        part = getattr(defaults, section.name)
+        for key, (name, hint) in _options_of(part.__class__).items():
+            value = getattr(part, name)
+            unit = _unit(hint)
+            yield f"{section.name}.{key}", unit.show(value) if unit and unit.kind != "count" else value
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Dotted keys whose values differ: those that a reload changes at once, and those that need a restart."""
+
+    live: tuple[str, ...]
+    restart: tuple[str, ...]
+
+
+def changes(old: Settings, new: Settings) -> Changes:
+    """What a reload from `old` to `new` would change."""
+    differing = [
+        f"{section.name}.{_key(option.name)}"
+        for section in fields(Settings)
+        for option in fields(getattr(old, section.name))
+        if getattr(getattr(old, section.name), option.name) != getattr(getattr(new, section.name), option.name)
+    ]
+    return Changes(
+        live=tuple(key for key in differing if key in LIVE),
+        restart=tuple(key for key in differing if key not in LIVE),
+    )
+
+
+@functools.cache
+def own_host_id() -> str:
+    """A name for this host that lasts: a digest of its machine id (which is not to be shown), else its name."""
+    try:
+        machine_id = Path("/etc/machine-id").read_bytes().strip()
+    except OSError:
+        machine_id = b""
+    if machine_id:
+        return hashlib.sha256(b"remora host id\0" + machine_id).hexdigest()[:16]
+    return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64] or "unknown"
+
+
+def _section(name: str, cls: Any, table: Mapping[str, object]) -> object:
+    known = _options_of(cls)
+    values: dict[str, object] = {}
+    for key, raw in table.items():
+        if key not in known:
+            raise ConfigError(f"{name}.{key}", f"there is no such option{_elsewhere(key, known)}")
+        field_name, hint = known[key]
+        try:
+            values[field_name] = _value(hint, raw)
+        except ValueError as exc:
+            raise ConfigError(f"{name}.{key}", str(exc)) from exc
+    return cls(**values)
+
+
+@functools.cache
+def _options_of(cls: Any) -> Mapping[str, tuple[str, Any]]:
+    """Key of each option, with its field's name and type."""
+    hints = get_type_hints(cls, include_extras=True)
+    return MappingProxyType({_key(each.name): (each.name, hints[each.name]) for each in fields(cls)})
+
+
+def _key(field_name: str) -> str:
+    return field_name.removesuffix("_s")
+
+
+def _unit(hint: Any) -> Unit | None:
+    return next((arg for arg in get_args(hint)[1:] if isinstance(arg, Unit)), None)
+
+
+def _value(hint: Any, raw: object) -> object:
+    if unit := _unit(hint):
+        return unit.read(raw)
+    if not isinstance(raw, str):
+        raise ValueError(f"expected text in quotes, not {_toml_name(raw)}")
+    if not raw.isprintable():
+        raise ValueError("control characters are not allowed here")
+    if get_origin(hint) is Literal and raw not in (allowed := get_args(hint)):
+        raise ValueError(f'"{raw}" is not one of {", ".join(allowed)}{_did_you_mean(raw, allowed)}')
+    return raw
+
+
+def _elsewhere(key: str, known: Mapping[str, object]) -> str:
+    """Where a misplaced option belongs, else the nearest name here."""
+    for path, _ in options():
+        section, _, option = path.partition(".")
+        if option == key:
+            return f"; it belongs into [{section}]"
+    return _did_you_mean(key, known)
+
+
+def _did_you_mean(word: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f'; did you mean "{near[0]}"?' if near else ""
+
+
+def _toml_name(raw: object) -> str:
+    """What a TOML value is called, for messages; its content may be a misplaced secret and is not shown."""
+    names = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "a table"}
+    return names.get(type(raw), "a date or time")
