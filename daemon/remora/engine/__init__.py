@@ -1,0 +1,1 @@
+"""The loops: the only place that decides when to await."""

@@ -1,0 +1,81 @@
+"""What queues and topics there are, looked up every few seconds for everybody in this worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from remora.metrics import Telemetry
+from remora.model.errors import CodecError, ShardGone, StoreError
+from remora.model.shard import Shard
+from remora.model.topic import Topic
+from remora.ports import Catalog
+
+
+class Catalogue:
+    """The registry and the topics' attributes as last read, and a signal when either changed.
+
+    While the store is away the last reading stands: a topic is never taken for deleted because nobody answers.
+    """
+
+    def __init__(self, store: Catalog, telemetry: Telemetry, interval_s: float) -> None:
+        self._store = store
+        self._telemetry = telemetry
+        self._interval_s = interval_s
+        self._topics: Mapping[str, Topic] = {}
+        self._changed = asyncio.Condition()
+        self.shards: tuple[Shard, ...] = ()
+        self.readings = 0
+
+    def topic(self, shard: Shard) -> Topic | None:
+        """The current attributes of a shard's topic, from its metadata; None when that is not readable."""
+        found = self._topics.get(shard.queue)
+        if found is None:  # further shards of a topic are named after the first: t, t.1, t.2 ...
+            base, dot, number = shard.queue.rpartition(".")
+            if dot and number.isdecimal():
+                candidate = self._topics.get(base)
+                found = candidate if candidate is not None and int(number) < candidate.shards else None
+        return found
+
+    @property
+    def topics(self) -> Mapping[str, Topic]:
+        """All topics with readable metadata, by the name of their first queue."""
+        return self._topics
+
+    async def run(self) -> None:
+        """Read again and again until cancelled."""
+        while True:
+            await self.refresh()
+            await asyncio.sleep(self._interval_s)
+
+    async def refresh(self) -> None:
+        """Read registry and topics once; on failure keep what is known and say so."""
+        try:
+            shards = tuple(await self._store.shards())
+            topics = await self._store.topics()
+        except (StoreError, CodecError) as exc:
+            self._telemetry.catalogue_failed(str(exc))
+            return
+        self.readings += 1
+        if shards != self.shards or topics != self._topics:
+            self.shards, self._topics = shards, topics
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def next_reading(self) -> None:
+        """Wait until the store was read once more."""
+        async with self._changed:
+            await self._changed.wait()
+
+    async def wait_for_change(self, shard: Shard, seen: Topic | None) -> None:
+        """Wait until the attributes of a shard's topic differ from those `seen`."""
+        while self.topic(shard) == seen:
+            await self.next_reading()
+
+
+async def peeked(store: Catalog, shard: Shard) -> bytes | None:
+    """The first entry of a queue that may have gone meanwhile; None when there is none."""
+    try:
+        return await store.peek(shard)
+    except ShardGone:
+        return None

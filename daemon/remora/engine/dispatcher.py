@@ -1,0 +1,246 @@
+"""Delivers one held shard for as long as it is held: session after session, with a pause after each failure."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+
+from remora.codec.event_entry import attributes
+from remora.engine.allowance import Allowance
+from remora.engine.session import Session, Shelf, Tools
+from remora.engine.tenure import LeaseUncertain, Tenure
+from remora.model.errors import (
+    CodecError,
+    EndpointError,
+    EndpointMisconfigured,
+    EntryRefused,
+    OwnershipLost,
+    RemoraError,
+    ShardGone,
+    StoreError,
+)
+from remora.model.record import DeadLetter
+from remora.model.topic import Topic
+from remora.policy.eligible import reason_to_leave
+from remora.policy.lifetime import Limits
+from remora.policy.retry import Backoff
+from remora.ports import Endpoint
+
+
+class State(StrEnum):
+    """What a shard is doing, in status and metrics."""
+
+    STARTING = "starting"
+    DELIVERING = "delivering"
+    RETRYING = "retrying"
+    STOPPED = "stopped"
+    FINISHING = "finishing"
+
+
+class NotOurs(RemoraError):
+    """The shard's topic is one that radosgw delivers itself: give the lock back."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStatus:
+    """A shard as `status` shows it. `since_s` is how long it has been in this state."""
+
+    queue: str
+    topic: str
+    endpoint: str
+    state: State
+    reason: str
+    since_s: float
+    failures: int
+    in_flight_bytes: int
+    has_work: bool
+    progress_age_s: float
+    remarks: tuple[str, ...]
+
+
+class Dispatcher:
+    """See the module."""
+
+    def __init__(
+        self,
+        tools: Tools,
+        tenure: Tenure,
+        endpoints: Mapping[str, Endpoint],
+        held: Mapping[str, Allowance],
+        rng: Random,
+    ) -> None:
+        """`endpoints` and `held`, the bytes that each endpoint's shards may hold, are by URI scheme."""
+        self._tools = tools
+        self._tenure = tenure
+        self._endpoints = endpoints
+        self._within = held
+        self._rng = rng
+        self._shelf = Shelf()
+        self._session: Session | None = None
+        self._finishing = asyncio.Event()
+        self._failures = 0
+        self._topic: Topic | None = None
+        self._remarks: tuple[str, ...] = ()
+        self._state, self._reason = State.STARTING, ""
+        self._since = self._shelf.progress_at = asyncio.get_running_loop().time()
+
+    def finish(self) -> None:
+        """Read nothing more; `run` returns when all that is under way was delivered and removed."""
+        self._finishing.set()
+        self._enter(State.FINISHING, "")
+        if self._session is not None:
+            self._session.end()
+
+    def status(self) -> ShardStatus:
+        """How this shard is doing."""
+        now = asyncio.get_running_loop().time()
+        return ShardStatus(
+            queue=self._tenure.shard.queue,
+            topic=self._topic.label if self._topic else "",
+            endpoint=self._topic.target.redacted if self._topic else "",
+            state=self._state,
+            reason=self._reason,
+            since_s=now - self._since,
+            failures=self._failures,
+            in_flight_bytes=self._shelf.held_bytes,
+            has_work=self._shelf.has_work,
+            progress_age_s=now - self._shelf.progress_at,
+            remarks=self._remarks,
+        )
+
+    async def run(self) -> None:
+        """Deliver until `finish`; raises OwnershipLost, ShardGone or NotOurs when the hold must end."""
+        while not self._finishing.is_set():
+            try:
+                await self._deliver()
+            except (OwnershipLost, ShardGone, NotOurs):
+                raise
+            except EntryRefused as exc:
+                self._note_failure(exc, "poison")
+            except (EndpointError, StoreError) as exc:
+                await self._pause(exc)
+
+    # ------------------------------------------------------------------------------- one session
+
+    async def _deliver(self) -> None:
+        """One session: find out where to, open the way, deliver until something changes or fails."""
+        topic = await self._find_topic()
+        if topic is None:
+            return
+        why = reason_to_leave(topic, self._endpoints)
+        if why is not None:
+            raise NotOurs(f"{self._tenure.shard} is let go: {why}")
+        endpoint = self._endpoints[topic.target.scheme]
+        self._topic, self._remarks = topic, tuple(endpoint.check(topic.target))
+        settings = self._tools.settings
+        limits = Limits(topic.time_to_live_s or 0, topic.max_retries or 0, topic.retry_sleep_s or 0)
+        held = Allowance(settings.shard_bytes, within=self._within[topic.target.scheme])
+        async with endpoint.route(self._tenure.shard, self._tenure.hold.incarnation, topic.target) as route:
+            self._session = Session(self._tools, self._tenure, route, topic, limits, self._shelf, held)
+            if self._finishing.is_set():
+                return
+            self._enter(State.DELIVERING, "")
+            arrived = self._shelf.rounds_arrived
+            try:
+                await self._session.run()
+            finally:
+                self._session = None
+                if self._shelf.rounds_arrived > arrived:
+                    self._recovered()
+
+    async def _find_topic(self) -> Topic | None:
+        """The topic's attributes from its metadata, else from the oldest entry's own copy; None if there is none."""
+        known = self._tools.catalogue.topic(self._tenure.shard)
+        if known is not None:
+            return known
+        self._tenure.require_trust()
+        listing = await self._tools.store.read(self._tenure.hold, b"", 1)
+        if not listing.entries:
+            self._shelf.has_work = False
+            await self._first_of(self._tools.catalogue.next_reading(), self._tools.settings.idle_max_s)
+            return None
+        self._shelf.has_work = True
+        try:
+            return attributes(listing.entries[0])
+        except CodecError as exc:
+            await self._park_first(listing.positions, listing.entries[0], exc)
+            return None
+
+    async def _park_first(self, positions: list[bytes], raw: bytes, exc: CodecError) -> None:
+        """Park an undecodable entry at the front of a queue whose topic nothing else tells."""
+        hold, now = self._tenure.hold, time.time()
+        letter = DeadLetter(
+            queue=hold.shard.queue,
+            incarnation=hold.incarnation,
+            position=positions[0].decode(),
+            next_position=positions[1].decode(),
+            cause="undecodable",
+            reason=str(exc),
+            attempts=0,
+            first_seen=now,
+            parked_at=now,
+            raw=raw,
+        )
+        await self._tools.store.park(hold, letter)
+        await self._tools.store.remove(hold, positions[1], 1)
+        self._tools.telemetry.parked("", letter.queue, letter.position, letter.cause, letter.reason)
+
+    # ----------------------------------------------------------------------------- after a failure
+
+    async def _pause(self, exc: EndpointError | StoreError) -> None:
+        """Wait as the failure demands; a change of the topic's attributes ends the wait at once."""
+        stopped = isinstance(exc, EndpointMisconfigured)
+        if stopped:
+            kind = "configuration"
+        elif isinstance(exc, LeaseUncertain | StoreError):
+            kind = "store"
+        else:
+            kind = "transient"
+        self._note_failure(exc, kind)
+        settings = self._tools.settings
+        delay = Backoff(settings.retry_base_s, settings.retry_cap_s).delay(self._failures, self._rng.random())
+        if stopped:
+            delay = max(delay, settings.configuration_recheck_s)
+        elif isinstance(exc, EndpointError) and self._topic is not None:
+            delay = max(delay, float(self._topic.retry_sleep_s or 0))
+        self._enter(State.STOPPED if stopped else State.RETRYING, str(exc))
+        if self._topic is not None:
+            self._tools.telemetry.retry(self._topic.label, delay)
+        seen = self._tools.catalogue.topic(self._tenure.shard)
+        await self._first_of(self._tools.catalogue.wait_for_change(self._tenure.shard, seen), delay)
+
+    def _note_failure(self, exc: RemoraError, kind: str) -> None:
+        self._failures += 1
+        self._shelf.rounds_arrived = 0
+        self._tools.telemetry.failed(self._label, kind, str(exc))
+
+    def _recovered(self) -> None:
+        if self._failures:
+            self._failures = 0
+            self._tools.telemetry.recovered(self._label)
+
+    @property
+    def _label(self) -> str:
+        return self._topic.label if self._topic is not None else self._tenure.shard.queue
+
+    async def _first_of(self, change: Coroutine[object, object, object], at_most_s: float) -> None:
+        """Wait for a change, for a time, or for `finish`, whichever comes first."""
+        async with asyncio.TaskGroup() as tasks:
+            ends = [
+                tasks.create_task(change, name="change"),
+                tasks.create_task(self._finishing.wait(), name="finish"),
+            ]
+            await asyncio.wait(ends, timeout=at_most_s, return_when=asyncio.FIRST_COMPLETED)
+            for each in ends:
+                each.cancel()
+
+    def _enter(self, state: State, reason: str) -> None:
+        if self._finishing.is_set():
+            state = State.FINISHING
+        if (state, reason) != (self._state, self._reason):
+            self._state, self._reason = state, reason
+            self._since = asyncio.get_running_loop().time()

@@ -1,0 +1,389 @@
+"""One shard's entries on their way through one route, from the first read to the last removal.
+
+A session ends when it is told to, when its topic or route changed, or at the first failure. It never retries:
+the dispatcher starts another one. What keeps the order, in short:
+
+* entries are read and packed in queue order;
+* a lane has one parcel under way, and the next one starts only when that one has arrived;
+* after a failure no parcel starts any more, and the next session begins only when all have come back;
+* the next session reads from the queue's front again and skips what had arrived (`Shelf.done`).
+
+So a record is first pushed only after every earlier record of its key has arrived or was parked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from remora.codec.render import Renderer
+from remora.config import DeliverySettings
+from remora.engine.allowance import Allowance
+from remora.engine.catalogue import Catalogue
+from remora.engine.sorting import Condemned, same_target, sort_entries
+from remora.engine.tenure import Tenure
+from remora.engine.trimmer import Trimmer
+from remora.metrics import Telemetry
+from remora.model.errors import (
+    CodecError,
+    EndpointError,
+    EntryRefused,
+    OwnershipLost,
+    RemoraError,
+    ShardGone,
+    StoreError,
+)
+from remora.model.record import DeadLetter, Listing, Record
+from remora.model.topic import Source, Topic
+from remora.policy.acks import Round
+from remora.policy.idle import idle_delay
+from remora.policy.lifetime import Limits
+from remora.policy.retry import read_limit
+from remora.ports import Parcel, Route, ShardStore
+
+FIRST_GUESS_BYTES = 1024
+"""Bytes of an entry before any was seen; radosgw reserves 4,096 and uses about 700."""
+
+
+@dataclass(slots=True)
+class Shelf:
+    """What a shard's sessions hand on to each other; it ends with the hold.
+
+    `done` and `attempts` are by position and only hold entries that stand in the queue because something
+    failed. `rounds_arrived` counts whole listings since the last failure.
+    """
+
+    done: set[bytes] = field(default_factory=set)
+    attempts: dict[bytes, int] = field(default_factory=dict)
+    first_tried: dict[bytes, float] = field(default_factory=dict)
+    mean_bytes: float = FIRST_GUESS_BYTES
+    rounds_arrived: int = 64
+    read_singly: int = 0
+    has_work: bool = False
+    progress_at: float = 0.0
+    held_bytes: int = 0
+
+    def forget(self, positions: Sequence[bytes]) -> None:
+        """Drop the attempts of entries that are done."""
+        if self.attempts:
+            for position in positions:
+                self.attempts.pop(position, None)
+                self.first_tried.pop(position, None)
+
+
+@dataclass(slots=True)
+class Tools:
+    """What every session of a worker uses. `settings` is replaced by a reload and read anew at each use."""
+
+    store: ShardStore
+    catalogue: Catalogue
+    telemetry: Telemetry
+    renderer: Renderer
+    settings: DeliverySettings
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A parcel, the listing it came from, and the bytes that are held for it."""
+
+    listing: Listing
+    round: Round
+    parcel: Parcel
+    nbytes: int
+
+
+class Session:
+    """See the module. `run` is called once."""
+
+    def __init__(
+        self, tools: Tools, tenure: Tenure, route: Route, topic: Topic, limits: Limits, shelf: Shelf, held: Allowance
+    ) -> None:
+        self._tools = tools
+        self._tenure = tenure
+        self._route = route
+        self._topic = topic
+        self._limits = limits
+        self._shelf = shelf
+        self._held = held
+        self._lanes: dict[int, deque[Load]] = {}
+        self._parking = 0
+        self._over = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._proved = asyncio.Event()
+        self._failure: RemoraError | None = None
+        self._ahead: asyncio.Task[Listing | None] | None = None
+        self._tasks = asyncio.TaskGroup()
+        self._trimmer = Trimmer(
+            tools.store,
+            tenure,
+            on_removed=lambda count: tools.telemetry.removed(topic.label, count),
+            on_failure=self._fail,
+            more_to_come=lambda: bool(self._lanes),
+        )
+
+    def end(self) -> None:
+        """Read nothing more; what is packed is still delivered and removed."""
+        self._over.set()
+
+    async def run(self) -> None:
+        """Deliver until ended; then raise what ended it, if that was a failure."""
+        name = self._tenure.shard.queue
+        try:
+            async with self._tasks:
+                reader = self._tasks.create_task(self._read_on(), name=f"read {name}")
+                watcher = self._tasks.create_task(self._watch(), name=f"watch {name}")
+                trimmer = self._tasks.create_task(self._trimmer.run(), name=f"trim {name}")
+                await self._over.wait()
+                reader.cancel()
+                watcher.cancel()
+                if self._ahead is not None:
+                    self._ahead.cancel()
+                await self._settle()
+                trimmer.cancel()
+        finally:
+            self._shelf.done |= self._trimmer.abandon()
+            self._hold_bytes(-self._shelf.held_bytes)
+        if self._failure is not None:
+            raise self._failure
+
+    # ------------------------------------------------------------------------------- reading ahead
+
+    async def _read_on(self) -> None:
+        """Read listing after listing while there is room for them; the next comes in while one is packed."""
+        now = asyncio.get_running_loop().time
+        start, room, busy_at = b"", 0, now()
+        while not self._route.stale:
+            if self._ahead is None:
+                room = await self._take_room()
+                self._ahead = self._fetch(start)
+            listing = await self._ahead
+            self._ahead = None
+            if listing is None or self._over.is_set():
+                return
+            self._hold_bytes(listing.nbytes - room)
+            if listing.entries:
+                start, busy_at = listing.positions[-1], now()
+                room = self._read_ahead(listing)
+                await asyncio.sleep(0)  # the request leaves before packing takes the processor
+                self._load(listing)
+                if not self._shelf.rounds_arrived:
+                    await self._proved.wait()  # after a failure: nothing more until the probe has arrived
+            else:
+                self._shelf.has_work = not self._trimmer.is_empty
+                settings = self._tools.settings
+                await asyncio.sleep(
+                    idle_delay(now() - busy_at, self._tenure.owned(), settings.idle_min_s, settings.idle_max_s)
+                )
+        self.end()
+
+    async def _take_room(self) -> int:
+        """Wait until another listing may be held; returns the bytes that are held for it."""
+        room = int(self._limit() * self._shelf.mean_bytes)
+        await self._held.take(room)
+        self._shelf.held_bytes += room
+        return room
+
+    def _read_ahead(self, listing: Listing) -> int:
+        """Start the next read when there is more to read and room at once; returns the bytes held for it."""
+        room = int(self._limit() * self._shelf.mean_bytes)
+        if listing.truncated and self._shelf.rounds_arrived and self._held.take_now(room):
+            self._shelf.held_bytes += room
+            self._ahead = self._fetch(listing.positions[-1])
+        return room
+
+    def _limit(self) -> int:
+        """How many entries to read, so that a listing is at most half of what the shard may hold."""
+        if self._shelf.read_singly > 0:
+            return 1
+        settings = self._tools.settings
+        fitting = max(1, int(settings.shard_bytes / 2 / self._shelf.mean_bytes))
+        return min(read_limit(self._shelf.rounds_arrived, settings.list_entries), fitting)
+
+    def _fetch(self, start: bytes) -> asyncio.Task[Listing | None]:
+        return self._tasks.create_task(self._read(start, self._limit()), name=f"list {self._tenure.shard}")
+
+    async def _read(self, start: bytes, limit: int) -> Listing | None:
+        try:
+            self._tenure.require_trust()
+            return await self._tools.store.read(self._tenure.hold, start, limit)
+        except (StoreError, CodecError) as exc:
+            self._fail(exc)
+            return None
+
+    async def _watch(self) -> None:
+        """End the session when its topic's attributes have changed."""
+        seen = None if self._topic.source is Source.ENTRY else self._topic
+        await self._tools.catalogue.wait_for_change(self._tenure.shard, seen)
+        self.end()
+
+    # ------------------------------------------------------------------------- packing and pushing
+
+    def _load(self, listing: Listing) -> None:
+        """Pack a listing and hand its parcels to their lanes."""
+        if self._topic.source is Source.ENTRY:
+            listing = self._own_part(listing)
+            if not listing.entries:
+                return
+        shelf, nbytes = self._shelf, listing.nbytes
+        shelf.has_work = True
+        shelf.mean_bytes += (nbytes / len(listing.entries) - shelf.mean_bytes) / 4
+        shelf.read_singly = max(0, shelf.read_singly - len(listing.entries))
+        self._tools.telemetry.listed(self._topic.label, len(listing.entries), nbytes)
+
+        sorted_ = sort_entries(listing, self._topic, self._limits, shelf.done, shelf.attempts, self._tools.renderer)
+        parcels, refused = self._route.pack(sorted_.records) if sorted_.records else ([], [])
+        condemned = sorted_.condemned + [Condemned(r.ordinal, "too_large", why) for r, why in refused]
+
+        added = self._trimmer.add(listing)
+        if sorted_.skipped:
+            shelf.done.difference_update([listing.positions[i] for i in sorted_.skipped])
+            self._finish(added, sorted_.skipped)
+        share = nbytes // max(1, len(sorted_.records))
+        unsent = nbytes
+        for parcel in parcels:
+            load = Load(listing, added, parcel, share * len(parcel.records))
+            unsent -= load.nbytes
+            self._enqueue(load)
+        self._hold_bytes(-unsent)
+        if condemned:
+            self._parking += 1
+            self._tasks.create_task(self._park(listing, added, condemned), name=f"park {self._tenure.shard}")
+
+    def _own_part(self, listing: Listing) -> Listing:
+        part = same_target(listing, self._topic.target)
+        if part is not listing:
+            self._hold_bytes(part.nbytes - listing.nbytes)
+            self.end()
+        return part
+
+    def _enqueue(self, load: Load) -> None:
+        lane = load.parcel.lane
+        if lane in self._lanes:
+            self._lanes[lane].append(load)
+        else:
+            self._lanes[lane] = deque([load])
+            self._tasks.create_task(self._run_lane(lane), name=f"lane {lane} of {self._tenure.shard}")
+
+    async def _run_lane(self, lane: int) -> None:
+        """Push a lane's parcels one after the other; the only place that pushes."""
+        queue = self._lanes[lane]
+        while queue and self._failure is None:
+            load = queue.popleft()
+            records = load.parcel.records
+            try:
+                self._tenure.require_trust()
+                await self._route.push(load.parcel)
+            except EntryRefused as exc:
+                await self._refuse(load, exc)
+            except EndpointError as exc:
+                self._count_attempt(records)
+                self._fail(exc)
+            except StoreError as exc:
+                self._fail(exc)
+            else:
+                self._arrived(load)
+        del self._lanes[lane]
+        self._look_settled()
+
+    def _arrived(self, load: Load) -> None:
+        records = load.parcel.records
+        self._tools.telemetry.delivered(
+            self._topic.label,
+            len(records),
+            sum([len(r.body) for r in records]),
+            [r.created_ns for r in records],
+            time.time_ns(),
+        )
+        self._hold_bytes(-load.nbytes)
+        self._shelf.forget([r.position for r in records])
+        self._finish(load.round, [r.ordinal for r in records])
+
+    def _finish(self, of: Round, ordinals: Sequence[int]) -> None:
+        self._trimmer.finish(of, ordinals)
+        self._shelf.progress_at = asyncio.get_running_loop().time()
+        if not of.open:
+            self._shelf.rounds_arrived += 1
+            self._proved.set()
+
+    # ------------------------------------------------------------------------------------- parking
+
+    async def _refuse(self, load: Load, exc: EntryRefused) -> None:
+        """Park a record that the endpoint refused for good; first find it, when it travelled with others."""
+        records = load.parcel.records
+        if len(records) == 1:
+            self._parking += 1
+            await self._park(load.listing, load.round, [Condemned(records[0].ordinal, "refused", str(exc))])
+            self._hold_bytes(-load.nbytes)
+        else:
+            self._shelf.read_singly = len(load.listing.entries)
+            self._fail(exc)
+
+    async def _park(self, listing: Listing, of: Round, condemned: Sequence[Condemned]) -> None:
+        """Store dead letters; only then do their entries count as done."""
+        try:
+            for each in condemned:
+                letter = self._letter(listing, each)
+                await self._tools.store.park(self._tenure.hold, letter)
+                self._tools.telemetry.parked(
+                    self._topic.label, letter.queue, letter.position, letter.cause, letter.reason
+                )
+                self._shelf.forget([listing.positions[each.ordinal]])
+                self._finish(of, [each.ordinal])
+        except StoreError as exc:
+            self._fail(exc)
+        finally:
+            self._parking -= 1
+        self._look_settled()
+
+    def _letter(self, listing: Listing, condemned: Condemned) -> DeadLetter:
+        position, now = listing.positions[condemned.ordinal], time.time()
+        return DeadLetter(
+            queue=self._tenure.shard.queue,
+            incarnation=self._tenure.hold.incarnation,
+            position=position.decode(),
+            next_position=listing.positions[condemned.ordinal + 1].decode(),
+            cause=condemned.cause,
+            reason=condemned.reason,
+            attempts=self._shelf.attempts.get(position, 0),
+            first_seen=self._shelf.first_tried.get(position, now),
+            parked_at=now,
+            raw=listing.entries[condemned.ordinal],
+        )
+
+    # ------------------------------------------------------------------------------ ending, counting
+
+    async def _settle(self) -> None:
+        """Wait for everything under way, then remove what is left to remove."""
+        self._look_settled()
+        await self._settled.wait()
+        if not isinstance(self._failure, OwnershipLost | ShardGone):
+            await self._trimmer.trim()
+
+    def _look_settled(self) -> None:
+        if self._lanes or self._parking:
+            return
+        self._trimmer.nudge()
+        if self._over.is_set():
+            self._settled.set()
+
+    def _fail(self, exc: RemoraError) -> None:
+        """Remember the first failure, or one that ends the hold; start nothing more."""
+        if self._failure is None or isinstance(exc, OwnershipLost | ShardGone):
+            self._failure = exc
+        for queue in self._lanes.values():
+            queue.clear()
+        self._over.set()
+
+    def _count_attempt(self, records: Sequence[Record]) -> None:
+        if self._limits.max_retries:
+            now = time.time()
+            for record in records:
+                self._shelf.attempts[record.position] = self._shelf.attempts.get(record.position, 0) + 1
+                self._shelf.first_tried.setdefault(record.position, now)
+
+    def _hold_bytes(self, difference: int) -> None:
+        self._held.adjust(difference)
+        self._shelf.held_bytes += difference

@@ -1,0 +1,81 @@
+"""Removes from a shard's queue what is done with, and never anything else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from remora.engine.tenure import Tenure
+from remora.model.errors import RemoraError, StoreError
+from remora.model.record import Listing
+from remora.policy.acks import Round, Window
+from remora.ports import Queue
+
+
+class Trimmer:
+    """The window of entries between a queue's front and what was read, and the removals from its front.
+
+    One removal at a time; whatever gets done meanwhile joins the next one.
+    """
+
+    def __init__(
+        self,
+        store: Queue,
+        tenure: Tenure,
+        *,
+        on_removed: Callable[[int], None],
+        on_failure: Callable[[RemoraError], None],
+        more_to_come: Callable[[], bool],
+    ) -> None:
+        """`more_to_come` tells whether more entries will be done soon, so that a whole round is worth waiting for."""
+        self._store = store
+        self._tenure = tenure
+        self._on_removed = on_removed
+        self._on_failure = on_failure
+        self._more_to_come = more_to_come
+        self._window = Window()
+        self._dirty = asyncio.Event()
+        self._removing = asyncio.Lock()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything that was read has left the queue."""
+        return self._window.is_empty
+
+    def add(self, listing: Listing) -> Round:
+        """Take in a listing that begins where the last one ended."""
+        return self._window.add(listing.positions)
+
+    def finish(self, of: Round, ordinals: Sequence[int]) -> None:
+        """Mark entries as done: acknowledged, parked, or done in an earlier session."""
+        of.finish(ordinals)
+        self._dirty.set()
+
+    def nudge(self) -> None:
+        """Look again whether something can be removed."""
+        self._dirty.set()
+
+    async def run(self) -> None:
+        """Remove until cancelled."""
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            await self.trim()
+
+    async def trim(self) -> None:
+        """Remove what is done, now. A removal without an answer counts as a failure and may be repeated."""
+        async with self._removing:
+            prefix = self._window.removable(whole_rounds=self._more_to_come())
+            if prefix is None:
+                return
+            try:
+                await self._store.remove(self._tenure.hold, prefix.upto, prefix.count)
+            except StoreError as exc:
+                self._on_failure(exc)
+                return
+            self._window.removed(prefix)
+            self._on_removed(prefix.count)
+
+    def abandon(self) -> frozenset[bytes]:
+        """Forget the window; returns the positions that are done but stand in the queue yet."""
+        return self._window.abandon()

@@ -1,0 +1,103 @@
+"""One worker: the catalogue, the shards it owns, and their survey, in one visible block."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from remora.codec.render import Renderer
+from remora.config import DeliverySettings, OwnershipSettings
+from remora.engine.allowance import Allowance
+from remora.engine.catalogue import Catalogue
+from remora.engine.dispatcher import Dispatcher, ShardStatus
+from remora.engine.ownership import Left, Ownership
+from remora.engine.session import Tools
+from remora.engine.survey import Survey
+from remora.engine.tenure import Tenure
+from remora.metrics import Telemetry
+from remora.model.shard import Shard
+from remora.ports import Endpoint, ShardStore
+
+SURVEY_INTERVAL_S = 15.0
+
+STALLED_AFTER_S = 15.0
+"""Without any progress for this long although there is work, a worker calls itself not ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Whether anything moves: fed to readiness and to the systemd watchdog."""
+
+    has_work: bool
+    age_s: float
+
+    @property
+    def is_stalled(self) -> bool:
+        """There is work, and nothing of it was done for a while."""
+        return self.has_work and self.age_s > STALLED_AFTER_S
+
+
+class Worker:
+    """See the module. `run` is called once."""
+
+    def __init__(
+        self,
+        store: ShardStore,
+        endpoints: Sequence[Endpoint],
+        telemetry: Telemetry,
+        ownership: OwnershipSettings,
+        delivery: DeliverySettings,
+        cookie: str,
+        rng: Random,
+    ) -> None:
+        by_scheme = {scheme: each for each in endpoints for scheme in each.schemes}
+        self.catalogue = Catalogue(store, telemetry, ownership.discovery_interval_s)
+        self.held = Allowance(delivery.worker_bytes)
+        within: Mapping[str, Allowance] = {
+            scheme: Allowance(delivery.endpoint_bytes, within=self.held) for scheme in by_scheme
+        }
+        self._tools = Tools(store, self.catalogue, telemetry, Renderer(), delivery)
+
+        def serve(tenure: Tenure) -> Dispatcher:
+            return Dispatcher(self._tools, tenure, by_scheme, within, rng)
+
+        self.ownership = Ownership(store, self.catalogue, telemetry, ownership, cookie, frozenset(by_scheme), serve)
+        self._survey = Survey(store, self.catalogue, self.ownership, telemetry, SURVEY_INTERVAL_S)
+
+    @property
+    def shards(self) -> list[ShardStatus]:
+        """How each held shard is doing."""
+        return self.ownership.statuses()
+
+    @property
+    def left(self) -> Mapping[Shard, Left]:
+        """The shards that are not held, with the reason."""
+        return self.ownership.left
+
+    def progress(self) -> Progress:
+        """Whether anything moves, over all held shards."""
+        working = [each for each in self.shards if each.has_work]
+        if not working:
+            return Progress(has_work=False, age_s=0.0)
+        return Progress(has_work=True, age_s=min(each.progress_age_s for each in working))
+
+    def reload(self, delivery: DeliverySettings) -> None:
+        """Use other delivery settings from the next step on; the bounds on bytes stay as they were."""
+        self._tools.settings = delivery
+
+    def finish(self) -> None:
+        """Stop in two phases: take and read nothing more, deliver what is under way, release the locks."""
+        self.ownership.finish()
+
+    async def run(self) -> None:
+        """Work until `finish`, and for the time that its settings allow after it."""
+        async with asyncio.TaskGroup() as tasks:
+            others = [
+                tasks.create_task(self.catalogue.run(), name="catalogue"),
+                tasks.create_task(self._survey.run(), name="survey"),
+            ]
+            await self.ownership.run()
+            for each in others:
+                each.cancel()
