@@ -1,0 +1,231 @@
+"""Prometheus series by topic: cheap for whole batches, and limited in number.
+
+prometheus-client's own objects are used where a batch makes one call. Its histogram wants one call per
+observation and its gauges cannot be summed into an `other`, so those two are collectors of our own.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+OTHER = "other"
+"""The topic label of all topics beyond the limit."""
+
+AGE_BOUNDS_S = (
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 21600, 86400,
+)  # fmt: skip
+
+
+class TopicLabels:
+    """Which topics have series of their own: the first ones seen, up to a limit; the rest share `other`."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._named: set[str] = set()
+
+    def label(self, topic: str) -> str:
+        """The topic's label value."""
+        if topic in self._named:
+            return topic
+        if len(self._named) >= self._limit or topic == OTHER:
+            return OTHER
+        self._named.add(topic)
+        return topic
+
+    def is_named(self, topic: str) -> bool:
+        """Whether the topic has series of its own."""
+        return topic in self._named
+
+    def forget(self, topic: str) -> None:
+        """Free the topic's place."""
+        self._named.discard(topic)
+
+
+class TopicCounter:
+    """A counter by topic and at most a few values more. Must not be counted in from two threads."""
+
+    def __init__(
+        self, registry: CollectorRegistry, labels: TopicLabels, name: str, text: str, *further: str
+    ) -> None:
+        self._labels = labels
+        self._counter = Counter(name, text, ("topic", *further), registry=registry)
+        self._children: dict[str, dict[tuple[str, ...], Counter]] = {}
+
+    def add(self, topic: str, amount: float, *values: str) -> None:
+        """Count `amount` more."""
+        label = self._labels.label(topic)
+        children = self._children.setdefault(label, {})
+        child = children.get(values)
+        if child is None:
+            child = children[values] = self._counter.labels(label, *values)
+        child.inc(amount)
+
+    def forget(self, topic: str) -> None:
+        """Export the topic no longer."""
+        for values in self._children.pop(topic, {}):
+            self._counter.remove(topic, *values)
+
+
+class AgeHistogram(Collector):
+    """How old events were when they arrived, by topic. A batch costs two passes in C, whatever its size.
+
+    Ages below zero, which skewed clocks make, count as zero.
+    """
+
+    def __init__(
+        self, labels: TopicLabels, name: str, text: str, bounds_s: Sequence[float] = AGE_BOUNDS_S
+    ) -> None:
+        self._labels = labels
+        self._name = name
+        self._text = text
+        self._bounds_ns = [round(bound * 1e9) for bound in bounds_s]
+        self._bound_names = [_bound_name(bound) for bound in (*bounds_s, float("inf"))]
+        self._series: dict[str, _Ages] = {}
+
+    def observe(self, topic: str, created_ns: Sequence[int], now_ns: int) -> None:
+        """Take in a batch of events that all arrived at `now_ns`."""
+        if not created_ns:
+            return
+        label = self._labels.label(topic)
+        ages = self._series.get(label)
+        if ages is None:
+            ages = self._series[label] = _Ages([0] * len(self._bound_names))
+        newest = max(created_ns)
+        if newest > now_ns:
+            created_ns = [min(each, now_ns) for each in created_ns]
+            newest = now_ns
+        first = bisect_left(self._bounds_ns, now_ns - newest)
+        last = bisect_left(self._bounds_ns, now_ns - min(created_ns))
+        if first == last:
+            ages.counts[first] += len(created_ns)
+        else:
+            self._spread(ages.counts, sorted(created_ns), now_ns, first, last)
+        ages.sum_ns += now_ns * len(created_ns) - sum(created_ns)
+
+    def _spread(self, counts: list[int], ordered: list[int], now_ns: int, first: int, last: int) -> None:
+        """Cut the ordered events at each bound between the newest one's bucket and the oldest one's."""
+        end = len(ordered)
+        for bucket in range(first, last):
+            begin = bisect_left(ordered, now_ns - self._bounds_ns[bucket], 0, end)
+            counts[bucket] += end - begin
+            end = begin
+        counts[last] += end
+
+    def forget(self, topic: str) -> None:
+        """Export the topic no longer."""
+        self._series.pop(topic, None)
+
+    def collect(self) -> Iterable[Metric]:
+        """The family, with cumulative buckets."""
+        family = HistogramMetricFamily(self._name, self._text, labels=["topic"])
+        for label, ages in list(self._series.items()):
+            total, buckets = 0, []
+            for name, count in zip(self._bound_names, list(ages.counts), strict=True):
+                total += count
+                buckets.append((name, float(total)))
+            family.add_metric([label], buckets, ages.sum_ns / 1e9)
+        yield family
+
+
+def _bound_name(bound: float) -> str:
+    return str(floatToGoString(bound))  # type: ignore[no-untyped-call]  # prometheus-client leaves it unannotated
+
+
+@dataclass(slots=True)
+class _Ages:
+    counts: list[int]
+    sum_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What waits in a topic's queues; `oldest_age_s` is None when nothing does, or when it cannot be told."""
+
+    entries: int
+    exact: bool
+    nbytes: int
+    oldest_age_s: float | None
+
+    def __add__(self, other: Backlog) -> Backlog:
+        ages = [age for age in (self.oldest_age_s, other.oldest_age_s) if age is not None]
+        return Backlog(
+            self.entries + other.entries,
+            self.exact and other.exact,
+            self.nbytes + other.nbytes,
+            max(ages, default=None),
+        )
+
+
+class Backlogs(Collector):
+    """What waits, by topic, as last looked at; the topics under `other` are added up."""
+
+    def __init__(self, labels: TopicLabels, prefix: str) -> None:
+        self._labels = labels
+        self._prefix = prefix
+        self._topics: dict[str, Backlog] = {}
+
+    def set(self, topic: str, backlog: Backlog) -> None:
+        """Replace what is known of the topic."""
+        self._topics[topic] = backlog
+
+    def forget(self, topic: str) -> None:
+        """Export the topic no longer."""
+        self._topics.pop(topic, None)
+
+    def by_label(self) -> Mapping[str, Backlog]:
+        """The backlog behind each label."""
+        merged: dict[str, Backlog] = {}
+        for topic, backlog in list(self._topics.items()):
+            label = self._labels.label(topic)
+            merged[label] = merged[label] + backlog if label in merged else backlog
+        return merged
+
+    def collect(self) -> Iterator[Metric]:
+        """Three gauges; the entries say whether they were counted or estimated from the bytes."""
+        entries = GaugeMetricFamily(
+            f"{self._prefix}_entries",
+            "Entries that wait in the topic's queues; estimated from the bytes where the store cannot count them.",
+            labels=["topic", "estimated"],
+        )
+        nbytes = GaugeMetricFamily(
+            f"{self._prefix}_bytes", "Bytes that the topic's queues use in the store.", labels=["topic"]
+        )
+        oldest = GaugeMetricFamily(
+            f"{self._prefix}_oldest_age_seconds",
+            "Age of the oldest entry that waits, as last looked at; 0 when none does.",
+            labels=["topic"],
+        )
+        for label, backlog in self.by_label().items():
+            entries.add_metric([label, "false" if backlog.exact else "true"], backlog.entries)
+            nbytes.add_metric([label], backlog.nbytes)
+            if backlog.oldest_age_s is not None or not backlog.entries:
+                oldest.add_metric([label], backlog.oldest_age_s or 0.0)
+        yield from (entries, nbytes, oldest)
+
+
+class Failing(Collector):
+    """Which topics are failing now, by the kind of the failure; those under `other` are counted."""
+
+    def __init__(self, labels: TopicLabels, name: str, text: str) -> None:
+        self._labels = labels
+        self._name = name
+        self._text = text
+        self.kinds: dict[str, str] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        """1 for a failing topic, or the number of failing topics behind the label."""
+        family = GaugeMetricFamily(self._name, self._text, labels=["topic", "kind"])
+        counts: dict[tuple[str, str], int] = {}
+        for topic, kind in list(self.kinds.items()):
+            key = (self._labels.label(topic), kind)
+            counts[key] = counts.get(key, 0) + 1
+        for (label, kind), count in counts.items():
+            family.add_metric([label, kind], count)
+        yield family

@@ -1,0 +1,369 @@
+"""Every event that remora reports, with its metric and its log line.
+
+Levels: ERROR when somebody must act or data was lost, WARNING when something is odd but recovers, INFO for
+lifecycle, DEBUG per batch. What may happen again and again is said once, and then at most once a minute with
+its count. Nothing here is called per entry, save for `parked`.
+
+All methods belong to the event loop's thread. Texts must be fit for anybody's eyes: pass `Target.redacted`.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
+
+from remora.metrics.logs import Repeats
+from remora.metrics.series import AgeHistogram, Backlog, Backlogs, Failing, TopicCounter, TopicLabels
+
+MOST_REMARKS = 10_000
+
+_log = logging.getLogger("remora")
+
+# A `_created` series beside every counter would double the exposition and tells nothing that a restart does not.
+disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus-client leaves it unannotated
+
+
+class Telemetry:
+    """The daemon's metrics in a registry of their own, and its log."""
+
+    def __init__(
+        self,
+        *,
+        metric_topics: int = 500,
+        repeat_interval_s: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`metric_topics` bounds the topics with series of their own; `clock` only spaces repeated log lines."""
+        self.registry = CollectorRegistry(auto_describe=True)
+        self.repeats = Repeats(repeat_interval_s, clock)
+        self._clock = clock
+        self._labels = TopicLabels(metric_topics)
+        self._failures: dict[str, tuple[float, int]] = {}
+        self._remarks: dict[str, str] = {}
+        self._store_text: tuple[bool, str] | None = None
+        self._make_topic_metrics()
+        self._make_worker_metrics()
+        ProcessCollector(registry=self.registry)
+
+    def _make_topic_metrics(self) -> None:
+        registry, labels = self.registry, self._labels
+
+        def counter(name: str, text: str, *further: str) -> TopicCounter:
+            return TopicCounter(registry, labels, name, text, *further)
+
+        self._listed_entries = counter("remora_listed_entries", "Entries read from queues.")
+        self._listed_bytes = counter("remora_listed_bytes", "Bytes of entries read from queues.")
+        self._delivered_entries = counter("remora_delivered_entries", "Entries that an endpoint acknowledged.")
+        self._delivered_bytes = counter("remora_delivered_bytes", "Bytes of records that an endpoint acknowledged.")
+        self._removed_entries = counter("remora_removed_entries", "Entries removed from queues.")
+        self._failed = counter("remora_failures", "Attempts that failed, by kind of failure.", "kind")
+        self._parked = counter("remora_parked_entries", "Entries moved to the dead-letter store.", "cause")
+        self._retries = counter("remora_retries", "Pauses before another attempt.")
+        self._retry_pauses = counter("remora_retry_pause_seconds", "Time decided to be spent in such pauses.")
+        self._counters = (
+            self._listed_entries, self._listed_bytes, self._delivered_entries, self._delivered_bytes,
+            self._removed_entries, self._failed, self._parked, self._retries, self._retry_pauses,
+        )  # fmt: skip
+        self._ages = AgeHistogram(
+            labels, "remora_event_age_seconds", "Time from an event's commit by the gateway to its acknowledgement."
+        )
+        self._backlogs = Backlogs(labels, "remora_backlog")
+        self._failing = Failing(
+            labels,
+            "remora_topic_failing",
+            "1 while a topic's last attempt failed; kind=configuration: stopped until somebody acts.",
+        )
+        for collector in (self._ages, self._backlogs, self._failing):
+            registry.register(collector)
+
+    def _make_worker_metrics(self) -> None:
+        registry = self.registry
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, labels, registry=registry)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(name, text, labels, registry=registry)
+
+        self._build = gauge("remora_build_info", "1, with this build's versions.", "version", "python")
+        self._ready = gauge("remora_ready", "1 when /-/ready says so.")
+        self._owned = gauge("remora_owned_shards", "Queues whose lock this process holds.")
+        self._eligible = gauge("remora_eligible_shards", "Queues that remora is to deliver, whoever holds them.")
+        self._acquired = counter("remora_lock_acquisitions", "Queue locks taken.")
+        self._takeovers = counter("remora_lock_takeovers", "Queue locks taken from an owner that let them run out.")
+        self._renewals = counter("remora_lock_renewals", "Queue locks renewed.")
+        self._renewal_failures = counter("remora_lock_renewal_failures", "Renewals that got no answer.")
+        self._losses = counter("remora_lock_losses", "Queue locks lost while held.")
+        self._releases = counter("remora_lock_releases", "Queue locks given back.")
+        self._renewal_s = Histogram(
+            "remora_lock_renewal_seconds",
+            "Time that a round of renewals took.",
+            registry=registry,
+            buckets=(0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30),
+        )
+        self._in_flight = gauge("remora_in_flight_bytes", "Bytes held of entries that are not yet done with.")
+        self._connected = gauge("remora_store_connected", "1 while the store answers.")
+        self._discovery_failures = counter("remora_discovery_failures", "Looks for queues and topics that failed.")
+        self._progress = gauge("remora_progress_timestamp_seconds", "When an entry last was delivered or parked.")
+        self._reloads = counter("remora_config_reloads", "Reloads of the configuration.", "result")
+        self._reload_ok = gauge("remora_config_last_reload_successful", "1 when the last reload was accepted.")
+        self._reload_ok.set(1)
+        self._crashes = counter("remora_crashes", "Errors that nobody foresaw; the part concerned starts anew.")
+        self._lag = Histogram(
+            "remora_event_loop_lag_seconds",
+            "How late the event loop wakes up.",
+            registry=registry,
+            buckets=(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5),
+        )
+
+    # ---------------------------------------------------------------------------------- batches
+
+    def listed(self, topic: str, entries: int, nbytes: int) -> None:
+        """A listing of a queue brought entries."""
+        self._listed_entries.add(topic, entries)
+        self._listed_bytes.add(topic, nbytes)
+        if _log.isEnabledFor(logging.DEBUG):
+            _say(logging.DEBUG, "listed", "entries read", topic=topic, entries=entries, bytes=nbytes)
+
+    def delivered(self, topic: str, entries: int, nbytes: int, created_ns: Sequence[int], now_ns: int) -> None:
+        """The endpoint acknowledged a parcel at `now_ns`; `created_ns` has its entries' times of creation."""
+        self._delivered_entries.add(topic, entries)
+        self._delivered_bytes.add(topic, nbytes)
+        self._ages.observe(topic, created_ns, now_ns)
+        self._progress.set(now_ns / 1e9)
+        if _log.isEnabledFor(logging.DEBUG):
+            _say(logging.DEBUG, "delivered", "entries acknowledged", topic=topic, entries=entries, bytes=nbytes)
+
+    def removed(self, topic: str, entries: int) -> None:
+        """Entries that are done with left their queue."""
+        self._removed_entries.add(topic, entries)
+        if _log.isEnabledFor(logging.DEBUG):
+            _say(logging.DEBUG, "removed", "entries removed", topic=topic, entries=entries)
+
+    def in_flight(self, nbytes: int) -> None:
+        """So many bytes are held now."""
+        self._in_flight.set(nbytes)
+
+    # --------------------------------------------------------------------------------- failures
+
+    def failed(self, topic: str, kind: str, reason: str) -> None:
+        """An attempt failed; `kind` is transient, configuration or poison."""
+        self._failed.add(topic, 1, kind)
+        since, count = self._failures.get(topic, (self._clock(), 0))
+        self._failures[topic] = (since, count + 1)
+        self._failing.kinds[topic] = kind
+        level = logging.ERROR if kind == "configuration" else logging.WARNING
+        text = "the topic is stopped until somebody acts" if kind == "configuration" else "delivery failed"
+        self._say_seldom(level, "topic_failed", ("failed", topic, kind), text, topic=topic, kind=kind, reason=reason)
+
+    def recovered(self, topic: str) -> None:
+        """A topic that was failing delivers again. No error when it was not failing."""
+        self._failing.kinds.pop(topic, None)
+        if failures := self._failures.pop(topic, None):
+            since, count = failures
+            self._say_seldom(  # a topic that fails and recovers all the time must not fill the log either
+                logging.INFO, "topic_recovered", ("recovered", topic), "delivery works again",
+                topic=topic, failures=count, seconds=round(self._clock() - since, 3),
+            )  # fmt: skip
+
+    def parked(self, topic: str, queue: str, position: str, cause: str, reason: str) -> None:
+        """An entry went to the dead-letter store; `cause` is a DeadLetter's."""
+        self._parked.add(topic, 1, cause)
+        self._progress.set_to_current_time()
+        level = logging.WARNING if cause in ("expired", "exhausted") else logging.ERROR
+        self._say_seldom(
+            level, "entry_parked", ("parked", topic, cause), "an entry was not delivered and is kept as a dead letter",
+            topic=topic, queue=queue, position=position, cause=cause, reason=reason,
+        )  # fmt: skip
+
+    def retry(self, topic: str, delay_s: float) -> None:
+        """Another attempt follows after a pause."""
+        self._retries.add(topic, 1)
+        self._retry_pauses.add(topic, delay_s)
+        if _log.isEnabledFor(logging.DEBUG):
+            _say(logging.DEBUG, "retry", "trying again after a pause", topic=topic, delay_s=round(delay_s, 3))
+
+    def remark(self, topic: str, text: str) -> None:
+        """Something about a topic works otherwise than asked. Said again only when the text changes."""
+        if self._is_news(f"topic {topic}", text):
+            _say(logging.INFO, "topic_remark", text, topic=topic)
+
+    def backlog(self, topic: str, entries: int, exact: bool, nbytes: int, oldest_age_s: float | None) -> None:
+        """What waits in all queues of a topic that this process holds."""
+        self._backlogs.set(topic, Backlog(entries, exact, nbytes, oldest_age_s))
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic is gone, or delivered by others: its series end. Call after everything else about it."""
+        if self._labels.is_named(topic):
+            for counter in self._counters:
+                counter.forget(topic)
+            self._ages.forget(topic)
+        self._backlogs.forget(topic)
+        self._failing.kinds.pop(topic, None)
+        self._failures.pop(topic, None)
+        self._remarks.pop(f"topic {topic}", None)
+        self._labels.forget(topic)
+
+    # -------------------------------------------------------------------------------- ownership
+
+    def owned(self, shards: int) -> None:
+        """This process holds so many queues now."""
+        self._owned.set(shards)
+
+    def eligible(self, shards: int) -> None:
+        """There are so many queues that remora is to deliver, held by whomever."""
+        self._eligible.set(shards)
+
+    def acquired(self, queue: str, topic: str, taken_over: bool) -> None:
+        """A queue's lock was taken; `taken_over` when another owner had let it run out."""
+        self._acquired.inc()
+        if taken_over:
+            self._takeovers.inc()
+        text = "queue taken over from an owner that went silent" if taken_over else "queue locked"
+        level = logging.WARNING if taken_over else logging.INFO
+        _say(level, "shard_acquired", text, queue=queue, topic=topic)
+
+    def renewed(self, count: int, seconds: float) -> None:
+        """So many locks were renewed, in one round of so many seconds."""
+        self._renewals.inc(count)
+        self._renewal_s.observe(seconds)
+
+    def renewal_failed(self, queue: str, why: str) -> None:
+        """A renewal got no answer; it is repeated while the lease lasts."""
+        self._renewal_failures.inc()
+        self._say_seldom(
+            logging.WARNING, "renewal_failed", "renewal_failed", "a lock was not renewed", queue=queue, reason=why
+        )
+
+    def lost(self, queue: str, why: str) -> None:
+        """A lock is held no longer though nobody here gave it back."""
+        self._losses.inc()
+        _say(logging.WARNING, "shard_lost", "queue let go because its lock is lost", queue=queue, reason=why)
+
+    def released(self, queue: str) -> None:
+        """A lock was given back, so that another owner can take it at once."""
+        self._releases.inc()
+        _say(logging.INFO, "shard_released", "queue released", queue=queue)
+
+    def release_failed(self, queue: str, why: str) -> None:
+        """A lock could not be given back; others wait for the lease to run out."""
+        _say(logging.WARNING, "release_failed", "queue not released, its lease runs out", queue=queue, reason=why)
+
+    def handed_off(self, queue: str, owner: str) -> None:
+        """A queue that this process wants is held by somebody else."""
+        self._say_seldom(
+            logging.INFO, "shard_held", ("held", queue), "queue is held by another owner", queue=queue, owner=owner
+        )
+
+    def gone(self, queue: str) -> None:
+        """A queue that was held does not exist any more, because its topic was deleted."""
+        _say(logging.INFO, "shard_gone", "queue let go because it was deleted", queue=queue)
+
+    def left_alone(self, queue: str, why: str) -> None:
+        """A queue stays with its gateway. Said again only when the reason changes."""
+        if self._is_news(f"queue {queue}", why):
+            _say(logging.INFO, "shard_left_alone", "queue stays with its gateway", queue=queue, reason=why)
+
+    # ------------------------------------------------------------------------------------ store
+
+    def store_state(self, connected: bool, text: str) -> None:
+        """The store answers, or does not; `text` says which one, or why. May be called as often as one likes."""
+        self._connected.set(connected)
+        before, self._store_text = self._store_text, (connected, text)
+        if before is None or before[0] != connected:
+            if connected:
+                _say(logging.INFO, "store_connected", text)
+            else:
+                _say(logging.ERROR, "store_unavailable", text)
+        elif not connected:
+            self._say_seldom(logging.ERROR, "store_unavailable", "store", text)
+
+    def catalogue_failed(self, why: str) -> None:
+        """A look for queues and topics failed; the last one stands."""
+        self._discovery_failures.inc()
+        self._say_seldom(
+            logging.WARNING, "discovery_failed", "discovery", "queues and topics could not be read", reason=why
+        )
+
+    # ---------------------------------------------------------------------------------- process
+
+    def started(self, version: str, config: str) -> None:
+        """The daemon begins."""
+        self._build.labels(version, platform.python_version()).set(1)
+        _say(logging.INFO, "started", f"remora {version} started", config=config)
+
+    def serving(self, address: str) -> None:
+        """The admin server listens."""
+        _say(logging.INFO, "serving", "metrics and health are served", address=address)
+
+    def draining(self, why: str) -> None:
+        """The daemon stops taking work."""
+        _say(logging.INFO, "draining", "finishing what is in flight", reason=why)
+
+    def drained(self, seconds: float, clean: bool) -> None:
+        """The daemon has stopped, with everything in flight finished or not."""
+        if clean:
+            _say(logging.INFO, "drained", "everything in flight is finished", seconds=round(seconds, 3))
+        else:
+            _say(
+                logging.WARNING, "drain_timeout", "stopped with entries in flight, which will be delivered again",
+                seconds=round(seconds, 3),
+            )  # fmt: skip
+
+    def reloaded(self, live: Iterable[str], restart: Iterable[str]) -> None:
+        """The configuration was read again: what changed at once, and what waits for a restart."""
+        self._reloads.labels("accepted").inc()
+        self._reload_ok.set(1)
+        _say(logging.INFO, "config_reloaded", "configuration reloaded", changed=", ".join(live) or "nothing")
+        if waiting := ", ".join(restart):
+            _say(logging.WARNING, "config_needs_restart", "changes that need a restart were ignored", options=waiting)
+
+    def reload_failed(self, why: str) -> None:
+        """The configuration was read again and refused; the old one stays."""
+        self._reloads.labels("refused").inc()
+        self._reload_ok.set(0)
+        _say(logging.ERROR, "config_refused", "configuration not reloaded, the old one stays", reason=why)
+
+    def crashed(self, what: str, exc: BaseException) -> None:
+        """Something failed in a way that nobody foresaw; `what` starts anew."""
+        self._crashes.inc()
+        if self.repeats.unsaid(("crashed", what, type(exc))) is not None:
+            _log.error("%s failed unexpectedly", what, exc_info=exc, extra={"event": "crashed", "fields": {}})
+
+    def loop_lag(self, seconds: float) -> None:
+        """The event loop woke up so much later than asked."""
+        self._lag.observe(seconds)
+
+    def ready(self, is_ready: bool) -> None:
+        """What /-/ready says now."""
+        self._ready.set(is_ready)
+
+    def _is_news(self, subject: str, text: str) -> bool:
+        """Whether this was not the last thing said of the subject."""
+        if self._remarks.get(subject) == text:
+            return False
+        if len(self._remarks) >= MOST_REMARKS:
+            self._remarks.clear()  # queues come and go; to repeat a remark is better than to keep all for ever
+        self._remarks[subject] = text
+        return True
+
+    def _say_seldom(self, level: int, event: str, key: object, text: str, **fields: object) -> None:
+        unsaid = self.repeats.unsaid(key)
+        if unsaid is not None:
+            _say(level, event, text, **fields, **({"repeated": unsaid} if unsaid else {}))
+
+
+def _say(level: int, event: str, text: str, **fields: object) -> None:
+    # As an argument, so that a per cent sign in the text is only a per cent sign.
+    _log.log(level, "%s", text, extra={"event": event, "fields": fields})
