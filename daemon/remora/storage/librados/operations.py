@@ -1,0 +1,270 @@
+"""Compound operations: several steps on one object that the OSD carries out together or refuses as a whole.
+
+A step that answers something returns a cell. Librados writes into a cell's memory from its own threads, so an
+operation keeps its cells, and whoever submits the operation keeps the operation until it completes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from ctypes import (
+    byref,
+    c_char_p,
+    c_int,
+    c_size_t,
+    c_ubyte,
+    c_void_p,
+    create_string_buffer,
+    string_at,
+)
+from typing import Protocol
+
+from remora.storage.librados.library import load
+
+_EQUAL = 1  # LIBRADOS_CMPXATTR_OP_EQ
+
+
+class Cell(Protocol):
+    """Where one step's answer arrives."""
+
+    def collect(self, answered: bool) -> None:
+        """Move the answer into Python and free what librados allocated for it; called once, at the end.
+
+        Where nothing was answered the memory may be uninitialised: it is freed and not looked at.
+        """
+        ...
+
+
+class Reply:
+    """The output of an object class call, empty unless the call succeeded."""
+
+    __slots__ = ("buffer", "code", "data", "length")
+
+    def __init__(self) -> None:
+        self.buffer = c_void_p()
+        self.length = c_size_t()
+        self.code = c_int()
+        self.data = b""
+
+    def collect(self, answered: bool) -> None:
+        if self.buffer.value:  # null until it is answered
+            self.data = string_at(self.buffer.value, self.length.value)
+            load().rados_buffer_free(self.buffer)
+
+
+class Content:
+    """Bytes of the object's data; shorter than asked for at the object's end."""
+
+    __slots__ = ("buffer", "code", "data", "length")
+
+    def __init__(self, length: int) -> None:
+        self.buffer = create_string_buffer(length)
+        self.length = c_size_t()
+        self.code = c_int()
+        self.data = b""
+
+    def collect(self, answered: bool) -> None:
+        self.data = self.buffer.raw[: self.length.value] if answered else b""
+
+
+class Xattrs:
+    """All extended attributes of the object, by name."""
+
+    __slots__ = ("code", "iterator", "values")
+
+    def __init__(self) -> None:
+        self.iterator = c_void_p()
+        self.code = c_int()
+        self.values: dict[str, bytes] = {}
+
+    def collect(self, answered: bool) -> None:
+        library, name, value, length = load(), c_void_p(), c_void_p(), c_size_t()
+        while (
+            answered
+            and library.rados_getxattrs_next(self.iterator, byref(name), byref(value), byref(length)) == 0
+            and name.value
+        ):
+            key = string_at(name.value).decode(errors="surrogateescape")
+            self.values[key] = string_at(value.value, length.value) if value.value else b""
+        library.rados_getxattrs_end(self.iterator)
+
+
+class Omap:
+    """Keys of the object's omap in key order, with their values where those were asked for."""
+
+    __slots__ = ("code", "iterator", "more_out", "values")
+
+    def __init__(self) -> None:
+        self.iterator = c_void_p()
+        self.more_out = c_ubyte()
+        self.code = c_int()
+        self.values: dict[str, bytes] = {}
+
+    @property
+    def more(self) -> bool:
+        """True when keys follow those that were returned."""
+        return bool(self.more_out.value)
+
+    def collect(self, answered: bool) -> None:
+        library = load()
+        key, value, key_length, value_length = c_void_p(), c_void_p(), c_size_t(), c_size_t()
+        sizes = byref(key_length), byref(value_length)
+        while (
+            answered
+            and library.rados_omap_get_next2(self.iterator, byref(key), byref(value), *sizes) == 0
+            and key.value
+        ):
+            name = string_at(key.value, key_length.value).decode(errors="surrogateescape")
+            self.values[name] = string_at(value.value, value_length.value) if value.value else b""
+        library.rados_omap_get_end(self.iterator)
+
+
+class Operation:
+    """What reads and writes share: a handle, and the cells that live as long as it."""
+
+    def __init__(self, handle: int) -> None:
+        self._library = load()
+        self._handle = c_void_p(handle)
+        self._cells: list[Cell] = []
+
+    def submit(self, ioctx: c_void_p, oid: bytes, completion: c_void_p) -> int:
+        """Start the operation; a negative result means that it was not started."""
+        raise NotImplementedError
+
+    def finish(self, answered: bool) -> None:
+        """Collect every answer and free the handle. Only after completion, or when it was never started."""
+        for cell in self._cells:
+            cell.collect(answered)
+
+
+class ReadOp(Operation):
+    """A compound read."""
+
+    def __init__(self) -> None:
+        super().__init__(load().rados_create_read_op())
+
+    def assert_exists(self) -> ReadOp:
+        self._library.rados_read_op_assert_exists(self._handle)
+        return self
+
+    def assert_xattr(self, name: str, value: str) -> ReadOp:
+        text = value.encode()
+        self._library.rados_read_op_cmpxattr(self._handle, name.encode(), _EQUAL, text, len(text))
+        return self
+
+    def call(self, cls: str, method: str, request: bytes = b"") -> Reply:
+        reply = Reply()
+        self._cells.append(reply)
+        self._library.rados_read_op_exec(
+            self._handle, cls.encode(), method.encode(), request, len(request),
+            byref(reply.buffer), byref(reply.length), byref(reply.code),
+        )  # fmt: skip
+        return reply
+
+    def check(self, cls: str, method: str, request: bytes) -> ReadOp:
+        """A class call whose only answer is to let the operation pass or not."""
+        self.call(cls, method, request)
+        return self
+
+    def read(self, offset: int, length: int) -> Content:
+        content = Content(length)
+        self._cells.append(content)
+        self._library.rados_read_op_read(
+            self._handle, offset, length,
+            content.buffer, byref(content.length), byref(content.code),
+        )  # fmt: skip
+        return content
+
+    def xattrs(self) -> Xattrs:
+        cell = Xattrs()
+        self._cells.append(cell)
+        self._library.rados_read_op_getxattrs(self._handle, byref(cell.iterator), byref(cell.code))
+        return cell
+
+    def omap_keys(self, after: str, limit: int) -> Omap:
+        cell = Omap()
+        self._cells.append(cell)
+        start = after.encode(errors="surrogateescape")
+        self._library.rados_read_op_omap_get_keys2(
+            self._handle, start, limit,
+            byref(cell.iterator), byref(cell.more_out), byref(cell.code),
+        )  # fmt: skip
+        return cell
+
+    def omap_values(self, keys: Sequence[str]) -> Omap:
+        cell = Omap()
+        self._cells.append(cell)
+        names = [key.encode(errors="surrogateescape") for key in keys]
+        self._library.rados_read_op_omap_get_vals_by_keys2(
+            self._handle, _strings(names), len(names), _lengths(names),
+            byref(cell.iterator), byref(cell.code),
+        )  # fmt: skip
+        return cell
+
+    def submit(self, ioctx: c_void_p, oid: bytes, completion: c_void_p) -> int:
+        result: int = self._library.rados_aio_read_op_operate(self._handle, ioctx, completion, oid, 0)
+        return result
+
+    def finish(self, answered: bool) -> None:
+        super().finish(answered)
+        self._library.rados_release_read_op(self._handle)
+
+
+class WriteOp(Operation):
+    """A compound write. Librados' C interface hands out no output of a class call in it."""
+
+    def __init__(self) -> None:
+        super().__init__(load().rados_create_write_op())
+
+    def assert_exists(self) -> WriteOp:
+        self._library.rados_write_op_assert_exists(self._handle)
+        return self
+
+    def assert_version(self, version: int) -> WriteOp:
+        """Pass only while the object is as it was when an operation completed with this version."""
+        self._library.rados_write_op_assert_version(self._handle, version)
+        return self
+
+    def assert_xattr(self, name: str, value: str) -> WriteOp:
+        text = value.encode()
+        self._library.rados_write_op_cmpxattr(self._handle, name.encode(), _EQUAL, text, len(text))
+        return self
+
+    def set_xattr(self, name: str, value: str) -> WriteOp:
+        text = value.encode()
+        self._library.rados_write_op_setxattr(self._handle, name.encode(), text, len(text))
+        return self
+
+    def call(self, cls: str, method: str, request: bytes = b"") -> WriteOp:
+        self._library.rados_write_op_exec(self._handle, cls.encode(), method.encode(), request, len(request), None)
+        return self
+
+    def set_omap(self, values: Mapping[str, bytes]) -> WriteOp:
+        names = [key.encode(errors="surrogateescape") for key in values]
+        contents = list(values.values())
+        self._library.rados_write_op_omap_set2(
+            self._handle, _strings(names), _strings(contents), _lengths(names), _lengths(contents), len(names)
+        )
+        return self
+
+    def remove_omap(self, keys: Sequence[str]) -> WriteOp:
+        names = [key.encode(errors="surrogateescape") for key in keys]
+        self._library.rados_write_op_omap_rm_keys2(self._handle, _strings(names), _lengths(names), len(names))
+        return self
+
+    def submit(self, ioctx: c_void_p, oid: bytes, completion: c_void_p) -> int:
+        result: int = self._library.rados_aio_write_op_operate(self._handle, ioctx, completion, oid, None, 0)
+        return result
+
+    def finish(self, answered: bool) -> None:
+        super().finish(answered)
+        self._library.rados_release_write_op(self._handle)
+
+
+# Librados copies keys and values while the step is added, so these arrays need not outlive the call.
+def _strings(items: Sequence[bytes]) -> object:
+    return (c_char_p * len(items))(*items)
+
+
+def _lengths(items: Sequence[bytes]) -> object:
+    return (c_size_t * len(items))(*map(len, items))
