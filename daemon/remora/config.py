@@ -152,6 +152,7 @@ class OwnershipSettings:
     lease_s: Seconds = 90.0
     renew_interval_s: Seconds = 30.0
     trust_margin_s: Seconds = 5.0
+    release_timeout_s: Seconds = 5.0
     discovery_interval_s: Seconds = 2.0
     reservation_age_s: Seconds = 120.0
     reservation_interval_s: Seconds = 30.0
@@ -183,7 +184,6 @@ class DeliverySettings:
     shard_bytes: Bytes = 16 << 20
     worker_bytes: Bytes = 64 << 20
     endpoint_bytes: Bytes = 32 << 20
-    removal_linger_s: Annotated[float, Unit("duration", 0, 60)] = 0.02
     idle_min_s: Seconds = 0.05
     idle_max_s: Seconds = 1.0
     retry_base_s: Seconds = 0.1
@@ -311,7 +311,7 @@ class Settings:
 
 LIVE = frozenset({
     "delivery.configuration_recheck", "delivery.drain_timeout", "delivery.idle_max", "delivery.idle_min",
-    "delivery.list_entries", "delivery.removal_linger", "delivery.retry_base", "delivery.retry_cap",
+    "delivery.list_entries", "delivery.retry_base", "delivery.retry_cap", "delivery.shard_bytes",
     "log.format", "log.level", "log.repeat_interval",
 })  # fmt: skip
 """The options that a reload changes in the running daemon; all others wait for its next start."""

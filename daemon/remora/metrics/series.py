@@ -51,9 +51,7 @@ class TopicLabels:
 class TopicCounter:
     """A counter by topic and at most a few values more. Must not be counted in from two threads."""
 
-    def __init__(
-        self, registry: CollectorRegistry, labels: TopicLabels, name: str, text: str, *further: str
-    ) -> None:
+    def __init__(self, registry: CollectorRegistry, labels: TopicLabels, name: str, text: str, *further: str) -> None:
         self._labels = labels
         self._counter = Counter(name, text, ("topic", *further), registry=registry)
         self._children: dict[str, dict[tuple[str, ...], Counter]] = {}
@@ -79,9 +77,7 @@ class AgeHistogram(Collector):
     Ages below zero, which skewed clocks make, count as zero.
     """
 
-    def __init__(
-        self, labels: TopicLabels, name: str, text: str, bounds_s: Sequence[float] = AGE_BOUNDS_S
-    ) -> None:
+    def __init__(self, labels: TopicLabels, name: str, text: str, bounds_s: Sequence[float] = AGE_BOUNDS_S) -> None:
         self._labels = labels
         self._name = name
         self._text = text

@@ -108,7 +108,7 @@ class Telemetry:
         self._releases = counter("remora_lock_releases", "Queue locks given back.")
         self._renewal_s = Histogram(
             "remora_lock_renewal_seconds",
-            "Time that a round of renewals took.",
+            "Time that renewing a queue lock took.",
             registry=registry,
             buckets=(0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30),
         )
@@ -158,7 +158,7 @@ class Telemetry:
     # --------------------------------------------------------------------------------- failures
 
     def failed(self, topic: str, kind: str, reason: str) -> None:
-        """An attempt failed; `kind` is transient, configuration or poison."""
+        """An attempt failed; `kind` is transient, configuration, poison or store."""
         self._failed.add(topic, 1, kind)
         since, count = self._failures.get(topic, (self._clock(), 0))
         self._failures[topic] = (since, count + 1)
@@ -178,7 +178,8 @@ class Telemetry:
             )  # fmt: skip
 
     def parked(self, topic: str, queue: str, position: str, cause: str, reason: str) -> None:
-        """An entry went to the dead-letter store; `cause` is a DeadLetter's."""
+        """An entry went to the dead-letter store; `cause` is a DeadLetter's. An unknown topic goes by its queue."""
+        topic = topic or queue
         self._parked.add(topic, 1, cause)
         self._progress.set_to_current_time()
         level = logging.WARNING if cause in ("expired", "exhausted") else logging.ERROR
@@ -225,18 +226,18 @@ class Telemetry:
         """There are so many queues that remora is to deliver, held by whomever."""
         self._eligible.set(shards)
 
-    def acquired(self, queue: str, topic: str, taken_over: bool) -> None:
+    def acquired(self, queue: str, taken_over: bool) -> None:
         """A queue's lock was taken; `taken_over` when another owner had let it run out."""
         self._acquired.inc()
         if taken_over:
             self._takeovers.inc()
         text = "queue taken over from an owner that went silent" if taken_over else "queue locked"
         level = logging.WARNING if taken_over else logging.INFO
-        _say(level, "shard_acquired", text, queue=queue, topic=topic)
+        _say(level, "shard_acquired", text, queue=queue)
 
-    def renewed(self, count: int, seconds: float) -> None:
-        """So many locks were renewed, in one round of so many seconds."""
-        self._renewals.inc(count)
+    def renewed(self, seconds: float) -> None:
+        """A lock was renewed, which took so many seconds."""
+        self._renewals.inc()
         self._renewal_s.observe(seconds)
 
     def renewal_failed(self, queue: str, why: str) -> None:
@@ -335,11 +336,12 @@ class Telemetry:
         self._reload_ok.set(0)
         _say(logging.ERROR, "config_refused", "configuration not reloaded, the old one stays", reason=why)
 
-    def crashed(self, what: str, exc: BaseException) -> None:
-        """Something failed in a way that nobody foresaw; `what` starts anew."""
+    def crashed(self, what: str) -> None:
+        """The exception being handled is a defect; `what` (a queue, a loop) starts anew."""
         self._crashes.inc()
-        if self.repeats.unsaid(("crashed", what, type(exc))) is not None:
-            _log.error("%s failed unexpectedly", what, exc_info=exc, extra={"event": "crashed", "fields": {}})
+        if self.repeats.unsaid(("crashed", what)) is not None:
+            extra = {"event": "crashed", "fields": {"what": what}}
+            _log.error("failed in a way that nobody foresaw", exc_info=True, extra=extra)
 
     def loop_lag(self, seconds: float) -> None:
         """The event loop woke up so much later than asked."""
