@@ -1,0 +1,29 @@
+# Sourced by the shell scripts here: where things are kept, how to speak, how to become root.
+# shellcheck shell=bash
+
+repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+cache=${REMORA_DEV_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/remora}
+export repo cache
+
+say() { echo "remora: $*" >&2; }
+
+die() {
+    say "$@"
+    exit 1
+}
+
+# The comment at the top of the calling script is its manual.
+usage() {
+    sed -n '2,/^[^#]/{/^#/{s/^# \{0,1\}//;p}}' "$0"
+    exit 0
+}
+
+as_root() {
+    if ((EUID == 0)); then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        die "this needs root, and there is no sudo"
+    fi
+}
