@@ -1,0 +1,278 @@
+"""What the object class `2pc_queue` is asked and answers, and the head that it keeps in each queue object.
+
+Requests are encoded in the newest form; every one of them is understood by older OSDs, which skip what they do
+not know. Replies are decoded in all forms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
+from struct import error as struct_error
+
+from remora.codec.ceph import Cursor, Time, Writer
+from remora.model.errors import CodecError
+from remora.model.position import Position
+from remora.model.record import Listing
+
+ENTRY_OVERHEAD = 10
+"""Bytes in front of each entry in the ring: a magic number and the length."""
+
+HEAD_SIZE = 24576
+"""Bytes in front of the ring in a queue object, and so the offset of the first entry that a queue ever gets."""
+
+HEAD_MAGIC = 0xDEAD
+
+# ------------------------------------------------------------------------------------------- requests
+
+
+def encode_init(queue_size: int) -> bytes:
+    """2pc_queue_init: a queue with a ring of this many bytes."""
+    return Writer().struct(1, 1, lambda w: w.u64(queue_size).u64(0).string(b"")).finish()
+
+
+def encode_reserve(nbytes: int, entries: int) -> bytes:
+    """2pc_queue_reserve: room for so many payload bytes in so many entries."""
+    return Writer().struct(1, 1, lambda w: w.u64(nbytes).u32(entries)).finish()
+
+
+def encode_commit(reservation: int, payloads: Sequence[bytes]) -> bytes:
+    """2pc_queue_commit: append the payloads in this order and end the reservation."""
+
+    def body(w: Writer) -> None:
+        w.u32(reservation).u32(len(payloads))
+        for payload in payloads:
+            w.string(payload)
+
+    return Writer().struct(1, 1, body).finish()
+
+
+def encode_abort(reservation: int) -> bytes:
+    """2pc_queue_abort: end the reservation."""
+    return Writer().struct(1, 1, lambda w: w.u32(reservation)).finish()
+
+
+def encode_list(limit: int, start: bytes = b"", end: bytes = b"") -> bytes:
+    """2pc_queue_list_entries: up to `limit` entries, from `start` or else the front, up to `end` if given."""
+    return Writer().struct(2, 1, lambda w: w.u64(limit).string(start).string(end)).finish()
+
+
+def encode_remove(end: bytes, entries: int) -> bytes:
+    """2pc_queue_remove_entries: all entries before `end`, which are exactly so many.
+
+    The OSD believes the number and subtracts it; 0 makes it count by itself.
+    """
+    return Writer().struct(2, 1, lambda w: w.string(end).u32(entries)).finish()
+
+
+def encode_expire(stale_time: Time) -> bytes:
+    """2pc_queue_expire_reservations: drop those made strictly before this time of the OSD's clock."""
+    return Writer().struct(1, 1, lambda w: w.time(stale_time)).finish()
+
+
+# -------------------------------------------------------------------------------------------- replies
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Room that a gateway has reserved. `entries` is None where the OSD does not record it (before Squid)."""
+
+    id: int
+    size: int
+    timestamp: Time
+    entries: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """Figures of 2pc_queue_get_topic_stats: bytes in use with overhead, and committed entries."""
+
+    used_bytes: int
+    entries: int
+
+
+def decode_reserve(reply: bytes) -> int:
+    """The id of a new reservation."""
+    return Cursor(reply, "").struct("reserve_ret", 1).u32("id")
+
+
+def decode_capacity(reply: bytes) -> int:
+    """The size of the ring in bytes."""
+    return Cursor(reply, "").struct("get_capacity_ret", 1).u64("capacity")
+
+
+def decode_stats(reply: bytes) -> QueueStats:
+    """The figures that the OSD keeps, from Squid on."""
+    ret = Cursor(reply, "").struct("get_stats_ret", 1)
+    return QueueStats(ret.u64("queue_size"), ret.u32("queue_entries"))
+
+
+def decode_reservations(reply: bytes) -> tuple[Reservation, ...]:
+    """All open reservations, in no particular order."""
+    return _reservations(Cursor(reply, "").struct("reservations_ret", 1), "reservations")
+
+
+def decode_spilled_reservations(xattr: bytes) -> tuple[Reservation, ...]:
+    """Reservations from the xattr `cls_queue_urgent_data`, which takes what the head has no room for."""
+    return _reservations(Cursor(xattr, "cls_queue_urgent_data"), "reservations")
+
+
+def _reservations(cursor: Cursor, name: str) -> tuple[Reservation, ...]:
+    found = []
+    for each in cursor.items(name, 26):
+        number = cursor.u32(f"{each}.id")
+        ret = cursor.struct(each, 2)
+        size, timestamp = ret.u64("size"), ret.time("timestamp")
+        found.append(Reservation(number, size, timestamp, ret.u32("entries") if ret.version > 1 else None))
+    return tuple(found)
+
+
+_U32 = Struct("<I").unpack_from
+_ENTRY = Struct("<xBII").unpack_from  # version (any), compat, length, length of the data
+_NO_DIGITS = bytes(range(ord("0"), ord("9") + 1))
+
+
+def decode_listing(reply: bytes) -> Listing:
+    """The entries of a list reply with their positions, and the position behind the last one.
+
+    The loop reads without a cursor, since it runs for every entry. It may therefore step beyond the end, where
+    slices are short and reads fail; the comparison behind the loop finds that.
+    """
+    ret = Cursor(reply, "").struct("list_ret", 1)
+    truncated, next_marker = ret.flag("is_truncated"), ret.string("next_marker")
+    count = ret.count("entries", 14)
+    pos, end = ret.pos, ret.pos + ret.left
+    positions: list[bytes] = []
+    entries: list[bytes] = []
+    try:
+        for _ in range(count):
+            compat, length, size = _ENTRY(reply, pos)
+            data = pos + 10
+            mark = data + size
+            after = mark + 4 + _U32(reply, mark)[0]
+            pos += 6 + length
+            if after > pos or compat > 1:
+                raise _bad_entry(len(entries), pos - 6 - length)
+            entries.append(reply[data:mark])
+            positions.append(reply[mark + 4 : after])
+    except struct_error:
+        raise _bad_entry(len(entries), pos) from None
+    if pos > end:
+        raise _bad_entry(len(entries) - 1, end)
+    positions.append(next_marker)
+    if not _are_positions(positions):
+        raise CodecError("list_ret.entries", ret.pos, "a marker that is not gen/offset")
+    return Listing(positions, entries, truncated)
+
+
+def _bad_entry(ordinal: int, offset: int) -> CodecError:
+    return CodecError(f"list_ret.entries[{ordinal}]", offset, "is cut off, or needs a newer reader")
+
+
+def _are_positions(markers: list[bytes]) -> bool:
+    """Whether each is two numbers with a slash between; all of them at once, since this runs for every entry."""
+    text = b" ".join(markers)
+    return (
+        text.translate(None, _NO_DIGITS) == b"/ " * (len(markers) - 1) + b"/"
+        and text[:1] != b"/"
+        and text[-1:] != b"/"
+        and b" /" not in text
+        and b"/ " not in text
+    )
+
+
+# ------------------------------------------------------------------------------- the head of a queue object
+
+
+@dataclass(frozen=True, slots=True)
+class QueueHead:
+    """The state that begins every queue object.
+
+    The ring lies in [max_head_size, queue_size) of the object. `reserved_size` may exceed what `reservations`
+    add up to: some OSDs never give back the overhead, until a queue is full with nothing in it.
+    `committed_entries` is None where the OSD does not count them (before Squid).
+    """
+
+    max_head_size: int
+    front: Position
+    tail: Position
+    queue_size: int
+    max_urgent_data_size: int
+    reserved_size: int
+    last_id: int
+    reservations: tuple[Reservation, ...]
+    has_xattrs: bool
+    committed_entries: int | None
+    urgent_version: int
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Size of the ring."""
+        return self.queue_size - self.max_head_size
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of committed entries, overhead included."""
+        return (self.tail.gen - self.front.gen) * self.capacity_bytes + self.tail.offset - self.front.offset
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that hold no committed entry; reservations still count as free."""
+        return self.capacity_bytes - self.used_bytes
+
+
+def decode_head(data: bytes) -> QueueHead:
+    """The head from the first bytes of a queue object (HEAD_SIZE of them always suffice)."""
+    cursor = Cursor(data, "")
+    if cursor.u16("magic") != HEAD_MAGIC:
+        raise CodecError("magic", 0, "this object is not a queue")
+    size = cursor.u64("encoded_len")
+    if size > cursor.left:
+        raise cursor.error("encoded_len", f"a head of {size} bytes, but only {cursor.left} are left", 2)
+    return _check(_head(cursor.struct("head", 1)))
+
+
+def _head(cursor: Cursor) -> QueueHead:
+    max_head_size = cursor.u64("max_head_size")
+    front, tail = _marker(cursor, "front"), _marker(cursor, "tail")
+    queue_size, max_urgent = cursor.u64("queue_size"), cursor.u64("max_urgent_data_size")
+    urgent = Cursor(cursor.string("urgent_data"), "head").struct("urgent_data", 3)
+    return QueueHead(
+        max_head_size,
+        front,
+        tail,
+        queue_size,
+        max_urgent,
+        reserved_size=urgent.u64("reserved_size"),
+        last_id=urgent.u32("last_id"),
+        reservations=_reservations(urgent, "reservations"),
+        has_xattrs=urgent.flag("has_xattrs"),
+        committed_entries=urgent.u32("committed_entries") if urgent.version > 1 else None,
+        urgent_version=urgent.version,
+    )
+
+
+def _marker(cursor: Cursor, name: str) -> Position:
+    marker = cursor.struct(name, 1)
+    return Position(marker.u64("gen"), marker.u64("offset"))
+
+
+def _check(head: QueueHead) -> QueueHead:
+    """Refuse a head whose figures cannot be: a removal past the tail leaves such a queue behind."""
+    if head.queue_size < head.max_head_size:
+        raise CodecError("head.queue_size", 0, "the ring ends before it begins")
+    for name, marker in (("front", head.front), ("tail", head.tail)):
+        if not head.max_head_size <= marker.offset <= head.queue_size:
+            raise CodecError(f"head.{name}", 0, f"{marker} lies outside of the ring")
+    if not 0 <= head.used_bytes <= head.capacity_bytes:
+        raise CodecError("head.tail", 0, f"{head.tail} does not follow the front {head.front}")
+    return head
+
+
+def entry_end(position: Position, length: int, head: QueueHead) -> Position:
+    """Where the entry behind one of `length` payload bytes begins, carried over at the ring's end."""
+    offset = position.offset + ENTRY_OVERHEAD + length
+    if offset < head.queue_size:
+        return Position(position.gen, offset)
+    return Position(position.gen + 1, offset - head.capacity_bytes)
