@@ -1,0 +1,6 @@
+"""Delivery to Kafka through aiokafka's batch API. Start reading at `endpoint`."""
+
+from remora.endpoints.kafka.endpoint import KafkaEndpoint, KafkaRoute
+from remora.endpoints.kafka.slots import KafkaObserver
+
+__all__ = ["KafkaEndpoint", "KafkaObserver", "KafkaRoute"]

@@ -1,0 +1,161 @@
+"""Finding a broker that answers, and when none does, why: aiokafka itself says "unable to bootstrap" only."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Iterator
+from typing import Any
+
+import aiokafka.errors as kafka
+from aiokafka.conn import create_conn
+from aiokafka.protocol.admin import SaslHandShakeRequest
+from aiokafka.protocol.metadata import MetadataRequest
+
+from remora.endpoints.kafka.errors import CONFIGURATION, translate
+from remora.endpoints.kafka.target import Broker, Cluster, Login
+from remora.endpoints.kafka.tls import Trust, build_context
+from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable
+
+LOOK_TIMEOUT_S = 2.0
+"""For one more look at a broker that has just refused us; it answered a moment ago."""
+
+
+async def connection_options(cluster: Cluster, trust: Trust | None) -> dict[str, Any]:
+    """What every aiokafka connection to this cluster is made with. Raises EndpointMisconfigured."""
+    protocol = ("SASL_" if cluster.login else "") + ("SSL" if trust else "PLAINTEXT")
+    options: dict[str, Any] = {"security_protocol": protocol}
+    if trust:
+        options["ssl_context"] = await asyncio.to_thread(build_context, trust)
+    if cluster.login:
+        options["sasl_mechanism"] = cluster.login.mechanism
+        options["sasl_plain_username"] = cluster.login.user
+        options["sasl_plain_password"] = cluster.login.password
+    return options
+
+
+async def find_broker(cluster: Cluster, options: dict[str, Any], client_id: str, timeout_s: float) -> Broker:
+    """The first broker of the list that lets us in; all are tried at once.
+
+    Raises EndpointMisconfigured when at least one says that we never will be, else EndpointUnavailable.
+    """
+    causes: list[EndpointError] = []
+    async with asyncio.TaskGroup() as group:
+        pending = {
+            group.create_task(_try_broker(broker, cluster, options, client_id, timeout_s), name=f"try {broker}")
+            for broker in cluster.brokers
+        }
+        while pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                outcome = task.result()
+                if isinstance(outcome, Broker):
+                    for other in pending:
+                        other.cancel()
+                    return outcome
+                causes.append(outcome)
+    decisive = [cause for cause in causes if isinstance(cause, EndpointMisconfigured)] or causes
+    raise type(decisive[0])("; ".join(map(str, decisive))) from decisive[0].__cause__
+
+
+async def _try_broker(
+    broker: Broker, cluster: Cluster, options: dict[str, Any], client_id: str, timeout_s: float
+) -> Broker | EndpointError:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await _greet(broker, options, client_id, timeout_s)
+    except Exception as exc:  # whatever answers on that port, and however: it may cost only its topics
+        cause = await _explain(exc, broker, cluster, client_id)
+        cause.__cause__ = exc
+        return cause
+    return broker
+
+
+async def _greet(broker: Broker, options: dict[str, Any], client_id: str, timeout_s: float) -> None:
+    """Connect, log in and ask something that is answered only to those who are let in."""
+    connection = await create_conn(
+        broker.host, broker.port, client_id=client_id, request_timeout_ms=int(timeout_s * 1000), **options
+    )
+    try:
+        await connection.send(MetadataRequest([]))
+    finally:
+        await _close(connection)
+
+
+async def _close(connection: Any) -> None:
+    closed = connection.close()
+    if closed is not None:
+        await asyncio.wait([closed], timeout=1)
+
+
+# ------------------------------------------------------------------------------------------- why not
+
+
+async def _explain(exc: Exception, broker: Broker, cluster: Cluster, client_id: str) -> EndpointError:
+    """What is wrong with this broker, in words; takes one more look where the exception alone is no answer."""
+    for each in _chain(exc):
+        if type(each) in CONFIGURATION:
+            return translate(each, str(broker))
+        if isinstance(each, ssl.SSLCertVerificationError):
+            return EndpointMisconfigured(f"{broker}: its certificate is not trusted: {each.verify_message}")
+    if isinstance(exc, TimeoutError):
+        return EndpointUnavailable(f"{broker}: no answer in time")
+    if isinstance(exc, ValueError) and cluster.login:
+        return EndpointMisconfigured(f"{broker}: its part of the {cluster.login.mechanism} log-in is wrong")
+    if isinstance(exc, OSError) and not isinstance(exc, ssl.SSLError | ConnectionResetError | ConnectionAbortedError):
+        return EndpointUnavailable(f"{broker}: {exc.strerror or exc}")
+    look = _look_without_tls if cluster.tls else _look_with_tls
+    finding = await look(broker, cluster.login, client_id)
+    if finding:
+        return EndpointMisconfigured(f"{broker}: {finding}")
+    if isinstance(exc, ssl.SSLError):
+        return EndpointMisconfigured(f"{broker}: TLS fails: {exc.reason or type(exc).__name__}")
+    return translate(exc, str(broker))
+
+
+def _chain(exc: BaseException | None) -> Iterator[Exception]:
+    while isinstance(exc, Exception):
+        yield exc
+        exc = exc.__cause__
+
+
+async def _look_without_tls(broker: Broker, login: Login | None, client_id: str) -> str:
+    """Does the port that refused TLS answer without it?"""
+    try:
+        async with asyncio.timeout(LOOK_TIMEOUT_S):
+            await _close(await create_conn(broker.host, broker.port, client_id=client_id))
+    except (OSError, kafka.KafkaError, TimeoutError):
+        return ""
+    return "use-ssl is set, but this port speaks no TLS"
+
+
+async def _look_with_tls(broker: Broker, login: Login | None, client_id: str) -> str:
+    """Does the port that hung up on us want TLS, or a user and password?"""
+    try:
+        async with asyncio.timeout(LOOK_TIMEOUT_S):
+            return await _answers_tls(broker) or ("" if login else await _wants_login(broker, client_id))
+    except (OSError, kafka.KafkaError, TimeoutError):
+        return ""
+
+
+async def _answers_tls(broker: Broker) -> str:
+    anyone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anyone.check_hostname = False
+    anyone.verify_mode = ssl.CERT_NONE
+    try:
+        _, writer = await asyncio.open_connection(broker.host, broker.port, ssl=anyone)
+    except OSError:
+        return ""
+    writer.transport.abort()
+    return "this port speaks TLS, but use-ssl is not set"
+
+
+async def _wants_login(broker: Broker, client_id: str) -> str:
+    connection = await create_conn(broker.host, broker.port, client_id=client_id)
+    try:
+        answer = await connection.send(SaslHandShakeRequest("PLAIN"))
+    finally:
+        await _close(connection)
+    if not answer.enabled_mechanisms:
+        return ""
+    return f"it asks for user-name and password (mechanism {', '.join(answer.enabled_mechanisms)})"

@@ -1,0 +1,219 @@
+"""The Kafka endpoint: routes from shards to Kafka topics over shared producers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Self
+
+import aiokafka.errors as kafka
+
+from remora.config import KafkaSettings
+from remora.endpoints.kafka.errors import TOO_LARGE, translate
+from remora.endpoints.kafka.lookup import TopicFacts, look_up
+from remora.endpoints.kafka.packing import CODECS, KafkaParcel, Packer
+from remora.endpoints.kafka.producers import ProducerRetired
+from remora.endpoints.kafka.quiet import quieten
+from remora.endpoints.kafka.slots import Connection, KafkaObserver, ProducerSlot, ProducerSlots
+from remora.endpoints.kafka.target import KafkaTarget, parse_target
+from remora.endpoints.kafka.tls import read_trust
+from remora.model.errors import EndpointError, EndpointUnavailable
+from remora.model.record import Record
+from remora.model.shard import Shard
+from remora.model.topic import Target
+from remora.ports import Parcel
+
+log = logging.getLogger(__name__)
+
+CLOSE_PATIENCE_S = 2.0
+
+
+class LogObserver:
+    """Tells the log, where nobody else wants to know."""
+
+    def producer_opened(self, cluster: str) -> None:
+        log.debug("%s: producer opened", cluster)
+
+    def producer_retired(self, cluster: str, reason: str) -> None:
+        log.warning("%s: producer retired after %s; new batches go to another one", cluster, reason)
+
+    def producer_closed(self, cluster: str) -> None:
+        log.debug("%s: producer closed", cluster)
+
+    def partitions_changed(self, cluster: str, topic: str, before: int, after: int) -> None:
+        log.warning("%s: topic %s went from %d to %d partitions, keys move", cluster, topic, before, after)
+
+    def limit_assumed(self, cluster: str, topic: str, limit_bytes: int) -> None:
+        log.warning(
+            "%s: max.message.bytes of topic %s cannot be read (no permission), %d is assumed",
+            cluster, topic, limit_bytes,
+        )  # fmt: skip
+
+
+class SmallerBatches:
+    """How large batches may be where the broker's refusals tell of a limit that it does not state."""
+
+    def __init__(self) -> None:
+        self._ceilings: dict[tuple[Connection, str], int] = {}
+        self._told: set[tuple[Connection, str]] = set()
+
+    def ceiling(self, connection: Connection, topic: str, facts: TopicFacts, batch_bytes: int) -> int:
+        """The largest batch to build."""
+        key = (connection, topic)
+        ceiling = self._ceilings.get(key, batch_bytes)
+        if facts.limit_known and facts.limit_bytes <= ceiling:
+            self._ceilings.pop(key, None)  # the topic's configuration now explains the refusals
+        return min(ceiling, batch_bytes)
+
+    def refused(self, connection: Connection, topic: str, nbytes: int) -> None:
+        """A batch of this size, before compression, was too large though it seemed to fit."""
+        self._ceilings[connection, topic] = max(1, nbytes // 2)
+
+    def is_news(self, connection: Connection, topic: str) -> bool:
+        """Whether that the limit is unknown was not said yet."""
+        is_news = (connection, topic) not in self._told
+        self._told.add((connection, topic))
+        return is_news
+
+
+class KafkaEndpoint:
+    """Delivers to `kafka://` targets: idempotent, acks=all, in order per key.
+
+    Used as `async with KafkaEndpoint(settings) as endpoint`. Leaving closes every connection within a few
+    seconds, also when brokers are gone. Pushes should have ended before.
+    """
+
+    def __init__(self, settings: KafkaSettings, observer: KafkaObserver | None = None) -> None:
+        self._settings = settings
+        self._observer = observer or LogObserver()
+        self._smaller = SmallerBatches()
+        self._tasks = asyncio.TaskGroup()
+        self._slots = ProducerSlots(settings, self._observer, self._tasks)
+        self._sweeper: asyncio.Task[None] | None = None
+
+    @property
+    def schemes(self) -> frozenset[str]:
+        return frozenset({"kafka"})
+
+    async def __aenter__(self) -> Self:
+        quieten()
+        await self._tasks.__aenter__()
+        self._sweeper = self._tasks.create_task(self._slots.sweep(), name="close idle Kafka producers")
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        assert self._sweeper is not None
+        self._sweeper.cancel()
+        self._slots.close(CLOSE_PATIENCE_S)
+        await self._tasks.__aexit__(None, None, None)
+
+    def check(self, target: Target) -> list[str]:
+        return list(parse_target(target).remarks)
+
+    @asynccontextmanager
+    async def route(self, shard: Shard, incarnation: str, target: Target) -> AsyncIterator[KafkaRoute]:
+        meant = parse_target(target)
+        trust = await asyncio.to_thread(read_trust, meant.cluster.tls) if meant.cluster.tls else None
+        slot = self._slots.slot(Connection(meant.cluster, trust), shard)
+        slot.topics[meant.topic] += 1
+        try:
+            yield await self._open(slot, shard, incarnation, meant)
+        finally:
+            _leave(slot, meant.topic)
+
+    async def _open(self, slot: ProducerSlot, shard: Shard, incarnation: str, meant: KafkaTarget) -> KafkaRoute:
+        topic, what, settings = meant.topic, f"topic {meant.topic} at {slot}", self._settings
+        producer = await slot.ready()
+        try:
+            async with asyncio.timeout(settings.connect_timeout_s):
+                facts = await look_up(producer.client, topic, what)
+                await producer.follow(topic, facts.partitions)
+        except TimeoutError as exc:
+            raise EndpointUnavailable(f"{what}: no answer in time") from exc
+        if not facts.limit_known and self._smaller.is_news(slot.connection, topic):
+            self._observer.limit_assumed(str(slot), topic, facts.limit_bytes)
+        packer = Packer(
+            shard.queue,
+            incarnation,
+            facts.partitions,
+            codec=CODECS[settings.compression],
+            batch_bytes=self._smaller.ceiling(slot.connection, topic, facts, settings.max_batch_bytes),
+            limit_bytes=facts.limit_bytes,
+        )
+        return KafkaRoute(slot, topic, facts.partitions, packer, settings, self._observer, self._smaller)
+
+
+def _leave(slot: ProducerSlot, topic: str) -> None:
+    slot.topics[topic] -= 1
+    if slot.topics[topic] <= 0:
+        del slot.topics[topic]
+        if slot.current is not None:
+            slot.current.unfollow(topic)
+
+
+class KafkaRoute:
+    """From one shard to one Kafka topic.
+
+    A route stays with its slot and its partition count. The producer in the slot may be replaced at any time: a
+    shard has at most one parcel of a lane under way, so the next one may travel over another producer.
+    """
+
+    def __init__(
+        self,
+        slot: ProducerSlot,
+        topic: str,
+        partitions: int,
+        packer: Packer,
+        settings: KafkaSettings,
+        observer: KafkaObserver,
+        smaller: SmallerBatches,
+    ) -> None:
+        self._slot = slot
+        self._topic = topic
+        self._partitions = partitions
+        self._packer = packer
+        self._settings = settings
+        self._observer = observer
+        self._smaller = smaller
+        self._stale = False
+
+    @property
+    def stale(self) -> bool:
+        if not self._stale and self._slot.current is not None:
+            seen = self._slot.current.partitions(self._topic)
+            if seen is not None and seen != self._partitions:
+                self._observer.partitions_changed(str(self._slot), self._topic, self._partitions, seen)
+                self._stale = True
+        return self._stale
+
+    def pack(self, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
+        parcels, refused = self._packer.pack(records)
+        return list(parcels), refused
+
+    async def push(self, parcel: Parcel) -> None:
+        assert isinstance(parcel, KafkaParcel)
+        what = f"topic {self._topic} at {self._slot}"
+        try:
+            async with asyncio.timeout(self._settings.delivery_timeout_s):
+                await self._deliver(parcel)
+        except TimeoutError as exc:
+            raise EndpointUnavailable(f"{what}: not delivered within {self._settings.delivery_timeout_s:g} s") from exc
+        except kafka.KafkaError as exc:
+            raise self._translate(exc, parcel, what) from exc
+
+    async def _deliver(self, parcel: KafkaParcel) -> None:
+        while True:
+            producer = await self._slot.ready()
+            try:
+                return await producer.deliver(self._topic, parcel.lane, parcel.batch)
+            except ProducerRetired:
+                continue  # not sent; the slot has another one, or opens it
+
+    def _translate(self, exc: Exception, parcel: KafkaParcel, what: str) -> EndpointError:
+        if isinstance(exc, TOO_LARGE):
+            self._stale = True
+            if len(parcel.records) > 1:
+                self._smaller.refused(self._slot.connection, self._topic, parcel.nbytes)
+        return translate(exc, what, records=len(parcel.records))

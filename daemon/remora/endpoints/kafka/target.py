@@ -1,0 +1,197 @@
+"""A topic's endpoint URI and arguments, as radosgw's topics carry them, read into values. Pure.
+
+No message made here repeats any part of the URI or of an argument that could hold a secret: a forgotten '@'
+turns a password into a port.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import unquote
+
+from remora.model.errors import EndpointMisconfigured
+from remora.model.topic import Target
+
+DEFAULT_PORT = 9092
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
+TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+CLIENT_CERTIFICATE = ("ssl-certificate-location", "ssl-key-location", "ssl-key-password")
+BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Where to ask first; Kafka itself then names the brokers of the cluster."""
+
+    host: str
+    port: int = DEFAULT_PORT
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A user, its password and how the two are shown to the broker."""
+
+    user: str
+    password: str = field(repr=False)
+    mechanism: str = "PLAIN"
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """TLS to the broker; without `ca_location` the system's certificate authorities are trusted."""
+
+    ca_location: str = ""
+    verify: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """All that makes a connection, and nothing else: topics share connections exactly when this is equal."""
+
+    brokers: tuple[Broker, ...]
+    login: Login | None = None
+    tls: Tls | None = None
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.brokers))
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTarget:
+    """What a target means, and in `remarks` where it works otherwise than it was asked for."""
+
+    cluster: Cluster
+    topic: str
+    remarks: tuple[str, ...] = ()
+
+
+def parse_args(text: str) -> dict[str, str]:
+    """The flat `k=v&k=v` text; the first of several equal names counts."""
+    args: dict[str, str] = {}
+    for part in text.split("&"):
+        name, _, value = part.partition("=")
+        args.setdefault(name, value)
+    return args
+
+
+def parse_target(target: Target) -> KafkaTarget:
+    """Read a topic's endpoint and its arguments. Raises EndpointMisconfigured with the reason."""
+    if target.scheme != "kafka":
+        raise EndpointMisconfigured("the endpoint is not a kafka:// URI")
+    if not TOPIC_NAME.fullmatch(target.topic) or target.topic in (".", ".."):
+        raise EndpointMisconfigured(f"Kafka allows no topic of the name {target.topic!r}")
+    args = parse_args(target.args)
+    user_info, hosts, rest = _split_uri(target.uri)
+    brokers = [*_brokers(hosts, "the endpoint"), *_brokers(args.get("kafka-brokers", ""), "kafka-brokers")]
+    if not brokers:
+        raise EndpointMisconfigured("the endpoint names no broker")
+    login, tls = _login(user_info, args), _tls(args)
+    cluster = Cluster(tuple(dict.fromkeys(brokers)), login, tls)
+    return KafkaTarget(cluster, target.topic, tuple(_remarks(cluster, args, user_info, rest)))
+
+
+def _split_uri(uri: str) -> tuple[str, str, str]:
+    """User part, host part and whatever follows; a '/' in a badly quoted password still belongs to the password."""
+    after = uri.partition("://")[2]
+    user_info, _, hosts = after.rpartition("@")
+    authority = re.match(r"[^/?#]*", hosts)
+    assert authority is not None
+    return user_info, authority[0], hosts[authority.end() :]
+
+
+def _brokers(text: str, where: str) -> Iterator[Broker]:
+    for number, part in enumerate(text.split(","), 1):
+        if part.strip():
+            yield _broker(part.strip(), f"broker {number} of {where}")
+
+
+def _broker(text: str, which: str) -> Broker:
+    if text.startswith("["):
+        host, bracket, port = text[1:].partition("]")
+        if not bracket or (port and not port.startswith(":")):
+            raise EndpointMisconfigured(f"{which}: expected an IPv6 address as [address]:port")
+        return Broker(_ipv6(host, which), _port(port[1:] if port else None, which))
+    host, colon, port = text.partition(":")
+    if ":" in port:
+        raise EndpointMisconfigured(f"{which}: more than one ':'; an IPv6 address needs brackets, [address]:port")
+    if not HOST_NAME.fullmatch(host):
+        raise EndpointMisconfigured(f"{which} is not a host name or address")
+    return Broker(host.lower(), _port(port if colon else None, which))
+
+
+def _ipv6(text: str, which: str) -> str:
+    try:
+        return str(ipaddress.IPv6Address(text))
+    except ValueError:
+        raise EndpointMisconfigured(f"{which} is not an IPv6 address") from None
+
+
+def _port(text: str | None, which: str) -> int:
+    if text is None:
+        return DEFAULT_PORT
+    if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
+        raise EndpointMisconfigured(f"{which}: the port is not a number from 1 to 65535")
+    return int(text)
+
+
+def _login(user_info: str, args: Mapping[str, str]) -> Login | None:
+    """The arguments win over the URI, as in radosgw; only the URI's are percent-encoded."""
+    user, _, password = user_info.partition(":")
+    user = args.get("user-name") or unquote(user)
+    password = args.get("password") or unquote(password)
+    mechanism = (args.get("mechanism") or MECHANISMS[0]).upper()
+    if mechanism not in MECHANISMS:
+        raise EndpointMisconfigured(f"mechanism: only {', '.join(MECHANISMS)} can be used")
+    if bool(user) != bool(password):
+        raise EndpointMisconfigured(f"a {'user' if user else 'password'} without a {'password' if user else 'user'}")
+    if "\0" in user or "\0" in password:
+        raise EndpointMisconfigured("user and password must not contain a zero byte")
+    return Login(user, password, mechanism) if user else None
+
+
+def _tls(args: Mapping[str, str]) -> Tls | None:
+    if not _boolean(args, "use-ssl", default=False):
+        _boolean(args, "verify-ssl", default=True)
+        return None
+    for name in CLIENT_CERTIFICATE:
+        if args.get(name):
+            raise EndpointMisconfigured(f"{name}: client certificates are not supported")
+    return Tls(args.get("ca-location", ""), _boolean(args, "verify-ssl", default=True))
+
+
+def _boolean(args: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = args.get(name, "")
+    if not text:
+        return default
+    value = BOOLEANS.get(text.lower())
+    if value is None:
+        raise EndpointMisconfigured(f"{name} must be true or false")
+    return value
+
+
+def _remarks(cluster: Cluster, args: Mapping[str, str], user_info: str, rest: str) -> Iterator[str]:
+    level = args.get("kafka-ack-level") or "broker"
+    if level not in ("none", "broker"):
+        raise EndpointMisconfigured("kafka-ack-level must be none or broker")
+    if level == "none":
+        yield "kafka-ack-level=none: delivered with acks=all, which is stronger than asked"
+    if rest.strip("/"):
+        yield "what follows the brokers in the endpoint's URI is ignored"
+    if cluster.login and user_info and (args.get("user-name") or args.get("password")):
+        yield "user-name and password of the arguments are used, not those of the URI"
+    if cluster.login and not cluster.tls:
+        yield "the password travels unencrypted, because use-ssl is not set"
+    if not cluster.login and args.get("mechanism"):
+        yield "mechanism has no effect without user-name and password"
+    if not cluster.tls and args.get("ca-location"):
+        yield "ca-location has no effect without use-ssl"
+    if cluster.tls and not cluster.tls.verify:
+        yield "verify-ssl=false: the broker's certificate is not checked"
