@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple, Self
 
+from remora.model.entry import Time
 from remora.model.errors import CodecError
 
 _U8 = Struct("<B")
@@ -22,21 +23,6 @@ _U64 = Struct("<Q")
 _S64 = Struct("<q")
 _TIME = Struct("<II")
 _HEADER = Struct("<BBI")
-
-
-class Time(NamedTuple):
-    """A point in time as it is encoded: seconds and nanoseconds since the epoch, 32 bits each.
-
-    Kept as two numbers, since an encoded `nsec` may exceed a second and must survive a round trip.
-    """
-
-    sec: int
-    nsec: int
-
-    @property
-    def ns(self) -> int:
-        """Nanoseconds since the epoch."""
-        return self.sec * 1_000_000_000 + self.nsec
 
 
 class Field(NamedTuple):

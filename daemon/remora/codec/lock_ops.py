@@ -10,7 +10,8 @@ import ipaddress
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
-from remora.codec.ceph import Cursor, Time, Writer
+from remora.codec.ceph import Cursor, Writer
+from remora.model.entry import Time
 from remora.model.errors import CodecError
 
 _ENTITY_TYPES = {1: "mon", 2: "mds", 4: "osd", 8: "client", 16: "mgr", 32: "auth"}

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from struct import Struct
 from struct import error as struct_error
 
-from remora.codec.ceph import Cursor, Time, Writer
+from remora.codec.ceph import Cursor, Writer
+from remora.model.entry import Time
 from remora.model.errors import CodecError
 from remora.model.position import Position
 from remora.model.record import Listing
