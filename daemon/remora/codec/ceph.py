@@ -140,13 +140,16 @@ class Cursor:
     def struct(self, name: str, known: int) -> Cursor:
         """A cursor over a versioned struct that follows; this one continues behind it.
 
-        Refuses a struct whose writer says that version `known` cannot read it.
+        Refuses a struct whose writer says that a reader of version `known` cannot understand it.
         """
-        at = self._pos
         inner = self.any_struct(name)
-        if inner.compat > known:
-            raise self.error(name, f"needs a reader of version {inner.compat}, this one knows {known}", at)
+        inner.refuse_newer_than(known)
         return inner
+
+    def refuse_newer_than(self, known: int) -> None:
+        """Raise when the struct that this cursor was opened on needs a newer reader."""
+        if self.compat > known:
+            raise self.error("", f"needs a reader of version {self.compat}, this one knows {known}", self._pos - 6)
 
     def any_struct(self, name: str) -> Cursor:
         """A cursor over a versioned struct that follows, whatever its versions are."""

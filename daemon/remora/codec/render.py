@@ -27,7 +27,8 @@ Rendered = tuple[bytes, bytes, bytes, int]
 MAX_CACHED_BYTES = 8 << 20
 """When the remembered regions exceed this, all are forgotten and learned anew."""
 
-_MAX_REGION = 2048  # bytes of a single region that is worth remembering
+_MAX_COST = 16 << 10  # bytes; an entry with larger regions is not remembered
+_COST_OF_OBJECTS = 1024  # bytes that Python's objects take beside their contents
 
 _HEADERS = Struct("<BBIBBI").unpack_from  # of the entry, then of the event inside
 _U32 = Struct("<I").unpack_from
@@ -60,8 +61,8 @@ class Renderer:
     """Makes records of entries. Keep one for long: what it remembers is its speed, and is bounded."""
 
     def __init__(self) -> None:
-        self._source = b"\xff"  # eventVersion .. awsRegion as last seen; no entry can have this at first
-        self._source_json = b""
+        self._sources: dict[bytes, bytes] = {}  # eventVersion .. awsRegion
+        self._source, self._source_json = b"", b""  # the one last seen; rarely is there more than one
         self._actors: dict[bytes, bytes] = {}  # eventName .. sourceIPAddress
         self._buckets: dict[bytes, _Bucket] = {}  # x_amz_id_2 .. bucket_arn
         self._opaques: dict[bytes, bytes] = {}
@@ -84,7 +85,9 @@ class Renderer:
         comparison of the last one with the event's end, and of that with the entry's, finds it.
         """
         version, compat, size, event_version, event_compat, event_size = _HEADERS(d)
-        if compat > 3 or event_compat > 4 or event_version < 4 or not version or not d.startswith(self._source, 12):
+        if compat > 3 or event_compat > 4 or event_version < 4 or not version:
+            return None
+        if not (d.startswith(self._source, 12) and self._source) and not self._find_source(d):
             return None
 
         p = 12 + len(self._source)
@@ -95,7 +98,7 @@ class Renderer:
             self._before, self._after = record.second_text(sec)
             self._second = sec
 
-        # The lengths are guessed from their lowest byte to find where a region ends. Wrong guesses do not hit:
+        # Where a region ends is guessed from the lowest byte of each length. A wrong guess does not hit, since
         # only exact regions are in the dictionaries.
         p += 8
         q = p + 4 + d[p]
@@ -196,6 +199,16 @@ class Renderer:
             self._learn(entry)
         return record.key(event), record.body(entry, opaque), event.event_id, record.created_ns(entry)
 
+    def _find_source(self, d: bytes) -> bool:
+        q = 16 + d[12]
+        q += 4 + d[q]
+        q += 4 + d[q]
+        known = self._sources.get(d[12:q])
+        if known is None:
+            return False
+        self._source, self._source_json = d[12:q], known
+        return True
+
     def _learn(self, entry: EventEntry) -> None:
         event = entry.event
         source = _strings(event.event_version, event.event_source, event.aws_region)
@@ -209,22 +222,25 @@ class Renderer:
             event.bucket_arn,
         )
         bucket = _bucket(entry)
-        cost = sum(map(len, (actor, region, bucket.quiet, bucket.tail, bucket.json))) * 2
-        if cost > _MAX_REGION * 4 or len(source) > _MAX_REGION:
+        cost = _COST_OF_OBJECTS + 2 * sum(map(len, (source, actor, region, bucket.quiet, bucket.json)))
+        if cost > _MAX_COST:
             return
         if self._cached_bytes + cost > MAX_CACHED_BYTES:
+            self._sources.clear()
             self._actors.clear()
             self._buckets.clear()
             self._cached_bytes = 0
         self._cached_bytes += cost
-        self._source, self._source_json = source, _source_json(event)
+        self._sources[source] = _source_json(event)
         self._actors[actor] = _actor_json(event)
         self._buckets[region] = bucket
 
     def _learn_opaque(self, opaque: bytes) -> bytes:
+        made = _opaque_json(opaque)
         if len(self._opaques) >= 256:
             self._opaques.clear()
-        self._opaques[opaque] = made = _opaque_json(opaque)
+        if len(opaque) <= _MAX_COST:
+            self._opaques[opaque] = made
         return made
 
 
@@ -265,7 +281,7 @@ def _sequencer_ns(sequencer: bytes) -> int:
         sec, nsec = _TIME(unhexlify(sequencer))
     except HexError:
         return 0
-    return int(sec) * 1_000_000_000 + int(nsec)
+    return int(sec * 1_000_000_000 + nsec)
 
 
 def _strings(*texts: bytes) -> bytes:

@@ -1,0 +1,133 @@
+"""Topics as radosgw's metadata objects hold them, and the arguments of their endpoints.
+
+Up to Reef, and later until `notification_v2` is enabled, one object per tenant (`pubsub.<tenant>`) holds the map
+of all its topics; since Squid each topic has an object of its own (`topic.<tenant or account>:<name>`).
+"""
+
+from __future__ import annotations
+
+from urllib.parse import unquote_plus
+
+from remora.codec.ceph import Cursor
+from remora.model.errors import CodecError
+from remora.model.topic import UNSET, Source, Target, Topic
+
+_TOPIC_VERSION = 4
+_DEST_VERSION = 8
+_FIRST_ACCOUNT_VERSION = 128  # an owner that is not a user is written with versions from here on
+
+
+def decode_topics(data: bytes) -> list[Topic]:
+    """The topics of a tenant's object, in its order.
+
+    The object also holds a copy of a topic for every notification that uses it; those are left out. So is a
+    topic that cannot be decoded while its neighbours can: one of them must not cost the others.
+    """
+    outer = Cursor(data, "").struct("topics", 2)
+    topics = []
+    for name in outer.items("topics", 10):
+        outer.string(f"{name}.key")
+        item = outer.any_struct(name)
+        try:
+            # Version 1 wraps each topic together with the names of its subscriptions.
+            topic = _topic(item if outer.version >= 2 else item.any_struct("topic"))
+        except CodecError:
+            continue
+        if topic.name == topic.target.topic:
+            topics.append(topic)
+    return topics
+
+
+def decode_topic(data: bytes) -> Topic:
+    """The topic of an object of its own."""
+    return _topic(Cursor(data, "").any_struct("topic"))
+
+
+def _topic(cursor: Cursor) -> Topic:
+    cursor.refuse_newer_than(_TOPIC_VERSION)
+    owner = _owner_tenant(cursor)
+    name = _text(cursor, "name")
+    if cursor.version < 2:
+        raise cursor.error("dest", "a topic of version 1 has no destination")
+    dest = cursor.struct("dest", _DEST_VERSION)
+    arn = _text(cursor, "arn")
+    opaque_data = cursor.string("opaque_data") if cursor.version >= 3 else b""
+    return _with_destination(dest, name, _arn_tenant(arn, owner), opaque_data)
+
+
+def _with_destination(dest: Cursor, name: str, tenant: str, opaque_data: bytes) -> Topic:
+    version = dest.version
+    dest.string("bucket_name")
+    dest.string("oid_prefix")
+    target = Target(
+        uri=_text(dest, "push_endpoint"),
+        args=_text(dest, "push_endpoint_args") if version >= 2 else "",
+        topic=_text(dest, "arn_topic") if version >= 3 else name,
+    )
+    if version >= 4:
+        dest.flag("stored_secret")
+    persistent = version >= 5 and dest.flag("persistent")
+    time_to_live, max_retries, retry_sleep = (
+        _limit(dest, each) if version >= 6 else None for each in ("time_to_live", "max_retries", "retry_sleep_duration")
+    )
+    queue = _text(dest, "persistent_queue") if version >= 7 else ""
+    shards = dest.u32("num_shards") if version >= 8 else 1
+    return Topic(
+        name=name,
+        tenant=tenant,
+        queue=queue or target.topic,
+        target=target,
+        persistent=persistent,
+        opaque_data=opaque_data,
+        time_to_live_s=time_to_live,
+        max_retries=max_retries,
+        retry_sleep_s=retry_sleep,
+        source=Source.METADATA,
+        shards=max(1, shards),
+    )
+
+
+def _owner_tenant(cursor: Cursor) -> str:
+    """The tenant of an owner that is a user; empty when it is an account, whose layout does not matter here."""
+    owner = cursor.any_struct("owner")
+    if owner.version >= _FIRST_ACCOUNT_VERSION:
+        return ""
+    return _text(owner, "tenant")
+
+
+def _arn_tenant(arn: str, default: str) -> str:
+    """The tenant or account in `arn:aws:sns:<zonegroup>:<tenant>:<name>`.
+
+    It is there in every release; the owner of a topic from Pacific has the tenant in the place of the user.
+    """
+    parts = arn.split(":")
+    return parts[4] if len(parts) == 6 else default
+
+
+def _limit(cursor: Cursor, name: str) -> int | None:
+    value = cursor.u32(name)
+    return None if value == UNSET else value
+
+
+def _text(cursor: Cursor, name: str) -> str:
+    """For people, drivers and metric labels, none of which can take a lone surrogate."""
+    return cursor.string(name).decode("utf-8", "replace")
+
+
+def parse_args(text: str) -> dict[str, str]:
+    """The endpoint arguments in `k=v&k=v`, read as radosgw reads them; of equal names the last one counts.
+
+    radosgw writes the values as they are, and decodes `%41` and `+` when it reads them. What it writes always
+    has a `=`, so that a piece without one belongs to the value before it: such a value is whole here, while
+    radosgw cuts it off. Releases up to Reef also keep the parameters of the request that made the topic; those
+    of the form `Attributes.entry.N.key` are left out, and readers ignore names that they do not know.
+    """
+    found: dict[str, str] = {}
+    name = ""
+    for piece in text.split("&"):
+        if "=" in piece:
+            name, _, value = unquote_plus(piece).partition("=")
+            found[name] = value
+        elif name:
+            found[name] += "&" + unquote_plus(piece)
+    return {name: value for name, value in found.items() if not name.startswith("Attributes.")}
