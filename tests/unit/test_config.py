@@ -1,0 +1,303 @@
+"""The settings tree: defaults, refusals with the key's path, rules, and what a reload may change."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remora import config
+from remora.config import (
+    DeliverySettings,
+    KafkaSettings,
+    LogSettings,
+    OwnershipSettings,
+    RadosSettings,
+    Settings,
+    TcpAddress,
+    UnixAddress,
+    parse_listen,
+)
+from remora.model.errors import ConfigError
+
+WORDS = ("", "x", "1s", "90s", "1KiB", "64MiB", "snappy", "-1s", "9999d", "\0", "ü")
+SHIPPED = Path(__file__).parents[2] / "config" / "remora.toml"
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    """A configuration file with this text."""
+    path = tmp_path / "remora.toml"
+    path.write_text(text)
+    return path
+
+
+def uncommented(text: str) -> dict[str, Mapping[str, object]]:
+    """The shipped file with every commented option switched on."""
+    return tomllib.loads(re.sub(r"^#(?=[a-z_]+ = )", "", text, flags=re.MULTILINE))
+
+
+# ----------------------------------------------------------------------------------------- shipped file
+
+
+def test_the_shipped_file_names_every_option_at_its_default() -> None:
+    """The shipped file and the code have the same options with the same defaults, neither more nor fewer."""
+    document = uncommented(SHIPPED.read_text())
+
+    shipped = {f"{section}.{key}": value for section, table in document.items() for key, value in table.items()}
+
+    assert shipped == dict(config.options())
+
+
+def test_the_shipped_file_gives_the_defaults() -> None:
+    """The shipped file, as it is and with every option switched on, is accepted and means the defaults."""
+    assert config.load(SHIPPED) == Settings()
+    assert config.from_document(uncommented(SHIPPED.read_text())) == Settings()
+
+
+def test_the_shipped_file_explains_each_option() -> None:
+    """Every option stands below a comment, alone or in a group with its like."""
+    group_has_comment = False
+    for line in SHIPPED.read_text().splitlines():
+        if line.startswith("# "):
+            group_has_comment = True
+        elif not line.startswith("#"):
+            group_has_comment = False
+        else:
+            assert group_has_comment, f"nothing explains {line!r}"
+
+
+def test_the_shipped_file_marks_what_a_reload_changes() -> None:
+    """An option's comment says (live) exactly when a reload changes it."""
+    section, live = "", False
+    block: list[str] = []
+    marked = set()
+    for line in SHIPPED.read_text().splitlines():
+        if found := re.match(r"\[(\w+)\]", line):
+            section, block = found[1], []
+        elif line.startswith("# "):
+            block = [line] if not block or not block[-1].startswith("# ") else [*block, line]
+            live = "(live)" in " ".join(block)
+        elif found := re.match(r"#([a-z_]+) = ", line):
+            block.append(line)
+            if live:
+                marked.add(f"{section}.{found[1]}")
+
+    # One comment speaks of three sizes, of which it marks the first.
+    assert marked - {"delivery.worker_bytes", "delivery.endpoint_bytes"} == set(config.LIVE)
+
+
+# --------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "message"),
+    [
+        ("[ownership]\nrenew_intervall = '1s'", "ownership.renew_intervall", 'did you mean "renew_interval"?'),
+        ("[delivery]\nlease = '1s'", "delivery.lease", "it belongs into [ownership]"),
+        ("[ownrship]\n", "ownrship", 'did you mean "ownership"?'),
+        ("lease = '1s'", "lease", "there is no such section"),
+        ("rados = 'x'", "rados", "expected a section [rados], not text"),
+        ("[ownership]\nlease = 90", "ownership.lease", 'expected a duration in quotes such as "30s", not a number'),
+        ("[ownership]\nlease = '64MiB'", "ownership.lease", "expected a duration with a unit"),
+        ("[ownership]\nlease = 1979-05-27", "ownership.lease", "not a date or time"),
+        ("[delivery]\nshard_bytes = '30s'", "delivery.shard_bytes", "expected a size with a unit"),
+        ("[delivery]\nshard_bytes = 1024", "delivery.shard_bytes", 'expected a size in quotes such as "64MiB"'),
+        ("[delivery]\nlist_entries = '7'", "delivery.list_entries", "expected a whole number, not text"),
+        ("[delivery]\nlist_entries = true", "delivery.list_entries", "expected a whole number, not true or false"),
+        ("[delivery]\nlist_entries = 0", "delivery.list_entries", "0 is outside 1 to 10000"),
+        ("[delivery]\nretry_cap = '8d'", "delivery.retry_cap", "8d is outside 1ms to 7d"),
+        ("[rados]\npool = 7", "rados.pool", "expected text in quotes, not a number"),
+        ('[rados]\nconf = "/etc\\u0000/x"', "rados.conf", "control characters"),
+        ("[kafka]\ncompression = 'snapy'", "kafka.compression", 'did you mean "snappy"?'),
+        ("[store]\nkind = 'sqlite'", "store.kind", '"sqlite" is not one of rados'),
+        ("[rados]\nname = 'remora'", "rados.name", "such as"),
+        ("[rados]\nnamespace = 'notif'", "rados.namespace", "set rados.pool too"),
+        ("[admin]\nlisten = '9750'", "admin.listen", 'expected "host:port" or "unix:/path"'),
+        ("[ownership]\nhost_id = 'a/b'", "ownership.host_id", "only letters"),
+        ("[kafka]\nclient_id = ''", "kafka.client_id", "1 to 64"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_its_path(tmp_path: Path, text: str, key: str, message: str) -> None:
+    """The error begins with the dotted key and says what is wrong in one line."""
+    with pytest.raises(ConfigError) as caught:
+        config.load(written(tmp_path, text))
+
+    assert caught.value.key == key
+    assert str(caught.value).startswith(f"{key}: ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("[ownership]\nrenew_interval = '43s'", "ownership.renew_interval"),
+        ("[ownership]\nlease = '64s'", "ownership.renew_interval"),
+        ("[ownership]\ntrust_margin = '31s'", "ownership.renew_interval"),
+        ("[delivery]\nretry_base = '1m'", "delivery.retry_base"),
+        ("[delivery]\nidle_min = '2s'", "delivery.idle_min"),
+        ("[delivery]\nshard_bytes = '65MiB'", "delivery.shard_bytes"),
+        ("[delivery]\nendpoint_bytes = '65MiB'", "delivery.endpoint_bytes"),
+        ("[delivery]\ndrain_timeout = '10s'", "delivery.drain_timeout"),
+        ("[rados]\nop_timeout = '31s'", "rados.op_timeout"),
+        ("[kafka]\nmax_batch_bytes = '17MiB'", "kafka.max_batch_bytes"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_refused(tmp_path: Path, text: str, key: str) -> None:
+    """A broken rule names the option to look at first, whichever section it is in."""
+    with pytest.raises(ConfigError) as caught:
+        config.load(written(tmp_path, text))
+
+    assert caught.value.key == key
+
+
+def test_a_rule_cannot_be_got_round_in_code() -> None:
+    """Values that break a rule cannot be built at all."""
+    with pytest.raises(ConfigError, match=r"ownership\.renew_interval"):
+        OwnershipSettings(lease_s=10, renew_interval_s=5)
+
+
+@given(lease=st.floats(1, 1000), renew=st.floats(0.1, 1000), margin=st.floats(0.1, 100))
+def test_accepted_lease_times_leave_room_for_a_second_renewal(lease: float, renew: float, margin: float) -> None:
+    """Whatever is accepted, trust lasts until two renewals could have been tried."""
+    try:
+        times = OwnershipSettings(lease_s=lease, renew_interval_s=renew, trust_margin_s=margin).times
+    except ConfigError:
+        assert 2 * renew + margin > lease
+        return
+    assert 2 * times.renew_s <= times.lease_s - times.margin_s + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[rados\n", "is not TOML"),
+        (b"\xff\xfe", "is not TOML"),
+        (b"a = " + b"[" * 100_000, "nested too deeply"),
+        (b"#" * (config.MOST_BYTES + 1), "not a configuration file"),
+    ],
+)
+def test_a_file_that_is_no_toml_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    """A file that cannot be parsed is refused by its name."""
+    path = tmp_path / "broken.toml"
+    path.write_bytes(content)
+
+    with pytest.raises(ConfigError, match=message) as caught:
+        config.load(path)
+
+    assert str(path) in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """A missing file and a folder are refused by name, in the system's words."""
+    with pytest.raises(ConfigError, match=re.escape(f"cannot read {tmp_path / 'none'}: No such file")):
+        config.load(tmp_path / "none")
+    with pytest.raises(ConfigError, match=re.escape(f"cannot read {tmp_path}: Is a directory")):
+        config.load(tmp_path)
+
+
+@given(
+    document=st.dictionaries(
+        st.sampled_from(["rados", "ownership", "delivery", "kafka", "x"]),
+        st.dictionaries(
+            st.sampled_from(["lease", "pool", "list_entries", "shard_bytes", "compression", "y"]),
+            st.one_of(st.sampled_from(WORDS), st.integers(), st.booleans(), st.floats(), st.lists(st.integers())),
+        ),
+    )
+)
+def test_any_document_is_accepted_or_refused_by_one_error(document: dict[str, dict[str, object]]) -> None:
+    """Nothing that TOML can express makes the loader raise anything but ConfigError."""
+    try:
+        settings = config.from_document(document)
+    except ConfigError as exc:
+        refused = exc
+    else:
+        assert isinstance(settings, Settings)
+        return
+    assert refused.key
+
+
+# ------------------------------------------------------------------------------------------------ values
+
+
+def test_a_file_sets_what_it_names_and_nothing_else(tmp_path: Path) -> None:
+    """Named options get their values in seconds and bytes; the rest keep their defaults."""
+    path = written(tmp_path, "[kafka]\ndelivery_timeout = '1500ms'\nmax_batch_bytes = '1MiB'\n[log]\nlevel = 'debug'\n")
+
+    settings = config.load(path)
+
+    assert settings == replace(
+        Settings(),
+        kafka=KafkaSettings(delivery_timeout_s=1.5, max_batch_bytes=1 << 20),
+        log=LogSettings(level="debug"),
+    )
+
+
+def test_settings_are_frozen() -> None:
+    """No part of the tree can be changed once it is built."""
+    with pytest.raises(FrozenInstanceError):
+        Settings().rados.pool = "other"  # type: ignore[misc]  # the point of the test
+
+
+def test_a_host_goes_by_its_configured_name_else_by_a_lasting_one() -> None:
+    """The host's name fits into a lock's cookie and stays the same from call to call."""
+    assert OwnershipSettings(host_id="rack-1").host == "rack-1"
+    assert OwnershipSettings().host == OwnershipSettings().host
+    assert re.fullmatch(r"[A-Za-z0-9._-]{1,64}", OwnershipSettings().host)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:9750", TcpAddress("127.0.0.1", 9750)),
+        ("localhost:0", TcpAddress("localhost", 0)),
+        ("[::1]:9750", TcpAddress("::1", 9750)),
+        ("unix:/run/remora/admin.sock", UnixAddress("/run/remora/admin.sock")),
+    ],
+)
+def test_a_listen_address_is_taken_apart(text: str, address: TcpAddress | UnixAddress) -> None:
+    """Hosts, IPv6 hosts in brackets and socket paths are told apart."""
+    assert parse_listen(text) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ":1", "host", "host:", "host:65536", "host:-1", "::1:9750", "unix:", "unix:relative", "unix:/" + "x" * 107],
+)
+def test_a_listen_address_that_cannot_be_one_is_refused(text: str) -> None:
+    """What cannot be listened on is refused when the file is read."""
+    with pytest.raises(ValueError, match=r"expected|brackets"):
+        parse_listen(text)
+
+
+# ------------------------------------------------------------------------------------------------ reload
+
+
+def test_changes_tell_live_options_from_those_that_wait() -> None:
+    """A reload names what changes at once and what needs a restart, by dotted keys."""
+    new = replace(
+        Settings(),
+        rados=RadosSettings(pool="p"),
+        delivery=DeliverySettings(retry_cap_s=60.0, worker_bytes=128 << 20),
+    )
+
+    found = config.changes(Settings(), new)
+
+    assert found.live == ("delivery.retry_cap",)
+    assert found.restart == ("rados.pool", "delivery.worker_bytes")
+
+
+def test_nothing_changes_between_equal_settings() -> None:
+    """Reloading an unchanged file changes nothing."""
+    assert config.changes(Settings(), Settings()) == config.Changes((), ())
+
+
+def test_every_live_option_exists() -> None:
+    """The list of live options names only options that there are."""
+    assert dict(config.options()).keys() >= config.LIVE
