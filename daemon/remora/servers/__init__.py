@@ -1,0 +1,1 @@
+"""What others reach remora by: the admin server, and systemd's notifications."""
