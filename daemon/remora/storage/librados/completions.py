@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import functools
 import os
 import struct
@@ -117,12 +118,14 @@ class Completions:
             self._idle.set()
 
     async def close(self, timeout_s: float) -> bool:
-        """Make every operation complete with ECANCELED; then free the pipe.
+        """Give up every operation, as if it had timed out, and free the pipe.
 
-        False when some did not complete in time: they keep their memory and the pipe, and the client's handle
-        must not be shut down under them.
+        False when librados did not let go of some in time: they keep their memory and the pipe, and the client's
+        handle must not be shut down under them.
         """
         for flight in self._flights.values():
+            if not flight.landed.done():  # librados will say ECANCELED, which is also a failed comparison's errno
+                flight.landed.set_result((-errno.ETIMEDOUT, 0))
             self._library.rados_aio_cancel(flight.ioctx, flight.completion)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):

@@ -1,0 +1,41 @@
+"""What queues there are, as radosgw's registry says, and what their topics' metadata says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from remora.codec.queue_ops import decode_listing, encode_list
+from remora.model.errors import StoreMisconfigured
+from remora.model.shard import Shard
+from remora.model.topic import Topic
+from remora.storage.librados import ReadOp
+from remora.storage.rados.face import QUEUE_CLASS, Face, decoded
+from remora.storage.rados.omap import all_keys
+from remora.storage.rados.refusals import QUEUE
+
+_REGISTRY = "queues_list_object"
+
+
+class Catalog(Face):
+    """Finds queues and topics; needs and takes no lock."""
+
+    async def shards(self) -> Sequence[Shard]:
+        """Every registered queue, in name order; none when nothing was ever registered."""
+        session = self._connection.session
+        names = await all_keys(self._connection, _REGISTRY, session.places.notif)
+        # A pool that was deleted answers like an object that never was.
+        if not names and not await session.has_pool(session.places.notif.pool):
+            raise StoreMisconfigured(f"there is no pool {session.places.notif.pool} any more")
+        return [Shard(name) for name in sorted(names)]
+
+    async def topics(self) -> Mapping[str, Topic]:
+        return {}
+
+    async def peek(self, shard: Shard) -> bytes | None:
+        """The first entry of a queue, read without the lock; None when it is empty."""
+        what = f"peeking into {shard}"
+        operation = ReadOp().assert_exists()
+        reply = operation.call(QUEUE_CLASS, "2pc_queue_list_entries", encode_list(1))
+        await self._connection.run(operation, shard.queue, what, QUEUE, self._place(shard))
+        entries = decoded(decode_listing, reply.data, what).entries
+        return entries[0] if entries else None

@@ -1,0 +1,129 @@
+"""Keeps one session with the cluster for as long as the store is open."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+
+from remora.config import RadosSettings
+from remora.model.errors import StoreError, StoreMisconfigured, StoreUnavailable
+from remora.storage.librados import Operation
+from remora.storage.rados.client import check_client
+from remora.storage.rados.places import Place
+from remora.storage.rados.refusals import PLAIN, Refusals
+from remora.storage.rados.session import Session, open_session
+from remora.storage.rados.threads import in_thread
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 15.0
+
+# How long opening waits for what the first attempt to connect says. A cluster that answers does so in a fraction
+# of this, so that a missing pool or a refused user is told at once; one that is away holds nobody up.
+_VERDICT_S = 2.0
+
+
+class Connection:
+    """Connects in the background, again and again, and carries operations out while there is a session."""
+
+    def __init__(self, settings: RadosSettings, on_state: Callable[[bool, str], None]) -> None:
+        self._settings = settings
+        self._on_state = on_state
+        self._session: Session | None = None
+        self._problem: StoreError = StoreUnavailable("not connected to the cluster yet")
+        self._tried = asyncio.Event()
+        self._stack = AsyncExitStack()
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a session; the cluster may have gone away since."""
+        return self._session is not None
+
+    @property
+    def problem(self) -> str:
+        """Why there is no session; empty when there is one."""
+        return "" if self._session else str(self._problem)
+
+    @property
+    def description(self) -> str:
+        """What is reached and where that was learnt."""
+        user = self._settings.name
+        if self._session is None:
+            return f"Ceph as {user}: {self._problem}"
+        places = self._session.places
+        return f"Ceph pool {places.notif} (from {places.source}) as {user}, {self._session.entity}"
+
+    @property
+    def session(self) -> Session:
+        """The session; raises StoreUnavailable or StoreMisconfigured with the reason when there is none."""
+        if self._session is None:
+            raise type(self._problem)(str(self._problem))
+        return self._session
+
+    async def run(
+        self,
+        operation: Operation,
+        oid: str,
+        what: str,
+        refusals: Refusals = PLAIN,
+        place: Place | None = None,
+    ) -> int:
+        """Carry out an operation, in the queues' pool unless told otherwise; its answer is the object's version."""
+        try:
+            session = self.session
+        except StoreError:
+            operation.finish(answered=False)
+            raise
+        return await session.run(operation, place or session.places.notif, oid, what, refusals)
+
+    async def __aenter__(self) -> Connection:
+        await in_thread(lambda: check_client(self._settings), "checking the client")
+        tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
+        keeper = tasks.create_task(self._keep_session(), name="rados session")
+        self._stack.callback(keeper.cancel)
+        try:
+            await self._wait_for_verdict()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._stack.aclose()
+
+    async def _wait_for_verdict(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_VERDICT_S):
+                await self._tried.wait()
+        if self._session is None and isinstance(self._problem, StoreMisconfigured):
+            raise self._problem
+
+    async def _keep_session(self) -> None:
+        failures = 0
+        while True:
+            try:
+                session = await open_session(self._settings)
+            except StoreError as exc:
+                failures += 1
+                self._tell(None, exc)
+                await asyncio.sleep(_pause_s(failures))
+                continue
+            failures = 0
+            self._tell(session, StoreUnavailable("the connection was lost"))
+            try:
+                await session.lost.wait()
+                self._tell(None, StoreUnavailable("the cluster has shut this client out; connecting anew"))
+            finally:
+                self._session = None
+                await session.close()
+
+    def _tell(self, session: Session | None, problem: StoreError) -> None:
+        self._session, self._problem = session, problem
+        self._tried.set()
+        self._on_state(self.connected, self.description if session else str(problem))
+
+
+def _pause_s(failures: int) -> float:
+    """Full jitter, so that many daemons do not return to a cluster in step."""
+    longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**failures)
+    return random.uniform(longest / 4, longest)  # noqa: S311 - spreads load, guards nothing

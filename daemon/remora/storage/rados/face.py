@@ -1,0 +1,61 @@
+"""What the store's faces share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from remora.codec.lock_ops import encode_assert_locked
+from remora.model.errors import CodecError, StoreError
+from remora.model.shard import Hold, Origin, Shard
+from remora.storage.librados import ReadOp, WriteOp
+from remora.storage.rados.connection import Connection
+from remora.storage.rados.places import Place
+
+T = TypeVar("T")
+
+QUEUE_CLASS, LOCK_CLASS = "2pc_queue", "lock"
+
+INCARNATION = "remora.incarnation"
+"""The xattr that tells a queue from a later one of its name."""
+
+
+class Face:
+    """One face of the store on the connection that all of them share."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def _place(self, shard: Shard) -> Place:
+        places = self._connection.session.places
+        return places.notif if shard.origin is Origin.RADOSGW else places.own
+
+
+def lock_name(shard: Shard) -> str:
+    """The lock that radosgw takes on a queue too."""
+    return f"{shard.queue}_lock"
+
+
+def check_locked(shard: Shard, cookie: str) -> tuple[str, str, bytes]:
+    """The class call that refuses an operation unless this client holds the lock with this cookie."""
+    return LOCK_CLASS, "assert_locked", encode_assert_locked(lock_name(shard), cookie)
+
+
+def held_read(hold: Hold) -> ReadOp:
+    """A read that passes only on the queue that was locked, while it is locked."""
+    operation = ReadOp().assert_exists().assert_xattr(INCARNATION, hold.incarnation)
+    return operation.check(*check_locked(hold.shard, hold.cookie))
+
+
+def held_write(hold: Hold) -> WriteOp:
+    """A write that passes only on the queue that was locked, while it is locked."""
+    operation = WriteOp().assert_exists().assert_xattr(INCARNATION, hold.incarnation)
+    return operation.call(*check_locked(hold.shard, hold.cookie))
+
+
+def decoded(decode: Callable[[bytes], T], reply: bytes, what: str) -> T:
+    """An OSD's answer as a value; StoreError when it is not what it should be."""
+    try:
+        return decode(reply)
+    except CodecError as exc:
+        raise StoreError(f"{what}: the answer cannot be read: {exc}") from exc

@@ -1,0 +1,123 @@
+"""Looks at queues from outside, without their lock and while others list and remove."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+from remora.codec import event_entry, record
+from remora.codec.lock_ops import decode_lock_info, encode_get_info
+from remora.codec.queue_ops import (
+    ENTRY_OVERHEAD,
+    HEAD_SIZE,
+    QueueHead,
+    decode_head,
+    decode_listing,
+    decode_spilled_reservations,
+    encode_list,
+)
+from remora.model.errors import CodecError
+from remora.model.position import Position
+from remora.model.record import Listing
+from remora.model.shard import Shard, ShardStats
+from remora.storage.librados import ReadOp
+from remora.storage.rados.face import LOCK_CLASS, QUEUE_CLASS, Face, decoded, lock_name
+from remora.storage.rados.locks import lock_holder
+from remora.storage.rados.refusals import QUEUE, UNLOCKED, BehindFrontError
+
+_SAMPLE = 16
+_PAGE = 1024
+_SPILLED = "cls_queue_urgent_data"
+
+
+class Inspection(Face):
+    """Figures and contents of a queue."""
+
+    async def stats(self, shard: Shard, *, exact: bool = False) -> ShardStats:
+        """Figures of one queue, all of one moment; with `exact` its entries are listed and counted afterwards.
+
+        The head tells the number of entries where the OSD counts them (from Squid on). Elsewhere it is estimated
+        from the bytes and the size of the oldest entries.
+        """
+        what = f"looking at {shard}"
+        operation = ReadOp().assert_exists()
+        content = operation.read(0, HEAD_SIZE)
+        holder = operation.call(LOCK_CLASS, "get_info", encode_get_info(lock_name(shard)))
+        sample = operation.call(QUEUE_CLASS, "2pc_queue_list_entries", encode_list(_SAMPLE))
+        xattrs = operation.xattrs()
+        await self._connection.run(operation, shard.queue, what, QUEUE, self._place(shard))
+        head = decoded(decode_head, content.data, what)
+        oldest = decoded(decode_listing, sample.data, what)
+        open_reservations = list(head.reservations)
+        if spilled := xattrs.values.get(_SPILLED):
+            open_reservations += decoded(decode_spilled_reservations, spilled, what)
+        entries, is_exact = _entries(head, oldest)
+        if exact and not is_exact:
+            entries, is_exact = await self._count(shard), True
+        return ShardStats(
+            shard=shard,
+            entries=entries,
+            entries_exact=is_exact,
+            used_bytes=head.used_bytes,
+            capacity_bytes=head.capacity_bytes,
+            reservations=len(open_reservations),
+            reserved_bytes=sum(each.size for each in open_reservations),
+            oldest_age_s=_age_s(oldest.entries[0]) if oldest.entries else None,
+            holder=lock_holder(decoded(decode_lock_info, holder.data, what)),
+        )
+
+    async def dump(self, shard: Shard) -> AsyncIterator[tuple[str, bytes]]:
+        """Position and raw bytes of each pending entry, oldest first, none of them twice.
+
+        Who owns the queue removes meanwhile. When the next page would begin behind the front, it begins at the
+        front instead; positions only grow, so that what was seen already is known by its position.
+        """
+        seen = Position(0, 0)
+        start = b""
+        while True:
+            listing = await self._page(shard, start)
+            for position, entry in zip(listing.positions, listing.entries, strict=False):
+                place = Position.parse(position.decode("ascii"))
+                if place > seen:
+                    seen = place
+                    yield str(place), entry
+            if not listing.truncated:
+                return
+            start = listing.positions[-1]
+
+    async def _count(self, shard: Shard) -> int:
+        count = 0
+        async for _ in self.dump(shard):
+            count += 1
+        return count
+
+    async def _page(self, shard: Shard, start: bytes) -> Listing:
+        """Entries from a position on; from the front when that position has been removed meanwhile."""
+        what = f"listing {shard}"
+        operation = ReadOp().assert_exists()
+        reply = operation.call(QUEUE_CLASS, "2pc_queue_list_entries", encode_list(_PAGE, start))
+        refusals = UNLOCKED if start else QUEUE
+        try:
+            await self._connection.run(operation, shard.queue, what, refusals, self._place(shard))
+        except BehindFrontError:
+            return await self._page(shard, b"")
+        return decoded(decode_listing, reply.data, what)
+
+
+def _entries(head: QueueHead, oldest: Listing) -> tuple[int, bool]:
+    """How many entries there are, and whether that is certain."""
+    if not oldest.truncated:
+        return len(oldest.entries), True
+    counted = head.committed_entries
+    if counted is not None and len(oldest.entries) < counted <= head.used_bytes // ENTRY_OVERHEAD:
+        return counted, True
+    mean = oldest.nbytes / len(oldest.entries) + ENTRY_OVERHEAD
+    return max(len(oldest.entries) + 1, round(head.used_bytes / mean)), False
+
+
+def _age_s(entry: bytes) -> float | None:
+    try:
+        created_ns = record.created_ns(event_entry.decode(entry))
+    except CodecError:
+        return None
+    return max(0.0, time.time() - created_ns / 1e9)

@@ -1,0 +1,139 @@
+"""The exclusive lock of each queue: radosgw's own, so that the two never own a queue at the same time."""
+
+from __future__ import annotations
+
+import errno
+import secrets
+import time
+from contextlib import suppress
+from types import MappingProxyType
+
+from remora.codec.lock_ops import (
+    LockFlags,
+    LockInfo,
+    decode_lock_info,
+    encode_break,
+    encode_get_info,
+    encode_lock,
+    encode_unlock,
+)
+from remora.model.entry import Time
+from remora.model.errors import OwnershipLost, ShardGone, StoreUnavailable
+from remora.model.shard import Hold, LockHolder, Shard
+from remora.storage.librados import ReadOp, WriteOp
+from remora.storage.rados.face import (
+    INCARNATION,
+    LOCK_CLASS,
+    Face,
+    check_locked,
+    decoded,
+    held_write,
+    lock_name,
+)
+from remora.storage.rados.refusals import HELD, Refusals
+
+# Unlocking and breaking answer ENOENT both for "no such holder" and for "no such queue".
+_NOT_THERE: Refusals = MappingProxyType(
+    {
+        errno.ENOENT: (ShardGone, "there is no such lock or queue"),
+        errno.ECANCELED: (ShardGone, "the queue is another one than was locked"),
+    }
+)
+
+_TRIES = 3
+
+
+class Locks(Face):
+    """Takes, extends and gives back the lock of a queue. Every call begins with assert_exists: a lock would
+    otherwise create an empty object, which makes the queue's topic unusable for radosgw.
+    """
+
+    async def acquire(self, shard: Shard, cookie: str, lease_s: float) -> Hold | LockHolder:
+        """Take the lock, or extend one that this very client already has; else say who holds it."""
+        holder: LockHolder | None = None
+        for _ in range(_TRIES):  # it may be given back, or broken, between one call and the next
+            try:
+                await self._lock(shard, cookie, lease_s)
+                return Hold(shard, cookie, await self._incarnation(shard, cookie))
+            except OwnershipLost:
+                holder = await self.holder(shard)
+            if holder is not None and holder.lease_left_s > 0:
+                break
+        if holder is None:
+            raise StoreUnavailable(f"locking {shard}: the lock keeps changing hands")
+        return holder
+
+    async def renew(self, hold: Hold, lease_s: float) -> None:
+        """Extend a lock that is still held.
+
+        must-renew alone would do, but it answers ENOENT for a lock that is not held as for a queue that does
+        not exist; the check in front of it answers EBUSY.
+        """
+        request = encode_lock(lock_name(hold.shard), hold.cookie, _duration(lease_s), LockFlags.MUST_RENEW)
+        operation = held_write(hold).call(LOCK_CLASS, "lock", request)
+        await self._run(operation, hold.shard, f"renewing the lock of {hold.shard}", HELD)
+
+    async def release(self, hold: Hold) -> None:
+        """Give the lock back; no error when it is not held any more."""
+        request = encode_unlock(lock_name(hold.shard), hold.cookie)
+        operation = WriteOp().assert_exists().assert_xattr(INCARNATION, hold.incarnation)
+        operation.call(LOCK_CLASS, "unlock", request)
+        with suppress(ShardGone):
+            await self._run(operation, hold.shard, f"unlocking {hold.shard}", _NOT_THERE)
+
+    async def evict(self, shard: Shard, holder: LockHolder) -> None:
+        """Break exactly this holder's lock; no error when it has gone meanwhile."""
+        request = encode_break(lock_name(shard), holder.entity, holder.cookie)
+        operation = WriteOp().assert_exists().call(LOCK_CLASS, "break_lock", request)
+        with suppress(ShardGone):
+            await self._run(operation, shard, f"breaking the lock of {shard}", _NOT_THERE)
+
+    async def holder(self, shard: Shard) -> LockHolder | None:
+        """Who holds the lock, or held it last and let it run out; None for nobody. Raises ShardGone."""
+        what = f"looking at the lock of {shard}"
+        operation = ReadOp().assert_exists()
+        reply = operation.call(LOCK_CLASS, "get_info", encode_get_info(lock_name(shard)))
+        await self._run(operation, shard, what, HELD)
+        return lock_holder(decoded(decode_lock_info, reply.data, what))
+
+    async def _lock(self, shard: Shard, cookie: str, lease_s: float) -> None:
+        request = encode_lock(lock_name(shard), cookie, _duration(lease_s), LockFlags.MAY_RENEW)
+        operation = WriteOp().assert_exists().call(LOCK_CLASS, "lock", request)
+        await self._run(operation, shard, f"locking {shard}", HELD)
+
+    async def _incarnation(self, shard: Shard, cookie: str) -> str:
+        """The queue's incarnation; set now, under the lock, when it has none."""
+        check = check_locked(shard, cookie)
+        operation = ReadOp().assert_exists().check(*check)
+        xattrs = operation.xattrs()
+        await self._run(operation, shard, f"reading the incarnation of {shard}", HELD)
+        known = xattrs.values.get(INCARNATION)
+        if known:
+            return known.decode("ascii", "replace")
+        incarnation = secrets.token_hex(8)
+        marking = WriteOp().assert_exists().call(*check).set_xattr(INCARNATION, incarnation)
+        await self._run(marking, shard, f"setting the incarnation of {shard}", HELD)
+        return incarnation
+
+    async def _run(self, operation: ReadOp | WriteOp, shard: Shard, what: str, refusals: Refusals) -> None:
+        await self._connection.run(operation, shard.queue, what, refusals, self._place(shard))
+
+
+def _duration(lease_s: float) -> Time:
+    return Time(int(lease_s), int(lease_s % 1 * 1e9))
+
+
+def lock_holder(info: LockInfo) -> LockHolder | None:
+    """The one locker of an exclusive lock; None for a lock that nobody has."""
+    if not info.lockers:
+        return None
+    first = info.lockers[0]
+    left_s = _lease_left_s(first.expiration)
+    return LockHolder(first.entity, first.cookie, left_s, first.address, first.description)
+
+
+def _lease_left_s(expiration: Time) -> float:
+    """By this host's clock, while the lease runs on the OSD's: wrong by as much as the two differ."""
+    if expiration.ns == 0:
+        return float("inf")
+    return max(0.0, expiration.ns / 1e9 - time.time())

@@ -1,0 +1,89 @@
+"""What the errno of a refused operation means to its caller."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from remora.model.errors import OwnershipLost, QueueFull, ShardGone, StoreError, StoreMisconfigured, StoreUnavailable
+
+
+class BehindFrontError(StoreError):
+    """A position has been removed since it was seen; never leaves the store."""
+
+
+class ChangedError(StoreError):
+    """An object is not as it was when it was read; never leaves the store."""
+
+
+class MissingError(StoreError):
+    """An object or a pool does not exist; never leaves the store."""
+
+
+Refusals = Mapping[int, tuple[type[StoreError], str]]
+"""What single errnos mean to one kind of operation, each with the words that follow the operation's name."""
+
+PLAIN: Refusals = MappingProxyType(
+    {
+        errno.ENOENT: (MissingError, "there is no such object"),
+    }
+)
+
+QUEUE: Refusals = MappingProxyType(
+    {
+        errno.ENOENT: (ShardGone, "there is no such queue"),
+        errno.EINVAL: (StoreError, "the object is no queue, or it is damaged"),
+    }
+)
+
+UNLOCKED: Refusals = MappingProxyType(
+    {
+        **QUEUE,
+        errno.EINVAL: (BehindFrontError, "its front has moved beyond that position"),
+    }
+)
+
+HELD: Refusals = MappingProxyType(
+    {
+        **QUEUE,
+        errno.ECANCELED: (ShardGone, "the queue is another one than was locked"),
+        errno.EBUSY: (OwnershipLost, "its lock is not held any more"),
+    }
+)
+
+RESERVED: Refusals = MappingProxyType(
+    {
+        **QUEUE,
+        errno.ENOSPC: (QueueFull, "the queue has no room for it"),
+        errno.ERANGE: (ChangedError, "the queue has changed"),
+        errno.EOVERFLOW: (ChangedError, "the queue has been made anew"),
+    }
+)
+
+_DENIED = (errno.EPERM, errno.EACCES)
+
+_AWAY = (
+    errno.ETIMEDOUT,
+    errno.ESHUTDOWN,  # also means: this client is blocklisted
+    errno.ENOTCONN,
+    errno.ECONNREFUSED,
+    errno.ECONNRESET,
+    errno.EAGAIN,
+    errno.EIO,
+    errno.ENOSPC,
+    errno.EDQUOT,
+)
+
+
+def refusal(code: int, what: str, user: str, where: str, table: Refusals) -> StoreError:
+    """The error to raise for an operation that came back with this errno."""
+    meaning = table.get(code)
+    if meaning is not None:
+        kind, words = meaning
+        return kind(f"{what}: {words}")
+    if code in _DENIED:
+        return StoreMisconfigured(f"{what}: {user} has no permission for this in pool {where}")
+    kind = StoreUnavailable if code in _AWAY else StoreError
+    return kind(f"{what}: {os.strerror(code)} [{errno.errorcode.get(code, code)}]")

@@ -1,0 +1,142 @@
+"""One connected client with its pool handles, from connecting until it is shut down."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from remora.config import RadosSettings
+from remora.model.errors import StoreMisconfigured, StoreUnavailable
+from remora.storage.librados import Cluster, Completions, IoCtx, LibradosError, Operation
+from remora.storage.rados.client import connected_client
+from remora.storage.rados.places import Place, Places, find_places
+from remora.storage.rados.refusals import PLAIN, MissingError, Refusals, refusal
+from remora.storage.rados.threads import in_thread
+
+T = TypeVar("T")
+
+_CLOSE_S = 2.0
+
+
+class Session:
+    """What the store does with a cluster as long as one client instance lasts.
+
+    Locks belong to the instance: a later session has none of them.
+    """
+
+    def __init__(self, cluster: Cluster, settings: RadosSettings, places: Places) -> None:
+        self.places = places
+        self.lost = asyncio.Event()
+        self._cluster = cluster
+        self._settings = settings
+        self._completions = Completions(asyncio.get_running_loop())
+        self._pools: dict[Place, IoCtx] = {}
+        # A blocking call holds this: the client must not be shut down under it.
+        self._blocking = threading.Lock()
+        self._closed = False
+
+    @property
+    def entity(self) -> str:
+        """How locks name this client."""
+        return f"client.{self._cluster.instance_id}"
+
+    async def run(self, operation: Operation, place: Place, oid: str, what: str, refusals: Refusals = PLAIN) -> int:
+        """Carry out an operation and return the object's version; raises what a refusal means."""
+        try:
+            ioctx = self._pools.get(place) or await self._open_pool(place)
+        except BaseException:
+            operation.finish(answered=False)
+            raise
+        # Librados' own time-out comes first, unless its threads are stuck.
+        timeout_s = self._settings.op_timeout_s + 1
+        try:
+            code, version = await self._completions.run(operation, ioctx.handle, oid, timeout_s)
+        except TimeoutError as exc:
+            raise StoreUnavailable(f"{what}: no answer within {timeout_s:g} s") from exc
+        except LibradosError as exc:
+            raise refusal(exc.code, what, self._settings.name, str(place), PLAIN) from exc
+        if code < 0:
+            if code == -errno.ESHUTDOWN:
+                self.lost.set()
+            raise refusal(-code, what, self._settings.name, str(place), refusals)
+        return version
+
+    async def has_pool(self, pool: str) -> bool:
+        """Whether the pool exists by now."""
+        return await self._in_thread(lambda: self._cluster.has_pool(pool), f"looking for pool {pool}")
+
+    async def list_objects(self, place: Place, prefix: str) -> list[str]:
+        """The names of all objects that begin with the prefix."""
+        ioctx = self._pools.get(place) or await self._open_pool(place)
+
+        def names() -> list[str]:
+            return [name for name in ioctx.list_objects() if name.startswith(prefix)]
+
+        return await self._in_thread(names, f"listing objects of {place}")
+
+    async def open(self, place: Place) -> None:
+        """Open a pool ahead of its use; raises StoreMisconfigured when there is none of that name."""
+        await self._open_pool(place)
+
+    async def _open_pool(self, place: Place) -> IoCtx:
+        what = f"opening pool {place.pool}"
+        try:
+            ioctx = await self._in_thread(lambda: self._cluster.open_pool(place.pool, place.namespace), what)
+        except MissingError as exc:
+            raise StoreMisconfigured(f"there is no pool {place.pool} (named by {self.places.source})") from exc
+        return self._pools.setdefault(place, ioctx)
+
+    async def _in_thread(self, call: Callable[[], T], what: str) -> T:
+        def guarded() -> T:
+            with self._blocking:
+                if self._closed:
+                    raise StoreUnavailable(f"{what}: the connection was closed")
+                return call()
+
+        # Librados bounds each request of the call; this bounds their sum.
+        timeout_s = 3 * max(self._settings.op_timeout_s, self._settings.mount_timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await in_thread(guarded, what)
+        except TimeoutError as exc:
+            raise StoreUnavailable(f"{what}: no answer within {timeout_s:g} s") from exc
+        except LibradosError as exc:
+            raise refusal(exc.code, what, self._settings.name, "", PLAIN) from exc
+
+    async def close(self) -> None:
+        """End the client; gives up waiting after a few seconds, and leaves the rest to a daemon thread."""
+        if not await self._completions.close(_CLOSE_S):
+            return  # shutting down under these operations would free what they use
+
+        def shut_down() -> None:
+            with self._blocking:
+                self._closed = True
+                for ioctx in self._pools.values():
+                    ioctx.destroy()
+                self._cluster.shutdown()
+
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await in_thread(shut_down, "closing the client")
+        except TimeoutError:
+            return
+
+
+async def open_session(settings: RadosSettings) -> Session:
+    """Connect, learn the places, and open the pool of the queues."""
+    cluster = await in_thread(lambda: connected_client(settings), "connecting", discard=Cluster.shutdown)
+    try:
+        places = await find_places(settings, timeout_s=2 * settings.mount_timeout_s)
+        session = Session(cluster, settings, places)
+    except BaseException:
+        await in_thread(cluster.shutdown, "closing the client")
+        raise
+    try:
+        await session.open(places.notif)
+    except BaseException:
+        await session.close()
+        raise
+    return session

@@ -1,0 +1,58 @@
+"""The store of a Ceph cluster: radosgw's own queue objects, locks and registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from remora.config import RadosSettings
+from remora.storage.rados.catalog import Catalog
+from remora.storage.rados.connection import Connection
+from remora.storage.rados.dead_letters import DeadLetters
+from remora.storage.rados.inspection import Inspection
+from remora.storage.rados.locks import Locks
+from remora.storage.rados.queue import Queue
+from remora.storage.rados.two_phase import TwoPhase
+
+
+def _nobody(connected: bool, text: str) -> None:
+    """Whoever does not ask to be told of the connection is not told."""
+
+
+class RadosStore:
+    """One store with all its faces, on one client instance; see `ports.ShardStore`.
+
+    `on_state` is called with whether the cluster is reached, and a sentence, whenever that changes.
+    """
+
+    def __init__(self, settings: RadosSettings, on_state: Callable[[bool, str], None] = _nobody) -> None:
+        self._connection = Connection(settings, on_state)
+        catalog, locks, queue = Catalog(self._connection), Locks(self._connection), Queue(self._connection)
+        letters, inspection = DeadLetters(self._connection), Inspection(self._connection)
+        two_phase = TwoPhase(self._connection)
+
+        self.shards, self.topics, self.peek = catalog.shards, catalog.topics, catalog.peek
+        self.acquire, self.renew = locks.acquire, locks.renew
+        self.release, self.evict = locks.release, locks.evict
+        self.read, self.remove = queue.read, queue.remove
+        self.expire_reservations = queue.expire_reservations
+        self.park, self.letters = letters.park, letters.letters
+        self.stats, self.dump = inspection.stats, inspection.dump
+        self.reserve, self.commit, self.abort = two_phase.reserve, two_phase.commit, two_phase.abort
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a session with the cluster."""
+        return self._connection.connected
+
+    @property
+    def description(self) -> str:
+        """What this store is and where that was learnt, one line for log and status."""
+        return self._connection.description
+
+    async def __aenter__(self) -> RadosStore:
+        """Open without waiting for the cluster. Raises StoreMisconfigured for what can never work."""
+        await self._connection.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._connection.__aexit__(*exc_info)

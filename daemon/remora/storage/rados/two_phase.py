@@ -1,0 +1,80 @@
+"""The producing side of a queue, as a gateway uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Sequence
+from types import MappingProxyType
+
+from remora.codec.queue_ops import HEAD_SIZE, decode_head, encode_abort, encode_commit, encode_reserve
+from remora.model.errors import ShardGone, StoreError, StoreUnavailable
+from remora.model.shard import Shard
+from remora.storage.librados import ReadOp, WriteOp
+from remora.storage.rados.connection import Connection
+from remora.storage.rados.face import QUEUE_CLASS, Face, decoded
+from remora.storage.rados.refusals import PLAIN, QUEUE, RESERVED, ChangedError, Refusals
+
+_TRIES = 50
+
+_COMMITTED: Refusals = MappingProxyType(
+    {
+        **QUEUE,
+        errno.EINVAL: (StoreError, "the payloads are larger than their reservation"),
+    }
+)
+
+
+class TwoPhase(Face):
+    """Reserves, commits and aborts."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._turns: dict[Shard, asyncio.Lock] = {}
+
+    async def reserve(self, shard: Shard, entries: int, nbytes: int) -> int:
+        """Reserve room and answer the reservation's id.
+
+        Librados' C interface throws away what a writing class call answers, so the id is foretold: the head tells
+        the last one given out, and the reservation passes only while the object is as it was when that was read.
+        Tests and tools can live with the retries that this costs under contention; whatever wants to reserve for
+        a busy queue wants the C++ interface.
+        """
+        async with self._turns.setdefault(shard, asyncio.Lock()):
+            for _ in range(_TRIES):
+                last_id, version = await self._last_id(shard)
+                operation = WriteOp().assert_exists().assert_version(version)
+                operation.call(QUEUE_CLASS, "2pc_queue_reserve", encode_reserve(nbytes, entries))
+                try:
+                    await self._run(operation, shard, f"reserving in {shard}", RESERVED)
+                except ChangedError:
+                    continue
+                return (last_id + 1) & 0xFFFF_FFFF
+        raise StoreUnavailable(f"reserving in {shard}: others always came first")
+
+    async def commit(self, shard: Shard, reservation: int, payloads: Sequence[bytes]) -> None:
+        """Append the payloads in order, all or none, and end the reservation."""
+        what = f"committing to {shard}"
+        operation = WriteOp().assert_exists()
+        operation.call(QUEUE_CLASS, "2pc_queue_commit", encode_commit(reservation, payloads))
+        try:
+            await self._run(operation, shard, what, _COMMITTED)
+        except ShardGone as exc:  # the same errno for an unknown reservation: only this tells them apart
+            await self._run(ReadOp().assert_exists(), shard, what, QUEUE)
+            raise StoreError(f"{what}: there is no reservation {reservation}; it may have expired") from exc
+
+    async def abort(self, shard: Shard, reservation: int) -> None:
+        """End the reservation; unknown ones are no error."""
+        operation = WriteOp().assert_exists()
+        operation.call(QUEUE_CLASS, "2pc_queue_abort", encode_abort(reservation))
+        await self._run(operation, shard, f"aborting in {shard}", QUEUE)
+
+    async def _last_id(self, shard: Shard) -> tuple[int, int]:
+        what = f"reading the head of {shard}"
+        operation = ReadOp().assert_exists()
+        content = operation.read(0, HEAD_SIZE)
+        version = await self._run(operation, shard, what, QUEUE)
+        return decoded(decode_head, content.data, what).last_id, version
+
+    async def _run(self, operation: ReadOp | WriteOp, shard: Shard, what: str, refusals: Refusals = PLAIN) -> int:
+        return await self._connection.run(operation, shard.queue, what, refusals, self._place(shard))
