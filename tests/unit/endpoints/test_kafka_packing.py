@@ -1,0 +1,119 @@
+"""Records into batches: order, sizes, headers."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from aiokafka.partitioner import murmur2
+from aiokafka.record.memory_records import MemoryRecords
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remora.endpoints.kafka.packing import CODECS, KafkaParcel, Packer
+from remora.model.record import Record
+
+HEADER_BYTES = 61  # of an empty batch
+
+
+def record(key: bytes, body: bytes, at: int) -> Record:
+    return Record(key, body, b"event%d" % at, 0, b"0/%d" % at, b"0/%d" % (at + 1), at)
+
+
+def packer(partitions: int = 3, *, codec: str = "none", batch: int = 10_000, limit: int = 20_000) -> Packer:
+    return Packer("queue", "inc", partitions, codec=CODECS[codec], batch_bytes=batch, limit_bytes=limit)
+
+
+def contents(parcel: KafkaParcel) -> list[Any]:
+    """The Kafka records that a broker would read."""
+    read = MemoryRecords(bytes(parcel.batch._build()))
+    records: list[Any] = []
+    while (batch := read.next_batch()) is not None:
+        records.extend(batch)
+    return records
+
+
+RECORDS = st.lists(st.tuples(st.binary(min_size=1, max_size=6), st.integers(0, 3000)), max_size=60).map(
+    lambda pairs: [record(key, b"x" * size, at) for at, (key, size) in enumerate(pairs)]
+)
+
+
+@given(RECORDS, st.integers(1, 7), st.integers(100, 4000), st.integers(100, 4000))
+def test_nothing_is_lost_or_moved(records: list[Record], partitions: int, batch: int, limit: int) -> None:
+    """Every record is in one parcel or refused, those of a lane in order and in the lane of their key."""
+    parcels, refused = packer(partitions, batch=batch, limit=limit).pack(records)
+
+    lanes: defaultdict[int, list[Record]] = defaultdict(list)
+    for parcel in parcels:
+        lanes[parcel.lane].extend(parcel.records)
+    left_out = {each.ordinal for each, _ in refused}
+    for lane, members in lanes.items():
+        assert members == [
+            each
+            for each in records
+            if (murmur2(each.key) & 0x7FFFFFFF) % partitions == lane and each.ordinal not in left_out
+        ]
+    assert sum(len(each) for each in lanes.values()) + len(refused) == len(records)
+
+
+@given(RECORDS, st.sampled_from(sorted(CODECS)), st.integers(100, 4000), st.integers(100, 4000))
+def test_sizes_are_bounded(records: list[Record], codec: str, batch: int, limit: int) -> None:
+    """No batch is above the broker's limit, none of several records above the batch size, and none could have gone."""
+    parcels, refused = packer(codec=codec, batch=batch, limit=limit).pack(records)
+
+    for parcel in parcels:
+        assert parcel.batch.record_count() == len(parcel.records)
+        assert len(parcel.records) == 1 or parcel.nbytes <= min(batch, limit)
+        assert [each.value for each in contents(parcel)] == [each.body for each in parcel.records]
+        assert len(parcel.batch._build()) <= limit
+    for each, reason in refused:
+        assert HEADER_BYTES + len(each.key) + (len(each.body) if codec == "none" else 0) < limit + 200
+        assert len(each.body) + 200 > limit
+        assert "max.message.bytes" in reason
+
+
+def test_what_a_consumer_reads() -> None:
+    """Key, value and headers are the record's, the timestamp is the time of packing."""
+    before = int(time.time() * 1000)
+
+    ((parcel,), refused) = packer(1).pack([Record(b"b/o", b"{}", b"ev", 17, b"0/24576", b"1/3", 0)])
+
+    (read,) = contents(parcel)
+    assert refused == []
+    assert (read.key, read.value) == (b"b/o", b"{}")
+    assert list(read.headers) == [
+        ("remora-shard", b"queue"),
+        ("remora-pos", b"inc:0/24576"),
+        ("remora-next", b"inc:1/3"),
+        ("remora-event-id", b"ev"),
+    ]
+    assert before <= read.timestamp <= int(time.time() * 1000)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_compression_counts_for_the_limit(codec: str) -> None:
+    """A record above the limit that compresses below it is sent alone; one that does not is refused."""
+    noise = bytes((i * 7919 * i >> 3) & 0xFF for i in range(5000))
+    records = [record(b"k", b"small", 0), record(b"k", b"x" * 5000, 1), record(b"k", noise, 2), record(b"k", b"s", 3)]
+
+    parcels, refused = packer(1, codec=codec, batch=1000, limit=1000).pack(records)
+
+    assert [[each.ordinal for each in parcel.records] for parcel in parcels] == [[0], [1], [3]]
+    assert [each.ordinal for each, _ in refused] == [2]
+    assert len(parcels[1].batch._build()) <= 1000
+
+
+def test_no_records() -> None:
+    """Packing nothing gives nothing."""
+    assert packer().pack([]) == ([], [])
+
+
+def test_built_once() -> None:
+    """A batch that is repeated is sent with the same bytes."""
+    ((parcel,), _) = packer(1).pack([record(b"k", b"v", 0)])
+    parcel.batch._set_producer_state(7, 1, 0)
+
+    assert parcel.batch._build() is parcel.batch._build()
+    assert parcel.batch.size() == len(parcel.batch._build())

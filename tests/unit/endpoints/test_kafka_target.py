@@ -1,0 +1,213 @@
+"""Endpoint URIs and arguments as radosgw's topics carry them."""
+
+from __future__ import annotations
+
+import contextlib
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remora.config import KafkaSettings
+from remora.endpoints.kafka import KafkaEndpoint
+from remora.endpoints.kafka.target import Broker, Login, Tls, parse_target
+from remora.model.errors import EndpointMisconfigured
+from remora.model.topic import Target
+
+SECRET = "s3cret"
+
+
+def target(uri: str, args: str = "", topic: str = "events") -> Target:
+    return Target(uri, args, topic)
+
+
+HOSTS = st.from_regex(r"[a-z][a-z0-9-]{0,20}(\.[a-z][a-z0-9-]{0,8}[a-z])?", fullmatch=True).filter(
+    lambda host: not host.endswith("-")
+)
+PORTS = st.integers(1, 65535)
+CREDENTIALS = st.text(min_size=1, max_size=20).filter(lambda text: "\0" not in text and text.isprintable())
+
+
+@pytest.mark.parametrize(
+    ("uri", "brokers"),
+    [
+        ("kafka://one", (Broker("one", 9092),)),
+        ("kafka://one/", (Broker("one", 9092),)),
+        ("KAFKA://One:1", (Broker("one", 1),)),
+        ("kafka://one:9093,two,three:65535", (Broker("one", 9093), Broker("two", 9092), Broker("three", 65535))),
+        ("kafka://one,one:9092", (Broker("one", 9092),)),
+        ("kafka://10.0.0.1:9092", (Broker("10.0.0.1", 9092),)),
+        ("kafka://[::1]", (Broker("::1", 9092),)),
+        ("kafka://[2001:db8:0::1]:9094,two", (Broker("2001:db8::1", 9094), Broker("two", 9092))),
+        ("kafka://user:p@one", (Broker("one", 9092),)),
+    ],
+)
+def test_brokers(uri: str, brokers: tuple[Broker, ...]) -> None:
+    """Brokers are read with the default port, in lower case, each once, IPv6 in brackets."""
+    assert parse_target(target(uri)).cluster.brokers == brokers
+
+
+@pytest.mark.parametrize(
+    ("uri", "args", "login"),
+    [
+        ("kafka://one", "", None),
+        ("kafka://alice:s3cret@one", "", Login("alice", SECRET)),
+        ("kafka://al%40ice:a%2Fb%25@one", "", Login("al@ice", "a/b%")),
+        ("kafka://alice:a/b?c#d@one:9093", "", Login("alice", "a/b?c#d")),
+        ("kafka://alice:a@b@one", "", Login("alice", "a@b")),
+        ("kafka://alice:a:b@one", "", Login("alice", "a:b")),
+        ("kafka://one", "user-name=alice&password=a%2Fb=c", Login("alice", "a%2Fb=c")),
+        ("kafka://bob:other@one", "user-name=alice&password=s3cret", Login("alice", SECRET)),
+        ("kafka://alice:s3cret@one", "mechanism=scram-sha-512", Login("alice", SECRET, "SCRAM-SHA-512")),
+    ],
+)
+def test_login(uri: str, args: str, login: Login | None) -> None:
+    """User and password come from the arguments as they are, else from the URI decoded."""
+    assert parse_target(target(uri, args)).cluster.login == login
+
+
+@pytest.mark.parametrize(
+    ("args", "tls"),
+    [
+        ("", None),
+        ("use-ssl=false&ca-location=/x", None),
+        ("use-ssl=true", Tls()),
+        ("use-ssl=True&verify-ssl=False&ca-location=/etc/ca.pem", Tls("/etc/ca.pem", verify=False)),
+    ],
+)
+def test_tls(args: str, tls: Tls | None) -> None:
+    """TLS is used when asked for, and checked unless asked not to."""
+    assert parse_target(target("kafka://one", args)).cluster.tls == tls
+
+
+@pytest.mark.parametrize(
+    ("uri", "args", "reason"),
+    [
+        ("http://one", "", "not a kafka:// URI"),
+        ("one:9092", "", "not a kafka:// URI"),
+        ("kafka://", "", "names no broker"),
+        ("kafka:///topic", "", "names no broker"),
+        ("kafka://,", "", "names no broker"),
+        ("kafka://one:", "", "port is not a number"),
+        ("kafka://one:0", "", "port is not a number"),
+        ("kafka://one:65536", "", "port is not a number"),
+        ("kafka://one:+80", "", "port is not a number"),
+        (f"kafka://alice:{SECRET}", "", "port is not a number"),
+        (f"kafka://alice:{SECRET}:x", "", "needs brackets"),
+        ("kafka://::1", "", "needs brackets"),
+        ("kafka://[::1", "", "expected an IPv6 address"),
+        ("kafka://[::1]x", "", "expected an IPv6 address"),
+        ("kafka://[nonsense]", "", "not an IPv6 address"),
+        ("kafka://one two", "", "not a host name"),
+        ("kafka://-one", "", "not a host name"),
+        ("kafka://alice@one", "", "user without a password"),
+        (f"kafka://:{SECRET}@one", "", "password without a user"),
+        (f"kafka://{SECRET}/x@one", "", "user without a password"),
+        ("kafka://one", f"password={SECRET}", "password without a user"),
+        ("kafka://one", "mechanism=GSSAPI", "only PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+        ("kafka://one", f"mechanism={SECRET}", "only PLAIN"),
+        ("kafka://one", "use-ssl=yes", "use-ssl must be true or false"),
+        ("kafka://one", "use-ssl=false&verify-ssl=perhaps", "verify-ssl must be true or false"),
+        ("kafka://one", "use-ssl=true&ssl-key-location=/k", "client certificates are not supported"),
+        ("kafka://one", "kafka-ack-level=routable", "kafka-ack-level must be none or broker"),
+        ("kafka://one", "kafka-brokers=two:x", "broker 1 of kafka-brokers"),
+    ],
+)
+def test_refused(uri: str, args: str, reason: str) -> None:
+    """What cannot be meant is refused with the reason, and without any secret."""
+    with pytest.raises(EndpointMisconfigured, match=reason) as caught:
+        parse_target(target(uri, args))
+
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("topic", ["", ".", "..", "a b", "a/b", "x" * 250, "ä"])
+def test_topic_names(topic: str) -> None:
+    """A name that Kafka allows no topic to have is refused before anything is connected."""
+    with pytest.raises(EndpointMisconfigured, match="allows no topic"):
+        parse_target(target("kafka://one", topic=topic))
+
+
+def test_more_brokers() -> None:
+    """The brokers of kafka-brokers follow those of the URI."""
+    parsed = parse_target(target("kafka://one", "kafka-brokers=two:9093,three"))
+
+    assert list(map(str, parsed.cluster.brokers)) == ["one:9092", "two:9093", "three:9092"]
+
+
+@pytest.mark.parametrize(
+    ("uri", "args", "remark"),
+    [
+        ("kafka://one", "kafka-ack-level=none", "stronger than asked"),
+        ("kafka://one/path", "", "is ignored"),
+        ("kafka://bob:x@one", f"user-name=alice&password={SECRET}&use-ssl=true", "arguments are used"),
+        (f"kafka://alice:{SECRET}@one", "", "unencrypted"),
+        ("kafka://one", "mechanism=PLAIN", "no effect without user-name"),
+        ("kafka://one", "ca-location=/x", "no effect without use-ssl"),
+        ("kafka://one", "use-ssl=true&verify-ssl=false", "not checked"),
+    ],
+)
+async def test_remarks(uri: str, args: str, remark: str) -> None:
+    """What works otherwise than asked is remarked, without any secret."""
+    remarks = KafkaEndpoint(KafkaSettings()).check(target(uri, args))
+
+    assert len(remarks) == 1
+    assert remark in remarks[0]
+    assert SECRET not in remarks[0]
+
+
+async def test_no_remarks() -> None:
+    """A topic as radosgw stores it, with every request parameter among its arguments, is nothing to remark on."""
+    args = (
+        "Attributes.entry.1.key=push-endpoint&Attributes.entry.1.value=kafka://one&push-endpoint=kafka://one"
+        "&persistent=true&Version=2010-03-31&Action=CreateTopic&Name=events&kafka-ack-level=broker&OpaqueData="
+    )
+
+    assert KafkaEndpoint(KafkaSettings()).check(target("kafka://one", args)) == []
+
+
+def test_secrets_stay_out_of_repr() -> None:
+    """No value made of a target shows its password."""
+    parsed = parse_target(target(f"kafka://alice:{SECRET}@one", f"user-name=alice&password={SECRET}"))
+
+    assert SECRET not in f"{parsed!r} {parsed.cluster!r} {parsed.cluster} {parsed.cluster.login!r}"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        "kafka-brokers=two",
+        "user-name=alice&password=x",
+        "use-ssl=true",
+        "use-ssl=true&verify-ssl=false",
+        "use-ssl=true&ca-location=/x",
+        "user-name=alice&password=x&mechanism=SCRAM-SHA-256",
+    ],
+)
+def test_identity(args: str) -> None:
+    """Whatever makes a connection tells clusters apart; other arguments do not."""
+    plain, other = parse_target(target("kafka://one")), parse_target(target("kafka://one", args))
+    same = parse_target(target("kafka://one", f"{args}&kafka-ack-level=none&persistent=true", topic="another"))
+
+    assert other.cluster != plain.cluster
+    assert other.cluster == same.cluster
+    assert hash(other.cluster) == hash(same.cluster)
+
+
+@given(st.lists(st.tuples(HOSTS, PORTS), min_size=1, max_size=5, unique=True), CREDENTIALS, CREDENTIALS)
+def test_round_trip(brokers: list[tuple[str, int]], user: str, password: str) -> None:
+    """A URI made of any brokers, user and password is read back as just those."""
+    hosts = ",".join(f"{host}:{port}" for host, port in brokers)
+
+    parsed = parse_target(target(f"kafka://{quote(user, safe='')}:{quote(password, safe='')}@{hosts}"))
+
+    assert [(each.host, each.port) for each in parsed.cluster.brokers] == brokers
+    assert parsed.cluster.login == Login(user, password)
+
+
+@given(st.text(), st.text())
+def test_any_text(uri: str, args: str) -> None:
+    """Any URI and arguments give a target or one EndpointMisconfigured, never another exception."""
+    with contextlib.suppress(EndpointMisconfigured):
+        parse_target(target(f"kafka://{uri}", args))
