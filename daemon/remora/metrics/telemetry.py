@@ -51,7 +51,7 @@ class Telemetry:
         self._labels = TopicLabels(metric_topics)
         self._failures: dict[str, tuple[float, int]] = {}
         self._remarks: dict[str, str] = {}
-        self._store_text: tuple[bool, str] | None = None
+        self._store_connected = False
         self._make_topic_metrics()
         self._make_worker_metrics()
         ProcessCollector(registry=self.registry)
@@ -281,14 +281,11 @@ class Telemetry:
     def store_state(self, connected: bool, text: str) -> None:
         """The store answers, or does not; `text` says which one, or why. May be called as often as one likes."""
         self._connected.set(connected)
-        before, self._store_text = self._store_text, (connected, text)
-        if before is None or before[0] != connected:
-            if connected:
-                _say(logging.INFO, "store_connected", text)
-            else:
-                _say(logging.ERROR, "store_unavailable", text)
-        elif not connected:
+        was_connected, self._store_connected = self._store_connected, connected
+        if not connected:
             self._say_seldom(logging.ERROR, "store_unavailable", "store", text)
+        elif not was_connected:
+            _say(logging.INFO, "store_connected", text)
 
     def catalogue_failed(self, why: str) -> None:
         """A look for queues and topics failed; the last one stands."""

@@ -1,0 +1,288 @@
+"""Telemetry: what each event counts, what it says, and how often."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+
+import pytest
+from prometheus_client import generate_latest
+
+from remora.metrics import Telemetry
+
+NOW_NS = 1_795_227_938_000_000_000
+
+
+class Clock:
+    """A clock that moves when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The clock that spaces repeated lines."""
+    return Clock()
+
+
+@pytest.fixture
+def telemetry(clock: Clock, caplog: pytest.LogCaptureFixture) -> Telemetry:
+    """Telemetry whose every line is captured."""
+    caplog.set_level(logging.DEBUG, logger="remora")
+    return Telemetry(clock=clock)
+
+
+def value(telemetry: Telemetry, name: str, **labels: str) -> float | None:
+    """One sample of the registry."""
+    return telemetry.registry.get_sample_value(name, labels)
+
+
+def events(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The events logged so far, each with its level."""
+    return [f"{record.levelname} {getattr(record, 'event', '')}" for record in caplog.records]
+
+
+def exercise(telemetry: Telemetry) -> None:
+    """Report every kind of event once."""
+    telemetry.started("0.1.0", "remora.toml")
+    telemetry.listed("t", 3, 300)
+    telemetry.delivered("t", 3, 400, [NOW_NS - 10**9] * 3, NOW_NS)
+    telemetry.removed("t", 3)
+    telemetry.failed("t", "transient", "broker away")
+    telemetry.retry("t", 0.5)
+    telemetry.parked("t", "t", "0/100", "undecodable", "cut short")
+    telemetry.backlog("t", 7, True, 700, 1.5)
+    telemetry.in_flight(12)
+    telemetry.owned(2)
+    telemetry.eligible(3)
+    telemetry.acquired("t", True)
+    telemetry.renewed(0.01)
+    telemetry.renewal_failed("t", "no answer")
+    telemetry.lost("t", "somebody else has it")
+    telemetry.released("t")
+    telemetry.store_state(True, "a cluster")
+    telemetry.catalogue_failed("no answer")
+    telemetry.reloaded(["log.level"], ["rados.pool"])
+    telemetry.reload_failed("log.level: no")
+    telemetry.loop_lag(0.002)
+    telemetry.ready(True)
+
+
+def test_a_batch_counts_entries_bytes_and_ages(telemetry: Telemetry) -> None:
+    """Reading, delivering and removing a batch is counted by topic, with the age of each event."""
+    telemetry.listed("t", 3, 300)
+    telemetry.delivered("t", 2, 250, [NOW_NS - 2_000_000_000, NOW_NS - 4_000_000], NOW_NS)
+    telemetry.removed("t", 2)
+
+    assert value(telemetry, "remora_listed_entries_total", topic="t") == 3
+    assert value(telemetry, "remora_listed_bytes_total", topic="t") == 300
+    assert value(telemetry, "remora_delivered_entries_total", topic="t") == 2
+    assert value(telemetry, "remora_delivered_bytes_total", topic="t") == 250
+    assert value(telemetry, "remora_removed_entries_total", topic="t") == 2
+    assert value(telemetry, "remora_event_age_seconds_bucket", topic="t", le="0.005") == 1
+    assert value(telemetry, "remora_event_age_seconds_bucket", topic="t", le="2.5") == 2
+    assert value(telemetry, "remora_event_age_seconds_sum", topic="t") == 2.004
+    assert value(telemetry, "remora_progress_timestamp_seconds") == NOW_NS / 1e9
+
+
+def test_a_failing_topic_is_logged_once_and_then_once_a_minute(
+    telemetry: Telemetry, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every failure is counted, the first is logged, and a minute later one line tells how many there were."""
+    for _ in range(100):
+        telemetry.failed("t", "transient", "broker away")
+    clock.now += 60
+    telemetry.failed("t", "transient", "broker away")
+
+    assert value(telemetry, "remora_failures_total", topic="t", kind="transient") == 101
+    assert events(caplog) == ["WARNING topic_failed", "WARNING topic_failed"]
+    assert caplog.records[1].__dict__["fields"]["repeated"] == 99
+
+
+def test_one_failing_topic_does_not_silence_another(telemetry: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
+    """Each topic has its own first line."""
+    telemetry.failed("a", "transient", "broker away")
+    telemetry.failed("b", "transient", "broker away")
+
+    assert len(events(caplog)) == 2
+
+
+def test_a_stopped_topic_is_an_error_and_shows_until_it_recovers(
+    telemetry: Telemetry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A configuration failure asks for somebody to act; the gauge names its kind and ends with the recovery."""
+    telemetry.failed("t", "transient", "broker away")
+    telemetry.failed("t", "configuration", "no such Kafka topic")
+    stopped = value(telemetry, "remora_topic_failing", topic="t", kind="configuration")
+    before = value(telemetry, "remora_topic_failing", topic="t", kind="transient")
+    telemetry.recovered("t")
+    telemetry.recovered("t")
+
+    assert (stopped, before) == (1, None)
+    assert value(telemetry, "remora_topic_failing", topic="t", kind="configuration") is None
+    assert events(caplog) == ["WARNING topic_failed", "ERROR topic_failed", "INFO topic_recovered"]
+
+
+def test_a_topic_that_comes_and_goes_does_not_fill_the_log(
+    telemetry: Telemetry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A topic that fails and recovers a hundred times within a minute gives two lines."""
+    for _ in range(100):
+        telemetry.failed("t", "transient", "broker away")
+        telemetry.recovered("t")
+
+    assert events(caplog) == ["WARNING topic_failed", "INFO topic_recovered"]
+
+
+def test_many_parked_entries_are_counted_each_and_logged_once(
+    telemetry: Telemetry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A queue full of undecodable entries costs one line a minute, and a count for each."""
+    for place in range(1000):
+        telemetry.parked("t", "t", f"0/{place}", "undecodable", "cut short")
+    telemetry.parked("t", "t", "0/5", "expired", "too old")
+
+    assert value(telemetry, "remora_parked_entries_total", topic="t", cause="undecodable") == 1000
+    assert events(caplog) == ["ERROR entry_parked", "WARNING entry_parked"]
+
+
+def test_a_parked_entry_of_an_unknown_topic_goes_by_its_queue(telemetry: Telemetry) -> None:
+    """No series has an empty topic."""
+    telemetry.parked("", ":t", "0/1", "undecodable", "cut short")
+
+    assert value(telemetry, "remora_parked_entries_total", topic=":t", cause="undecodable") == 1
+
+
+def test_a_forgotten_topic_leaves_no_series(telemetry: Telemetry) -> None:
+    """Nothing of a deleted topic is exported, and its place is free for another."""
+    telemetry = Telemetry(metric_topics=1)
+    exercise(telemetry)
+    telemetry.listed("u", 1, 1)
+
+    telemetry.forget_topic("t")
+    telemetry.listed("v", 1, 1)
+
+    assert 'topic="t"' not in generate_latest(telemetry.registry).decode()
+    assert value(telemetry, "remora_listed_entries_total", topic="other") == 1
+    assert value(telemetry, "remora_listed_entries_total", topic="v") == 1
+
+
+def test_forgetting_a_topic_in_other_keeps_what_others_counted(telemetry: Telemetry) -> None:
+    """The shared series never goes back, whichever of its topics ends, even one named like it."""
+    telemetry = Telemetry(metric_topics=0)
+    telemetry.listed("a", 1, 1)
+    telemetry.listed("other", 1, 1)
+
+    telemetry.forget_topic("a")
+    telemetry.forget_topic("other")
+
+    assert value(telemetry, "remora_listed_entries_total", topic="other") == 2
+
+
+def test_the_number_of_series_does_not_grow_with_topics() -> None:
+    """A thousand topics beyond the limit add nothing to what is exported."""
+    few, many = Telemetry(metric_topics=3), Telemetry(metric_topics=3)
+    for telemetry, topics in ((few, 4), (many, 1000)):
+        for i in range(topics):
+            telemetry.listed(f"t{i}", 1, 1)
+            telemetry.delivered(f"t{i}", 1, 1, [NOW_NS], NOW_NS)
+            telemetry.backlog(f"t{i}", 1, True, 1, 0.0)
+            telemetry.failed(f"t{i}", "transient", "x")
+
+    def series(telemetry: Telemetry) -> int:
+        return sum(line.startswith("remora_") for line in generate_latest(telemetry.registry).decode().splitlines())
+
+    assert series(few) == series(many)
+
+
+def test_a_remark_is_made_once_until_it_changes(telemetry: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
+    """The same remark is not repeated; another one is made."""
+    for text in ("stronger than asked", "stronger than asked", "otherwise"):
+        telemetry.remark("t", text)
+
+    assert [record.getMessage() for record in caplog.records] == ["stronger than asked", "otherwise"]
+
+
+def test_the_store_is_reported_when_it_comes_and_goes(
+    telemetry: Telemetry, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first word comes at once, a reminder once a minute while it stays away, and one line when it is back."""
+    telemetry.store_state(False, "no monitor answers")
+    for _ in range(100):
+        telemetry.store_state(False, "no monitor answers")
+    clock.now += 61
+    telemetry.store_state(False, "no monitor answers")
+    telemetry.store_state(True, "a cluster")
+    telemetry.store_state(True, "a cluster")
+
+    assert events(caplog) == ["ERROR store_unavailable", "ERROR store_unavailable", "INFO store_connected"]
+    assert value(telemetry, "remora_store_connected") == 1
+
+
+def test_reloads_tell_what_changed_and_what_waits(telemetry: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
+    """An accepted reload names the options; a refused one is an error and shows in a gauge until the next."""
+    telemetry.reloaded(["log.level"], ["rados.pool"])
+    telemetry.reload_failed("log.level: no")
+    refused = value(telemetry, "remora_config_last_reload_successful")
+    telemetry.reloaded([], [])
+
+    assert refused == 0
+    assert value(telemetry, "remora_config_last_reload_successful") == 1
+    assert value(telemetry, "remora_config_reloads_total", result="refused") == 1
+    assert events(caplog) == [
+        "INFO config_reloaded",
+        "WARNING config_needs_restart",
+        "ERROR config_refused",
+        "INFO config_reloaded",
+    ]
+
+
+def test_locks_are_counted_by_what_became_of_them(telemetry: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
+    """Acquisitions, take-overs, renewals, losses and releases have a counter each."""
+    telemetry.acquired("a", False)
+    telemetry.acquired("b", True)
+    telemetry.renewed(0.2)
+    telemetry.lost("a", "somebody else has it")
+    telemetry.released("b")
+
+    assert value(telemetry, "remora_lock_acquisitions_total") == 2
+    assert value(telemetry, "remora_lock_takeovers_total") == 1
+    assert value(telemetry, "remora_lock_renewals_total") == 1
+    assert value(telemetry, "remora_lock_renewal_seconds_bucket", le="0.5") == 1
+    assert value(telemetry, "remora_lock_losses_total") == 1
+    assert value(telemetry, "remora_lock_releases_total") == 1
+    assert "WARNING shard_lost" in events(caplog)
+
+
+def test_batches_are_not_logged_unless_debugging(caplog: pytest.LogCaptureFixture) -> None:
+    """At the default level no batch makes a line."""
+    caplog.set_level(logging.INFO, logger="remora")
+    telemetry = Telemetry()
+
+    telemetry.listed("t", 1, 1)
+    telemetry.delivered("t", 1, 1, [NOW_NS], NOW_NS)
+    telemetry.removed("t", 1)
+    telemetry.retry("t", 1.0)
+
+    assert not caplog.records
+
+
+def test_every_metric_is_named_as_operators_expect(telemetry: Telemetry) -> None:
+    """Promtool has nothing to say about the exposition."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        assert "CI" not in os.environ, "CI needs promtool (package prometheus)"
+        pytest.skip("no promtool here")
+    exercise(telemetry)
+
+    done = subprocess.run(
+        [promtool, "check", "metrics"], input=generate_latest(telemetry.registry), capture_output=True, check=False
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
