@@ -9,15 +9,22 @@ from remora.model.errors import StoreMisconfigured
 from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.storage.librados import ReadOp
+from remora.storage.rados.connection import Connection
 from remora.storage.rados.face import QUEUE_CLASS, Face, decoded
 from remora.storage.rados.omap import all_keys
 from remora.storage.rados.refusals import QUEUE
+from remora.storage.rados.topics import TopicReader
 
 _REGISTRY = "queues_list_object"
 
 
 class Catalog(Face):
     """Finds queues and topics; needs and takes no lock."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._topics = TopicReader(connection)
+        self._registered: list[str] | None = None
 
     async def shards(self) -> Sequence[Shard]:
         """Every registered queue, in name order; none when nothing was ever registered."""
@@ -26,10 +33,14 @@ class Catalog(Face):
         # A pool that was deleted answers like an object that never was.
         if not names and not await session.has_pool(session.places.notif.pool):
             raise StoreMisconfigured(f"there is no pool {session.places.notif.pool} any more")
-        return [Shard(name) for name in sorted(names)]
+        self._registered = sorted(names)
+        return [Shard(name) for name in self._registered]
 
     async def topics(self) -> Mapping[str, Topic]:
-        return {}
+        """The persistent topics whose metadata is readable, by the name of their (first) queue."""
+        if self._registered is None:
+            await self.shards()
+        return await self._topics.read(self._registered or ())
 
     async def peek(self, shard: Shard) -> bytes | None:
         """The first entry of a queue, read without the lock; None when it is empty."""

@@ -1,0 +1,178 @@
+"""Topics' metadata, read again every few seconds by everybody who delivers, so a look must cost little.
+
+Each metadata object is kept with the version it had; a look asks for the version only, and reads the object when
+that has changed. Which objects there are is guessed from the queues' names, which finds a new topic at once, and
+listed now and then for those whose names tell nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from remora.codec.topic import decode_topic, decode_topics
+from remora.model.errors import CodecError, StoreMisconfigured, StoreUnavailable
+from remora.model.topic import Topic
+from remora.storage.librados import ReadOp
+from remora.storage.rados.connection import Connection
+from remora.storage.rados.places import Place, Places
+from remora.storage.rados.refusals import MissingError
+
+_log = logging.getLogger(__name__)
+
+_LIST_EVERY_S = 30.0
+_AT_ONCE = 64
+_FIRST_READ = 64 << 10
+
+# `pubsub.<tenant>`; the notifications of a bucket lie beside it as `pubsub.<tenant>.bucket.<name>/<marker>`.
+_TENANT_OBJECT = re.compile(r"pubsub\.[^./]*")
+
+
+class _Name(NamedTuple):
+    """A metadata object."""
+
+    place: Place
+    oid: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What an object held when it had this version."""
+
+    version: int
+    topics: tuple[Topic, ...]
+
+
+class TopicReader:
+    """The topics of a zone: those of version 1 (an object for each tenant), then those of version 2 (one each)."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._seen: dict[_Name, _Seen] = {}
+        self._next_listing = 0.0
+        self._looked_for: frozenset[str] = frozenset()
+        self._denied: dict[Place, str] = {}
+
+    async def read(self, queues: Iterable[str]) -> Mapping[str, Topic]:
+        """The persistent topics by the name of their first queue; `queues` are the registered ones."""
+        places, names = self._connection.session.places, frozenset(queues)
+        await self._look({_Name(places.log, "pubsub."), *self._seen})
+        await self._look(_candidates(places.topics, self._unexplained(names)))
+        now, unexplained = asyncio.get_running_loop().time(), self._unexplained(names)
+        if now >= self._next_listing or unexplained - self._looked_for:
+            self._next_listing, self._looked_for = now + _LIST_EVERY_S, unexplained
+            self._denied.clear()
+            await self._look(set(await self._list(places)) - self._seen.keys())
+        return self._by_queue()
+
+    def _by_queue(self) -> dict[str, Topic]:
+        """While a tenant has an object of version 1, radosgw goes by that one; so it comes first."""
+        found: dict[str, Topic] = {}
+        order = sorted(self._seen, key=lambda name: (not _TENANT_OBJECT.fullmatch(name.oid), name.oid))
+        for topic in (topic for name in order for topic in self._seen[name].topics):
+            if topic.persistent:
+                found.setdefault(topic.queue, topic)
+        return found
+
+    def _unexplained(self, queues: frozenset[str]) -> frozenset[str]:
+        """The queues that no topic seen so far accounts for."""
+        return queues - {queue for topic in self._by_queue().values() for queue in _queues(topic)}
+
+    async def _look(self, names: Iterable[_Name]) -> None:
+        """Bring these objects up to date; whoever does not answer stays as it was."""
+        todo = iter([name for name in names if name.place not in self._denied])
+
+        async def work() -> None:
+            for name in todo:
+                try:
+                    await self._update(name)
+                except StoreUnavailable as exc:
+                    _log.debug("topic metadata stays as it was: %s", exc)
+                except StoreMisconfigured as exc:
+                    self._deny(name.place, str(exc))
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(_AT_ONCE):
+                tasks.create_task(work(), name="topic metadata")
+
+    async def _update(self, name: _Name) -> None:
+        known = self._seen.get(name)
+        try:
+            if known is not None and await self._run(ReadOp().assert_exists(), name) == known.version:
+                return
+            data, version = await self._content(name)
+        except MissingError:
+            self._seen.pop(name, None)
+            return
+        self._seen[name] = _Seen(version, _decode(name.oid, data))
+
+    async def _content(self, name: _Name) -> tuple[bytes, int]:
+        """All bytes of an object, and the version that they are of."""
+        size = _FIRST_READ
+        while True:
+            operation = ReadOp().assert_exists()
+            content = operation.read(0, size)
+            version = await self._run(operation, name)
+            if len(content.data) < size:
+                return content.data, version
+            size *= 8
+
+    async def _run(self, operation: ReadOp, name: _Name) -> int:
+        return await self._connection.run(operation, name.oid, f"reading {name.oid}", place=name.place)
+
+    async def _list(self, places: Places) -> list[_Name]:
+        """Every metadata object there is, as far as may be seen."""
+        found = []
+        for place, prefix, wanted in (
+            (places.log, "pubsub.", _TENANT_OBJECT.fullmatch),
+            (places.topics, "topic.", bool),
+        ):
+            try:
+                oids = await self._connection.session.list_objects(place, prefix)
+            except StoreUnavailable as exc:
+                _log.debug("topic metadata stays as it was: %s", exc)
+                continue
+            except StoreMisconfigured as exc:
+                self._deny(place, str(exc))
+                continue
+            found += [_Name(place, oid) for oid in oids if wanted(oid)]
+        return found
+
+    def _deny(self, place: Place, reason: str) -> None:
+        """Leave a pool alone until the next listing that may not be read, or does not exist."""
+        if place not in self._denied:
+            self._denied[place] = reason
+            _log.debug("topics in %s are unknown: %s", place, reason)
+
+
+def _candidates(place: Place, queues: Iterable[str]) -> Iterator[_Name]:
+    """The version 2 objects that these queues' topics may have; for old queues the tenant is not in their name."""
+    for queue in queues:
+        yield _Name(place, f"topic.{queue}")
+        if ":" not in queue:
+            yield _Name(place, f"topic.:{queue}")
+
+
+def _queues(topic: Topic) -> Iterator[str]:
+    yield topic.queue
+    for number in range(1, topic.shards):
+        yield f"{topic.queue}.{number}"
+
+
+def _decode(oid: str, data: bytes) -> tuple[Topic, ...]:
+    decode: Callable[[bytes], list[Topic]] = decode_topics
+    if not oid.startswith("pubsub."):
+        decode = _decode_one
+    try:
+        return tuple(decode(data))
+    except CodecError as exc:
+        _log.warning("metadata object %s cannot be decoded, its queue goes by what the entries carry: %s", oid, exc)
+        return ()
+
+
+def _decode_one(data: bytes) -> list[Topic]:
+    return [decode_topic(data)]
