@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aiokafka.partitioner import murmur2
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
+from remora.codec.murmur2 import partition
 from remora.model.record import Record
 
 CODECS: dict[str, int] = {
@@ -23,11 +23,6 @@ CODECS: dict[str, int] = {
 # Header names are part of what consumers rely on: whoever reads the topic proves with them that nothing is
 # missing, doubled or reordered.
 SHARD, POSITION, NEXT, EVENT_ID = "remora-shard", "remora-pos", "remora-next", "remora-event-id"
-
-
-def partition(key: bytes, count: int) -> int:
-    """The partition that Kafka's own clients choose for a key."""
-    return int(murmur2(key) & 0x7FFFFFFF) % count
 
 
 class Batch:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
+from remora.codec.topic import parse_args
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
 
@@ -71,15 +72,6 @@ class KafkaTarget:
     cluster: Cluster
     topic: str
     remarks: tuple[str, ...] = ()
-
-
-def parse_args(text: str) -> dict[str, str]:
-    """The flat `k=v&k=v` text; the first of several equal names counts."""
-    args: dict[str, str] = {}
-    for part in text.split("&"):
-        name, _, value = part.partition("=")
-        args.setdefault(name, value)
-    return args
 
 
 def parse_target(target: Target) -> KafkaTarget:
@@ -143,7 +135,7 @@ def _port(text: str | None, which: str) -> int:
 
 
 def _login(user_info: str, args: Mapping[str, str]) -> Login | None:
-    """The arguments win over the URI, as in radosgw; only the URI's are percent-encoded."""
+    """The arguments win over the URI, as in radosgw."""
     user, _, password = user_info.partition(":")
     user = args.get("user-name") or unquote(user)
     password = args.get("password") or unquote(password)
