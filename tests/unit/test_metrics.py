@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 import subprocess
 
 import pytest
 from prometheus_client import generate_latest
 
 from remora.metrics import Telemetry
-
-NOW_NS = 1_795_227_938_000_000_000
+from support.programs import program
+from support.telemetry import NOW_NS, exercise
 
 
 class Clock:
@@ -46,32 +44,6 @@ def value(telemetry: Telemetry, name: str, **labels: str) -> float | None:
 def events(caplog: pytest.LogCaptureFixture) -> list[str]:
     """The events logged so far, each with its level."""
     return [f"{record.levelname} {getattr(record, 'event', '')}" for record in caplog.records]
-
-
-def exercise(telemetry: Telemetry) -> None:
-    """Report every kind of event once."""
-    telemetry.started("0.1.0", "remora.toml")
-    telemetry.listed("t", 3, 300)
-    telemetry.delivered("t", 3, 400, [NOW_NS - 10**9] * 3, NOW_NS)
-    telemetry.removed("t", 3)
-    telemetry.failed("t", "transient", "broker away")
-    telemetry.retry("t", 0.5)
-    telemetry.parked("t", "t", "0/100", "undecodable", "cut short")
-    telemetry.backlog("t", 7, True, 700, 1.5)
-    telemetry.in_flight(12)
-    telemetry.owned(2)
-    telemetry.eligible(3)
-    telemetry.acquired("t", True)
-    telemetry.renewed(0.01)
-    telemetry.renewal_failed("t", "no answer")
-    telemetry.lost("t", "somebody else has it")
-    telemetry.released("t")
-    telemetry.store_state(True, "a cluster")
-    telemetry.catalogue_failed("no answer")
-    telemetry.reloaded(["log.level"], ["rados.pool"])
-    telemetry.reload_failed("log.level: no")
-    telemetry.loop_lag(0.002)
-    telemetry.ready(True)
 
 
 def test_a_batch_counts_entries_bytes_and_ages(telemetry: Telemetry) -> None:
@@ -275,10 +247,7 @@ def test_batches_are_not_logged_unless_debugging(caplog: pytest.LogCaptureFixtur
 
 def test_every_metric_is_named_as_operators_expect(telemetry: Telemetry) -> None:
     """Promtool has nothing to say about the exposition."""
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        assert "CI" not in os.environ, "CI needs promtool (package prometheus)"
-        pytest.skip("no promtool here")
+    promtool = program("promtool", "prometheus")
     exercise(telemetry)
 
     done = subprocess.run(

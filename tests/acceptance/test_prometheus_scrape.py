@@ -1,0 +1,128 @@
+"""A real Prometheus, with the shipped configuration and rules, reads a served /metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from remora.config import AdminSettings
+from remora.metrics import Telemetry
+from remora.servers.admin import Health, Sources, serve_admin
+from support.programs import program
+from support.telemetry import exercise
+
+CONFIG = Path(__file__).parents[2] / "config"
+
+
+class Scrapes:
+    """Counts the scrapes: each one asks whether the daemon is ready."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+        self._seen = 0
+        self.three = asyncio.Event()
+
+    def ready(self) -> Health:
+        self._seen += 1
+        self._telemetry.listed("t", 1, 100)
+        if self._seen == 3:  # the first two have been stored by then
+            self.three.set()
+        return Health(True)
+
+    @property
+    def sources(self) -> Sources:
+        return Sources(lambda: Health(True), self.ready, dict)
+
+
+def free_port() -> int:
+    """A port that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.asynccontextmanager
+async def prometheus(folder: Path, target: str, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Prometheus with the shipped files, changed only in whom it asks and how often."""
+    shipped = (CONFIG / "prometheus.yml").read_text()
+    assert "127.0.0.1:9750" in shipped
+    (folder / "prometheus.yml").write_text(shipped.replace("127.0.0.1:9750", target).replace(": 15s", ": 1s"))
+    (folder / "alerts.yml").write_text((CONFIG / "alerts.yml").read_text())
+    process = await asyncio.create_subprocess_exec(
+        program("prometheus", "prometheus"),
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--log.level=warn",
+        stdin=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+class Api:
+    """Prometheus' own interface."""
+
+    def __init__(self, session: aiohttp.ClientSession, port: int) -> None:
+        self._session = session
+        self._url = f"http://127.0.0.1:{port}/api/v1"
+
+    async def query(self, expression: str) -> dict[str, float]:
+        """The value of each series of an instant query, by its labels as JSON."""
+        async with self._session.get(f"{self._url}/query", params={"query": expression}) as reply:
+            answer = await reply.json()
+        assert answer["status"] == "success"
+        return {
+            json.dumps(each["metric"], sort_keys=True): float(each["value"][1]) for each in answer["data"]["result"]
+        }
+
+    async def rules(self) -> dict[str, str]:
+        """The health of each rule by its name."""
+        async with self._session.get(f"{self._url}/rules") as reply:
+            answer = await reply.json()
+        return {rule["name"]: rule["health"] for group in answer["data"]["groups"] for rule in group["rules"]}
+
+
+@pytest.mark.timeout(120)
+async def test_a_real_prometheus_scrapes_stores_and_evaluates(tmp_path: Path) -> None:
+    """What the daemon counted can be queried, quantiles included, and every shipped rule is evaluated."""
+    telemetry = Telemetry()
+    exercise(telemetry)
+    scrapes = Scrapes(telemetry)
+    async with contextlib.AsyncExitStack() as stack:
+        address = await stack.enter_async_context(
+            serve_admin(AdminSettings(listen="127.0.0.1:0"), telemetry, scrapes.sources)
+        )
+        port = free_port()
+        server = await stack.enter_async_context(prometheus(tmp_path, address, port))
+        api = Api(await stack.enter_async_context(aiohttp.ClientSession()), port)
+        ends = [asyncio.create_task(scrapes.three.wait()), asyncio.create_task(server.wait())]
+        await asyncio.wait(ends, timeout=90, return_when=asyncio.FIRST_COMPLETED)
+        for each in ends:
+            each.cancel()
+        assert scrapes.three.is_set(), "Prometheus ended, or did not ask"
+
+        up = await api.query('up{job="remora"}')
+        delivered = await api.query("sum by (topic) (remora_delivered_entries_total)")
+        age = await api.query("histogram_quantile(0.5, sum by (le) (remora_event_age_seconds_bucket))")
+        build = await api.query("sum by (version) (remora_build_info)")
+        rules = await api.rules()
+
+    assert list(up.values()) == [1]
+    assert delivered == {'{"topic": "t"}': 3}
+    assert 0.5 <= age["{}"] <= 1
+    assert build == {'{"version": "0.1.0"}': 1}
+    assert len(rules) >= 15
+    assert set(rules.values()) <= {"ok", "unknown"}  # unknown: not yet evaluated for the first time

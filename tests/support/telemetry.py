@@ -1,0 +1,38 @@
+"""Telemetry that has seen everything once, so that every metric shows."""
+
+from __future__ import annotations
+
+from remora.metrics import Telemetry
+
+NOW_NS = 1_795_227_938_000_000_000
+
+
+def exercise(telemetry: Telemetry) -> None:
+    """Report every kind of event once."""
+    telemetry.started("0.1.0", "remora.toml")
+    telemetry.listed("t", 3, 300)
+    telemetry.delivered("t", 3, 400, [NOW_NS - 10**9] * 3, NOW_NS)
+    telemetry.removed("t", 3)
+    telemetry.failed("t", "transient", "broker away")
+    telemetry.retry("t", 0.5)
+    telemetry.parked("t", "t", "0/100", "undecodable", "cut short")
+    telemetry.backlog("t", 7, True, 700, 1.5)
+    telemetry.in_flight(12)
+    telemetry.owned(2)
+    telemetry.eligible(3)
+    telemetry.acquired("t", True)
+    telemetry.renewed(0.01)
+    telemetry.renewal_failed("t", "no answer")
+    telemetry.lost("t", "somebody else has it")
+    telemetry.released("t")
+    telemetry.store_state(True, "a cluster")
+    telemetry.catalogue_failed("no answer")
+    telemetry.reloaded(["log.level"], ["rados.pool"])
+    telemetry.reload_failed("log.level: no")
+    telemetry.loop_lag(0.002)
+    telemetry.ready(True)
+
+
+def exported(telemetry: Telemetry) -> set[str]:
+    """The name of every sample that is exported now."""
+    return {sample.name for metric in telemetry.registry.collect() for sample in metric.samples}

@@ -1,0 +1,151 @@
+"""The files for Prometheus and Grafana that are shipped: valid, and only about metrics that there are."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from remora.metrics import Telemetry
+from support.programs import program
+from support.telemetry import exercise, exported
+
+CONFIG = Path(__file__).parents[2] / "config"
+METRIC = re.compile(r"\b(?:remora|process)_[a-z0-9_]+\b(?!:)")
+
+
+def promtool(*arguments: str) -> None:
+    """Run promtool, which must be content."""
+    done = subprocess.run([program("promtool", "prometheus"), *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def names() -> set[str]:
+    """Every sample that the daemon can export."""
+    telemetry = Telemetry()
+    exercise(telemetry)
+    return exported(telemetry)
+
+
+def expressions(value: object) -> Iterator[str]:
+    """Every PromQL expression in the dashboard."""
+    if isinstance(value, dict):
+        for key, child in value.items():
+            if key in ("expr", "query") and isinstance(child, str):
+                yield child
+            yield from expressions(child)
+    elif isinstance(value, list):
+        for child in value:
+            yield from expressions(child)
+
+
+def dashboard() -> list[str]:
+    """The expressions of the shipped dashboard."""
+    return list(expressions(json.loads((CONFIG / "grafana-dashboard.json").read_text())))
+
+
+def test_promtool_accepts_the_configuration_with_its_rules() -> None:
+    """Prometheus would start with the shipped files."""
+    promtool("check", "config", str(CONFIG / "prometheus.yml"))
+
+
+def test_alerts_ask_only_for_metrics_that_exist(names: set[str]) -> None:
+    """Every metric that the alerts name is exported by the daemon."""
+    asked = set(METRIC.findall((CONFIG / "alerts.yml").read_text()))
+
+    assert len(asked) >= 12
+    assert asked <= names
+
+
+def test_the_dashboard_asks_only_for_metrics_that_exist(names: set[str]) -> None:
+    """Every metric that the dashboard names is exported by the daemon."""
+    asked = {name for expression in dashboard() for name in METRIC.findall(expression)}
+
+    assert len(asked) >= 20
+    assert asked <= names
+
+
+def test_every_metric_is_on_the_dashboard_or_in_an_alert(names: set[str]) -> None:
+    """No metric is exported for nobody, save for those that tell about the others."""
+    text = (CONFIG / "alerts.yml").read_text() + (CONFIG / "grafana-dashboard.json").read_text()
+    quiet = {
+        "remora_config_reloads",
+        "remora_discovery_failures",
+        "remora_lock_renewals",
+        "remora_progress_timestamp_seconds",
+    }
+
+    families = {re.sub(r"_(total|bucket|count|sum)$", "", name) for name in names if name.startswith("remora_")}
+
+    assert {family for family in families if family not in text} == quiet
+
+
+def test_promtool_accepts_every_expression_of_the_dashboard(tmp_path: Path) -> None:
+    """Each panel's query is good PromQL once Grafana has filled in its variables."""
+    rules = [
+        {"record": f"panel:{i}", "expr": expression.replace("$__rate_interval", "1m")}
+        for i, expression in enumerate(dashboard())
+        if not expression.startswith("label_values(") and expression != "prometheus"
+    ]
+    path = tmp_path / "panels.yml"
+    path.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))  # JSON is YAML too
+
+    assert len(rules) > 20
+    promtool("check", "rules", str(path))
+
+
+def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
+    """A stopped topic, a first parked entry, an old event, a queue without owner and a lost lock are seen."""
+
+    def series(text: str, values: str) -> dict[str, str]:
+        return {"series": text, "values": values}
+
+    def quiet(minute: int, name: str) -> dict[str, object]:
+        return {"eval_time": f"{minute}m", "alertname": name, "exp_alerts": []}
+
+    def fires(minute: int, name: str, severity: str, labels: str) -> dict[str, object]:
+        every = f'alertname="{name}",alertstate="firing",severity="{severity}",{labels}'
+        return {
+            "expr": f'ALERTS{{alertname="{name}",alertstate="firing"}}',
+            "eval_time": f"{minute}m",
+            "exp_samples": [{"labels": f"ALERTS{{{every}}}", "value": 1}],
+        }
+
+    case = {
+        "interval": "1m",
+        "input_series": [
+            series('remora_topic_failing{topic="a",kind="configuration",job="remora",instance="x"}', "1x30"),
+            series('remora_parked_entries_total{topic="a",cause="refused",instance="x"}', "_x19 1x30"),
+            series('remora_backlog_oldest_age_seconds{topic="a",instance="x"}', "0+60x30"),
+            series('remora_eligible_shards{job="remora",instance="x"}', "3x30"),
+            series('remora_owned_shards{job="remora",instance="x"}', "1x30"),
+            series('remora_owned_shards{job="remora",instance="y"}', "2x10 1x20"),
+            series('remora_lock_losses_total{instance="x"}', "0x5 1x30"),
+        ],
+        "alert_rule_test": [
+            quiet(0, "RemoraTopicStopped"),
+            quiet(18, "RemoraEntriesParked"),
+            quiet(4, "RemoraLocksLost"),
+            quiet(8, "RemoraQueuesWithoutOwner"),
+            quiet(4, "RemoraEventsOld"),
+            quiet(30, "RemoraTopicFailing"),
+        ],
+        "promql_expr_test": [
+            fires(2, "RemoraTopicStopped", "critical", 'topic="a"'),
+            fires(22, "RemoraEntriesParked", "warning", 'cause="refused",topic="a"'),
+            fires(15, "RemoraEventsOld", "warning", 'topic="a"'),
+            fires(20, "RemoraQueuesWithoutOwner", "warning", 'job="remora"'),
+            fires(8, "RemoraLocksLost", "warning", 'instance="x"'),
+        ],
+    }
+    path = tmp_path / "cases.yml"
+    path.write_text(
+        json.dumps({"rule_files": [str(CONFIG / "alerts.yml")], "evaluation_interval": "1m", "tests": [case]})
+    )
+
+    promtool("test", "rules", str(path))
