@@ -1,0 +1,202 @@
+"""The unit and the image: what they promise to operators, checked where neither can be run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from remora.config import Settings, parse_duration
+from remora.model.exits import Exit
+from support.programs import program
+
+ROOT = Path(__file__).parents[2]
+UNIT = ROOT / "systemd" / "remora.service"
+INSTALLED = "/opt/remora/bin/remora"
+
+# ------------------------------------------------------------------------------------------------- unit
+
+
+def unit_options() -> dict[str, list[str]]:
+    """Every option of the unit with its values, in order."""
+    options: dict[str, list[str]] = {}
+    for line in UNIT.read_text().splitlines():
+        if "=" in line and not line.startswith("#"):
+            key, _, value = line.partition("=")
+            options.setdefault(key, []).append(value)
+    return options
+
+
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    """The unit is clean. A copy is checked that names a program which exists here: systemd looks for it."""
+    command = Path(sys.executable).with_name("remora")
+    assert command.exists(), "the package is not installed beside this Python"
+    copy = tmp_path / "remora.service"
+    copy.write_text(UNIT.read_text().replace(INSTALLED, str(command)))
+
+    done = subprocess.run(
+        [program("systemd-analyze", "systemd"), "verify", "--man=no", str(copy)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_unit_exposes_little() -> None:
+    """The exposure that systemd computes is 2.0 or less, of 10."""
+    done = subprocess.run(
+        [program("systemd-analyze", "systemd"), "security", "--offline=true", "--threshold=20", str(UNIT)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"Overall exposure level for remora\.service: (?:[01]\.[0-9]|2\.0) ", done.stdout)
+
+
+def test_the_unit_checks_the_file_that_it_runs_with() -> None:
+    """The configuration is checked before every start, with the same file and program as the daemon's."""
+    options = unit_options()
+
+    assert options["ExecStartPre"] == [f"{INSTALLED} check-config -c /etc/remora/remora.toml"]
+    assert options["ExecStart"] == [f"{INSTALLED} run -c /etc/remora/remora.toml"]
+    assert options["Type"] == ["notify"]
+    assert options["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
+
+
+def test_the_unit_gives_a_drain_its_time() -> None:
+    """systemd waits longer than a drain and the releases after it may take by default."""
+    defaults = Settings()
+
+    stop = parse_duration(unit_options()["TimeoutStopSec"][0] + "s")
+
+    assert stop > defaults.delivery.drain_timeout_s + 2 * defaults.ownership.release_timeout_s
+
+
+def test_the_unit_restarts_only_where_that_may_help() -> None:
+    """A refused configuration and a missing permission end the service; everything else starts anew."""
+    options = unit_options()
+
+    assert options["Restart"] == ["on-failure"]
+    assert options["RestartPreventExitStatus"] == [f"{Exit.NO_PERMISSION.value} {Exit.CONFIG.value}"]
+
+
+def test_the_daemons_libraries_work_without_writable_code() -> None:
+    """MemoryDenyWriteExecute= costs nothing: every compiled library loads and ctypes calls back under it."""
+    script = """
+import ctypes, sys
+libc = ctypes.CDLL(None)
+PR_SET_MDWE, REFUSE_EXEC_GAIN = 65, 1
+if libc.prctl(PR_SET_MDWE, REFUSE_EXEC_GAIN, 0, 0, 0):
+    sys.exit(42)
+import aiohttp, aiokafka, cramjam, msgspec, ssl, uvloop
+ssl.create_default_context()
+cramjam.snappy.compress_raw(b"x" * 1000)
+compare = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_int))
+numbers = (ctypes.c_int * 3)(3, 1, 2)
+libc.qsort(numbers, 3, 4, compare(lambda a, b: a[0] - b[0]))
+assert list(numbers) == [1, 2, 3]
+async def nothing(): pass
+uvloop.run(nothing())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+
+    if done.returncode == 42:
+        pytest.skip("needs Linux 6.3: the kernel cannot refuse executable memory to a process")
+    assert done.returncode == 0, done.stderr
+
+
+# ------------------------------------------------------------------------------------------------ image
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The Dockerfile's instructions with their arguments, continued lines joined."""
+    text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
+    joined = re.sub(r"\\\n\s*", " ", text)
+    return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in joined.splitlines() if line.strip()]
+
+
+def final_stage() -> list[tuple[str, str]]:
+    """The instructions that make the image itself."""
+    found = instructions()
+    last = max(i for i, (name, _) in enumerate(found) if name == "FROM")
+    return found[last:]
+
+
+def arguments(name: str) -> list[str]:
+    """What one kind of instruction says in the final stage."""
+    return [argument for each, argument in final_stage() if each == name]
+
+
+def test_every_instruction_of_the_image_is_one() -> None:
+    """Nothing in the Dockerfile is misspelt or lost its continuation."""
+    known = {"ARG", "FROM", "RUN", "COPY", "WORKDIR", "LABEL", "ENV", "USER", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK",
+             "ENTRYPOINT", "CMD"}  # fmt: skip
+
+    assert {name for name, _ in instructions()} <= known
+
+
+def test_every_build_argument_is_used() -> None:
+    """The Debian release decides both stages, so that the copied environment fits its Python."""
+    found = instructions()
+    declared = [argument.partition("=")[0] for name, argument in found if name == "ARG"]
+    bases = [argument.split()[0] for name, argument in found if name == "FROM"]
+
+    assert declared == ["DEBIAN_RELEASE"]
+    assert bases == ["debian:${DEBIAN_RELEASE}-slim"] * 2
+
+
+def test_the_image_runs_as_nobody_in_particular() -> None:
+    """The user is a number other than root's, which an orchestrator can check."""
+    (user,) = arguments("USER")
+
+    assert re.fullmatch(r"[1-9][0-9]+:[1-9][0-9]+", user)
+
+
+def test_the_image_starts_the_daemon_without_a_shell() -> None:
+    """Entry point, command and health check are in exec form, and the daemon gets SIGTERM itself."""
+    (entry,), (command,), (check,) = arguments("ENTRYPOINT"), arguments("CMD"), arguments("HEALTHCHECK")
+
+    assert json.loads(entry) == [INSTALLED]
+    assert json.loads(command) == ["run", "-c", "/etc/remora/remora.toml"]
+    assert arguments("STOPSIGNAL") == ["SIGTERM"]
+    program_, option, script = json.loads(check.partition("CMD ")[2])
+    assert (program_, option) == ("/opt/remora/bin/python", "-c")
+    compile(script, "healthcheck", "exec")
+    assert f"http://{Settings().admin.listen}/-/live" in script
+
+
+def test_the_image_has_the_rados_binding_and_no_build_tools() -> None:
+    """The final stage installs Debian's rados packages and nothing that compiles or installs."""
+    installed = set(shlex.split(" ".join(arguments("RUN")).partition("--no-install-recommends")[2].partition("&&")[0]))
+
+    assert installed == {"ca-certificates", "librados2", "python3", "python3-rados"}
+    assert not [argument for argument in arguments("RUN") if "pip" in argument]
+    assert ("COPY", "--from=build /opt/remora /opt/remora") in final_stage()
+
+
+def test_everything_that_the_image_copies_exists_and_is_not_ignored() -> None:
+    """Each source of a COPY is in the repository, and .dockerignore lets exactly those through."""
+    sources = {
+        source
+        for name, argument in instructions()
+        if name == "COPY" and "--from=" not in argument
+        for source in argument.split()[:-1]
+    }
+    ignore = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
+
+    assert all((ROOT / source).exists() for source in sources)
+    assert ignore[0] == "*"
+    assert {line.removeprefix("!") for line in ignore if line.startswith("!")} == sources
+
+
+def test_the_image_installs_what_the_package_needs_to_be_built() -> None:
+    """The files that pyproject.toml refers to are copied before the package is built."""
+    copied = " ".join(argument for name, argument in instructions() if name == "COPY")
+
+    for file in ("pyproject.toml", "README.md", "LICENSE", "daemon"):
+        assert file in copied
