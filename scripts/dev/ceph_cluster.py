@@ -357,8 +357,7 @@ class Cluster:
     def _is_ready(self, name: str) -> bool:
         with suppress(OSError, ValueError):
             if name == RGW:
-                env = self.state / "ports.json"
-                with urllib.request.urlopen(f"http://127.0.0.1:{json.loads(env.read_text())['s3']}", timeout=5) as answer:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.state.ports()['s3']}", timeout=5) as answer:
                     return bool(answer.status == 200)
             if name.startswith("osd."):
                 return bool(self.ask(name, "status")["state"] == "active")
@@ -376,6 +375,14 @@ class Cluster:
             with asok.makefile("rb") as answer:
                 (size,) = struct.unpack(">I", answer.read(4))
                 return json.loads(answer.read(size))
+
+    def health(self) -> str:
+        """The monitor's verdict, or that there is none."""
+        try:
+            (answer,) = self.mon({"prefix": "health"}, patience_s=5)
+        except DevError:
+            return "the monitor does not answer"
+        return str(answer["status"])
 
     def _wait_healthy(self) -> None:
         health = ""

@@ -82,6 +82,11 @@ class State:
             _replace(self / "ports.json", json.dumps(ports) + "\n")
         return ports
 
+    def ports(self) -> dict[str, int]:
+        """The ports that were reserved when the cluster was made."""
+        ports: dict[str, int] = json.loads((self / "ports.json").read_text())
+        return ports
+
 
 def shell_variables(kind: str, values: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """{"s3": {"port": 1}} becomes REMORA_CEPH_S3_PORT=1."""
@@ -90,7 +95,8 @@ def shell_variables(kind: str, values: dict[str, Any]) -> Iterator[tuple[str, st
         if isinstance(value, dict):
             yield from shell_variables(name, value)
         else:
-            yield f"REMORA_{name.upper()}", "" if value is None else str(value)
+            text = " ".join(value) if isinstance(value, list) else value
+            yield f"REMORA_{name.upper()}", "" if text is None else str(text)
 
 
 def _is_free(port: int) -> bool:
