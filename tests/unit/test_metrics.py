@@ -173,12 +173,40 @@ def test_the_number_of_series_does_not_grow_with_topics() -> None:
     assert series(few) == series(many)
 
 
-def test_a_remark_is_made_once_until_it_changes(telemetry: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
-    """The same remark is not repeated; another one is made."""
-    for text in ("stronger than asked", "stronger than asked", "otherwise"):
-        telemetry.remark("t", text)
+def test_each_remark_is_made_once(telemetry: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
+    """A topic's remarks come again with every route that is opened, and are said once each, until it is forgotten."""
+    for _ in range(3):
+        telemetry.remark("t", "stronger than asked")
+        telemetry.remark("t", "no certificate is checked")
+    telemetry.forget_topic("t")
+    telemetry.remark("t", "stronger than asked")
 
-    assert [record.getMessage() for record in caplog.records] == ["stronger than asked", "otherwise"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "stronger than asked",
+        "no certificate is checked",
+        "stronger than asked",
+    ]
+
+
+def test_queues_of_others_are_named_once(telemetry: Telemetry, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    """A queue that stays with another owner is tried again and again, and is not logged again and again."""
+    for _ in range(100):
+        telemetry.handed_off("t", "client.1 radosgw")
+        telemetry.left_alone("u", "http endpoints stay with radosgw")
+        clock.now += 60
+    telemetry.handed_off("t", "client.2 radosgw")
+
+    assert events(caplog) == ["INFO shard_held", "INFO shard_left_alone", "INFO shard_held"]
+
+
+def test_remarks_that_differ_each_time_do_not_pile_up(telemetry: Telemetry) -> None:
+    """What is remembered of a topic's remarks is bounded, and so are the queues it is remembered of."""
+    for number in range(20_000):
+        telemetry.remark("t", f"remark {number}")
+        telemetry.left_alone(f"queue {number}", "its topic is unknown")
+
+    assert len(telemetry._remarks) <= 10_000
+    assert max(map(len, telemetry._remarks.values())) <= 16
 
 
 def test_the_store_is_reported_when_it_comes_and_goes(

@@ -15,14 +15,25 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import TextIO
-
-from remora.config import LogSettings
+from typing import Protocol, TextIO
 
 _CREDENTIALS = re.compile(r"([a-z][a-z0-9+.-]*://)\S*@", re.IGNORECASE)
 _PLAIN = re.compile(r"[^\s\"=\\\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _SYSLOG = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 _MOST_KEYS = 10_000
+
+
+class LogOptions(Protocol):
+    """What `config.LogSettings` says, which stands beside this layer and not below it."""
+
+    @property
+    def level(self) -> str: ...
+
+    @property
+    def format(self) -> str: ...
+
+    @property
+    def repeat_interval_s(self) -> float: ...
 
 
 class Repeats:
@@ -97,7 +108,7 @@ class JsonFormatter(logging.Formatter):
         return (_journal_level(record) if self._journal else "") + json.dumps(line, ensure_ascii=True)
 
 
-def configure_logging(settings: LogSettings, stream: TextIO | None = None) -> None:
+def configure_logging(settings: LogOptions, stream: TextIO | None = None) -> None:
     """Send all logging to `stream` (standard error) as configured. May be called again after a reload."""
     stream = stream or sys.stderr
     journal = _is_journal(stream, os.environ)

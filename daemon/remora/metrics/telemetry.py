@@ -27,6 +27,7 @@ from remora.metrics.logs import Repeats
 from remora.metrics.series import AgeHistogram, Backlog, Backlogs, Failing, TopicCounter, TopicLabels
 
 MOST_REMARKS = 10_000
+MOST_REMARKS_EACH = 16
 
 _log = logging.getLogger("remora")
 
@@ -50,7 +51,7 @@ class Telemetry:
         self._clock = clock
         self._labels = TopicLabels(metric_topics)
         self._failures: dict[str, tuple[float, int]] = {}
-        self._remarks: dict[str, str] = {}
+        self._remarks: dict[str, set[str]] = {}
         self._store_connected = False
         self._make_topic_metrics()
         self._make_worker_metrics()
@@ -196,7 +197,7 @@ class Telemetry:
             _say(logging.DEBUG, "retry", "trying again after a pause", topic=topic, delay_s=round(delay_s, 3))
 
     def remark(self, topic: str, text: str) -> None:
-        """Something about a topic works otherwise than asked. Said again only when the text changes."""
+        """Something about a topic works otherwise than asked. Each text is said once."""
         if self._is_news(f"topic {topic}", text):
             _say(logging.INFO, "topic_remark", text, topic=topic)
 
@@ -262,17 +263,16 @@ class Telemetry:
         _say(logging.WARNING, "release_failed", "queue not released, its lease runs out", queue=queue, reason=why)
 
     def handed_off(self, queue: str, owner: str) -> None:
-        """A queue that this process wants is held by somebody else."""
-        self._say_seldom(
-            logging.INFO, "shard_held", ("held", queue), "queue is held by another owner", queue=queue, owner=owner
-        )
+        """A queue that this process would take is held by somebody else. Each owner is named once."""
+        if self._is_news(f"owner of {queue}", owner):
+            _say(logging.INFO, "shard_held", "queue is held by another owner", queue=queue, owner=owner)
 
     def gone(self, queue: str) -> None:
         """A queue that was held does not exist any more, because its topic was deleted."""
         _say(logging.INFO, "shard_gone", "queue let go because it was deleted", queue=queue)
 
     def left_alone(self, queue: str, why: str) -> None:
-        """A queue stays with its gateway. Said again only when the reason changes."""
+        """A queue stays with its gateway. Each reason is said once."""
         if self._is_news(f"queue {queue}", why):
             _say(logging.INFO, "shard_left_alone", "queue stays with its gateway", queue=queue, reason=why)
 
@@ -349,12 +349,15 @@ class Telemetry:
         self._ready.set(is_ready)
 
     def _is_news(self, subject: str, text: str) -> bool:
-        """Whether this was not the last thing said of the subject."""
-        if self._remarks.get(subject) == text:
-            return False
+        """Whether this was not yet said of the subject."""
         if len(self._remarks) >= MOST_REMARKS:
             self._remarks.clear()  # queues come and go; to repeat a remark is better than to keep all for ever
-        self._remarks[subject] = text
+        said = self._remarks.setdefault(subject, set())
+        if text in said:
+            return False
+        if len(said) >= MOST_REMARKS_EACH:
+            said.clear()
+        said.add(text)
         return True
 
     def _say_seldom(self, level: int, event: str, key: object, text: str, **fields: object) -> None:
