@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 
 import pytest
@@ -90,6 +90,25 @@ def test_the_shipped_file_marks_what_a_reload_changes() -> None:
 
     # One comment speaks of three sizes, of which it marks the first.
     assert marked - {"delivery.worker_bytes", "delivery.endpoint_bytes"} == set(config.LIVE)
+
+
+def test_every_option_is_read_somewhere() -> None:
+    """Each option's name is used by code outside the settings, or by a property of theirs.
+
+    This finds options that are forgotten, not all of them: a name like `kind` is used by others too.
+    """
+    package = Path(config.__file__).parent
+    others = "\n".join(path.read_text() for path in package.rglob("*.py") if path.name != "config.py")
+    properties = re.findall(r"\bself\.(\w+)", Path(config.__file__).read_text())
+
+    unused = {
+        f"{section.name}.{option.name}"
+        for section in fields(Settings)
+        for option in fields(getattr(Settings(), section.name))
+        if not re.search(rf"\.{option.name}\b", others) and option.name not in properties
+    }
+
+    assert unused == set()
 
 
 # --------------------------------------------------------------------------------------------- refusals

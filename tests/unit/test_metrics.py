@@ -199,8 +199,9 @@ def test_queues_of_others_are_named_once(telemetry: Telemetry, clock: Clock, cap
     assert events(caplog) == ["INFO shard_held", "INFO shard_left_alone", "INFO shard_held"]
 
 
-def test_remarks_that_differ_each_time_do_not_pile_up(telemetry: Telemetry) -> None:
+def test_remarks_that_differ_each_time_do_not_pile_up() -> None:
     """What is remembered of a topic's remarks is bounded, and so are the queues it is remembered of."""
+    telemetry = Telemetry()
     for number in range(20_000):
         telemetry.remark("t", f"remark {number}")
         telemetry.left_alone(f"queue {number}", "its topic is unknown")
