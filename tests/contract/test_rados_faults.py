@@ -1,0 +1,295 @@
+"""The RADOS store while the cluster misbehaves: bounded, never blocking the loop, and back when the cluster is."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+
+import pytest
+
+from remora.config import RadosSettings
+from remora.model.errors import OwnershipLost, StoreError, StoreUnavailable
+from remora.model.shard import Hold, Shard
+from remora.storage.rados import RadosStore
+from support.ceph import Ceph, Gateway
+from support.stores import until
+
+pytestmark = pytest.mark.ceph
+
+QUICK_S = 1.0
+OSDS = ("osd.0", "osd.1")
+Q = Shard("q")
+
+
+@asynccontextmanager
+async def loop_stays_free(longest_s: float = 0.25) -> AsyncIterator[None]:
+    """Fail when the event loop was held up for longer than this at any time."""
+    loop, worst = asyncio.get_running_loop(), 0.0
+
+    async def tick() -> None:
+        nonlocal worst
+        while True:
+            before = loop.time()
+            await asyncio.sleep(0.005)
+            worst = max(worst, loop.time() - before)
+
+    ticking = loop.create_task(tick())
+    try:
+        yield
+    finally:
+        ticking.cancel()
+    assert worst < longest_s
+
+
+async def frozen(ceph: Ceph, *daemons: str) -> None:
+    for daemon in daemons:
+        await asyncio.to_thread(ceph.send, daemon, "STOP")
+
+
+async def thawed(ceph: Ceph, *daemons: str) -> None:
+    for daemon in daemons:
+        await asyncio.to_thread(ceph.send, daemon, "CONT")
+
+
+async def works_again(store: RadosStore, within_s: float = 40) -> None:
+    async def peeked() -> bool:
+        with suppress(StoreUnavailable):
+            await store.peek(Q)
+            return True
+        return False
+
+    await until(peeked, within_s)
+
+
+async def test_frozen_osds(ceph: Ceph, settings: RadosSettings, gateway: Gateway) -> None:
+    """While OSDs answer nothing every call fails within its time-out, the loop runs on, and then all goes on."""
+    gateway.make_queue("q")
+    async with RadosStore(replace(settings, op_timeout_s=QUICK_S)) as store:
+        hold = await store.acquire(Q, "w", 90)
+        assert isinstance(hold, Hold)
+        calls = (store.renew(hold, 90), store.read(hold, b"", 9), store.peek(Q), store.shards(), store.stats(Q))
+        await frozen(ceph, *OSDS)
+        try:
+            begin = time.monotonic()
+            async with loop_stays_free():
+                answers = await asyncio.gather(*calls, return_exceptions=True)
+            took = time.monotonic() - begin
+        finally:
+            await thawed(ceph, *OSDS)
+
+        assert [type(answer) for answer in answers] == [StoreUnavailable] * len(calls)
+        assert QUICK_S * 0.9 < took < QUICK_S + 2
+        await works_again(store)
+        await store.renew(hold, 90)
+
+
+async def test_one_frozen_osd_costs_only_its_queues(ceph: Ceph, settings: RadosSettings, gateway: Gateway) -> None:
+    """Queues on other OSDs answer at once while many calls hang on a frozen one."""
+    for number in range(16):
+        gateway.make_queue(f"q{number}")
+    shards = [Shard(f"q{number}") for number in range(16)]
+    async with RadosStore(replace(settings, op_timeout_s=QUICK_S * 2)) as store:
+        await frozen(ceph, "osd.0")
+        try:
+            waiting = {asyncio.ensure_future(store.peek(shard)) for shard in shards for _ in range(50)}
+            done, hanging = await asyncio.wait(waiting, timeout=QUICK_S)
+            failed = (await asyncio.wait(hanging))[0]
+        finally:
+            await thawed(ceph, "osd.0")
+
+        assert done
+        assert failed
+        assert all(task.exception() is None for task in done)
+        assert all(isinstance(task.exception(), StoreUnavailable) for task in failed)
+        await works_again_all(store, shards)
+
+
+async def works_again_all(store: RadosStore, shards: list[Shard]) -> None:
+    async def all_answer() -> bool:
+        answers = await asyncio.gather(*(store.peek(shard) for shard in shards), return_exceptions=True)
+        return all(answer is None for answer in answers)
+
+    await until(all_answer, 40)
+
+
+async def test_unknown_outcome_of_a_removal(ceph: Ceph, settings: RadosSettings, gateway: Gateway) -> None:
+    """A removal that timed out may have happened; repeating it removes and counts everything exactly once."""
+    gateway.make_queue("q")
+    async with RadosStore(replace(settings, op_timeout_s=QUICK_S)) as store:
+        reservation = await store.reserve(Q, 4, 40)
+        await store.commit(Q, reservation, [b"a", b"b", b"c", b"d"])
+        hold = await store.acquire(Q, "w", 90)
+        assert isinstance(hold, Hold)
+        listing = await store.read(hold, b"", 4)
+        await frozen(ceph, *OSDS)
+        try:
+            with pytest.raises(StoreUnavailable):
+                await store.remove(hold, listing.positions[3], 3)
+        finally:
+            await thawed(ceph, *OSDS)
+        await works_again(store)
+
+        await store.remove(hold, listing.positions[3], 3)
+
+        assert (await store.read(hold, b"", 9)).entries == [b"d"]
+        stats = await store.stats(Q)
+        assert (stats.entries, stats.used_bytes) == (1, 11)
+
+
+async def test_cancelled_call(ceph: Ceph, settings: RadosSettings, gateway: Gateway) -> None:
+    """Cancelling a call that hangs returns at once, and leaves the store and its memory whole."""
+    gateway.make_queue("q")
+    async with RadosStore(replace(settings, op_timeout_s=30)) as store:
+        await frozen(ceph, *OSDS)
+        try:
+            begin = time.monotonic()
+            for _ in range(3):
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await asyncio.gather(*(store.stats(Q) for _ in range(50)))
+            assert time.monotonic() - begin < 2
+        finally:
+            await thawed(ceph, *OSDS)
+
+        await works_again(store)
+
+
+async def test_restarted_daemons(ceph: Ceph, settings: RadosSettings, gateway: Gateway) -> None:
+    """After the monitor and an OSD were killed and started again the same locks are held and calls succeed."""
+    gateway.make_queue("q")
+    async with RadosStore(replace(settings, op_timeout_s=QUICK_S * 2)) as store:
+        hold = await store.acquire(Q, "w", 120)
+        assert isinstance(hold, Hold)
+
+        for daemon in ("mon.a", *OSDS):
+            await asyncio.to_thread(ceph.send, daemon, "KILL")
+            async with loop_stays_free():
+                with suppress(StoreUnavailable):
+                    await store.peek(Q)
+                await asyncio.to_thread(ceph.start, daemon)
+
+        await works_again(store, 60)
+        await store.renew(hold, 90)
+        assert (await store.read(hold, b"", 1)).entries == []
+
+
+async def test_unreachable_monitor_at_start(ceph: Ceph, settings: RadosSettings, gateway: Gateway) -> None:
+    """Without a monitor the store opens, says so, refuses calls at once, closes at once, and connects later."""
+    gateway.make_queue("q")
+    told: list[tuple[bool, str]] = []
+    patient = replace(settings, mount_timeout_s=2)
+    await frozen(ceph, "mon.a")
+    try:
+        begin = time.monotonic()
+        async with loop_stays_free(), RadosStore(replace(settings, mount_timeout_s=60)) as store:
+            with pytest.raises(StoreUnavailable):
+                await store.peek(Q)
+            assert not store.connected
+        assert time.monotonic() - begin < 4
+
+        store = RadosStore(patient, lambda connected, text: told.append((connected, text)))
+        await store.__aenter__()
+        await until(lambda: _true(bool(told)), 10)
+        assert told[0][0] is False
+        assert "monitor" in told[0][1]
+    finally:
+        await thawed(ceph, "mon.a")
+
+    await until(lambda: _true(store.connected), 40)
+    assert await store.peek(Q) is None
+    assert "default.rgw.log" in store.description
+    await store.__aexit__(None, None, None)
+
+
+async def _true(value: bool) -> bool:
+    return value
+
+
+async def test_shut_out_client(ceph: Ceph, settings: RadosSettings, gateway: Gateway) -> None:
+    """A client that the cluster has shut out connects anew; its locks are another client's then, and so lost."""
+    gateway.make_queue("q")
+    async with RadosStore(settings) as store:
+        hold = await store.acquire(Q, "w", 90)
+        assert isinstance(hold, Hold)
+        holder = (await store.stats(Q)).holder
+        assert holder is not None
+        ceph.command(prefix="osd blocklist", blocklistop="add", addr=holder.address)
+
+        async def lost() -> bool:
+            try:
+                await store.read(hold, b"", 1)
+            except StoreUnavailable:
+                return False
+            except OwnershipLost:
+                return True
+            return False
+
+        await until(lost, 30)
+        answer = await store.acquire(Q, "w", 90)
+        assert not isinstance(answer, Hold)  # the old instance's lock runs out by itself, or is evicted
+        await store.evict(Q, answer)
+        assert isinstance(await store.acquire(Q, "w", 90), Hold)
+
+
+_ENDING = """
+    import asyncio, signal
+    from remora.config import RadosSettings
+    from remora.model.shard import Shard
+    from remora.storage.rados import RadosStore
+
+    async def main():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)
+        async with RadosStore(RadosSettings({settings})) as store:
+            calls = [asyncio.ensure_future(store.peek(Shard("q"))) for _ in range(20)]
+            print("ready", flush=True)
+            try:
+                await asyncio.sleep(60)
+            finally:
+                for call in calls:
+                    call.cancel()
+
+    try:
+        asyncio.run(main())
+    except asyncio.CancelledError:
+        print("ended", flush=True)
+"""
+
+
+@pytest.mark.parametrize("daemons", [("mon.a",), OSDS, ("mon.a", *OSDS)])
+def test_termination_while_the_cluster_is_away(ceph: Ceph, settings: RadosSettings, daemons: tuple[str, ...]) -> None:
+    """SIGTERM ends a process promptly and cleanly though monitor and OSDs leave its calls unanswered."""
+    patient = replace(settings, op_timeout_s=60.0, mount_timeout_s=60.0)
+    arguments = ", ".join(f"{name}={getattr(patient, name)!r}" for name in patient.__dataclass_fields__)
+    script = textwrap.dedent(_ENDING).format(settings=arguments)
+    with ceph.frozen(*daemons):
+        command = [sys.executable, "-X", "dev", "-c", script]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            process.terminate()
+            out, err = process.communicate(timeout=10)
+
+    assert (process.returncode, out, err) == (0, "ended\n", "")
+
+
+async def test_deleted_pool(ceph: Ceph, settings: RadosSettings) -> None:
+    """A pool that is deleted under the store is reported as missing, and not taken for one without queues."""
+    ceph.command(prefix="osd pool create", pool="doomed", pg_num=1)
+    async with RadosStore(replace(settings, pool="doomed")) as store:
+        assert await store.shards() == []
+        ceph.command(prefix="osd pool delete", pool="doomed", pool2="doomed", yes_i_really_really_mean_it=True)
+
+        async def reported() -> bool:
+            try:
+                await store.shards()
+            except StoreError as exc:
+                return "doomed" in str(exc)
+            return False
+
+        await until(reported, 20)

@@ -1,0 +1,124 @@
+"""The RADOS store next to a radosgw: an independent client sees remora's locks, and remora sees its."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from remora.config import RadosSettings
+from remora.model.errors import OwnershipLost, StoreMisconfigured
+from remora.model.shard import Hold, LockHolder, Shard
+from remora.storage.rados import RadosStore
+from support.ceph import Ceph, Gateway
+
+pytestmark = pytest.mark.ceph
+
+
+async def test_gateway_respects_our_lock(settings: RadosSettings, gateway: Gateway) -> None:
+    """While remora holds a queue a gateway is refused, and what it sees is what a gateway's lock looks like."""
+    gateway.make_queue("q")
+    async with RadosStore(settings) as store:
+        hold = await store.acquire(Shard("q"), "remora/h/b/w", 60)
+        assert isinstance(hold, Hold)
+
+        assert not gateway.lock("q")
+        (locker,) = gateway.lockers("q")
+        assert locker.cookie == "remora/h/b/w"
+        assert locker.description == ""
+
+        await store.release(hold)
+        assert gateway.lock("q")
+
+
+async def test_we_respect_a_gateways_lock(settings: RadosSettings, gateway: Gateway) -> None:
+    """A queue that a gateway owns is not taken; after its eviction the gateway is the one that is refused."""
+    gateway.make_queue("q")
+    assert gateway.lock("q")
+    async with RadosStore(settings) as store:
+        holder = await store.acquire(Shard("q"), "remora/h/b/w", 60)
+        assert isinstance(holder, LockHolder)
+        assert (holder.cookie, holder.entity) == ("gatewaycookie016", gateway.lockers("q")[0].entity)
+
+        await store.evict(Shard("q"), holder)
+        assert isinstance(await store.acquire(Shard("q"), "remora/h/b/w", 60), Hold)
+
+        assert not gateway.lock("q")
+
+
+async def test_lock_of_a_queue_that_a_gateway_takes(settings: RadosSettings, gateway: Gateway) -> None:
+    """Once a gateway has broken remora's lock and taken its own, remora's next call is refused."""
+    gateway.make_queue("q")
+    async with RadosStore(settings) as store:
+        hold = await store.acquire(Shard("q"), "w", 60)
+        assert isinstance(hold, Hold)
+        (ours,) = gateway.lockers("q")
+        client = gateway.ioctx
+        client.execute("q", "lock", "break_lock", _break_request("q_lock", int(ours.entity.split(".")[1]), "w"))
+        assert gateway.lock("q")
+
+        with pytest.raises(OwnershipLost):
+            await store.read(hold, b"", 1)
+
+
+async def test_queue_stays_usable_for_gateways(settings: RadosSettings, gateway: Gateway) -> None:
+    """Locking a name whose queue is deleted leaves nothing behind on which a gateway's new queue would fail."""
+    async with RadosStore(settings) as store:
+        gateway.make_queue("q")
+        hold = await store.acquire(Shard("q"), "w", 60)
+        assert isinstance(hold, Hold)
+        gateway.delete_queue("q")
+        for attempt in (store.acquire(Shard("q"), "w", 60), store.renew(hold, 60)):
+            with pytest.raises(Exception, match="no such queue"):
+                await attempt
+
+        gateway.make_queue("q")  # creates exclusively, as radosgw does
+
+        reservation = await store.reserve(Shard("q"), 1, 10)
+        await store.commit(Shard("q"), reservation, [b"x"])
+
+
+@pytest.mark.parametrize("queue", ["t", ":t", "tenant:t", "t.3"])
+async def test_least_permissions(ceph: Ceph, queue: str) -> None:
+    """With the permissions that the documentation asks for, and no more, every call of a worker works."""
+    with ceph.client(namespace="notif") as ioctx:
+        gateway = Gateway(ioctx)
+        gateway.make_queue(queue)
+        shard = Shard(queue)
+        try:
+            async with RadosStore(replace(ceph.least, op_timeout_s=5)) as store:
+                assert shard in await store.shards()
+                await store.topics()
+                reservation = await store.reserve(shard, 1, 10)
+                await store.commit(shard, reservation, [b"entry"])
+                hold = await store.acquire(shard, "w", 60)
+                assert isinstance(hold, Hold)
+                await store.renew(hold, 60)
+                listing = await store.read(hold, b"", 10)
+                assert listing.entries == [b"entry"]
+                await store.remove(hold, listing.positions[-1], 1)
+                await store.expire_reservations(hold, 120)
+                assert (await store.stats(shard)).entries == 0
+                await store.release(hold)
+        finally:
+            gateway.delete_queue(queue)
+
+
+async def test_missing_permission_is_named(ceph: Ceph, gateway: Gateway, namespace: str) -> None:
+    """An operation that the user may not do names user, pool and operation."""
+    gateway.make_queue("q")
+    async with RadosStore(replace(ceph.least, namespace=namespace)) as store:
+        with pytest.raises(StoreMisconfigured) as refused:
+            await store.acquire(Shard("q"), "w", 60)
+
+    assert "locking q" in str(refused.value)
+    assert "client.remora" in str(refused.value)
+    assert f"default.rgw.log:{namespace}" in str(refused.value)
+
+
+def _break_request(name: str, client: int, cookie: str) -> bytes:
+    def string(text: str) -> bytes:
+        return len(text).to_bytes(4, "little") + text.encode()
+
+    body = string(name) + b"\x08" + client.to_bytes(8, "little") + string(cookie)
+    return b"\x01\x01" + len(body).to_bytes(4, "little") + body

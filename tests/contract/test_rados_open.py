@@ -1,0 +1,115 @@
+"""Opening the RADOS store: what can never work is refused in one sentence that names it."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from remora.config import RadosSettings
+from remora.model.errors import StoreMisconfigured
+from remora.storage.rados import RadosStore
+from support.ceph import Ceph
+
+pytestmark = pytest.mark.ceph
+
+
+async def refused(settings: RadosSettings) -> str:
+    with pytest.raises(StoreMisconfigured) as refusal:
+        async with RadosStore(settings):
+            pass
+    return str(refusal.value)
+
+
+def keyring(path: Path, user: str, key: str) -> str:
+    path.write_text(f"[{user}]\n\tkey = {key}\n")
+    return str(path)
+
+
+async def test_missing_conf(settings: RadosSettings) -> None:
+    """A configuration file that does not exist is named."""
+    assert "/nowhere/ceph.conf" in await refused(replace(settings, conf="/nowhere/ceph.conf"))
+
+
+async def test_missing_keyring(settings: RadosSettings) -> None:
+    """A keyring that does not exist is named, with the user it is for."""
+    words = await refused(replace(settings, keyring="/nowhere/keyring"))
+
+    assert "/nowhere/keyring" in words
+    assert "client.admin" in words
+
+
+async def test_user_without_key(settings: RadosSettings) -> None:
+    """A keyring without this user's key names both."""
+    words = await refused(replace(settings, name="client.nobody"))
+
+    assert "client.nobody" in words
+    assert settings.keyring in words
+
+
+async def test_broken_key(settings: RadosSettings, tmp_path: Path) -> None:
+    """A key that is none is refused before anybody is asked."""
+    path = keyring(tmp_path / "k", "client.admin", "no key at all")
+
+    assert "no cephx key" in await refused(replace(settings, keyring=path))
+
+
+async def test_key_of_a_newer_type(settings: RadosSettings, tmp_path: Path) -> None:
+    """A key that this librados cannot use is refused with what helps: a newer librados, or an aes key."""
+    key = base64.b64encode(struct.pack("<HIIH", 2, 1_700_000_000, 0, 32) + bytes(32)).decode()
+    path = keyring(tmp_path / "k", "client.admin", key)
+
+    words = await refused(replace(settings, keyring=path))
+
+    assert "aes256k" in words
+    assert "--key-type aes" in words
+    assert key not in words
+
+
+async def test_wrong_key(settings: RadosSettings, tmp_path: Path) -> None:
+    """A user whom the cluster does not let in is named, and the key is not shown."""
+    key = base64.b64encode(struct.pack("<HIIH", 1, 1_700_000_000, 0, 16) + b"0123456789abcdef").decode()
+    path = keyring(tmp_path / "k", "client.admin", key)
+
+    words = await refused(replace(settings, keyring=path))
+
+    assert "client.admin" in words
+    assert key not in words
+
+
+async def test_missing_pool(settings: RadosSettings) -> None:
+    """A pool that does not exist is named, with where its name was learnt."""
+    words = await refused(replace(settings, pool="no.such.pool"))
+
+    assert "no.such.pool" in words
+    assert "configuration" in words
+
+
+async def test_pools_of_the_zone(ceph: Ceph) -> None:
+    """Without configured pools they are read from the zone, and the description tells so."""
+    asking = replace(ceph.least, pool="", namespace="", log_pool="", topics_pool="")
+    async with RadosStore(asking) as store:
+        assert store.connected
+        assert "default.rgw.log:notif" in store.description
+        assert "zone" in store.description
+        assert "client.remora" in store.description
+
+
+async def test_unknown_zone(ceph: Ceph) -> None:
+    """A zone that is asked for by name and cannot be read is refused, and no other pool is guessed."""
+    asking = replace(ceph.admin, pool="", namespace="", log_pool="", topics_pool="", zone="atlantis")
+
+    assert "atlantis" in await refused(asking)
+
+
+async def test_description_before_and_after(settings: RadosSettings) -> None:
+    """The state is told when it changes: once connected, with pool, user and where the pool's name is from."""
+    told: list[tuple[bool, str]] = []
+    async with RadosStore(settings, lambda connected, text: told.append((connected, text))) as store:
+        assert [connected for connected, _ in told] == [True]
+        assert told[0][1] == store.description
+        assert f"default.rgw.log:{settings.namespace}" in store.description
+        assert "the configuration" in store.description

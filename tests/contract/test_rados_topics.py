@@ -1,0 +1,202 @@
+"""Topics' metadata as radosgw keeps it, of both versions, read again cheaply and kept true."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import rados
+
+from remora.codec.ceph import Writer
+from remora.config import RadosSettings
+from remora.storage.rados import RadosStore
+from support.ceph import Ceph, Gateway
+
+pytestmark = pytest.mark.ceph
+
+CAPTURED = json.loads((Path(__file__).parents[1] / "data/radosgw-topics.json").read_text())
+META = "default.rgw.meta"
+
+
+@pytest.fixture
+def zone(settings: RadosSettings, namespace: str) -> RadosSettings:
+    """Settings whose topics lie in namespaces of this test alone."""
+    return replace(settings, log_pool=f"default.rgw.log:{namespace}", topics_pool=f"{META}:{namespace}")
+
+
+@pytest.fixture
+def topics(ceph: Ceph, namespace: str) -> Iterator[rados.Ioctx]:
+    """Where the topics of version 2 lie."""
+    with ceph.client(META, namespace) as ioctx:
+        yield ioctx
+        Gateway(ioctx).empty()
+
+
+def topic_v2(name: str, queue: str, uri: str = "kafka://broker", tenant: str = "", shards: int | None = None) -> bytes:
+    """A topic object as Squid writes it, and with `shards` as main does."""
+
+    def dest(w: Writer) -> None:
+        w.text("").text("").text(uri).text("").text(name).u8(0).u8(1).u32(60).u32(3).u32(1).text(queue)
+        if shards is not None:
+            w.u32(shards)
+
+    def body(w: Writer) -> None:
+        w.struct(2, 1, lambda owner: owner.text(tenant).text("user").text("")).text(name)
+        w.struct(7 if shards is None else 8, 1, dest).text(f"arn:aws:sns:default:{tenant}:{name}").text("").text("")
+
+    return Writer().struct(4, 1, body).finish()
+
+
+def v1_map(*names: str) -> bytes:
+    """An object of version 1 with these persistent topics, as Reef writes it."""
+
+    def topic(name: str) -> bytes:
+        def body(w: Writer) -> None:
+            w.struct(2, 1, lambda owner: owner.text("").text("").text("")).text(name)
+            w.struct(5, 1, lambda d: d.text("").text("").text("kafka://v1").text("").text(name).u8(0).u8(1))
+            w.text(f"arn:aws:sns:default::{name}").text("")
+
+        return Writer().struct(3, 1, body).finish()
+
+    def topics(w: Writer) -> None:
+        w.u32(len(names))
+        for name in names:
+            w.text(name).raw(topic(name))
+
+    return Writer().struct(2, 2, topics).finish()
+
+
+@pytest.mark.parametrize("release", sorted(CAPTURED.keys() - {"source"}))
+async def test_captured_metadata(release: str, zone: RadosSettings, gateway: Gateway, topics: rados.Ioctx) -> None:
+    """The metadata that real gateways of every release wrote gives their topics by queue."""
+    oid, raw = CAPTURED[release]["object"].split()[0], bytes.fromhex(CAPTURED[release]["hex"])
+    (topics if oid.startswith("topic.") else gateway.ioctx).write_full(oid, raw)
+
+    async with RadosStore(zone) as store:
+        found = await store.topics()
+
+    assert found
+    for queue, topic in found.items():
+        assert (topic.queue, topic.persistent) == (queue, True)
+        assert topic.target.uri.startswith(("http://", "kafka://"))
+
+
+async def test_changes_are_seen_at_once(zone: RadosSettings, gateway: Gateway, topics: rados.Ioctx) -> None:
+    """A changed, a new and a deleted topic are right in the very next reading, for queue names of all forms."""
+    for queue, oid in ((":a", "topic.:a"), ("b", "topic.:b"), ("ten:c", "topic.ten:c"), ("d", "topic.d")):
+        gateway.register(queue)
+        topics.write_full(oid, topic_v2(queue.rpartition(":")[2], queue))
+    async with RadosStore(zone) as store:
+        await store.shards()
+        assert sorted(await store.topics()) == [":a", "b", "d", "ten:c"]
+
+        topics.write_full("topic.:a", topic_v2("a", ":a", uri="kafka://elsewhere"))
+        gateway.register(":e")
+        topics.write_full("topic.:e", topic_v2("e", ":e"))
+        topics.remove_object("topic.:b")
+        await store.shards()
+        found = await store.topics()
+
+    assert sorted(found) == [":a", ":e", "d", "ten:c"]
+    assert found[":a"].target.uri == "kafka://elsewhere"
+    assert (found[":e"].time_to_live_s, found[":e"].max_retries) == (60, 3)
+
+
+async def test_version_1_object(zone: RadosSettings, gateway: Gateway) -> None:
+    """The object of the empty tenant is followed from its creation to its deletion; other tenants' are found."""
+    async with RadosStore(zone) as store:
+        assert await store.topics() == {}
+        gateway.register("a", "b", "c")
+        gateway.ioctx.write_full("pubsub.ten", v1_map("c"))
+        gateway.ioctx.write_full("pubsub.ten.bucket.bkt/marker", b"not a topic object")
+        gateway.ioctx.write_full("pubsub.", v1_map("a", "b"))
+        await store.shards()
+        assert sorted(await store.topics()) == ["a", "b", "c"]
+
+        gateway.ioctx.write_full("pubsub.", v1_map("b"))
+        assert sorted(await store.topics()) == ["b", "c"]
+
+        gateway.ioctx.remove_object("pubsub.")
+        assert sorted(await store.topics()) == ["c"]
+
+
+async def test_topic_that_its_queue_does_not_name(zone: RadosSettings, gateway: Gateway, topics: rados.Ioctx) -> None:
+    """An old queue without its tenant in the name is found by listing, when it appears."""
+    async with RadosStore(zone) as store:
+        await store.topics()
+        topics.write_full("topic.ten:old", topic_v2("old", "old", tenant="ten"))
+        gateway.register("old")
+        await store.shards()
+
+        found = await store.topics()
+
+    assert found["old"].tenant == "ten"
+
+
+async def test_sharded_topic(zone: RadosSettings, gateway: Gateway, topics: rados.Ioctx) -> None:
+    """A topic with several queues appears once, by the first one's name."""
+    gateway.register(":s", ":s.1", ":s.2")
+    topics.write_full("topic.:s", topic_v2("s", ":s", shards=3))
+    async with RadosStore(zone) as store:
+        await store.shards()
+        found = await store.topics()
+
+    assert list(found) == [":s"]
+    assert found[":s"].shards == 3
+
+
+async def test_broken_metadata_costs_one_topic(
+    zone: RadosSettings, gateway: Gateway, topics: rados.Ioctx, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Metadata that cannot be decoded is named once in the log, and the other topics are there."""
+    gateway.register(":good", ":bad")
+    topics.write_full("topic.:good", topic_v2("good", ":good"))
+    topics.write_full("topic.:bad", b"\x04\x01\xff\xff\x00\x00")
+    async with RadosStore(zone) as store:
+        await store.shards()
+        for _ in range(3):
+            assert list(await store.topics()) == [":good"]
+
+    assert [record.getMessage().count("topic.:bad") for record in caplog.records if record.levelname == "WARNING"] == [
+        1
+    ]
+
+
+async def test_metadata_that_may_not_be_read(
+    ceph: Ceph, zone: RadosSettings, topics: rados.Ioctx, gateway: Gateway
+) -> None:
+    """Without permission for the metadata, or without its pool, topics are unknown and nothing fails."""
+    topics.write_full("topic.:a", topic_v2("a", ":a"))
+    hidden = replace(zone, name=ceph.env["client"], keyring=ceph.env["keyring"], namespace="notif")
+    missing = replace(zone, topics_pool="no.such.pool:topics")
+    for settings in (hidden, missing):
+        async with RadosStore(settings) as store:
+            assert await store.topics() == {}
+
+
+async def test_large_object(zone: RadosSettings, gateway: Gateway) -> None:
+    """An object of version 1 is read whole, however large it is."""
+    names = [f"topic-{i:05}" for i in range(3000)]
+    gateway.ioctx.write_full("pubsub.", v1_map(*names))
+    async with RadosStore(zone) as store:
+        found = await store.topics()
+
+    assert sorted(found) == names
+
+
+async def test_thousand_topics_cost_little(zone: RadosSettings, gateway: Gateway, topics: rados.Ioctx) -> None:
+    """Reading a thousand unchanged topics again asks for their versions only, and gives the very same values."""
+    names = [f":t{i:04}" for i in range(1000)]
+    gateway.register(*names)
+    for name in names:
+        topics.write_full(f"topic.{name}", topic_v2(name[1:], name))
+    async with RadosStore(zone) as store:
+        await store.shards()
+        first = await store.topics()
+        second = await store.topics()
+
+    assert sorted(first) == names
+    assert all(first[name] is second[name] for name in names)

@@ -1,0 +1,180 @@
+"""The store contract: at most one worker holds a queue, for at most one lease unless it renews."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from remora.model.errors import OwnershipLost
+from remora.model.shard import Hold, LockHolder, Shard
+from remora.ports import ShardStore
+from support.stores import QUIET_S, Bench, until
+
+SHORT_S = 0.6
+
+
+def taking(store: ShardStore, shard: Shard) -> Callable[[], Awaitable[Hold | None]]:
+    """A condition for `until`: the lock, once it is to be had."""
+
+    async def take() -> Hold | None:
+        answer = await store.acquire(shard, "w2", QUIET_S)
+        return answer if isinstance(answer, Hold) else None
+
+    return take
+
+
+async def test_only_one_holds(bench: Bench) -> None:
+    """A held lock is refused to everybody else, and the refusal names the holder and what is left of its lease."""
+    shard, other = await bench.queue(), await bench.another()
+    hold = await bench.held(shard, "w1", 60)
+
+    answers = [
+        await other.acquire(shard, "w2", QUIET_S),
+        await other.acquire(shard, hold.cookie, QUIET_S),  # the cookie alone is no proof
+        await bench.store.acquire(shard, "w3", QUIET_S),
+    ]
+
+    for answer in answers:
+        assert isinstance(answer, LockHolder)
+        assert answer.cookie == "w1"
+        assert 50 < answer.lease_left_s <= 61
+
+
+async def test_one_of_many_wins(bench: Bench) -> None:
+    """Of many that ask at once exactly one gets the lock."""
+    shard, other = await bench.queue(), await bench.another()
+
+    answers = await asyncio.gather(
+        *(store.acquire(shard, f"w{i}", QUIET_S) for i in range(10) for store in (bench.store, other))
+    )
+
+    assert sum(isinstance(answer, Hold) for answer in answers) == 1
+
+
+async def test_acquire_extends_ones_own(bench: Bench) -> None:
+    """The holder that asks again gets the same hold with a new lease."""
+    shard, other = await bench.queue(), await bench.another()
+    hold = await bench.held(shard, "w1", 5)
+
+    assert await bench.held(shard, "w1", 60) == hold
+
+    holder = await other.acquire(shard, "w2", 1)
+    assert isinstance(holder, LockHolder)
+    assert holder.lease_left_s > 50
+
+
+async def test_renewal_extends(bench: Bench) -> None:
+    """A renewed lock outlives its first lease."""
+    shard, other = await bench.queue(), await bench.another()
+    hold = await bench.held(shard, "w1", 5)
+
+    await bench.store.renew(hold, 60)
+
+    holder = await other.acquire(shard, "w2", 1)
+    assert isinstance(holder, LockHolder)
+    assert holder.lease_left_s > 50
+
+
+async def test_take_over_after_expiry(bench: Bench) -> None:
+    """A lease that ran out is taken over by the next who asks, and not before it ran out."""
+    shard, other = await bench.queue(), await bench.another()
+    loop = asyncio.get_running_loop()
+    begin = loop.time()
+    await bench.held(shard, "w1", SHORT_S)
+
+    await until(taking(other, shard))
+
+    assert loop.time() - begin >= SHORT_S * 0.9
+
+
+async def test_late_renewal_is_refused(bench: Bench) -> None:
+    """A lease that ran out is not renewed, though nobody took it, and the refused renewal leaves no lock behind."""
+    shard, other = await bench.queue(), await bench.another()
+    hold = await bench.held(shard, "w1", SHORT_S)
+
+    async def refused() -> bool:
+        try:
+            await bench.store.read(hold, b"", 1)
+        except OwnershipLost:
+            return True
+        return False
+
+    await until(refused)
+    with pytest.raises(OwnershipLost):
+        await bench.store.renew(hold, QUIET_S)
+
+    assert isinstance(await other.acquire(shard, "w2", 1), Hold)
+
+
+async def test_loser_can_do_nothing(bench: Bench) -> None:
+    """Whoever lost the lock can neither list nor remove nor expire nor renew, and nothing changes by trying."""
+    shard, other = await bench.queue(), await bench.another()
+    await bench.commit(shard, b"a", b"b")
+    reservation = await bench.store.reserve(shard, 1, 10)
+    hold = await bench.held(shard)
+    listing = await bench.store.read(hold, b"", 2)
+    holder = await other.acquire(shard, "w2", QUIET_S)
+    assert isinstance(holder, LockHolder)
+    await other.evict(shard, holder)
+    winner = await other.acquire(shard, "w2", QUIET_S)
+    assert isinstance(winner, Hold)
+
+    for attempt in (
+        lambda: bench.store.remove(hold, listing.positions[-1], 2),
+        lambda: bench.store.read(hold, b"", 1),
+        lambda: bench.store.expire_reservations(hold, -60),
+        lambda: bench.store.renew(hold, QUIET_S),
+    ):
+        with pytest.raises(OwnershipLost):
+            await attempt()
+
+    assert (await other.read(winner, b"", 9)).entries == [b"a", b"b"]
+    await other.commit(shard, reservation, [b"c"])
+    assert (await other.read(winner, b"", 9)).entries == [b"a", b"b", b"c"]
+    assert winner.incarnation == hold.incarnation
+
+
+async def test_release_lets_the_next_in(bench: Bench) -> None:
+    """After a release the lock is free at once; releasing again, or without holding, changes nothing."""
+    shard, other = await bench.queue(), await bench.another()
+    hold = await bench.held(shard)
+
+    await bench.store.release(hold)
+    winner = await other.acquire(shard, "w2", QUIET_S)
+    assert isinstance(winner, Hold)
+    await bench.store.release(hold)
+
+    await other.read(winner, b"", 1)
+    with pytest.raises(OwnershipLost):
+        await bench.store.read(hold, b"", 1)
+
+
+async def test_evict_hits_one_holder(bench: Bench) -> None:
+    """Evicting breaks exactly the named holder's lock: one that came later keeps it."""
+    shard, other = await bench.queue(), await bench.another()
+    await bench.held(shard, "w1")
+    named = await other.acquire(shard, "w2", QUIET_S)
+    assert isinstance(named, LockHolder)
+
+    await other.evict(shard, named)
+    winner = await other.acquire(shard, "w2", QUIET_S)
+    assert isinstance(winner, Hold)
+    await bench.store.evict(shard, named)
+
+    await other.read(winner, b"", 1)
+
+
+async def test_holder_is_shown(bench: Bench) -> None:
+    """A look from outside tells who holds a queue, and that nobody does."""
+    shard = await bench.queue()
+    assert (await bench.store.stats(shard)).holder is None
+
+    hold = await bench.held(shard, "w1", 60)
+    holder = (await bench.store.stats(shard)).holder
+    assert holder is not None
+    assert (holder.cookie, holder.lease_left_s > 50) == ("w1", True)
+
+    await bench.store.release(hold)
+    assert (await bench.store.stats(shard)).holder is None

@@ -1,0 +1,220 @@
+"""The store contract: what is committed is listed in order, once, until its holder removes it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from remora.model.errors import QueueFull, StoreError
+from remora.model.position import Position
+from remora.model.shard import Hold
+from support.stores import Bench
+
+
+def payloads(count: int, size: int = 40) -> list[bytes]:
+    return [b"%06d" % i + b"." * (size - 6) for i in range(count)]
+
+
+async def test_commit_order_is_list_order(bench: Bench) -> None:
+    """Entries come back in the order of their commits, not of their reservations, and byte for byte."""
+    shard = await bench.queue()
+    early = await bench.store.reserve(shard, 2, 100)
+    late = await bench.store.reserve(shard, 2, 100)
+    await bench.store.commit(shard, late, [b"\x00first", b"second\xff"])
+    await bench.store.commit(shard, early, [b"third", b""])
+
+    listing = await bench.store.read(await bench.held(shard), b"", 10)
+
+    assert listing.entries == [b"\x00first", b"second\xff", b"third", b""]
+    assert not listing.truncated
+
+
+async def test_reservation_is_invisible(bench: Bench) -> None:
+    """What is only reserved is neither listed nor counted as an entry, and what is aborted never was."""
+    shard = await bench.queue()
+    reservation = await bench.store.reserve(shard, 3, 300)
+
+    listing = await bench.store.read(await bench.held(shard), b"", 10)
+    stats = await bench.store.stats(shard)
+    assert listing.entries == []
+    assert (stats.entries, stats.reservations, stats.reserved_bytes) == (0, 1, 300)
+
+    await bench.store.abort(shard, reservation)
+    await bench.store.abort(shard, reservation)
+    assert (await bench.store.stats(shard)).reservations == 0
+
+
+async def test_pages_chain(bench: Bench) -> None:
+    """Listing page by page from each page's last position gives every entry once, and positions only grow."""
+    shard, expected = await bench.queue(), payloads(100)
+    await bench.commit(shard, *expected)
+    hold = await bench.held(shard)
+
+    start, seen, positions = b"", [], []
+    for page in range(15):
+        listing = await bench.store.read(hold, start, 7)
+        assert len(listing.positions) == len(listing.entries) + 1
+        assert listing.truncated == (page < 14)
+        if start:
+            assert listing.positions[0] == start
+        seen += listing.entries
+        positions += [Position.parse(each.decode()) for each in listing.positions[:-1]]
+        start = listing.positions[-1]
+
+    assert seen == expected
+    assert positions == sorted(set(positions))
+    assert (await bench.store.read(hold, start, 7)).entries == []
+
+
+async def test_removal_is_exact(bench: Bench) -> None:
+    """Removing up to a position removes what lies before it and nothing else; doing it again changes nothing."""
+    shard, expected = await bench.queue(), payloads(10)
+    await bench.commit(shard, *expected)
+    hold = await bench.held(shard)
+    listing = await bench.store.read(hold, b"", 10)
+
+    await bench.store.remove(hold, listing.positions[4], 4)
+    assert (await bench.store.read(hold, b"", 10)).entries == expected[4:]
+
+    await bench.store.remove(hold, listing.positions[4], 4)
+    assert (await bench.store.read(hold, b"", 10)).entries == expected[4:]
+    stats = await bench.store.stats(shard)
+    assert (stats.entries, stats.entries_exact) == (6, True)
+
+    await bench.store.remove(hold, listing.positions[-1], 6)
+    assert (await bench.store.read(hold, b"", 10)).entries == []
+    assert (await bench.store.stats(shard)).used_bytes == 0
+
+
+async def test_nothing_to_trim(bench: Bench) -> None:
+    """Trimming an empty queue up to its front succeeds: the check of the lock is what it is done for."""
+    shard = await bench.queue()
+    hold = await bench.held(shard)
+    listing = await bench.store.read(hold, b"", 1)
+
+    await bench.store.remove(hold, listing.positions[-1], 0)
+
+    await bench.commit(shard, b"still works")
+    assert (await bench.store.read(hold, b"", 1)).entries == [b"still works"]
+
+
+async def test_unlisted_position_is_refused(bench: Bench) -> None:
+    """A position that this hold never listed up to is refused before it can damage the queue."""
+    shard = await bench.queue()
+    await bench.commit(shard, *payloads(3))
+    hold = await bench.held(shard)
+    listing = await bench.store.read(hold, b"", 2)
+    beyond = Position.parse(listing.positions[-1].decode())._replace(gen=9)
+
+    with pytest.raises(ValueError, match="listed"):
+        await bench.store.remove(hold, str(beyond).encode(), 3)
+
+    assert await bench.contents(shard) == payloads(3)
+
+
+async def test_room_is_bounded_and_comes_back(bench: Bench) -> None:
+    """A reservation beyond the room is refused with nothing changed; abort, commit and removal give room back."""
+    shard = await bench.queue(ring_bytes=10_000)
+    first = await bench.store.reserve(shard, 1, 6_000)
+    with pytest.raises(QueueFull):
+        await bench.store.reserve(shard, 1, 6_000)
+
+    await bench.store.abort(shard, first)
+    second = await bench.store.reserve(shard, 1, 6_000)
+    await bench.store.commit(shard, second, [b"x" * 1_000])
+    third = await bench.store.reserve(shard, 1, 6_000)
+    await bench.store.commit(shard, third, [b"y" * 6_000])
+    with pytest.raises(QueueFull):
+        await bench.store.reserve(shard, 1, 6_000)
+
+    hold = await bench.held(shard)
+    listing = await bench.store.read(hold, b"", 10)
+    await bench.store.remove(hold, listing.positions[-1], 2)
+    await bench.store.reserve(shard, 1, 6_000)
+
+
+async def test_commit_is_all_or_nothing(bench: Bench) -> None:
+    """A commit larger than its reservation is refused as a whole, and the reservation stays open."""
+    shard = await bench.queue()
+    reservation = await bench.store.reserve(shard, 2, 10)
+
+    with pytest.raises(StoreError):
+        await bench.store.commit(shard, reservation, [b"fits", b"does not fit any more"])
+
+    assert await bench.contents(shard) == []
+    await bench.store.commit(shard, reservation, [b"fits"])
+    assert await bench.contents(shard) == [b"fits"]
+
+
+async def test_committing_twice_is_refused(bench: Bench) -> None:
+    """A reservation ends with its commit: a second commit of it adds nothing."""
+    shard = await bench.queue()
+    reservation = await bench.store.reserve(shard, 1, 10)
+    await bench.store.commit(shard, reservation, [b"once"])
+
+    with pytest.raises(StoreError, match="no reservation"):
+        await bench.store.commit(shard, reservation, [b"once"])
+
+    assert await bench.contents(shard) == [b"once"]
+
+
+async def test_stale_reservations_end(bench: Bench) -> None:
+    """Expiry frees old reservations, whose commits are then refused, and leaves young ones and entries alone."""
+    shard = await bench.queue()
+    await bench.commit(shard, b"kept")
+    stale = await bench.store.reserve(shard, 1, 100)
+    hold = await bench.held(shard)
+
+    await bench.store.expire_reservations(hold, 3600)
+    assert (await bench.store.stats(shard)).reservations == 1
+    await bench.store.expire_reservations(hold, -60)
+
+    assert (await bench.store.stats(shard)).reservations == 0
+    with pytest.raises(StoreError, match="no reservation"):
+        await bench.store.commit(shard, stale, [b"too late"])
+    assert await bench.contents(shard) == [b"kept"]
+
+
+async def test_many_committers_get_reservations_of_their_own(bench: Bench) -> None:
+    """Reservations made side by side by two workers never share an id."""
+    shard, other = await bench.queue(), await bench.another()
+
+    ids = await asyncio.gather(*(store.reserve(shard, 1, 10) for store in (bench.store, other) for _ in range(10)))
+
+    assert len(set(ids)) == 20
+    assert (await bench.store.stats(shard)).reservations == 20
+
+
+@pytest.mark.parametrize("size", [37, 100, 1_000, 4_000])
+async def test_ring_wraps(bench: Bench, size: int) -> None:
+    """Over a small ring's end every entry comes out once, whole and in order, at growing positions.
+
+    Two turns only: up to Reef, each entry ever reserved costs ten bytes of a ring for good.
+    """
+    shard = await bench.queue(ring_bytes=16 * 1024)
+    hold = await bench.held(shard)
+    batch = max(1, 5_000 // (size + 10))
+
+    seen: list[bytes] = []
+    positions: list[Position] = []
+    made = turns = 0
+    while turns < 2:
+        entries = [(b"%d " % (made + i)).ljust(size, b"#") for i in range(batch)]
+        await bench.commit(shard, *entries)
+        made += batch
+        turns = await _drain(bench, hold, seen, positions)
+
+    assert seen == [(b"%d " % i).ljust(size, b"#") for i in range(made)]
+    assert positions == sorted(set(positions))
+
+
+async def _drain(bench: Bench, hold: Hold, seen: list[bytes], positions: list[Position]) -> int:
+    """List and remove in small steps until the queue is empty; the ring's turns so far."""
+    while True:
+        listing = await bench.store.read(hold, b"", 7)
+        if not listing.entries:
+            return Position.parse(listing.positions[-1].decode()).gen
+        seen += listing.entries
+        positions += [Position.parse(each.decode()) for each in listing.positions[:-1]]
+        await bench.store.remove(hold, listing.positions[-1], len(listing.entries))

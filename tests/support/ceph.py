@@ -1,0 +1,190 @@
+"""A real Ceph cluster for tests, and what a radosgw does to it, through Debian's own binding.
+
+The cluster is called `store`; one that runs already is used as it is
+and left running. REMORA_TEST_CEPH=20 tests against that release.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import subprocess
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rados
+
+from remora.codec.lock_ops import Locker, decode_lock_info
+from remora.config import RadosSettings
+
+_DEV_CEPH = Path(__file__).parents[2] / "scripts/dev-ceph"
+_POOL = "default.rgw.log"
+_REGISTRY = "queues_list_object"
+
+
+@dataclass(frozen=True)
+class Ceph:
+    """A running cluster, as `scripts/dev-ceph` made it."""
+
+    name: str
+    env: dict[str, Any]
+
+    @property
+    def admin(self) -> RadosSettings:
+        """Settings that may do everything, and that ask nobody where the queues are."""
+        return RadosSettings(
+            conf=self.env["conf"],
+            name=self.env["admin_client"],
+            keyring=self.env["admin_keyring"],
+            pool=_POOL,
+            namespace="notif",
+            log_pool=_POOL,
+            topics_pool="default.rgw.meta:topics",
+        )
+
+    @property
+    def least(self) -> RadosSettings:
+        """Settings with the permissions that an operator is told to give, and nothing else."""
+        return replace(self.admin, name=self.env["client"], keyring=self.env["keyring"])
+
+    @contextmanager
+    def client(self, pool: str = _POOL, namespace: str = "") -> Iterator[rados.Ioctx]:
+        """A second client, independent of the code under test."""
+        with (
+            rados.Rados(conffile=self.env["conf"], conf={"keyring": self.env["admin_keyring"]}) as cluster,
+            cluster.open_ioctx(pool) as ioctx,
+        ):
+            ioctx.set_namespace(namespace)
+            yield ioctx
+
+    def command(self, **command: object) -> Any:
+        """What the monitors answer to a command."""
+        with rados.Rados(conffile=self.env["conf"], conf={"keyring": self.env["admin_keyring"]}) as cluster:
+            code, out, remark = cluster.mon_command(json.dumps(command | {"format": "json"}), b"")
+        assert code == 0, remark
+        return json.loads(out or "null")
+
+    def send(self, daemon: str, signal: str) -> None:
+        """Send a signal to a daemon; TERM and KILL return when it has ended."""
+        _dev_ceph("stop", daemon, "--signal", signal, "--name", self.name)
+
+    def start(self, daemon: str) -> None:
+        """Start a daemon again; returns when it serves."""
+        _dev_ceph("start", daemon, "--name", self.name)
+
+    @contextmanager
+    def frozen(self, *daemons: str) -> Iterator[None]:
+        """Daemons that hold their connections and answer nothing."""
+        for daemon in daemons:
+            self.send(daemon, "STOP")
+        try:
+            yield
+        finally:
+            for daemon in daemons:
+                self.send(daemon, "CONT")
+
+
+class Gateway:
+    """What a radosgw does to queues: makes and deletes them, registers them, and takes their lock."""
+
+    def __init__(self, ioctx: rados.Ioctx) -> None:
+        self.ioctx = ioctx
+
+    def make_queue(self, queue: str, ring_bytes: int = 1 << 20) -> None:
+        """An object that is created, made a queue, and registered, in radosgw's order."""
+        with rados.WriteOpCtx() as op:
+            op.new(rados.LIBRADOS_CREATE_EXCLUSIVE)
+            self.ioctx.operate_write_op(op, queue)
+        request = struct.pack("<BBIQQI", 1, 1, 20, ring_bytes, 0, 0)
+        self.ioctx.execute(queue, "2pc_queue", "2pc_queue_init", request)
+        self.register(queue)
+
+    def register(self, *queues: str) -> None:
+        with rados.WriteOpCtx() as op:
+            self.ioctx.set_omap(op, queues, (b"",) * len(queues))
+            self.ioctx.operate_write_op(op, _REGISTRY)
+
+    def delete_queue(self, queue: str) -> None:
+        """The object first, then its registry key."""
+        self.ioctx.remove_object(queue)
+        with rados.WriteOpCtx() as op:
+            self.ioctx.remove_omap_keys(op, (queue,))
+            self.ioctx.operate_write_op(op, _REGISTRY)
+
+    def exists(self, oid: str) -> bool:
+        try:
+            self.ioctx.stat(oid)
+        except rados.ObjectNotFound:
+            return False
+        return True
+
+    def lock(self, queue: str, cookie: str = "gatewaycookie016", seconds: int = 90) -> bool:
+        """Take or renew the queue's lock as a gateway with this cookie; False when somebody else has it."""
+        try:
+            self.ioctx.lock_exclusive(queue, f"{queue}_lock", cookie, duration=seconds, flags=1)
+        except rados.ObjectBusy:
+            return False
+        return True
+
+    def lockers(self, queue: str) -> tuple[Locker, ...]:
+        """The state of the lock, as the OSD keeps it in the object."""
+        return decode_lock_info(self.ioctx.get_xattr(queue, f"lock.{queue}_lock")).lockers
+
+    def empty(self) -> None:
+        """Delete every object of the namespace."""
+        for each in list(self.ioctx.list_objects()):
+            with suppress(rados.ObjectNotFound):
+                self.ioctx.remove_object(each.key)
+
+
+@pytest.fixture(scope="session")
+def ceph() -> Iterator[Ceph]:
+    """A running cluster; skips where Ceph is not installed, except in CI."""
+    if shutil.which("ceph-osd") is None and not os.environ.get("CI"):
+        pytest.skip("Ceph is not installed; see scripts/setup")
+    release = os.environ.get("REMORA_TEST_CEPH", "16")
+    name = "store" if release == "16" else f"store{release}"
+    ran = subprocess.run([_DEV_CEPH, "status", "--name", name], capture_output=True, check=False).returncode == 0
+    _dev_ceph("up", "--name", name, "--release", release, "--no-rgw")
+    try:
+        yield Ceph(name, json.loads(_dev_ceph("env", "--json", "--name", name)))
+    finally:
+        if not ran:
+            _dev_ceph("down", "--name", name)
+
+
+@pytest.fixture
+def namespace(ceph: Ceph) -> Iterator[str]:
+    """A namespace of the queues' pool for one test alone."""
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    yield name
+    for each in (name, "remora"):
+        with ceph.client(namespace=each) as ioctx:
+            Gateway(ioctx).empty()
+
+
+@pytest.fixture
+def gateway(ceph: Ceph, namespace: str) -> Iterator[Gateway]:
+    """A second client in the test's namespace."""
+    with ceph.client(namespace=namespace) as ioctx:
+        yield Gateway(ioctx)
+
+
+@pytest.fixture
+def settings(ceph: Ceph, namespace: str) -> RadosSettings:
+    """Settings of a store that keeps its queues in the test's namespace and is quick to give up."""
+    return replace(ceph.admin, namespace=namespace, op_timeout_s=5.0, mount_timeout_s=5.0)
+
+
+def _dev_ceph(*arguments: str) -> str:
+    done = subprocess.run([_DEV_CEPH, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.fail(f"dev-ceph {' '.join(arguments)} failed: {done.stderr}")
+    return done.stdout
