@@ -5,7 +5,6 @@ a mount namespace in which /usr is forky's and everything else is the host's. So
 and outside, and the mounts end with the process.
 """
 
-import base64
 import json
 import os
 import secrets

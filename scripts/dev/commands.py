@@ -24,9 +24,7 @@ class Parser:
     """An argument parser whose every command knows its function and takes --name."""
 
     def __init__(self, manual: str, name_help: str) -> None:
-        self._parser = argparse.ArgumentParser(
-            description=manual, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
+        self._parser = argparse.ArgumentParser(description=manual, formatter_class=argparse.RawDescriptionHelpFormatter)
         self._shared = argparse.ArgumentParser(add_help=False)
         self._shared.add_argument("--name", help=name_help)
         self._commands = self._parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -163,9 +163,10 @@ class Cluster:
         if "ssl" in kinds:
             text += SECURITY.format(tls=self.state / "tls", mechanisms=",".join(MECHANISMS))
             for listener in ("sasl_plaintext", "sasl_ssl"):
-                text += f'listener.name.{listener}.plain.sasl.jaas.config={JAAS}.plain.PlainLoginModule required user_dev="{password}";\n'
-                for mechanism in ("scram-sha-256", "scram-sha-512"):
-                    text += f"listener.name.{listener}.{mechanism}.sasl.jaas.config={JAAS}.scram.ScramLoginModule required;\n"
+                jaas = f"listener.name.{listener}.{{}}.sasl.jaas.config={JAAS}.{{}} required{{}};\n".format
+                text += jaas("plain", "plain.PlainLoginModule", f' user_dev="{password}"')
+                text += jaas("scram-sha-256", "scram.ScramLoginModule", "")
+                text += jaas("scram-sha-512", "scram.ScramLoginModule", "")
         text += "".join(f"{key}={value}\n" for key, value in extra.items())
         self._settings(name).write_text(text)
 
@@ -193,12 +194,14 @@ class Cluster:
         """A CA, the brokers' certificate signed by it, and a CA that has signed nothing here."""
         script = """
             mkdir -p "$1"; cd "$1"; umask 077
+            new_key="openssl req -newkey rsa:2048 -nodes"
             for ca in ca other-ca; do
-                openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj "/CN=remora dev $ca" -keyout $ca.key -out $ca.pem
+                $new_key -x509 -days 30 -subj "/CN=remora dev $ca" -keyout $ca.key -out $ca.pem
             done
-            openssl req -newkey rsa:2048 -nodes -subj /CN=127.0.0.1 -keyout broker.key -out broker.csr
+            $new_key -subj /CN=127.0.0.1 -keyout broker.key -out broker.csr
             printf 'subjectAltName=IP:127.0.0.1,DNS:localhost\n' >broker.ext
-            openssl x509 -req -in broker.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 30 -extfile broker.ext -out broker.crt
+            openssl x509 -req -in broker.csr -CA ca.pem -CAkey ca.key -CAcreateserial \
+                -days 30 -extfile broker.ext -out broker.crt
             cat broker.key broker.crt >broker.pem
         """
         tls = str(self.state / "tls")
@@ -231,7 +234,7 @@ class Cluster:
 
     def _is_ready(self, name: str) -> bool:
         """A broker opens its port once the controllers know it and let it in."""
-        with suppress(OSError):
-            with socket.create_connection(("127.0.0.1", self.state.ports()[f"{name}/plaintext"]), timeout=1):
-                return True
+        address = ("127.0.0.1", self.state.ports()[f"{name}/plaintext"])
+        with suppress(OSError), socket.create_connection(address, timeout=1):
+            return True
         return False

@@ -100,10 +100,9 @@ def shell_variables(kind: str, values: dict[str, Any]) -> Iterator[tuple[str, st
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        with contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return True
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        probe.bind(("127.0.0.1", port))
+        return True
     return False
 
 
