@@ -26,6 +26,7 @@ class Catalogue:
         self._changed = asyncio.Condition()
         self.shards: tuple[Shard, ...] = ()
         self.readings = 0
+        self.beat_at = asyncio.get_running_loop().time()
 
     def topic(self, shard: Shard) -> Topic | None:
         """The current attributes of a shard's topic, from its metadata; None when that is not readable."""
@@ -56,6 +57,8 @@ class Catalogue:
         except (StoreError, CodecError) as exc:
             self._telemetry.catalogue_failed(str(exc))
             return
+        finally:
+            self.beat_at = asyncio.get_running_loop().time()
         self.readings += 1
         if shards != self.shards or topics != self._topics:
             self.shards, self._topics = shards, topics

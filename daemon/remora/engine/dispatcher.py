@@ -136,6 +136,8 @@ class Dispatcher:
             raise NotOurs(f"{self._tenure.shard} is let go: {why}")
         endpoint = self._endpoints[topic.target.scheme]
         self._topic, self._remarks = topic, tuple(endpoint.check(topic.target))
+        for remark in self._remarks:
+            self._tools.telemetry.remark(topic.label, remark)
         settings = self._tools.settings
         limits = Limits(topic.time_to_live_s or 0, topic.max_retries or 0, topic.retry_sleep_s or 0)
         held = Allowance(settings.shard_bytes, within=self._within[topic.target.scheme])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from remora.codec.event_entry import attributes
@@ -29,10 +29,15 @@ from remora.ports import ShardStore
 AT_ONCE = 32
 """Store operations that ownership has under way at once; thousands of shards must not flood an OSD."""
 
+WORKER_COOKIE = "remora/"
+"""Begins every cookie of remora: `remora/<host id>/<boot id>/<worker uuid>`."""
+
 CLAIM_COOKIE = "remora/claim/"
 """Begins the cookie of a lock that was taken for whichever worker comes first; see `claim`."""
 
 CRASH_PAUSE_S = 30.0
+
+EVICTED_PAUSE_S = 45.0
 
 
 class Service(Protocol):
@@ -46,21 +51,22 @@ class Service(Protocol):
 
 
 @dataclass(slots=True)
-class _Held:
-    tenure: Tenure
-    service: Service
-    task: asyncio.Task[None]
-    expire_at: float
-    why_ended: str = ""
-
-
-@dataclass(slots=True)
 class Left:
     """Why a shard is not held by this worker, for status."""
 
     reason: str
     holder: LockHolder | None = None
-    not_before: float = field(default=0.0)
+    not_before: float = 0.0
+    evicted: bool = False
+
+
+@dataclass(slots=True)
+class _Held:
+    tenure: Tenure
+    service: Service
+    task: asyncio.Task[None]
+    expire_at: float
+    ended: Left | None = None
 
 
 class Ownership:
@@ -88,6 +94,7 @@ class Ownership:
         self._gate = asyncio.Semaphore(AT_ONCE)
         self._finishing = asyncio.Event()
         self._tasks = asyncio.TaskGroup()
+        self.beat_at = asyncio.get_running_loop().time()
 
     # -------------------------------------------------------------------------------------- looks
 
@@ -134,6 +141,8 @@ class Ownership:
             for shard in [s for s in self._left if s not in present]:
                 del self._left[shard]
             self._telemetry.owned(len(self._held))
+            elsewhere = sum(left.holder is not None for left in self._left.values())
+            self._telemetry.eligible(len(self._held) + elsewhere)
             await self._catalogue.next_reading()
 
     async def _keep_on(self) -> None:
@@ -144,6 +153,7 @@ class Ownership:
             await self._each(self._renew(each) for each in due)
             stale = [each for each in self._held.values() if each.expire_at <= now()]
             await self._each(self._expire(each) for each in stale)
+            self.beat_at = now()
             await asyncio.sleep(min(1.0, self._settings.times.renew_s / 10))
 
     async def _each(self, jobs: Iterable[Coroutine[object, object, None]]) -> None:
@@ -152,6 +162,7 @@ class Ownership:
         async def gated(job: Coroutine[object, object, None]) -> None:
             async with self._gate:
                 await job
+            self.beat_at = asyncio.get_running_loop().time()
 
         async with asyncio.TaskGroup() as group:
             for job in jobs:
@@ -164,18 +175,23 @@ class Ownership:
         if shard in self._held or self._finishing.is_set():
             return
         left, now = self._left.get(shard), asyncio.get_running_loop().time()
-        if left is not None and left.not_before > now:
-            return
         try:
+            if left is not None and left.not_before > now and not (left.evicted and await self._is_claimed(shard)):
+                return
             why = reason_to_leave(await self._topic_of(shard), self._schemes)
             if why is not None:
                 self._left[shard] = Left(why)
+                self._telemetry.left_alone(shard.queue, why)
                 return
             await self._take(shard)
         except ShardGone:
             self._left[shard] = Left("registered, but there is no queue object of this name")
         except StoreError as exc:
             self._left[shard] = Left(str(exc))
+
+    async def _is_claimed(self, shard: Shard) -> bool:
+        holder = (await self._store.stats(shard)).holder
+        return holder is not None and holder.cookie.startswith(CLAIM_COOKIE)
 
     async def _topic_of(self, shard: Shard) -> Topic | None:
         known = self._catalogue.topic(shard)
@@ -198,7 +214,8 @@ class Ownership:
             asked_at = loop.time()
             answer = await self._store.acquire(shard, self._cookie, times.lease_s)
         if isinstance(answer, LockHolder):
-            self._left[shard] = Left("held by somebody else", answer)
+            self._left[shard] = Left("held by another owner", answer)
+            self._telemetry.handed_off(shard.queue, f"{answer.entity} {answer.cookie}")
             return
         left = self._left.pop(shard, None)
         self._begin(answer, Term.granted(times, asked_at), taken_over=left is not None and left.holder is not None)
@@ -221,8 +238,7 @@ class Ownership:
         try:
             await service.run()
         except (OwnershipLost, ShardGone) as exc:
-            self._telemetry.lost(queue, str(exc))
-            left = Left(str(exc))
+            left = self._lost(tenure, exc)
         except NotOurs as exc:
             left = Left(str(exc))
         except Exception:  # the one place where anything is caught: a defect costs its shard only
@@ -230,9 +246,11 @@ class Ownership:
             again_at = asyncio.get_running_loop().time() + CRASH_PAUSE_S
             left = Left("stopped by a defect, see the log", not_before=again_at)
         finally:
-            await self._let_go(tenure)
-            del self._held[shard]
-            self._left[shard] = Left(held.why_ended) if held.why_ended else left
+            try:
+                await self._let_go(tenure)
+            finally:
+                del self._held[shard]
+                self._left[shard] = held.ended or left
 
     async def _let_go(self, tenure: Tenure) -> None:
         """Release a lock, shielded and within a few seconds; if that fails the lease runs out by itself."""
@@ -259,7 +277,7 @@ class Ownership:
         try:
             await self._store.renew(held.tenure.hold, times.lease_s)
         except (OwnershipLost, ShardGone) as exc:
-            self._end(held, str(exc))
+            self._end(held, exc)
         except StoreError as exc:
             held.tenure.renewal_failed(times)
             self._telemetry.renewal_failed(held.tenure.shard.queue, str(exc))
@@ -272,12 +290,28 @@ class Ownership:
         try:
             await self._store.expire_reservations(held.tenure.hold, self._settings.reservation_age_s)
         except (OwnershipLost, ShardGone) as exc:
-            self._end(held, str(exc))
+            self._end(held, exc)
         except StoreError as exc:
             self._telemetry.renewal_failed(held.tenure.shard.queue, str(exc))
 
-    def _end(self, held: _Held, why: str) -> None:
-        """The hold is over: stop its service at once."""
-        self._telemetry.lost(held.tenure.shard.queue, why)
-        held.why_ended = why
+    def _end(self, held: _Held, exc: StoreError) -> None:
+        """The hold is over: stop its service at once, and once only, so that its lock is released in peace."""
+        if held.ended is not None:
+            return
+        held.ended = self._lost(held.tenure, exc)
         held.task.cancel()
+
+    def _lost(self, tenure: Tenure, exc: StoreError) -> Left:
+        """Why a shard is not held any more, and until when to stay away from it.
+
+        A lock that went while it was trusted was broken by somebody who wants the queue: a gateway looks for
+        free queues every 30 s, so longer than that is left to it. A lock that ran out is simply taken again.
+        """
+        if isinstance(exc, ShardGone):
+            self._telemetry.gone(tenure.shard.queue)
+            return Left(str(exc))
+        self._telemetry.lost(tenure.shard.queue, str(exc))
+        now = asyncio.get_running_loop().time()
+        if isinstance(exc, OwnershipLost) and tenure.term.is_trusted(now):
+            return Left(str(exc), not_before=now + EVICTED_PAUSE_S, evicted=True)
+        return Left(str(exc))

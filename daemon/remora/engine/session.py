@@ -177,7 +177,7 @@ class Session:
                 await asyncio.sleep(
                     idle_delay(now() - busy_at, self._tenure.owned(), settings.idle_min_s, settings.idle_max_s)
                 )
-        self.end()
+        self._turn_back()
 
     async def _take_room(self) -> int:
         """Wait until another listing may be held; returns the bytes that are held for it."""
@@ -217,7 +217,7 @@ class Session:
         """End the session when its topic's attributes have changed."""
         seen = None if self._topic.source is Source.ENTRY else self._topic
         await self._tools.catalogue.wait_for_change(self._tenure.shard, seen)
-        self.end()
+        self._turn_back()
 
     # ------------------------------------------------------------------------- packing and pushing
 
@@ -373,6 +373,10 @@ class Session:
         """Remember the first failure, or one that ends the hold; start nothing more."""
         if self._failure is None or isinstance(exc, OwnershipLost | ShardGone):
             self._failure = exc
+        self._turn_back()
+
+    def _turn_back(self) -> None:
+        """Start nothing more: what is packed and not under way is read again by the next session."""
         for queue in self._lanes.values():
             queue.clear()
         self._over.set()

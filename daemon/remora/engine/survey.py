@@ -52,20 +52,20 @@ class Survey:
             await asyncio.sleep(self._interval_s)
 
     async def look(self) -> None:
-        """Look once. A shard that does not answer is left out of this reading."""
+        """Look once. A shard that does not answer is left out of this reading; what is held is not forgotten."""
         gate = asyncio.Semaphore(AT_ONCE)
+        shards = [each.shard for each in self._ownership.tenures]
         async with asyncio.TaskGroup() as tasks:
-            looks = [
-                tasks.create_task(self._stats(each.shard, gate), name="survey") for each in self._ownership.tenures
-            ]
+            looks = [tasks.create_task(self._stats(shard, gate), name="survey") for shard in shards]
         backlogs: dict[str, Backlog] = {}
         for stats in filter(None, (each.result() for each in looks)):
             backlogs.setdefault(self._label(stats.shard), Backlog()).add(stats)
         for topic, backlog in backlogs.items():
             self._telemetry.backlog(topic, backlog.entries, backlog.exact, backlog.nbytes, backlog.oldest_age_s)
-        for topic in self._shown - backlogs.keys():
+        held = {self._label(shard) for shard in shards}
+        for topic in self._shown - held:
             self._telemetry.forget_topic(topic)
-        self._shown = set(backlogs)
+        self._shown = held
 
     async def _stats(self, shard: Shard, gate: asyncio.Semaphore) -> ShardStats | None:
         async with gate:

@@ -83,6 +83,10 @@ class Worker:
             return Progress(has_work=False, age_s=0.0)
         return Progress(has_work=True, age_s=min(each.progress_age_s for each in working))
 
+    def beat_age_s(self) -> float:
+        """Seconds since the slower of the worker's own loops last did something, whatever came of it."""
+        return asyncio.get_running_loop().time() - min(self.catalogue.beat_at, self.ownership.beat_at)
+
     def reload(self, delivery: DeliverySettings) -> None:
         """Use other delivery settings from the next step on; the bounds on bytes stay as they were."""
         self._tools.settings = delivery

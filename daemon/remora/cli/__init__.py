@@ -1,0 +1,51 @@
+"""The command line: parse, load the configuration, call one function of `app`, print what it gives."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from remora import __version__
+from remora.cli.completion import completion
+from remora.cli.dlq import dlq
+from remora.cli.entry import entry
+from remora.cli.output import exit_code
+from remora.cli.run import check_config, run, status
+from remora.cli.shard import shard
+from remora.cli.topic import topic
+from remora.model.errors import RemoraError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="remora")
+def group() -> None:
+    """Deliver persistent bucket notifications to Kafka, in order and without loss.
+
+    radosgw commits notifications to queues in RADOS. Remora locks those queues as radosgw itself would, sends
+    their entries to Kafka and removes only what the brokers have acknowledged.
+
+    \b
+    Start with:
+      remora check-config -c FILE    is this configuration good?
+      remora topic list              what would be delivered, and what stays with radosgw?
+      remora run -c FILE             deliver
+      remora status                  how is the running daemon doing?
+
+    \b
+    Exit codes: 0 done; 1 failed; 2 wrong usage; 3 drain timed out; 69 store or daemon not reachable;
+    75 try again; 77 no permission; 78 configuration refused.
+    """
+
+
+for command in (run, check_config, status, topic, shard, entry, dlq, completion):
+    group.add_command(command)
+
+
+def main() -> None:
+    """Run the command; an error that remora knows is one line and its exit code, never a traceback."""
+    try:
+        group(standalone_mode=True)
+    except RemoraError as exc:
+        click.echo(f"remora: {exc}", err=True)
+        sys.exit(exit_code(exc))

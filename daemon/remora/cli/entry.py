@@ -1,0 +1,45 @@
+"""`remora entry`: look into raw queue entries."""
+
+from __future__ import annotations
+
+import sys
+from typing import BinaryIO
+
+import click
+
+from remora.codec.event_entry import decode, explain
+from remora.codec.record import body
+from remora.model.errors import CodecError
+from remora.model.exits import Exit
+
+MOST_BYTES = 128_000_000
+"""A queue holds no more; what is larger is no entry."""
+
+
+@click.group()
+def entry() -> None:
+    """Decode raw entries of radosgw's queues (event_entry_t)."""
+
+
+@entry.command("decode")
+@click.argument("file", type=click.File("rb"), default="-")
+@click.option("--explain", "explained", is_flag=True, help="Print every field with its offset, type and value.")
+def decode_command(file: BinaryIO, explained: bool) -> None:
+    """Print the notification that radosgw would post for the raw entry in FILE, or on standard input.
+
+    The bytes are those of one queue entry, without the 10-byte header that it has inside the queue object:
+    as `remora topic dump` and `remora dlq show --raw` give them.
+    """
+    name = getattr(file, "name", "-")
+    raw = file.read(MOST_BYTES + 1)
+    try:
+        decoded = decode(raw)
+        lines = [str(line) for line in explain(raw)] if explained else None
+    except CodecError as exc:
+        click.echo(f"remora: {'standard input' if name == '<stdin>' else name}: {exc}", err=True)
+        sys.exit(Exit.FAILURE)
+    if lines is None:
+        sys.stdout.buffer.write(body(decoded) + b"\n")  # may hold bytes that are no UTF-8
+    else:
+        for line in lines:
+            click.echo(line)

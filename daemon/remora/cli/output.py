@@ -1,0 +1,110 @@
+"""How commands read their options and print: tables for people, JSON for programs, one line for errors."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from remora import config
+from remora.model.errors import ConfigError, RemoraError, StoreError, StoreMisconfigured, StoreUnavailable
+from remora.model.exits import Exit
+
+T = TypeVar("T")
+
+DEFAULT_CONFIG = Path("/etc/remora/remora.toml")
+
+
+def exit_code(exc: RemoraError) -> Exit:
+    """The documented exit code of an error."""
+    match exc:
+        case ConfigError():
+            return Exit.CONFIG
+        case StoreMisconfigured():
+            return Exit.NO_PERMISSION
+        case StoreUnavailable():
+            return Exit.UNAVAILABLE
+        case StoreError():
+            return Exit.TEMPORARY
+        case _:
+            return Exit.FAILURE
+
+
+def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `-c FILE`; the command gets loaded settings."""
+
+    @click.option(
+        "-c",
+        "--config",
+        "config_file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        envvar="REMORA_CONFIG",
+        default=None,
+        help=f"Configuration file.  [env: REMORA_CONFIG; default: {DEFAULT_CONFIG}, or built-in defaults without it]",
+    )
+    @functools.wraps(function)
+    def wrapper(*args: Any, config_file: Path | None, **kwargs: Any) -> Any:
+        return function(*args, settings=load(config_file), **kwargs)
+
+    return wrapper
+
+
+def load(file: Path | None) -> config.Settings:
+    """The settings of a file; of the default one if it exists, else the built-in defaults."""
+    if file is None:
+        if not DEFAULT_CONFIG.exists():
+            return config.Settings()
+        file = DEFAULT_CONFIG
+    return config.load(file)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """Run a command's one coroutine."""
+    return asyncio.run(work)
+
+
+def print_json(value: object) -> None:
+    """One JSON document on standard output."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A plain table: columns padded, nothing cut, no colour, so that it can be piped and searched."""
+    lines = [list(columns), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    for line in lines:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds for a person: `850ms`, `12.3s`, `4m05s`, `3h20m`, `2d04h`; `-` for None."""
+    if seconds is None:
+        return "-"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms"
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m{rest:02}s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours}h{minutes:02}m"
+    return f"{hours // 24}d{hours % 24:02}h"
+
+
+def size(nbytes: float) -> str:
+    """Bytes for a person: `512B`, `3.4MiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024 or unit == "GiB":
+            return f"{nbytes:.0f}B" if unit == "B" else f"{nbytes:.1f}{unit}"
+        nbytes /= 1024
+    raise AssertionError("unreachable")

@@ -1,0 +1,82 @@
+"""`remora run`, `remora check-config` and `remora status`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from remora import app, config
+from remora.cli.output import DEFAULT_CONFIG, config_option, duration, load, print_json, print_table, run_async
+from remora.config import Settings
+
+
+@click.command()
+@click.option(
+    "-c",
+    "--config",
+    "config_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="REMORA_CONFIG",
+    default=None,
+    help=f"Configuration file.  [env: REMORA_CONFIG; default: {DEFAULT_CONFIG}, or built-in defaults without it]",
+)
+def run(config_file: Path | None) -> None:
+    """Deliver until SIGTERM or SIGINT.
+
+    Starts and waits also while Ceph or Kafka are away; /-/ready on the admin port tells. SIGTERM drains: nothing
+    more is read, what is in flight is finished and removed, the locks are released. A second SIGTERM stops at
+    once. SIGHUP reads the configuration again and says what changed and what needs a restart.
+    """
+    settings = load(config_file)
+    sys.exit(app.run(settings, config_file or DEFAULT_CONFIG))
+
+
+@click.command("check-config")
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.option("-c", "--config", "config_file", type=click.Path(dir_okay=False, path_type=Path), envvar="REMORA_CONFIG")
+def check_config(file: Path | None, config_file: Path | None) -> None:
+    """Check a configuration file; nothing is contacted.
+
+    Exits with 78 and the path of the first wrong key.
+    """
+    chosen = file or config_file or DEFAULT_CONFIG
+    settings = config.load(chosen)
+    changed = config.changes(Settings(), settings)
+    keys = sorted((*changed.live, *changed.restart))
+    click.echo(f"{chosen} is good; it sets {', '.join(keys) if keys else 'nothing but defaults'}")
+
+
+@click.command()
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Print the whole status as JSON.")
+def status(settings: Settings, as_json: bool) -> None:
+    """Show how the running daemon is doing, from its admin port."""
+    shown = run_async(app.fetch_status(settings.admin))
+    if as_json:
+        print_json(shown)
+        return
+    ready = "ready" if shown["ready"] else "not ready: " + "; ".join(shown["reasons"])
+    click.echo(f"remora {shown['version']}, {ready}")
+    click.echo(f"store: {shown['store']['description']}; {shown['store']['state']}")
+    print_table(
+        ("QUEUE", "TOPIC", "STATE", "FOR", "ENDPOINT", "REASON"),
+        [
+            (
+                each["queue"],
+                each["topic"] or "-",
+                each["state"],
+                duration(each["since_seconds"]),
+                each["endpoint"] or "-",
+                "; ".join(filter(None, [each["reason"], *each["remarks"]])),
+            )
+            for each in shown["shards"]
+        ],
+    )
+    for each in shown["left"]:
+        click.echo(f"not held: {each['queue']}: {each['reason']}{_owner(each)}")
+
+
+def _owner(left: dict[str, str]) -> str:
+    return f" ({left['owner']})" if left.get("owner") else ""

@@ -1,0 +1,139 @@
+"""`remora shard`: who holds which queue, and moving one by hand."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from remora import app
+from remora.cli.output import config_option, duration, json_option, print_json, print_table, run_async, size
+from remora.config import Settings
+from remora.engine.claims import claim, evict, is_workers
+from remora.model.errors import RemoraError, ShardGone
+from remora.model.shard import LockHolder, Shard, ShardStats
+from remora.ports import ShardStore
+
+AT_ONCE = 16
+
+
+class UnknownQueue(RemoraError):
+    """There is no registered queue of this name."""
+
+
+@click.group()
+def shard() -> None:
+    """Show who holds each queue, take one from radosgw, or give one back."""
+
+
+@shard.command("list")
+@click.option("--exact", is_flag=True, help="List and count entries where the OSDs keep no count.")
+@config_option
+@json_option
+def list_command(settings: Settings, exact: bool, as_json: bool) -> None:
+    """List queues: owner, lease left, entries, bytes and oldest age. Takes no lock."""
+
+    async def figures() -> list[ShardStats]:
+        async with app.store_of(settings) as store:
+            gate = asyncio.Semaphore(AT_ONCE)
+            found = await asyncio.gather(*(_stats(store, each, exact, gate) for each in await store.shards()))
+            return [each for each in found if each is not None]
+
+    stats = run_async(figures())
+    if as_json:
+        print_json([as_json_row(each) for each in stats])
+        return
+    print_table(
+        ("QUEUE", "OWNER", "LEASE LEFT", "ENTRIES", "BYTES", "OLDEST"),
+        [
+            (
+                each.shard.queue,
+                owner_text(each.holder),
+                duration(each.holder.lease_left_s) if each.holder else "-",
+                f"{'' if each.entries_exact else '~'}{each.entries}",
+                size(each.used_bytes),
+                duration(each.oldest_age_s),
+            )
+            for each in stats
+        ],
+    )
+
+
+@shard.command("claim")
+@click.argument("queue")
+@config_option
+def claim_command(settings: Settings, queue: str) -> None:
+    """Take QUEUE from a running radosgw and give it to a running remora worker.
+
+    Breaks the gateway's lock. The gateway stops at its next step; what it has under way may still arrive.
+    """
+
+    async def work() -> LockHolder:
+        async with app.store_of(settings) as store:
+            return await claim(store, await _find(store, queue))
+
+    click.echo(f"{queue} is held by {owner_text(run_async(work()))}")
+
+
+@shard.command("release")
+@click.argument("queue")
+@config_option
+def release_command(settings: Settings, queue: str) -> None:
+    """Break the lock of whoever holds QUEUE.
+
+    A worker that loses its lock so stays away for 45 seconds: long enough for radosgw, which looks for free
+    queues every 30 seconds, to take it.
+    """
+
+    async def work() -> LockHolder | None:
+        async with app.store_of(settings) as store:
+            return await evict(store, await _find(store, queue))
+
+    was = run_async(work())
+    click.echo(f"{queue} was held by {owner_text(was)}; it is free now" if was else f"{queue} was free already")
+
+
+async def _find(store: ShardStore, queue: str) -> Shard:
+    for each in await store.shards():
+        if each.queue == queue:
+            return each
+    raise UnknownQueue(f"there is no registered queue {queue!r}; `remora shard list` shows them")
+
+
+async def _stats(store: ShardStore, shard: Shard, exact: bool, gate: asyncio.Semaphore) -> ShardStats | None:
+    async with gate:
+        try:
+            return await store.stats(shard, exact=exact)
+        except ShardGone:
+            return None
+
+
+def owner_text(holder: LockHolder | None) -> str:
+    """Who holds a lock, for a person."""
+    if holder is None:
+        return "nobody"
+    kind = "remora" if is_workers(holder) else "radosgw or other"
+    return f"{kind} {holder.entity} ({holder.cookie}){' expired' if holder.lease_left_s <= 0 else ''}"
+
+
+def as_json_row(stats: ShardStats) -> dict[str, object]:
+    """A shard's figures with the names that `remora shard list --json` promises."""
+    holder = stats.holder
+    return {
+        "queue": stats.shard.queue,
+        "owner": None
+        if holder is None
+        else {
+            "entity": holder.entity,
+            "cookie": holder.cookie,
+            "address": holder.address,
+            "lease_left_seconds": round(holder.lease_left_s, 3),
+            "is_remora": is_workers(holder),
+        },
+        "entries": stats.entries,
+        "entries_exact": stats.entries_exact,
+        "bytes": stats.used_bytes,
+        "capacity_bytes": stats.capacity_bytes,
+        "reservations": stats.reservations,
+        "oldest_age_seconds": stats.oldest_age_s,
+    }

@@ -1,0 +1,309 @@
+"""A store and an endpoint with a script: they do what they are told, also at the wrong moment.
+
+They hold the promises of `ports` literally, so that the engine is tested against the worst that these allow:
+late answers, unknown outcomes, partial arrival. The real adapters have the contract suite.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+
+from remora.model.errors import (
+    EndpointError,
+    OwnershipLost,
+    QueueFull,
+    RemoraError,
+    ShardGone,
+    StoreUnavailable,
+)
+from remora.model.record import DeadLetter, Listing, Record
+from remora.model.shard import Hold, LockHolder, Shard, ShardStats
+from remora.model.topic import Target, Topic
+
+FIRST = 24576
+
+
+@dataclass
+class FakeQueue:
+    """Entries with their positions, all that ever were; `front` counts those removed."""
+
+    incarnation: str
+    entries: list[bytes] = field(default_factory=list)
+    positions: list[int] = field(default_factory=lambda: [FIRST])
+    front: int = 0
+    holder: LockHolder | None = None
+    lease_ends: float = 0.0
+
+    def append(self, *entries: bytes) -> None:
+        for entry in entries:
+            self.entries.append(entry)
+            self.positions.append(self.positions[-1] + 10 + len(entry))
+
+    def marker(self, i: int) -> bytes:
+        return b"0/%d" % self.positions[i]
+
+    @property
+    def waiting(self) -> int:
+        return len(self.entries) - self.front
+
+
+class FakeStore:
+    """Queues in memory with leases on the loop's clock. `script` may raise or wait before and after each call."""
+
+    description = "a scripted store"
+
+    def __init__(self) -> None:
+        self.queues: dict[str, FakeQueue] = {}
+        self.metadata: dict[str, Topic] = {}
+        self.parked: dict[tuple[str, str, str], DeadLetter] = {}
+        self.calls: dict[str, int] = defaultdict(int)
+        self.removals: list[tuple[str, int]] = []
+        self.before: Callable[[str], RemoraError | float | None] = lambda _: None
+        self.after: Callable[[str], RemoraError | float | None] = lambda _: None
+        self._made = 0
+
+    def make(self, queue: str, *entries: bytes) -> FakeQueue:
+        self._made += 1
+        self.queues[queue] = FakeQueue(f"i{self._made}")
+        self.queues[queue].append(*entries)
+        return self.queues[queue]
+
+    async def __aenter__(self) -> FakeStore:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    async def _play(self, script: Callable[[str], RemoraError | float | None], call: str) -> None:
+        action = script(call)
+        if isinstance(action, RemoraError):
+            raise action
+        await asyncio.sleep(action or 0)
+
+    @asynccontextmanager
+    async def _call(self, name: str) -> AsyncIterator[None]:
+        self.calls[name] += 1
+        await self._play(self.before, name)
+        yield
+        await self._play(self.after, name)
+
+    def _held(self, hold: Hold) -> FakeQueue:
+        queue = self.queues.get(hold.shard.queue)
+        if queue is None or queue.incarnation != hold.incarnation:
+            raise ShardGone(f"{hold.shard} is gone")
+        if queue.holder is None or queue.holder.cookie != hold.cookie or queue.lease_ends <= _now():
+            raise OwnershipLost(f"{hold.shard} is not held by {hold.cookie}")
+        return queue
+
+    def _found(self, shard: Shard) -> FakeQueue:
+        if shard.queue not in self.queues:
+            raise ShardGone(f"{shard} is gone")
+        return self.queues[shard.queue]
+
+    # ------------------------------------------------------------------------------------ catalog
+
+    async def shards(self) -> Sequence[Shard]:
+        async with self._call("shards"):
+            return [Shard(name) for name in sorted(self.queues)]
+
+    async def topics(self) -> Mapping[str, Topic]:
+        async with self._call("topics"):
+            return dict(self.metadata)
+
+    async def peek(self, shard: Shard) -> bytes | None:
+        async with self._call("peek"):
+            queue = self._found(shard)
+            return queue.entries[queue.front] if queue.waiting else None
+
+    # -------------------------------------------------------------------------------------- locks
+
+    async def acquire(self, shard: Shard, cookie: str, lease_s: float) -> Hold | LockHolder:
+        async with self._call("acquire"):
+            queue = self._found(shard)
+            if queue.holder and queue.lease_ends > _now() and queue.holder.cookie != cookie:
+                return replace(queue.holder, lease_left_s=queue.lease_ends - _now())
+            queue.holder = LockHolder("client.1", cookie, lease_s)
+            queue.lease_ends = _now() + lease_s
+            return Hold(shard, cookie, queue.incarnation)
+
+    async def renew(self, hold: Hold, lease_s: float) -> None:
+        async with self._call("renew"):
+            self._held(hold).lease_ends = _now() + lease_s
+
+    async def release(self, hold: Hold) -> None:
+        async with self._call("release"):
+            queue = self.queues.get(hold.shard.queue)
+            if queue and queue.holder and queue.holder.cookie == hold.cookie:
+                queue.holder = None
+
+    async def evict(self, shard: Shard, holder: LockHolder) -> None:
+        async with self._call("evict"):
+            queue = self._found(shard)
+            if queue.holder and queue.holder.cookie == holder.cookie:
+                queue.holder = None
+
+    def steal(self, queue: str, cookie: str, lease_s: float = 90.0) -> None:
+        """Somebody else breaks the lock and takes it."""
+        self.queues[queue].holder = LockHolder("client.2", cookie, lease_s)
+        self.queues[queue].lease_ends = _now() + lease_s
+
+    # -------------------------------------------------------------------------------------- queue
+
+    async def read(self, hold: Hold, start: bytes, limit: int) -> Listing:
+        async with self._call("read"):
+            queue = self._held(hold)
+            first = queue.positions.index(int(start.partition(b"/")[2])) if start else queue.front
+            assert first >= queue.front, "a listing started behind the front"
+            last = min(first + limit, len(queue.entries))
+            return Listing(
+                [queue.marker(i) for i in range(first, last + 1)],
+                queue.entries[first:last],
+                truncated=last < len(queue.entries),
+            )
+
+    async def remove(self, hold: Hold, upto: bytes, count: int) -> None:
+        async with self._call("remove"):
+            queue = self._held(hold)
+            last = queue.positions.index(int(upto.partition(b"/")[2]))
+            if last > queue.front:
+                assert last - queue.front == count, "a removal with a wrong count"
+                queue.front = last
+                self.removals.append((hold.shard.queue, count))
+
+    async def expire_reservations(self, hold: Hold, older_than_s: float) -> None:
+        async with self._call("expire"):
+            self._held(hold)
+
+    # ------------------------------------------------------------------------------- dead letters
+
+    async def park(self, hold: Hold, letter: DeadLetter) -> None:
+        async with self._call("park"):
+            self.parked[letter.queue, letter.incarnation, letter.position] = letter
+
+    async def letters(self, queue: str | None = None) -> AsyncIterator[DeadLetter]:
+        for letter in list(self.parked.values()):
+            if queue in (None, letter.queue):
+                yield letter
+
+    # --------------------------------------------------------------------------------- inspection
+
+    async def stats(self, shard: Shard, *, exact: bool = False) -> ShardStats:
+        async with self._call("stats"):
+            queue = self._found(shard)
+            held = queue.holder is not None
+            holder = replace(queue.holder, lease_left_s=queue.lease_ends - _now()) if held and queue.holder else None
+            used = sum(len(e) + 10 for e in queue.entries[queue.front :])
+            return ShardStats(shard, queue.waiting, exact, used, 128_000_000, 0, 0, None, holder)
+
+    async def dump(self, shard: Shard) -> AsyncIterator[tuple[str, bytes]]:
+        queue = self._found(shard)
+        for i in range(queue.front, len(queue.entries)):
+            yield queue.marker(i).decode(), queue.entries[i]
+
+    # ------------------------------------------------------------------------------------ two-phase
+
+    async def reserve(self, shard: Shard, entries: int, nbytes: int) -> int:
+        raise QueueFull("a scripted store takes no reservations")
+
+    async def commit(self, shard: Shard, reservation: int, payloads: Sequence[bytes]) -> None:
+        raise StoreUnavailable("a scripted store takes no commits")
+
+    async def abort(self, shard: Shard, reservation: int) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class FakeParcel:
+    lane: int
+    records: list[Record]
+
+
+class FakeRoute:
+    """Lanes by key; each push asks the endpoint's script what becomes of it."""
+
+    def __init__(self, endpoint: FakeEndpoint, shard: Shard, target: Target) -> None:
+        self.endpoint = endpoint
+        self.shard = shard
+        self.target = target
+        self.stale = False
+        self._busy: set[int] = set()
+
+    def pack(self, records: Sequence[Record]) -> tuple[list[FakeParcel], list[tuple[Record, str]]]:
+        lanes: dict[int, list[Record]] = defaultdict(list)
+        refused = []
+        for record in records:
+            if self.endpoint.too_large(record):
+                refused.append((record, "larger than the endpoint takes"))
+            else:
+                lanes[sum(record.key) % self.endpoint.lanes].append(record)
+        most = self.endpoint.parcel_records
+        return (
+            [FakeParcel(lane, part[i : i + most]) for lane, part in lanes.items() for i in range(0, len(part), most)],
+            refused,
+        )
+
+    async def push(self, parcel: FakeParcel) -> None:
+        assert parcel.lane not in self._busy, "two parcels of one lane are under way"
+        self._busy.add(parcel.lane)
+        try:
+            await self.endpoint.take(self, parcel)
+        finally:
+            self._busy.discard(parcel.lane)
+
+
+@dataclass
+class Fate:
+    """What becomes of a push: how long it takes, how many records arrive, and what is raised."""
+
+    wait_s: float = 0.001
+    arrives: int | None = None
+    error: EndpointError | None = None
+
+
+class FakeEndpoint:
+    schemes = frozenset({"kafka"})
+
+    def __init__(self, lanes: int = 3) -> None:
+        self.lanes = lanes
+        self.parcel_records = 1000
+        self.arrived: list[tuple[str, Record]] = []
+        self.fate: Callable[[FakeRoute, FakeParcel], Fate] = lambda *_: Fate()
+        self.too_large: Callable[[Record], bool] = lambda _: False
+        self.opening: Callable[[Target], EndpointError | None] = lambda _: None
+        self.routes: list[FakeRoute] = []
+        self.pushes = 0
+
+    def check(self, target: Target) -> list[str]:
+        return []
+
+    @asynccontextmanager
+    async def route(self, shard: Shard, incarnation: str, target: Target) -> AsyncIterator[FakeRoute]:
+        error = self.opening(target)
+        if error is not None:
+            raise error
+        route = FakeRoute(self, shard, target)
+        self.routes.append(route)
+        yield route
+
+    async def take(self, route: FakeRoute, parcel: FakeParcel) -> None:
+        self.pushes += 1
+        fate = self.fate(route, parcel)
+        await asyncio.sleep(fate.wait_s)
+        count = len(parcel.records) if fate.arrives is None else fate.arrives
+        self.arrived += [(route.target.topic, record) for record in parcel.records[:count]]
+        if fate.error is not None:
+            raise fate.error
+
+    def events(self, topic: str | None = None) -> list[bytes]:
+        return [r.event_id for t, r in self.arrived if topic in (None, t)]
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,564 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+from engine.fakes import Fate, FakeEndpoint, FakeParcel, FakeRoute, FakeStore
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.clock import in_virtual_time
+from support.entries import raw_entry
+
+from remora.config import DeliverySettings, OwnershipSettings
+from remora.engine.worker import Worker
+from remora.metrics import Telemetry
+from remora.model.errors import (
+    EndpointError,
+    EndpointMisconfigured,
+    EndpointUnavailable,
+    EntryRefused,
+    RemoraError,
+    StoreUnavailable,
+)
+from remora.model.topic import Target, Topic
+
+QUICK = OwnershipSettings(lease_s=9, renew_interval_s=3, trust_margin_s=1, discovery_interval_s=1)
+
+
+def a_topic(queue: str = "t", uri: str = "kafka://b:9092", to: str = "t", **more: int) -> Topic:
+    return Topic(queue, "", queue, Target(uri, "", to), **more)
+
+
+def a_worker(
+    store: FakeStore, endpoint: FakeEndpoint, delivery: DeliverySettings | None = None, cookie: str = "remora/h/b/w1"
+) -> Worker:
+    return Worker(store, [endpoint], Telemetry(), QUICK, delivery or DeliverySettings(), cookie, Random(7))
+
+
+@asynccontextmanager
+async def running(worker: Worker) -> AsyncIterator[asyncio.Task[None]]:
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(worker.run())
+        try:
+            yield task
+        finally:
+            worker.finish()
+
+
+async def drained(store: FakeStore, *queues: str, within_s: float = 3600) -> None:
+    async with asyncio.timeout(within_s):
+        while any(store.queues[q].waiting for q in queues or store.queues):
+            await asyncio.sleep(0.05)
+
+
+def first_occurrences(endpoint: FakeEndpoint) -> dict[bytes, list[int]]:
+    """Per key, the numbers of its events in the order in which each first arrived."""
+    seen: dict[bytes, list[int]] = {}
+    known: set[bytes] = set()
+    for _, record in endpoint.arrived:
+        if record.event_id not in known:
+            known.add(record.event_id)
+            seen.setdefault(record.key, []).append(int(record.event_id.removeprefix(b"id-")))
+    return seen
+
+
+@in_virtual_time
+async def test_everything_arrives_once_and_leaves_the_queue() -> None:
+    """Without faults each entry arrives exactly once, in order per key, and the queue ends empty."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    store.make("t", *(raw_entry(f"k{i % 7}", i) for i in range(3000)))
+    store.metadata["t"] = a_topic()
+
+    async with running(a_worker(store, endpoint)):
+        await drained(store)
+
+    assert sorted(endpoint.events()) == sorted(b"id-%d" % i for i in range(3000))
+    assert all(numbers == sorted(numbers) for numbers in first_occurrences(endpoint).values())
+
+
+@in_virtual_time
+async def test_removals_are_few_and_large() -> None:
+    """A long backlog is removed about one listing at a time, not one parcel at a time."""
+    store, endpoint = FakeStore(), FakeEndpoint(lanes=11)
+    endpoint.parcel_records = 50
+    store.make("t", *(raw_entry(f"k{i}", i) for i in range(10_000)))
+    store.metadata["t"] = a_topic()
+
+    async with running(a_worker(store, endpoint)):
+        await drained(store)
+
+    assert len(store.removals) <= 10_000 / 1024 + 3
+
+
+@in_virtual_time
+async def test_a_failed_push_lets_nothing_of_its_key_pass() -> None:
+    """While an early record fails again and again, no later record of its key arrives before it."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    store.make("t", *(raw_entry("same", i) for i in range(200)))
+    store.metadata["t"] = a_topic()
+    endpoint.parcel_records = 10
+    failures = iter(range(5))
+
+    def fate(route: FakeRoute, parcel: FakeParcel) -> Fate:
+        if any(r.event_id == b"id-15" for r in parcel.records) and next(failures, None) is not None:
+            return Fate(arrives=3, error=EndpointUnavailable("leader election"))
+        return Fate()
+
+    endpoint.fate = fate
+    async with running(a_worker(store, endpoint)):
+        await drained(store)
+
+    assert first_occurrences(endpoint)[b"bkt/same"] == list(range(200))
+
+
+@in_virtual_time
+async def test_what_arrived_behind_a_failure_is_not_sent_again() -> None:
+    """Records that were acknowledged behind a failed one are skipped when the queue is read again."""
+    store, endpoint = FakeStore(), FakeEndpoint(lanes=256)
+    store.make("t", *(raw_entry(chr(65 + i), i) for i in range(20)))
+    store.metadata["t"] = a_topic()
+    broken = True
+
+    def fate(route: FakeRoute, parcel: FakeParcel) -> Fate:
+        if broken and parcel.records[0].event_id == b"id-3":
+            return Fate(wait_s=1, arrives=0, error=EndpointUnavailable("no leader"))
+        return Fate()
+
+    endpoint.fate = fate
+    async with running(a_worker(store, endpoint)):
+        await asyncio.sleep(30)
+        assert store.queues["t"].waiting == 17
+        broken = False
+        await drained(store)
+
+    assert sorted(endpoint.events()) == sorted(b"id-%d" % i for i in range(20))
+
+
+@in_virtual_time
+async def test_a_broken_topic_costs_only_itself() -> None:
+    """While one endpoint hangs and one is refused, a healthy topic's entries arrive within a second."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    for queue in ("hung", "refused", "good"):
+        store.make(queue, *(raw_entry(f"k{i}", i, topic=queue) for i in range(5000)))
+        store.metadata[queue] = a_topic(queue, to=queue)
+
+    def fate(route: FakeRoute, parcel: FakeParcel) -> Fate:
+        match route.target.topic:
+            case "hung":
+                return Fate(wait_s=10, arrives=0, error=EndpointUnavailable("no answer"))
+            case "refused":
+                return Fate(arrives=0, error=EndpointMisconfigured("no such topic"))
+        return Fate()
+
+    endpoint.fate = fate
+    small = DeliverySettings(worker_bytes=1 << 20, endpoint_bytes=1 << 20, shard_bytes=512 << 10)
+    async with running(a_worker(store, endpoint, small)):
+        await asyncio.sleep(60)
+        store.queues["good"].append(*(raw_entry(f"k{i}", 5000 + i, topic="good") for i in range(1000)))
+        await drained(store, "good", within_s=2)
+
+        assert store.queues["hung"].waiting == store.queues["refused"].waiting == 5000
+        assert endpoint.pushes < 400
+
+
+@in_virtual_time
+async def test_a_stopped_topic_recovers_as_soon_as_its_attributes_change() -> None:
+    """A topic with a configuration error is delivered within a discovery interval of its attributes' change."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    store.make("t", raw_entry("k", 1))
+    store.metadata["t"] = a_topic(to="wrong")
+    endpoint.opening = lambda target: EndpointMisconfigured("no such topic") if target.topic == "wrong" else None
+    slow = DeliverySettings(configuration_recheck_s=3000)
+
+    async with running(a_worker(store, endpoint, slow)) as _:
+        await asyncio.sleep(10)
+        assert endpoint.arrived == []
+        store.metadata["t"] = a_topic(to="right")
+        await drained(store, within_s=3)
+
+    assert [t for t, _ in endpoint.arrived] == ["right"]
+
+
+@in_virtual_time
+async def test_changed_attributes_apply_to_entries_already_queued() -> None:
+    """Entries that wait when the endpoint changes go to the new one, and none goes to both."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    store.make("t", *(raw_entry("k", i, padding=500) for i in range(20_000)))
+    store.metadata["t"] = a_topic(to="old")
+    endpoint.parcel_records = 100
+    endpoint.fate = lambda *_: Fate(wait_s=0.05)
+
+    async with running(a_worker(store, endpoint)):
+        await asyncio.sleep(3)
+        store.metadata["t"] = a_topic(to="new")
+        await drained(store)
+
+    old, new = endpoint.events("old"), endpoint.events("new")
+    assert old
+    assert new
+    assert old + new == [b"id-%d" % i for i in range(20_000)]
+
+
+@in_virtual_time
+async def test_without_metadata_each_entry_goes_where_its_own_copy_says() -> None:
+    """A queue whose metadata is unreadable delivers each entry to the endpoint that the entry itself names."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    store.make("t", *(raw_entry("k", i, topic="a" if i % 100 < 50 else "b") for i in range(300)))
+
+    async with running(a_worker(store, endpoint)):
+        await drained(store)
+
+    for topic, first in (("a", 0), ("b", 50)):
+        assert endpoint.events(topic) == [b"id-%d" % i for i in range(300) if first <= i % 100 < first + 50]
+
+
+@in_virtual_time
+async def test_an_undecodable_entry_is_parked_before_it_is_removed() -> None:
+    """Garbage goes to the dead letters with its bytes, the rest of the queue goes on, and parking comes first."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    store.make("t", raw_entry("k", 0), b"garbage", raw_entry("k", 1))
+    store.metadata["t"] = a_topic()
+    failing = iter(range(3))
+    store.before = lambda call: StoreUnavailable("away") if call == "park" and next(failing, None) is not None else None
+
+    async with running(a_worker(store, endpoint)):
+        await drained(store)
+
+    [letter] = store.parked.values()
+    assert (letter.raw, letter.cause) == (b"garbage", "undecodable")
+    assert store.calls["park"] == 4
+    assert endpoint.events() == [b"id-0", b"id-1"]
+
+
+@in_virtual_time
+async def test_garbage_alone_in_a_queue_of_an_unreadable_topic_is_parked() -> None:
+    """Without metadata, garbage at the front is parked by its cause and what follows is delivered."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    queue = store.make("t", raw_entry("k", 0))
+
+    async with running(a_worker(store, endpoint)):
+        await drained(store)
+        queue.append(b"garbage", raw_entry("k", 1))
+        await drained(store)
+
+    assert [letter.cause for letter in store.parked.values()] == ["undecodable"]
+    assert endpoint.events() == [b"id-0", b"id-1"]
+
+
+@in_virtual_time
+async def test_a_record_that_is_too_large_is_parked_unsent() -> None:
+    """What the endpoint says beforehand it cannot take is parked with that reason, and the others arrive."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    store.make("t", *(raw_entry("k", i, padding=5000 if i == 5 else 0) for i in range(10)))
+    store.metadata["t"] = a_topic()
+    endpoint.too_large = lambda record: len(record.body) > 4000
+
+    async with running(a_worker(store, endpoint)):
+        await drained(store)
+
+    [letter] = store.parked.values()
+    assert letter.cause == "too_large"
+    assert endpoint.events() == [b"id-%d" % i for i in range(10) if i != 5]
+
+
+@in_virtual_time
+async def test_a_record_refused_for_good_is_found_and_parked() -> None:
+    """A poison record that travels with others is singled out and parked; all others arrive."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    store.make("t", *(raw_entry("k", i) for i in range(100)))
+    store.metadata["t"] = a_topic()
+
+    def fate(route: FakeRoute, parcel: FakeParcel) -> Fate:
+        poisoned = any(r.event_id == b"id-42" for r in parcel.records)
+        return Fate(arrives=0, error=EntryRefused("corrupt")) if poisoned else Fate()
+
+    endpoint.fate = fate
+    async with running(a_worker(store, endpoint)):
+        await drained(store)
+
+    [letter] = store.parked.values()
+    assert (letter.cause, letter.reason) == ("refused", "corrupt")
+    assert endpoint.events() == [b"id-%d" % i for i in range(100) if i != 42]
+
+
+@in_virtual_time
+async def test_an_entry_is_given_up_after_its_retries() -> None:
+    """max_retries = 2 makes three attempts, then the entry is parked as exhausted and others follow."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    store.make("t", raw_entry("k", 0), raw_entry("k", 1))
+    store.metadata["t"] = a_topic(max_retries=2)
+    attempts = 0
+
+    def fate(route: FakeRoute, parcel: FakeParcel) -> Fate:
+        nonlocal attempts
+        if any(r.event_id == b"id-0" for r in parcel.records):
+            attempts += 1
+            return Fate(arrives=0, error=EndpointUnavailable("no"))
+        return Fate()
+
+    endpoint.fate = fate
+    endpoint.parcel_records = 1
+    async with running(a_worker(store, endpoint)):
+        await drained(store)
+
+    [letter] = store.parked.values()
+    assert (letter.cause, letter.attempts, attempts) == ("exhausted", 3, 3)
+    assert endpoint.events() == [b"id-1"]
+
+
+@in_virtual_time
+async def test_nothing_is_removed_after_the_lock_is_taken_by_another() -> None:
+    """When somebody takes the lock while parcels are under way, nothing more is removed and the shard is let go."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    queue = store.make("t", *(raw_entry("k", i) for i in range(5000)))
+    store.metadata["t"] = a_topic()
+    endpoint.parcel_records = 100
+    endpoint.fate = lambda *_: Fate(wait_s=0.2)
+    worker = a_worker(store, endpoint)
+
+    async with running(worker):
+        await asyncio.sleep(3)
+        before = queue.waiting
+        store.steal("t", "radosgw", lease_s=1000)
+        await asyncio.sleep(5)
+
+        assert 0 < queue.waiting == before
+        assert worker.shards == []
+        assert "not held" in next(iter(worker.left.values())).reason
+
+
+@in_virtual_time
+async def test_an_evicted_worker_leaves_room_for_the_gateway() -> None:
+    """A worker whose lock was broken does not take the queue again before a gateway had its turn."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    store.make("t", raw_entry("k", 0))
+    store.metadata["t"] = a_topic()
+    worker = a_worker(store, endpoint)
+
+    async with running(worker):
+        await drained(store)
+        store.queues["t"].holder = None
+        await asyncio.sleep(5)
+        taken_again = []
+        for _ in range(60):
+            taken_again.append(bool(worker.shards))
+            await asyncio.sleep(1)
+
+    assert not any(taken_again[:35])
+    assert taken_again[-1]
+
+
+@in_virtual_time
+async def test_a_lease_that_ran_out_during_an_outage_is_simply_taken_again() -> None:
+    """After the store was away for longer than the lease, the shard is delivered again within seconds."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    queue = store.make("t", raw_entry("k", 0))
+    store.metadata["t"] = a_topic()
+
+    async with running(a_worker(store, endpoint)):
+        await drained(store)
+        store.before = lambda call: StoreUnavailable("away")
+        await asyncio.sleep(30)
+        queue.append(raw_entry("k", 1))
+        store.before = lambda call: None
+        await drained(store, within_s=5)
+
+    assert endpoint.events() == [b"id-0", b"id-1"]
+
+
+@in_virtual_time
+async def test_nothing_is_pushed_once_the_lease_is_doubtful() -> None:
+    """When renewals get no answer, pushing stops before the lease can have run out."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    store.make("t", *(raw_entry("k", i) for i in range(100_000)))
+    store.metadata["t"] = a_topic()
+    endpoint.parcel_records = 1
+    endpoint.fate = lambda *_: Fate(wait_s=0.1)
+    store.before = lambda call: StoreUnavailable("away") if call == "renew" else None
+
+    async with running(a_worker(store, endpoint)):
+        await asyncio.sleep(QUICK.lease_s + 1)
+        pushed = endpoint.pushes
+        await asyncio.sleep(0)
+
+        assert 70 <= pushed <= (QUICK.lease_s - QUICK.trust_margin_s) / 0.1 + 2
+
+
+@in_virtual_time
+async def test_a_deleted_topic_is_let_go_and_its_successor_gets_only_its_own_events() -> None:
+    """A queue that is deleted and made anew is never confused with the old one."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    store.make("t", *(raw_entry("k", i) for i in range(5000)))
+    store.metadata["t"] = a_topic()
+    endpoint.parcel_records = 10
+    endpoint.fate = lambda *_: Fate(wait_s=0.5)
+    worker = a_worker(store, endpoint)
+
+    async with running(worker):
+        await asyncio.sleep(2)
+        del store.queues["t"]
+        await asyncio.sleep(5)
+        assert worker.shards == []
+        arrived = len(endpoint.arrived)
+        store.make("t", *(raw_entry("k", 10_000 + i) for i in range(30)))
+        await drained(store, within_s=60)
+
+    assert endpoint.events()[arrived:] == [b"id-%d" % (10_000 + i) for i in range(30)]
+
+
+@in_virtual_time
+async def test_finishing_delivers_what_is_packed_and_releases_the_lock() -> None:
+    """A worker that is told to finish sends nothing twice, leaves the queue consistent and gives the lock back."""
+    store, endpoint = FakeStore(), FakeEndpoint(lanes=7)
+    queue = store.make("t", *(raw_entry(f"k{i % 50}", i) for i in range(20_000)))
+    store.metadata["t"] = a_topic()
+    endpoint.parcel_records = 30
+    endpoint.fate = lambda *_: Fate(wait_s=0.03)
+
+    async with running(a_worker(store, endpoint, DeliverySettings(shard_bytes=256 << 10))) as task:
+        await asyncio.sleep(4)
+    assert task.done()
+    assert queue.holder is None
+    assert 0 < queue.waiting < 20_000
+    assert len(endpoint.arrived) == 20_000 - queue.waiting
+
+    async with running(a_worker(store, endpoint, cookie="remora/h/b/w2")):
+        await drained(store)
+
+    assert sorted(endpoint.events()) == sorted(b"id-%d" % i for i in range(20_000))
+
+
+@in_virtual_time
+async def test_a_worker_that_is_cut_short_still_releases_its_locks() -> None:
+    """Cancelling a worker in the middle of pushes that never end gives every lock back."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    for queue in ("a", "b", "c"):
+        store.make(queue, raw_entry("k", 0))
+        store.metadata[queue] = a_topic(queue)
+    endpoint.fate = lambda *_: Fate(wait_s=1e6)
+    worker = a_worker(store, endpoint)
+    task = asyncio.create_task(worker.run())
+    await asyncio.sleep(5)
+    assert len(worker.shards) == 3
+
+    task.cancel()
+    await asyncio.wait([task])
+
+    assert all(queue.holder is None for queue in store.queues.values())
+
+
+@in_virtual_time
+async def test_queues_of_other_schemes_are_never_locked() -> None:
+    """A topic with an HTTP endpoint keeps its queue, also after it was a Kafka topic."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    store.make("web", raw_entry("k", 0, uri="http://h/"))
+    store.metadata["web"] = a_topic("web", uri="http://h/")
+    store.make("turns", raw_entry("k", 0))
+    store.metadata["turns"] = a_topic("turns")
+    worker = a_worker(store, endpoint)
+
+    async with running(worker):
+        await drained(store, "turns")
+        store.metadata["turns"] = a_topic("turns", uri="http://h/")
+        await asyncio.sleep(5)
+
+        assert worker.shards == []
+        assert store.queues["turns"].holder is None
+        assert store.queues["web"].waiting == 1
+
+
+@in_virtual_time
+async def test_a_defect_costs_its_shard_only() -> None:
+    """An unforeseen exception in one shard's delivery neither stops the worker nor the other shards."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    for queue in ("bad", "good"):
+        store.make(queue, *(raw_entry("k", i) for i in range(10)))
+        store.metadata[queue] = a_topic(queue, to=queue)
+
+    def fate(route: FakeRoute, parcel: FakeParcel) -> Fate:
+        if route.target.topic == "bad":
+            raise ZeroDivisionError
+        return Fate()
+
+    endpoint.fate = fate
+    worker = a_worker(store, endpoint)
+    async with running(worker):
+        await drained(store, "good")
+        await asyncio.sleep(3)
+
+        assert [each.queue for each in worker.shards] == ["good"]
+
+
+@in_virtual_time
+async def test_a_stale_route_is_left_only_when_nothing_is_under_way() -> None:
+    """When keys move to other lanes, everything packed for the old ones has arrived before the new ones are used."""
+    store, endpoint = FakeStore(), FakeEndpoint(lanes=3)
+    store.make("t", *(raw_entry(f"k{i % 40}", i) for i in range(20_000)))
+    store.metadata["t"] = a_topic()
+    endpoint.parcel_records = 20
+    endpoint.fate = lambda route, parcel: Fate(wait_s=0.01 * (parcel.lane + 1))
+
+    async with running(a_worker(store, endpoint)):
+        await asyncio.sleep(2)
+        endpoint.lanes = 5
+        endpoint.routes[-1].stale = True
+        await drained(store)
+
+    assert len(endpoint.routes) == 2
+    assert all(numbers == sorted(numbers) for numbers in first_occurrences(endpoint).values())
+    assert len(endpoint.arrived) == 20_000
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_no_schedule_of_faults_loses_or_reorders(data: st.DataObject) -> None:
+    """Whatever fails, late or half: nothing is lost, and per key first occurrences arrive in order."""
+    seed = data.draw(st.integers(0, 2**32))
+    rng = Random(seed)
+    entries = data.draw(st.integers(1, 300))
+    keys = data.draw(st.integers(1, 12))
+    trouble = data.draw(st.sampled_from([0.02, 0.2, 0.5]))
+    until = data.draw(st.floats(1, 120))
+
+    async def run() -> None:
+        store, endpoint = FakeStore(), FakeEndpoint(lanes=rng.randint(1, 4))
+        garbage = {i for i in range(entries) if rng.random() < 0.02}
+        queue = store.make("t", *(b"?" if i in garbage else raw_entry(f"k{i % keys}", i) for i in range(entries // 2)))
+        if rng.random() < 0.8:
+            store.metadata["t"] = a_topic(to="t")
+        endpoint.parcel_records = rng.randint(1, 40)
+        loop = asyncio.get_running_loop()
+
+        def store_trouble(call: str) -> RemoraError | float | None:
+            if loop.time() > until or rng.random() > trouble:
+                return rng.random() * 0.01
+            return StoreUnavailable(f"{call} timed out") if rng.random() < 0.5 else rng.random() * 5
+
+        def fate(route: FakeRoute, parcel: FakeParcel) -> Fate:
+            if loop.time() > until or rng.random() > trouble:
+                return Fate(wait_s=rng.random() * 0.1)
+            error: EndpointError = rng.choice([EndpointUnavailable, EndpointMisconfigured])("broken")
+            return Fate(rng.random() * 3, rng.choice([None, 0, len(parcel.records) // 2]), error)
+
+        store.before = store.after = store_trouble
+        endpoint.fate = fate
+        delivery = DeliverySettings(list_entries=rng.choice([1, 7, 1024]), retry_cap_s=5)
+        async with running(a_worker(store, endpoint, delivery)):
+            await asyncio.sleep(rng.random() * 20)
+            queue.append(
+                *(b"?" if i in garbage else raw_entry(f"k{i % keys}", i) for i in range(entries // 2, entries))
+            )
+            if rng.random() < 0.3:
+                queue.holder = None
+            if "t" in store.metadata and rng.random() < 0.3:
+                store.metadata["t"] = a_topic(to="other")
+            await drained(store, within_s=2000)
+
+        arrived = set(endpoint.events())
+        assert arrived == {b"id-%d" % i for i in range(entries) if i not in garbage}
+        assert len(store.parked) == len(garbage)
+        assert all(numbers == sorted(numbers) for numbers in first_occurrences(endpoint).values())
+
+    in_virtual_time(run)()

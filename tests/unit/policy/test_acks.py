@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remora.policy.acks import Prefix, Window
+
+
+def positions(start: int, count: int) -> list[bytes]:
+    return [b"0/%d" % (start + i) for i in range(count + 1)]
+
+
+def test_nothing_is_removable_before_the_oldest_entry_is_done() -> None:
+    """However much is done behind it, an unfinished first entry keeps everything in the queue."""
+    window = Window()
+    first = window.add(positions(0, 3))
+    second = window.add(positions(3, 2))
+
+    first.finish([1, 2])
+    second.finish([0, 1])
+
+    assert window.removable(whole_rounds=False) is None
+
+
+def test_a_part_of_a_round_is_removable_only_when_asked_for() -> None:
+    """With whole rounds a prefix ends where a listing ended, otherwise at the first unfinished entry."""
+    window = Window()
+    first = window.add(positions(0, 2))
+    second = window.add(positions(2, 3))
+    first.finish([0, 1])
+    second.finish([0, 2])
+
+    assert window.removable(whole_rounds=True) == Prefix(b"0/2", 2)
+    assert window.removable(whole_rounds=False) == Prefix(b"0/3", 3)
+
+
+def test_what_is_done_behind_a_gap_is_remembered_for_the_next_reading() -> None:
+    """Abandoning a window gives the positions that are done and stand in the queue yet, and no others."""
+    window = Window()
+    first = window.add(positions(0, 4))
+    first.finish([0, 2, 3])
+    prefix = window.removable(whole_rounds=False)
+    assert prefix == Prefix(b"0/1", 1)
+    window.removed(prefix)
+
+    assert window.abandon() == {b"0/2", b"0/3"}
+    assert window.is_empty
+
+
+def test_an_entry_cannot_be_finished_twice() -> None:
+    """Finishing an entry again is refused, because the count of open entries would lie from then on."""
+    window = Window()
+    added = window.add(positions(0, 2))
+    added.finish([1])
+
+    with pytest.raises(ValueError, match="finished before"):
+        added.finish([1])
+
+
+def test_a_round_must_follow_the_last_one() -> None:
+    """A listing that does not begin where the last one ended is refused: a removal over the gap would lose entries."""
+    window = Window()
+    window.add(positions(0, 2))
+
+    with pytest.raises(ValueError, match="does not follow"):
+        window.add(positions(3, 1))
+
+
+@given(st.data())
+def test_exactly_the_done_prefix_is_removed(data: st.DataObject) -> None:
+    """Over any order of acks and removals, what was removed is always the longest prefix of done entries."""
+    sizes = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=5))
+    window, places, start = Window(), [], 0
+    for size in sizes:
+        added = window.add(positions(start, size))
+        places += [(added, i) for i in range(size)]
+        start += size
+    order = data.draw(st.permutations(range(len(places))))
+    done: set[int] = set()
+    removed = 0
+
+    for place in order:
+        added, ordinal = places[place]
+        added.finish([ordinal])
+        done.add(place)
+        if data.draw(st.booleans()):
+            whole = data.draw(st.booleans())
+            prefix = window.removable(whole_rounds=whole)
+            if prefix is not None:
+                window.removed(prefix)
+                removed += prefix.count
+                assert prefix.upto == b"0/%d" % removed
+            expected = next((i for i in range(len(places)) if i not in done), len(places))
+            assert removed <= expected
+            if not whole:
+                assert removed == expected
+
+    behind = {b"0/%d" % i for i in done if i >= removed}
+    assert window.abandon() == behind

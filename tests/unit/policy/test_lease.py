@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from remora.policy.lease import LeaseTimes, Term
+
+seconds = st.floats(0.001, 1e5, allow_nan=False)
+
+
+@given(seconds, seconds, seconds, seconds, seconds)
+def test_trust_ends_before_the_lease_does(
+    lease: float, renew: float, margin: float, asked: float, delay: float
+) -> None:
+    """However long the store takes to answer, trust is over before the lease that it granted is."""
+    times = LeaseTimes(lease, renew, margin)
+    assume(times.broken_rule() is None)
+
+    term = Term.granted(times, asked)
+
+    granted_at_the_store = asked + delay
+    assert not term.is_trusted(granted_at_the_store + lease)
+    assert term.trusted_until < asked + lease
+
+
+@given(seconds, seconds, seconds)
+def test_accepted_times_leave_room_for_two_renewals(lease: float, renew: float, margin: float) -> None:
+    """Times are accepted only when one failed renewal can be made good before trust ends."""
+    times = LeaseTimes(lease, renew, margin)
+    term = Term.granted(times, 0.0)
+
+    if times.broken_rule() is None:
+        assert term.renew_at + renew <= term.trusted_until
+    else:
+        assert 2 * renew + margin > lease
+
+
+def test_a_failed_renewal_is_repeated_soon_and_extends_nothing() -> None:
+    """After a renewal without an answer the next one comes early, and trust ends when it would have."""
+    times = LeaseTimes(90, 30, 5)
+    term = Term.granted(times, 100.0)
+
+    retried = term.retry_renewal(times, 135.0)
+
+    assert retried == Term(renew_at=138.0, trusted_until=185.0)
+
+
+def test_radosgw_s_own_times_are_the_default_and_hold_together() -> None:
+    """Ninety seconds of lease with a renewal every thirty, as radosgw has it, break no rule."""
+    assert LeaseTimes() == LeaseTimes(lease_s=90.0, renew_s=30.0, margin_s=5.0)
+    assert LeaseTimes().broken_rule() is None

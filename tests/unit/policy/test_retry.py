@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remora.model.topic import Target, Topic
+from remora.policy.eligible import reason_to_leave
+from remora.policy.idle import READS_PER_SECOND, idle_delay
+from remora.policy.lifetime import Limits
+from remora.policy.retry import PROBE_ENTRIES, Backoff, read_limit
+
+
+@given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))
+def test_a_wait_never_exceeds_its_cap_nor_its_doubled_base(failures: int, chance: float) -> None:
+    """Full jitter: any wait lies between nothing and the smaller of the cap and the doubled base."""
+    delay = Backoff(0.1, 30.0).delay(failures, chance)
+
+    assert 0 <= delay < 30.0
+    if failures <= 8:
+        assert delay <= 0.1 * 2 ** (failures - 1)
+
+
+def test_waits_grow_until_the_cap() -> None:
+    """The bound of the wait doubles with each failure in a row until the cap."""
+    bounds = [Backoff(0.1, 1.0).delay(n, 0.5) * 2 for n in range(1, 7)]
+
+    assert bounds == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+
+
+def test_reading_grows_from_a_probe_to_the_full_listing() -> None:
+    """After a failure a probe is read, then eight times as much a round, up to the configured most."""
+    assert [read_limit(n, 1024) for n in range(5)] == [PROBE_ENTRIES, 128, 1024, 1024, 1024]
+    assert read_limit(0, 4) == 4
+    assert read_limit(10**9, 1024) == 1024
+
+
+@given(st.floats(0, 1e9), st.integers(0, 100_000))
+def test_idle_waits_stay_in_bounds_and_within_the_budget_of_reads(idle: float, owned: int) -> None:
+    """An idle wait lies within its limits, and many quiet queues stay within the budget unless the longest wait forbids."""
+    delay = idle_delay(idle, owned, 0.05, 1.0)
+
+    assert 0.05 <= delay <= 1.0
+    assert delay == 1.0 or owned / delay <= READS_PER_SECOND * 1.001
+
+
+def test_a_busy_queue_is_looked_at_often() -> None:
+    """The wait grows with the time that a queue has been empty."""
+    assert idle_delay(0.0, 11, 0.05, 1.0) == 0.05
+    assert idle_delay(4.0, 11, 0.05, 1.0) == 0.4
+    assert idle_delay(600.0, 11, 0.05, 1.0) == 1.0
+
+
+def test_max_retries_allows_one_attempt_more() -> None:
+    """max_retries = n means n + 1 attempts, and 0 means without limit."""
+    assert [Limits(max_retries=2).is_exhausted(n) for n in range(5)] == [False, False, False, True, True]
+    assert not Limits().is_exhausted(10**9)
+
+
+def test_a_time_to_live_of_nothing_never_expires() -> None:
+    """Entries expire only under an explicit time_to_live."""
+    assert Limits().expires_before_ns(10**18) == 0
+    assert Limits(time_to_live_s=2).expires_before_ns(10**18) == 10**18 - 2_000_000_000
+
+
+def topic(uri: str) -> Topic:
+    return Topic("t", "", "t", Target(uri, "", "t"))
+
+
+def test_only_kafka_topics_are_taken() -> None:
+    """Queues of other schemes, without an endpoint, and of unknown topics stay with radosgw, each with its reason."""
+    assert reason_to_leave(topic("kafka://b:9092"), {"kafka"}) is None
+    assert "http endpoints stay" in str(reason_to_leave(topic("http://h/"), {"kafka"}))
+    assert "no push-endpoint" in str(reason_to_leave(topic(""), {"kafka"}))
+    assert "unknown" in str(reason_to_leave(None, {"kafka"}))
