@@ -106,6 +106,8 @@ rgw_frontends = beast endpoint=127.0.0.1:{s3}
 rgw_data = {path}/data/$name
 rgw_allow_notification_secrets_in_cleartext = true
 rgw_run_sync_thread = false
+# Release 16 takes an endpoint with a password from a client that says "X-Forwarded-Proto: https" and no other.
+rgw_trust_forwarded_https = true
 # At level 1 a topic whose endpoint this build cannot serve writes thousands of lines a second.
 debug_rgw = 0
 debug_rgw_notification = 0
