@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import signal
@@ -11,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import aiohttp
 import uvloop
@@ -52,9 +54,13 @@ def make_store(settings: Settings, on_state: Callable[[bool, str], None]) -> Sha
 @asynccontextmanager
 async def store_of(settings: Settings) -> AsyncIterator[ShardStore]:
     """The store, for one command: connected within the mount time-out, or StoreUnavailable with the reason."""
-    async with RadosStore(settings.rados) as store:
-        await store.wait_until_connected(settings.rados.mount_timeout_s + 1)
-        yield store
+    known = asyncio.Event()
+    async with RadosStore(settings.rados, lambda connected, _: known.set() if connected else None) as store:
+        if not store.connected:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(settings.rados.mount_timeout_s + 1):
+                    await known.wait()
+        yield store  # where it is still not connected, the first call says why
 
 
 def remarks(target: Target, settings: Settings) -> list[str]:
@@ -281,7 +287,7 @@ def _shard_json(each: ShardStatus) -> dict[str, object]:
 # --------------------------------------------------------------------------- asking a running daemon
 
 
-async def fetch_status(admin: AdminSettings) -> Mapping[str, object]:
+async def fetch_status(admin: AdminSettings) -> Any:
     """/-/status of the daemon that these settings belong to; DaemonNotReachable when there is none."""
     address = admin.address
     if isinstance(address, UnixAddress):
@@ -297,7 +303,6 @@ async def fetch_status(admin: AdminSettings) -> Mapping[str, object]:
             session.get(url) as response,
         ):
             response.raise_for_status()
-            found: Mapping[str, object] = await response.json()
-            return found
+            return await response.json()
     except (aiohttp.ClientError, TimeoutError, OSError) as exc:
         raise DaemonNotReachable(f"no daemon answers on {shown} (admin.listen): {exc}") from exc

@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import click
 
@@ -125,7 +126,7 @@ def stats_command(settings: Settings, name: str | None, exact: bool, as_json: bo
                 each["shards"],
                 each["reservations"],
                 f"{'' if each['entries_exact'] else '~'}{each['entries']}",
-                size(float(each["bytes"])),
+                size(each["bytes"]),
                 duration(each["oldest_age_seconds"]),
             )
             for each in totals
@@ -165,7 +166,8 @@ def dump_line(queue: str, position: str, data: bytes, *, raw: bool) -> str:
 async def _rows(store: ShardStore) -> list[Row]:
     shards = await store.shards()
     topics = await store.topics()
-    rows, taken = [], set()
+    rows: list[Row] = []
+    taken: set[Shard] = set()
     for known in topics.values():
         mine = tuple(shard for shard in shards if _belongs(shard, known))
         taken.update(mine)
@@ -199,7 +201,7 @@ async def _stats(store: ShardStore, shards: Iterable[Shard], exact: bool) -> lis
     return found
 
 
-def _total(row: Row, stats: Sequence[ShardStats]) -> dict[str, object]:
+def _total(row: Row, stats: Sequence[ShardStats]) -> dict[str, Any]:
     ages = [each.oldest_age_s for each in stats if each.oldest_age_s is not None]
     return {
         "topic": row.label,
