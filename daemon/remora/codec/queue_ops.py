@@ -131,21 +131,28 @@ def _reservations(cursor: Cursor, name: str) -> tuple[Reservation, ...]:
 
 _U32 = Struct("<I").unpack_from
 _ENTRY = Struct("<xBII").unpack_from  # version (any), compat, length, length of the data
-_NO_DIGITS = bytes(range(ord("0"), ord("9") + 1))
+_DIGITS = b"0123456789"
 
 
 def decode_listing(reply: bytes) -> Listing:
-    """The entries of a list reply with their positions, and the position behind the last one.
-
-    The loop reads without a cursor, since it runs for every entry. It may therefore step beyond the end, where
-    slices are short and reads fail; the comparison behind the loop finds that.
-    """
+    """The entries of a list reply with their positions, and the position behind the last one."""
     ret = Cursor(reply, "").struct("list_ret", 1)
     truncated, next_marker = ret.flag("is_truncated"), ret.string("next_marker")
-    count = ret.count("entries", 14)
-    pos, end = ret.pos, ret.pos + ret.left
+    at = ret.pos
     positions: list[bytes] = []
     entries: list[bytes] = []
+    end = _read_entries(reply, at + 4, ret.count("entries", 14), entries, positions)
+    positions.append(next_marker)
+    if end is None or end > ret.pos + ret.left or not _are_positions(positions):
+        return _decode_carefully(reply)
+    return Listing(positions, entries, truncated)
+
+
+def _read_entries(reply: bytes, pos: int, count: int, entries: list[bytes], positions: list[bytes]) -> int | None:
+    """Read entries without a cursor, since this runs for every one; None when they make no sense.
+
+    May step beyond the end, where slices are short and reads fail, so the caller compares the end returned.
+    """
     try:
         for _ in range(count):
             compat, length, size = _ENTRY(reply, pos)
@@ -154,28 +161,38 @@ def decode_listing(reply: bytes) -> Listing:
             after = mark + 4 + _U32(reply, mark)[0]
             pos += 6 + length
             if after > pos or compat > 1:
-                raise _bad_entry(len(entries), pos - 6 - length)
+                return None
             entries.append(reply[data:mark])
             positions.append(reply[mark + 4 : after])
     except struct_error:
-        raise _bad_entry(len(entries), pos) from None
-    if pos > end:
-        raise _bad_entry(len(entries) - 1, end)
-    positions.append(next_marker)
-    if not _are_positions(positions):
-        raise CodecError("list_ret.entries", ret.pos, "a marker that is not gen/offset")
-    return Listing(positions, entries, truncated)
+        return None
+    return pos
 
 
-def _bad_entry(ordinal: int, offset: int) -> CodecError:
-    return CodecError(f"list_ret.entries[{ordinal}]", offset, "is cut off, or needs a newer reader")
+def _decode_carefully(reply: bytes) -> Listing:
+    """The same, field by field: finds what is wrong with a reply, and where."""
+    ret = Cursor(reply, "").struct("list_ret", 1)
+    truncated, next_marker = ret.flag("is_truncated"), _position(ret, "next_marker")
+    entries, positions = [], []
+    for name in ret.items("entries", 14):
+        entry = ret.struct(name, 1)
+        entries.append(entry.string("data"))
+        positions.append(_position(entry, "marker"))
+    return Listing([*positions, next_marker], entries, truncated)
+
+
+def _position(cursor: Cursor, name: str) -> bytes:
+    at, marker = cursor.pos, cursor.string(name)
+    if not _are_positions([marker]):
+        raise cursor.error(name, f"{marker[:80]!r} is not gen/offset", at)
+    return marker
 
 
 def _are_positions(markers: list[bytes]) -> bool:
     """Whether each is two numbers with a slash between; all of them at once, since this runs for every entry."""
     text = b" ".join(markers)
     return (
-        text.translate(None, _NO_DIGITS) == b"/ " * (len(markers) - 1) + b"/"
+        text.translate(None, _DIGITS) == b"/ " * (len(markers) - 1) + b"/"
         and text[:1] != b"/"
         and text[-1:] != b"/"
         and b" /" not in text

@@ -211,9 +211,9 @@ class Renderer:
 
     def _learn(self, entry: EventEntry) -> None:
         event = entry.event
-        source = _strings(event.event_version, event.event_source, event.aws_region)
-        actor = _strings(event.event_name, event.user_identity, event.source_ip_address)
-        region = _strings(
+        sources = (event.event_version, event.event_source, event.aws_region)
+        actors = (event.event_name, event.user_identity, event.source_ip_address)
+        regions = (
             event.x_amz_id_2,
             event.s3_schema_version,
             event.configuration_id,
@@ -221,6 +221,9 @@ class Renderer:
             event.bucket_owner_identity,
             event.bucket_arn,
         )
+        if max(map(len, sources + actors + regions)) > 0xFF:
+            return  # its end would never be guessed
+        source, actor, region = _strings(*sources), _strings(*actors), _strings(*regions)
         bucket = _bucket(entry)
         cost = _COST_OF_OBJECTS + 2 * sum(map(len, (source, actor, region, bucket.quiet, bucket.json)))
         if cost > _MAX_COST:

@@ -1,0 +1,42 @@
+"""Keys go to the partitions that every other Kafka client would choose."""
+
+from __future__ import annotations
+
+import pytest
+from aiokafka.partitioner import DefaultPartitioner
+from aiokafka.partitioner import murmur2 as plain_murmur2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remora.codec.murmur2 import murmur2, partition
+
+
+@given(st.binary(max_size=64) | st.binary(max_size=1400))
+def test_the_hash_is_kafkas(key: bytes) -> None:
+    """Any key has the hash that aiokafka's own, slow implementation gives."""
+    assert murmur2(key) == plain_murmur2(key) & 0xFFFF_FFFF
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 5, 1195, 1196, 1199, 1200, 1201, 5003])
+def test_the_hash_is_kafkas_at_every_seam(length: int) -> None:
+    """Keys around the sizes at which the code changes its way agree too."""
+    key = bytes(i * 7 & 0xFF for i in range(length))
+
+    assert murmur2(key) == plain_murmur2(key) & 0xFFFF_FFFF
+
+
+@pytest.mark.parametrize(
+    ("key", "known"),
+    [(b"21", -973932308), (b"foobar", -790332482), (b"a-little-bit-long-string", -985981536), (b"abc", 479470107)],
+)
+def test_the_hash_has_the_values_of_kafkas_own_tests(key: bytes, known: int) -> None:
+    """The values that the Java client's tests expect."""
+    assert murmur2(key) == known & 0xFFFF_FFFF
+
+
+@given(st.binary(min_size=1, max_size=40), st.integers(1, 100))
+def test_the_partition_is_that_of_the_default_partitioner(key: bytes, count: int) -> None:
+    """For every key and number of partitions, aiokafka's default partitioner chooses the same."""
+    every = list(range(count))
+
+    assert partition(key, count) == DefaultPartitioner()(key, every, every)
