@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import ssl
 from collections.abc import Iterator
 from typing import Any
@@ -103,7 +105,9 @@ async def _explain(exc: Exception, broker: Broker, cluster: Cluster, client_id: 
     if isinstance(exc, ValueError) and cluster.login:
         return EndpointMisconfigured(f"{broker}: its part of the {cluster.login.mechanism} log-in is wrong")
     if isinstance(exc, OSError) and not isinstance(exc, ssl.SSLError | ConnectionResetError | ConnectionAbortedError):
-        return EndpointUnavailable(f"{broker}: {exc.strerror or exc}")
+        # asyncio's own text repeats the address; a resolver's numbers mean something else.
+        text = exc.strerror if isinstance(exc, socket.gaierror) or not exc.errno else os.strerror(exc.errno)
+        return EndpointUnavailable(f"{broker}: {text or type(exc).__name__}")
     look = _look_without_tls if cluster.tls else _look_with_tls
     finding = await look(broker, cluster.login, client_id)
     if finding:

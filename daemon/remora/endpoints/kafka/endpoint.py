@@ -128,8 +128,9 @@ class KafkaEndpoint:
         producer = await slot.ready()
         try:
             async with asyncio.timeout(settings.connect_timeout_s):
-                facts = await look_up(producer.client, topic, what)
-                await producer.follow(topic, facts.partitions)
+                with producer.in_use():
+                    facts = await look_up(producer.client, topic, what)
+                    await producer.follow(topic, facts.partitions)
         except TimeoutError as exc:
             raise EndpointUnavailable(f"{what}: no answer in time") from exc
         if not facts.limit_known and self._smaller.is_news(slot.connection, topic):

@@ -16,9 +16,10 @@ Why it wraps as much of aiokafka's inside as it does (release 0.14):
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import aiokafka.errors as kafka
@@ -81,6 +82,18 @@ class SharedProducer:
         known = self._driver.client.cluster.partitions_for_topic(topic)
         return None if known is None else len(known)
 
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keeps the connections open meanwhile, also when the producer is retired."""
+        self.under_way += 1
+        try:
+            yield
+        finally:
+            self.under_way -= 1
+            self.last_used = asyncio.get_running_loop().time()
+            if self.retired and not self.under_way:
+                self._quiet.set()
+
     async def follow(self, topic: str, partitions: int) -> None:
         """Keep looking at a topic from now on; returns when it is seen with this many partitions."""
         client = self._driver.client
@@ -102,21 +115,17 @@ class SharedProducer:
         what has not been sent.
         """
         place = TopicPartition(topic, partition)
-        self.under_way += 1
-        try:
+        with self.in_use():
             async with self._lanes[place]:
                 future = await self._hand_over(place, batch)
             await self._await_answer(place, batch, future)
-        finally:
-            self.under_way -= 1
-            self.last_used = asyncio.get_running_loop().time()
-            if self.retired and not self.under_way:
-                self._quiet.set()
 
     async def _hand_over(self, place: TopicPartition, batch: Batch) -> asyncio.Future[Any]:
+        if self.partitions(place.topic) is None:
+            await self._learn(place.topic)
         if self.retired:
             raise ProducerRetired
-        if place.partition not in (self.client.cluster.partitions_for_topic(place.topic) or ()):
+        if place.partition >= (self.partitions(place.topic) or 0):
             raise kafka.UnknownTopicOrPartitionError
         try:
             future: asyncio.Future[Any] = await self._driver.send_batch(batch, place.topic, partition=place.partition)
@@ -125,6 +134,13 @@ class SharedProducer:
             raise
         future.add_done_callback(lambda done: self._note_outcome(place, done))
         return future
+
+    async def _learn(self, topic: str) -> None:
+        """Look at a topic that this producer knows nothing of, because it is new itself or the topic was away."""
+        await self.client.add_topic(topic)
+        if self.partitions(topic) is None:
+            # The look may have been under way before the topic was added.
+            await self.client.force_metadata_update()
 
     def _note_outcome(self, place: TopicPartition, done: asyncio.Future[Any]) -> None:
         # Runs before aiokafka's sender wakes up again and would send this partition's next batch in vain.

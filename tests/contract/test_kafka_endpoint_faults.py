@@ -1,0 +1,214 @@
+"""The Kafka endpoint while brokers are killed, frozen and brought back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from remora.config import KafkaSettings
+from remora.endpoints.kafka import KafkaEndpoint
+from remora.model.errors import EndpointUnavailable
+from remora.model.shard import Shard
+from remora.model.topic import Target
+from support.kafka import Kafka, create_topic, read_topic, running_kafka, until
+from support.kafka_sender import INCARNATION, ShardSender, Watcher, make_records, push_all, push_lanes, verdict
+
+pytestmark = pytest.mark.kafka
+
+SHARD = Shard("shard")
+
+
+@pytest.fixture(autouse=True)
+async def mended(fragile_kafka: Kafka) -> AsyncIterator[None]:
+    """Whatever a test did to the broker, the next one finds it well."""
+    yield
+    await fragile_kafka.mend()
+
+
+QUICK = KafkaSettings(delivery_timeout_s=2, connect_timeout_s=1)
+
+
+def target(kafka: Kafka, topic: str) -> Target:
+    return Target(f"kafka://{kafka.address}", "", topic)
+
+
+@pytest.fixture(scope="module")
+def three_brokers() -> Iterator[Kafka]:
+    """Three brokers, replication factor 3, of which two must be in sync."""
+    with running_kafka("three", "--brokers", "3") as running:
+        yield running
+
+
+async def test_killed_under_load(fragile_kafka: Kafka) -> None:
+    """A broker killed twice under load loses nothing, and each key's first copies are in order."""
+    topic = await create_topic(fragile_kafka.address, partitions=4)
+    records = [make_records(shard, 6000) for shard in range(4)]
+    async with KafkaEndpoint(QUICK) as endpoint:
+        senders = [ShardSender(endpoint, f"q.{shard}", target(fragile_kafka, topic)) for shard in range(4)]
+        async with asyncio.TaskGroup() as sending:
+            for sender, mine in zip(senders, records, strict=True):
+                sending.create_task(sender.send(mine, 50))
+            for part in (5, 2):
+                await senders[0].wait_for(6000 // part)
+                fragile_kafka.stop()
+                await until(lambda: all(sender.failures for sender in senders), "the outage is noticed")
+                await fragile_kafka.start()
+
+    sent = [each for shard in records for each in shard]
+    lost, doubled, moved = verdict(await read_topic(fragile_kafka.address, topic), sent)
+    assert (lost, moved) == (set(), [])
+    assert doubled <= 2 * 4 * 4 * 200  # at most what was under way: lanes of all shards, at both kills
+
+
+async def test_short_outage_doubles_nothing(fragile_kafka: Kafka) -> None:
+    """An outage shorter than the time to deliver is ridden out: no failure, no duplicate."""
+    topic = await create_topic(fragile_kafka.address, partitions=4)
+    records = make_records(0, 3000)
+    async with KafkaEndpoint(KafkaSettings(delivery_timeout_s=60)) as endpoint:
+        sender = ShardSender(endpoint, "q", target(fragile_kafka, topic))
+        async with asyncio.TaskGroup() as sending:
+            sending.create_task(sender.send(records, 50))
+            await sender.wait_for(300)
+            fragile_kafka.stop()
+            await fragile_kafka.start()
+
+    assert verdict(await read_topic(fragile_kafka.address, topic), records) == (set(), 0, [])
+    assert sender.failures == []
+
+
+async def test_frozen(fragile_kafka: Kafka) -> None:
+    """A frozen broker fails a push within its time and new routes within theirs; thawed, all arrive in order."""
+    topic, watcher = await create_topic(fragile_kafka.address, partitions=2), Watcher()
+    records = make_records(0, 400)
+    async with KafkaEndpoint(QUICK, watcher) as endpoint:
+        async with endpoint.route(SHARD, INCARNATION, target(fragile_kafka, topic)) as route:
+            await push_all(route, records[:100])
+            fragile_kafka.stop(how=signal.SIGSTOP)
+            try:
+                began = time.monotonic()
+                with pytest.raises(EndpointUnavailable, match="not delivered within 2 s"):
+                    await push_all(route, records[100:200])
+                assert time.monotonic() - began < 3
+                began = time.monotonic()
+                with pytest.raises(EndpointUnavailable):
+                    async with endpoint.route(SHARD, INCARNATION, target(fragile_kafka, topic)) as again:
+                        await push_all(again, records[100:200])
+                assert time.monotonic() - began < 5
+            finally:
+                fragile_kafka.stop(how=signal.SIGCONT)
+        sender = ShardSender(endpoint, "shard", target(fragile_kafka, topic))
+        async with asyncio.timeout(15):
+            await sender.send(records[100:])
+
+    lost, doubled, moved = verdict(await read_topic(fragile_kafka.address, topic), records)
+    assert (lost, moved) == (set(), [])
+    assert doubled <= 200
+
+
+async def test_given_up_batches_are_not_sent_later(fragile_kafka: Kafka) -> None:
+    """What a push gave up while the broker was away is not delivered behind the caller's back."""
+    topic, watcher = await create_topic(fragile_kafka.address, partitions=1), Watcher()
+    async with (
+        KafkaEndpoint(QUICK, watcher) as endpoint,
+        endpoint.route(SHARD, INCARNATION, target(fragile_kafka, topic)) as route,
+    ):
+        await push_all(route, make_records(0, 10))
+        fragile_kafka.stop()
+        packed = [route.pack(make_records(0, 10, start=10 + 10 * number))[0] for number in range(4)]
+        outcomes = await asyncio.gather(*(push_lanes(route, each) for each in packed), return_exceptions=True)
+        await fragile_kafka.start()
+        async with asyncio.timeout(10):
+            sender = ShardSender(endpoint, "shard", target(fragile_kafka, topic))
+            await sender.send(make_records(0, 10, start=100))
+        await until(lambda: watcher.closed == len(watcher.retired), "the old producer is closed")
+
+    assert all(isinstance(each, EndpointUnavailable) for each in outcomes)
+    numbers = [int(each.value.partition(b",")[0]) for each in await read_topic(fragile_kafka.address, topic)]
+    assert numbers == [*range(10), *range(100, 110)]
+
+
+async def test_long_outage(fragile_kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+    """While a broker is away, no producers are made and thrown away, and the log stays short."""
+    topic, watcher = await create_topic(fragile_kafka.address), Watcher()
+    async with KafkaEndpoint(QUICK, watcher) as endpoint:
+        async with endpoint.route(SHARD, INCARNATION, target(fragile_kafka, topic)) as route:
+            await push_all(route, make_records(0, 10))
+            fragile_kafka.stop()
+            with pytest.raises(EndpointUnavailable):
+                await push_all(route, make_records(0, 10, start=10))
+        for _ in range(100):
+            with pytest.raises(EndpointUnavailable, match="refused"):
+                async with endpoint.route(SHARD, INCARNATION, target(fragile_kafka, topic)):
+                    pass
+        lines = [each for each in caplog.records if each.name.startswith("remora")]
+        await fragile_kafka.start()
+        async with asyncio.timeout(10):
+            sender = ShardSender(endpoint, "shard", target(fragile_kafka, topic))
+            await sender.send(make_records(0, 10, start=10))
+
+    assert watcher.opened == 2
+    assert len(lines) < 10
+    assert all(each.levelno <= logging.WARNING for each in lines)
+    assert verdict(await read_topic(fragile_kafka.address, topic), make_records(0, 20)) == (set(), 0, [])
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+async def test_closing_without_a_broker(
+    fragile_kafka: Kafka, how: signal.Signals, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An endpoint whose broker is gone, with a push under way, is closed within seconds and without complaints."""
+    topic, watcher = await create_topic(fragile_kafka.address), Watcher()
+    loop = asyncio.get_running_loop()
+    complaints: list[object] = []
+    loop.set_exception_handler(lambda _, context: complaints.append(context))
+    try:
+        async with KafkaEndpoint(KafkaSettings(), watcher) as endpoint:
+            route = await endpoint.route(SHARD, INCARNATION, target(fragile_kafka, topic)).__aenter__()
+            await push_all(route, make_records(0, 10))
+            fragile_kafka.stop(how=how)
+            pushing = asyncio.create_task(push_all(route, make_records(0, 10, start=10)))
+            await until(lambda: bool(endpoint_is_busy(endpoint)), "the push is under way")
+            began = time.monotonic()
+        took = time.monotonic() - began
+        with pytest.raises(EndpointUnavailable):
+            await pushing
+    finally:
+        if how is signal.SIGSTOP:
+            fragile_kafka.stop(how=signal.SIGCONT)
+        else:
+            await fragile_kafka.start()
+
+    assert took < 9
+    assert complaints == []
+    assert "never retrieved" not in caplog.text
+    assert [each.get_name() for each in asyncio.all_tasks() if "kafka" in repr(each.get_coro()).lower()] == []
+    assert watcher.opened == watcher.closed
+
+
+def endpoint_is_busy(endpoint: KafkaEndpoint) -> bool:
+    """Whether any producer has something under way."""
+    return any(slot.current and slot.current.under_way for slot in endpoint._slots._slots.values())
+
+
+async def test_leader_killed(three_brokers: Kafka) -> None:
+    """With three replicas, killing brokers one after the other loses, doubles and moves nothing that was acked."""
+    topic = await create_topic(three_brokers.address, partitions=6, replicas=3)
+    records = [make_records(shard, 6000) for shard in range(3)]
+    async with KafkaEndpoint(KafkaSettings(delivery_timeout_s=30)) as endpoint:
+        senders = [ShardSender(endpoint, f"q.{shard}", target(three_brokers, topic)) for shard in range(3)]
+        async with asyncio.TaskGroup() as sending:
+            for sender, mine in zip(senders, records, strict=True):
+                sending.create_task(sender.send(mine, 50))
+            for number, broker in enumerate(("broker.1", "broker.2")):
+                await senders[0].wait_for(1000 * (1 + number))
+                three_brokers.stop(broker)
+                await three_brokers.start(broker)
+
+    sent = [each for shard in records for each in shard]
+    lost, _, moved = verdict(await read_topic(three_brokers.address, topic), sent)
+    assert (lost, moved) == (set(), [])

@@ -1,0 +1,255 @@
+"""TLS, users and passwords against a real broker, and what is said when they do not fit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import socket
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from remora.config import KafkaSettings
+from remora.endpoints.kafka import KafkaEndpoint
+from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
+from remora.model.shard import Shard
+from remora.model.topic import Target
+from support.kafka import Kafka, create_topic, read_topic
+from support.kafka_sender import INCARNATION, Watcher, make_records, push_all
+
+pytestmark = pytest.mark.kafka
+
+SHARD = Shard("shard")
+WRONG = "wr0ng-pa55word"
+MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+
+
+def login(kafka: Kafka, mechanism: str = "PLAIN", password: str = "") -> str:
+    return f"user-name={kafka.env['user']}&password={password or kafka.env['password']}&mechanism={mechanism}"
+
+
+def tls(kafka: Kafka, ca: str = "ca") -> str:
+    return f"use-ssl=true&ca-location={kafka.env[ca]}"
+
+
+async def deliver(uri: str, args: str, topic: str) -> None:
+    async with (
+        asyncio.timeout(15),
+        KafkaEndpoint(KafkaSettings()) as endpoint,
+        endpoint.route(SHARD, INCARNATION, Target(uri, args, topic)) as route,
+    ):
+        await push_all(route, make_records(0, 10))
+
+
+async def refusal(uri: str, args: str, settings: KafkaSettings | None = None) -> str:
+    """Why a target is misconfigured, which must be found out in the time to connect."""
+    async with KafkaEndpoint(settings or KafkaSettings()) as endpoint, asyncio.timeout(10):
+        with pytest.raises(EndpointMisconfigured) as caught:
+            async with endpoint.route(SHARD, INCARNATION, Target(uri, args, "events")):
+                pass
+    return str(caught.value)
+
+
+# ---------------------------------------------------------------------------------- what works
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("listener", ["sasl_ssl", "sasl_plaintext"])
+async def test_login(kafka: Kafka, listener: str, mechanism: str) -> None:
+    """Each mechanism logs in, with TLS and without, with user and password of the arguments."""
+    topic = await create_topic(kafka.address)
+    args = login(kafka, mechanism) + ("&" + tls(kafka) if listener == "sasl_ssl" else "")
+
+    await deliver(f"kafka://{kafka.env[f'{listener}_bootstrap']}", args, topic)
+
+    assert len(await read_topic(kafka.address, topic)) == 10
+
+
+async def test_login_in_the_uri(kafka: Kafka) -> None:
+    """User and password of the URI log in as well."""
+    topic = await create_topic(kafka.address)
+    user, password = quote(kafka.env["user"]), quote(kafka.env["password"])
+
+    await deliver(f"kafka://{user}:{password}@{kafka.env['sasl_ssl_bootstrap']}", tls(kafka), topic)
+
+    assert len(await read_topic(kafka.address, topic)) == 10
+
+
+async def test_tls_alone(kafka: Kafka) -> None:
+    """TLS works without a user, by address and by host name."""
+    topic = await create_topic(kafka.address)
+    port = kafka.env["ssl_bootstrap"].rpartition(":")[2]
+
+    await deliver(f"kafka://localhost:{port}", tls(kafka), topic)
+
+    assert len(await read_topic(kafka.address, topic)) == 10
+
+
+async def test_unchecked_certificate(kafka: Kafka) -> None:
+    """verify-ssl=false accepts a certificate of an unknown authority."""
+    topic = await create_topic(kafka.address)
+
+    await deliver(f"kafka://{kafka.env['ssl_bootstrap']}", "use-ssl=true&verify-ssl=false", topic)
+
+    assert len(await read_topic(kafka.address, topic)) == 10
+
+
+async def test_one_broker_of_the_list_suffices(kafka: Kafka) -> None:
+    """Brokers of the list that do not answer, or hang, delay nothing as long as one lets us in."""
+    topic = await create_topic(kafka.address)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        hosts = f"127.0.0.1:1,127.0.0.1:{mute.getsockname()[1]}"
+        async with asyncio.timeout(4):
+            await deliver(f"kafka://{hosts}", f"kafka-brokers={kafka.address}", topic)
+
+    assert len(await read_topic(kafka.address, topic)) == 10
+
+
+# ----------------------------------------------------------------------------- what does not, and why
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_wrong_password(kafka: Kafka, mechanism: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A wrong password is called that, and stands neither in the reason nor in any log line."""
+    caplog.set_level(logging.DEBUG)
+
+    reason = await refusal(f"kafka://{kafka.env['sasl_plaintext_bootstrap']}", login(kafka, mechanism, WRONG))
+
+    assert "refused user and password" in reason
+    assert WRONG not in reason
+    assert WRONG not in caplog.text
+
+
+async def test_unknown_authority(kafka: Kafka) -> None:
+    """A certificate that the given authority has not signed is not trusted."""
+    reason = await refusal(f"kafka://{kafka.env['ssl_bootstrap']}", tls(kafka, "other_ca"))
+
+    assert "certificate is not trusted" in reason
+
+
+async def test_authority_of_the_system(kafka: Kafka) -> None:
+    """Without ca-location the system's authorities decide, and they do not know the test's."""
+    assert "certificate is not trusted" in await refusal(f"kafka://{kafka.env['ssl_bootstrap']}", "use-ssl=true")
+
+
+async def test_tls_to_a_plain_port(kafka: Kafka) -> None:
+    """use-ssl against a port without TLS is said to be that."""
+    reason = await refusal(f"kafka://{kafka.address}", "use-ssl=true&verify-ssl=false")
+
+    assert "use-ssl is set, but this port speaks no TLS" in reason
+
+
+@pytest.mark.parametrize("listener", ["ssl", "sasl_ssl"])
+async def test_plain_to_a_tls_port(kafka: Kafka, listener: str) -> None:
+    """A port that speaks TLS is said to, when use-ssl is not set."""
+    reason = await refusal(f"kafka://{kafka.env[f'{listener}_bootstrap']}", "")
+
+    assert "this port speaks TLS, but use-ssl is not set" in reason
+
+
+async def test_login_is_missing(kafka: Kafka) -> None:
+    """A port that asks for a user is said to, with its mechanisms."""
+    reason = await refusal(f"kafka://{kafka.env['sasl_plaintext_bootstrap']}", "")
+
+    assert "asks for user-name and password" in reason
+    assert "SCRAM-SHA-256" in reason
+
+
+async def test_login_is_not_asked_for(kafka: Kafka) -> None:
+    """A user at a port that asks for none is refused, with the reason."""
+    assert "asks for no user and password" in await refusal(f"kafka://{kafka.address}", login(kafka))
+
+
+async def test_unreadable_authority(kafka: Kafka, tmp_path: Path) -> None:
+    """A ca-location that does not exist, or holds no certificate, is named."""
+    uri, no_ca = f"kafka://{kafka.env['ssl_bootstrap']}", tmp_path / "empty.pem"
+    no_ca.write_text("nothing")
+
+    assert "/does/not/exist: No such file" in await refusal(uri, "use-ssl=true&ca-location=/does/not/exist")
+    assert "no certificate authority in PEM" in await refusal(uri, f"use-ssl=true&ca-location={no_ca}")
+
+
+async def test_replaced_authority(kafka: Kafka, tmp_path: Path) -> None:
+    """A CA file whose contents change makes another connection, and the old one is not used for it."""
+    topic, ca, watcher = await create_topic(kafka.address), tmp_path / "ca.pem", Watcher()
+    shutil.copy(kafka.env["ca"], ca)
+    target = Target(f"kafka://{kafka.env['ssl_bootstrap']}", f"use-ssl=true&ca-location={ca}", topic)
+    async with KafkaEndpoint(KafkaSettings(), watcher) as endpoint:
+        async with endpoint.route(SHARD, INCARNATION, target) as route:
+            await push_all(route, make_records(0, 10))
+        shutil.copy(kafka.env["other_ca"], ca)
+        with pytest.raises(EndpointMisconfigured, match="not trusted"):
+            async with endpoint.route(SHARD, INCARNATION, target):
+                pass
+        shutil.copy(kafka.env["ca"], ca)
+        async with endpoint.route(SHARD, INCARNATION, target) as route:
+            await push_all(route, make_records(0, 10))
+
+    assert watcher.opened == 1
+
+
+async def test_password_does_not_leak_to_another_topic(kafka: Kafka) -> None:
+    """A topic with a wrong password fails while one with the right password delivers to the same brokers."""
+    topic, watcher = await create_topic(kafka.address), Watcher()
+    uri = f"kafka://{kafka.env['sasl_plaintext_bootstrap']}"
+    async with (
+        KafkaEndpoint(KafkaSettings(), watcher) as endpoint,
+        endpoint.route(SHARD, INCARNATION, Target(uri, login(kafka), topic)) as route,
+    ):
+        with pytest.raises(EndpointMisconfigured, match="refused user"):
+            async with endpoint.route(SHARD, INCARNATION, Target(uri, login(kafka, password=WRONG), topic)):
+                pass
+        with pytest.raises(EndpointMisconfigured, match="asks for user-name"):
+            async with endpoint.route(SHARD, INCARNATION, Target(uri, "", topic)):
+                pass
+        await push_all(route, make_records(0, 10))
+
+    assert watcher.opened == 1
+
+
+# ------------------------------------------------------------------------------------ unreachable
+
+
+async def test_nobody_listens() -> None:
+    """A closed port is transient and known at once."""
+    async with KafkaEndpoint(KafkaSettings()) as endpoint, asyncio.timeout(4):
+        with pytest.raises(EndpointUnavailable, match=r"127.0.0.1:1: .*refused"):
+            async with endpoint.route(SHARD, INCARNATION, Target("kafka://127.0.0.1:1", "", "t")):
+                pass
+
+
+async def test_nobody_answers() -> None:
+    """A host that accepts and never answers is transient, within the time to connect."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        target = Target(f"kafka://127.0.0.1:{mute.getsockname()[1]}", "", "t")
+        async with KafkaEndpoint(KafkaSettings(connect_timeout_s=0.5)) as endpoint, asyncio.timeout(2):
+            with pytest.raises(EndpointUnavailable, match="no answer in time"):
+                async with endpoint.route(SHARD, INCARNATION, target):
+                    pass
+
+
+async def test_unknown_host() -> None:
+    """A host name that does not resolve is transient and named."""
+    async with KafkaEndpoint(KafkaSettings()) as endpoint, asyncio.timeout(15):
+        with pytest.raises(EndpointUnavailable, match=r"no-such-host\.invalid:9092"):
+            async with endpoint.route(SHARD, INCARNATION, Target("kafka://no-such-host.invalid", "", "t")):
+                pass
+
+
+async def test_not_kafka() -> None:
+    """Whatever else listens there, with or without TLS, is an error of this topic only."""
+
+    async def speak_http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(speak_http, "127.0.0.1", 0) as server:
+        uri = f"kafka://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with KafkaEndpoint(KafkaSettings(connect_timeout_s=2)) as endpoint, asyncio.timeout(15):
+            for args in ("", "use-ssl=true"):
+                with pytest.raises((EndpointUnavailable, EndpointMisconfigured)):
+                    async with endpoint.route(SHARD, INCARNATION, Target(uri, args, "t")):
+                        pass

@@ -1,0 +1,173 @@
+"""A real Kafka for tests: clusters that can be hurt, topics, and what a consumer then reads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiokafka.errors as errors
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+_DEV_KAFKA = Path(__file__).parents[2] / "scripts/dev-kafka"
+
+
+@dataclass(frozen=True)
+class Kafka:
+    """A running cluster, as `scripts/dev-kafka` made it."""
+
+    name: str
+    env: dict[str, Any]
+
+    @property
+    def address(self) -> str:
+        """Brokers without TLS and without log-in."""
+        return str(self.env["bootstrap"])
+
+    def stop(self, daemon: str = "broker.1", how: signal.Signals = signal.SIGKILL) -> None:
+        """Hurt a broker: SIGKILL, SIGSTOP, SIGCONT ..."""
+        _dev_kafka("stop", "--name", self.name, daemon, "--signal", how.name.removeprefix("SIG"))
+
+    async def mend(self) -> None:
+        """Bring back whatever was hurt."""
+        for daemon in self.env["daemons"]:
+            with contextlib.suppress(AssertionError):
+                self.stop(daemon, signal.SIGCONT)
+        await asyncio.to_thread(_dev_kafka, "up", "--name", self.name)
+
+    async def start(self, daemon: str = "broker.1") -> None:
+        """Bring a broker back; returns when it takes requests, and does not hold the loop up meanwhile."""
+        await asyncio.to_thread(_dev_kafka, "start", "--name", self.name, daemon)
+
+
+@contextlib.contextmanager
+def running_kafka(purpose: str, *options: str) -> Iterator[Kafka]:
+    """A cluster of one's own, removed afterwards."""
+    if not (shutil.which("java") and shutil.which("mvn")):
+        if os.environ.get("CI"):
+            pytest.fail("Kafka needs java and mvn: run scripts/setup")
+        pytest.skip("Kafka needs java and mvn: run scripts/setup")
+    name = f"test-{purpose}-{os.getpid()}"
+    try:
+        env = Path(_dev_kafka("up", "--name", name, *options).strip().splitlines()[-1])
+        yield Kafka(name, json.loads(env.read_text()))
+    finally:
+        _dev_kafka("down", "--name", name)
+
+
+def _dev_kafka(*args: str) -> str:
+    done = subprocess.run([_DEV_KAFKA, *args], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, f"dev-kafka {' '.join(args)}: {done.stderr[-2000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[Kafka]:
+    """One broker with every kind of listener, which no test hurts; topics keep tests apart."""
+    with running_kafka("shared", "--sasl-ssl") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def fragile_kafka() -> Iterator[Kafka]:
+    """One broker that tests may hurt, as long as they mend it."""
+    with running_kafka("fragile") as running:
+        yield running
+
+
+async def until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+    """Return as soon as the condition holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s"
+        await asyncio.sleep(0.01)
+
+
+# ------------------------------------------------------------------------------------ topics, contents
+
+
+@contextlib.asynccontextmanager
+async def admin(address: str) -> AsyncIterator[AIOKafkaAdminClient]:
+    """An admin client for as long as it is needed."""
+    client = AIOKafkaAdminClient(bootstrap_servers=address)
+    await client.start()
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def create_topic(address: str, name: str = "", partitions: int = 3, replicas: int = 1, **configs: object) -> str:
+    """Create a topic, by default of a name of its own; `_` in a config's name stands for a dot."""
+    name = name or f"t-{uuid.uuid4().hex[:12]}"
+    settings = {key.replace("_", "."): str(value) for key, value in configs.items()}
+    async with admin(address) as client:
+        answer = await client.create_topics([NewTopic(name, partitions, replicas, topic_configs=settings)])
+        for topic, code, *_ in answer.topic_errors:
+            assert code == 0, f"{topic}: {errors.for_code(code).__name__}"
+    return name
+
+
+async def delete_topic(address: str, name: str) -> None:
+    async with admin(address) as client:
+        await client.delete_topics([name])
+
+
+async def grow_topic(address: str, name: str, partitions: int) -> None:
+    async with admin(address) as client:
+        await client.create_partitions({name: NewPartitions(partitions)})
+
+
+async def configure_topic(address: str, name: str, **configs: object) -> None:
+    settings = {key.replace("_", "."): str(value) for key, value in configs.items()}
+    async with admin(address) as client:
+        await client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, settings)])
+
+
+async def limit_topic(address: str, name: str, max_message_bytes: int) -> None:
+    """Set the size limit, and return when the broker goes by it; the probes that show it bear no headers."""
+    await configure_topic(address, name, max_message_bytes=max_message_bytes)
+    probe = AIOKafkaProducer(bootstrap_servers=address)
+    await probe.start()
+    try:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            await probe.send_and_wait(name, b"x" * (max_message_bytes + 1), partition=0)
+        raise AssertionError("the limit does not take effect")
+    except errors.MessageSizeTooLargeError:
+        pass
+    finally:
+        await probe.stop()
+
+
+async def read_topic(address: str, name: str) -> list[Any]:
+    """Everything with headers in a topic, partition by partition, each in its order."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=address, enable_auto_commit=False, auto_offset_reset="earliest")
+    await consumer.start()
+    try:
+        await consumer._client.force_metadata_update()
+        await consumer._client._wait_on_metadata(name)
+        places = [TopicPartition(name, number) for number in sorted(consumer.partitions_for_topic(name) or ())]
+        consumer.assign(places)
+        ends = await consumer.end_offsets(places)
+        found: dict[TopicPartition, list[Any]] = {place: [] for place in places}
+        for place in places:
+            while await consumer.position(place) < ends[place]:
+                for batch in (await consumer.getmany(place, timeout_ms=1000)).values():
+                    found[place].extend(batch)
+        return [record for place in places for record in found[place] if record.headers]
+    finally:
+        await consumer.stop()

@@ -1,0 +1,164 @@
+"""What the engine does with a route, in small: lanes in order, retries from the failed record on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from typing import Any
+
+from remora.endpoints.kafka import KafkaEndpoint
+from remora.model.errors import EndpointUnavailable
+from remora.model.record import Record
+from remora.model.shard import Shard
+from remora.model.topic import Target
+from remora.ports import Parcel, Route
+from support.kafka import until
+
+INCARNATION = "inc"
+
+
+class Watcher:
+    """Remembers what an endpoint told."""
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self.closed = 0
+        self.retired: list[str] = []
+        self.partitions: list[tuple[str, int, int]] = []
+        self.assumed: list[tuple[str, int]] = []
+
+    async def wait_for_retirement(self, before: int) -> None:
+        """Return when more than so many producers were retired."""
+        await until(lambda: len(self.retired) > before, "a producer is retired")
+
+    def producer_opened(self, cluster: str) -> None:
+        self.opened += 1
+
+    def producer_retired(self, cluster: str, reason: str) -> None:
+        self.retired.append(reason)
+
+    def producer_closed(self, cluster: str) -> None:
+        self.closed += 1
+
+    def partitions_changed(self, cluster: str, topic: str, before: int, after: int) -> None:
+        self.partitions.append((topic, before, after))
+
+    def limit_assumed(self, cluster: str, topic: str, limit_bytes: int) -> None:
+        self.assumed.append((topic, limit_bytes))
+
+
+def make_records(shard: int, count: int, *, start: int = 0, keys: int = 20, size: int = 100) -> list[Record]:
+    """Records of a shard whose bodies tell their place among those of their key; keys belong to one shard."""
+    return [
+        Record(
+            key=b"bucket/%d-%d" % (shard, number % keys),
+            body=b"%d" % number + b"," + b"x" * size,
+            event_id=b"%d.%d" % (shard, number),
+            created_ns=0,
+            position=b"0/%d" % number,
+            next_position=b"0/%d" % (number + 1),
+            ordinal=number - start,
+        )
+        for number in range(start, start + count)
+    ]
+
+
+async def push_all(route: Route, records: Sequence[Record]) -> list[tuple[Record, str]]:
+    """Pack and push at once, every lane beside the others; returns what was refused."""
+    parcels, refused = route.pack(records)
+    await push_lanes(route, parcels)
+    return refused
+
+
+async def push_lanes(route: Route, parcels: Sequence[Parcel]) -> None:
+    """Push parcels, those of a lane one after the other. Raises the first failure when all have come back."""
+    lanes: defaultdict[int, list[Parcel]] = defaultdict(list)
+    for parcel in parcels:
+        lanes[parcel.lane].append(parcel)
+
+    async def run(lane: list[Parcel]) -> None:
+        for parcel in lane:
+            await route.push(parcel)
+
+    outcomes = await asyncio.gather(*map(run, lanes.values()), return_exceptions=True)
+    for outcome in outcomes:
+        if outcome is not None:
+            raise outcome
+
+
+class ShardSender:
+    """Delivers one shard's records with up to two listings under way, for as long as it takes."""
+
+    def __init__(self, endpoint: KafkaEndpoint, name: str, target: Target) -> None:
+        self.endpoint = endpoint
+        self.shard = Shard(name)
+        self.target = target
+        self.arrived: set[bytes] = set()
+        self.failures: list[EndpointUnavailable] = []
+
+    async def wait_for(self, count: int) -> None:
+        """Return when so many have arrived."""
+        await until(lambda: len(self.arrived) >= count, f"{count} have arrived")
+
+    async def send(self, records: Sequence[Record], listing: int = 200) -> None:
+        """Return when everything has arrived."""
+        while left := [each for each in records if each.position not in self.arrived]:
+            try:
+                async with self.endpoint.route(self.shard, INCARNATION, self.target) as route:
+                    await self._session(route, left, listing)
+            except EndpointUnavailable as exc:
+                self.failures.append(exc)
+                await asyncio.sleep(0.05)
+
+    async def _session(self, route: Route, records: Sequence[Record], listing: int) -> None:
+        lanes: defaultdict[int, deque[Parcel]] = defaultdict(deque)
+        running: dict[int, asyncio.Task[None]] = {}
+        failed: list[BaseException] = []
+
+        async def run(lane: int) -> None:
+            while lanes[lane] and not failed:
+                parcel = lanes[lane].popleft()
+                try:
+                    await route.push(parcel)
+                except Exception as exc:
+                    failed.append(exc)
+                else:
+                    self.arrived.update(each.position for each in parcel.records)
+
+        for at in range(0, len(records), listing):
+            if failed or route.stale:
+                break
+            parcels, refused = route.pack(records[at : at + listing])
+            assert refused == []
+            for parcel in parcels:
+                lanes[parcel.lane].append(parcel)
+            for lane in lanes:
+                if lane not in running or running[lane].done():
+                    running[lane] = asyncio.create_task(run(lane))
+            while sum(map(len, lanes.values())) > 2 * len(lanes) and not failed:
+                await asyncio.wait(running.values(), return_when=asyncio.FIRST_COMPLETED, timeout=0.01)
+        await asyncio.gather(*running.values())
+        for lane, left in lanes.items():
+            if left and not failed:
+                await run(lane)
+        if failed:
+            raise failed[0]
+
+
+def verdict(read: Sequence[Any], sent: Sequence[Record]) -> tuple[set[bytes], int, list[bytes]]:
+    """Of a topic's contents: event ids lost, copies too many, keys whose first copies are out of order."""
+    seen: set[bytes] = set()
+    last: dict[bytes, int] = {}
+    doubled, moved = 0, []
+    for record in read:
+        event_id = dict(record.headers)["remora-event-id"]
+        if event_id in seen:
+            doubled += 1
+            continue
+        seen.add(event_id)
+        number = int(record.value.partition(b",")[0])
+        if number <= last.get(record.key, -1):
+            moved.append(record.key)
+        last[record.key] = number
+    return {each.event_id for each in sent} - seen, doubled, moved
