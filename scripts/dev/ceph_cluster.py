@@ -58,11 +58,6 @@ mon_host = [v2:127.0.0.1:{mon_v2},v1:127.0.0.1:{mon_v1}]
 public_addr = 127.0.0.1
 cluster_addr = 127.0.0.1
 keyring = {path}/keyring.$name
-run_dir = {path}/run
-admin_socket = {path}/run/$name.asok
-log_file = {path}/log/$name.log
-mon_cluster_log_file = {path}/log/cluster.log
-crash_dir = {path}/crash
 auth_allow_insecure_global_id_reclaim = false
 # One copy on few small disks of one host is what is wanted, and HEALTH_OK.
 osd_pool_default_size = 1
@@ -79,6 +74,8 @@ mon_data_avail_warn = 1
 mon_data_avail_crit = 1
 {class_dir}
 [mon]
+{files}
+mon_cluster_log_file = {path}/log/cluster.log
 mon_data = {path}/data/$name
 # A change is decided at once; the default is to wait a second for others.
 paxos_propose_interval = 0.05
@@ -88,6 +85,7 @@ mon_osd_reporter_subtree_level = osd
 mon_osd_down_out_interval = 604800
 
 [mgr]
+{files}
 mgr_data = {path}/data/$name
 mgr_stats_period = 1
 mgr_tick_period = 1
@@ -95,6 +93,7 @@ mgr_initial_modules =
 mgr/devicehealth/enable_monitoring = false
 
 [osd]
+{files}
 osd_data = {path}/data/$name
 osd_objectstore = bluestore
 bluestore_block_size = 21474836480
@@ -102,6 +101,7 @@ osd_memory_target = 1073741824
 osd_mclock_skip_benchmark = true
 
 [client.rgw]
+{files}
 rgw_frontends = beast endpoint=127.0.0.1:{s3}
 rgw_data = {path}/data/$name
 rgw_allow_notification_secrets_in_cleartext = true
@@ -113,6 +113,14 @@ debug_rgw = 0
 debug_rgw_notification = 0
 
 {extra}
+"""
+
+# For the daemons alone: a client with a log file or an admin socket would fight over it with the next one.
+FILES = """\
+run_dir = {path}/run
+admin_socket = {path}/run/$name.asok
+log_file = {path}/log/$name.log
+crash_dir = {path}/crash
 """
 
 
@@ -142,10 +150,14 @@ class Cluster:
     def down(self, keep: bool) -> None:
         """Stop every daemon, politely when the data is to be used again, and remove the folder unless kept."""
         names = list(daemons.running(self.state))
-        # The monitor goes last: a radosgw or an OSD that says good-bye to nobody waits for its time-out.
-        for group in ([n for n in names if not n.startswith("mon")], [n for n in names if n.startswith("mon")]):
-            daemons.stop(self.state, group, signal.SIGTERM if keep else signal.SIGKILL)
-        if not keep:
+        if keep:
+            # radosgw keeps nothing, and takes half a minute to say good-bye; the others say it to the monitor.
+            stores = [name for name in names if name not in (RGW, "mon.a")]
+            daemons.stop(self.state, [RGW], signal.SIGKILL)
+            daemons.stop(self.state, stores, signal.SIGTERM)
+            daemons.stop(self.state, ["mon.a"], signal.SIGTERM)
+        else:
+            daemons.stop(self.state, names, signal.SIGKILL)
             self.state.remove()
 
     def start(self, name: str, wait: bool = True) -> None:
@@ -236,9 +248,9 @@ class Cluster:
             (found,) = root20().glob("usr/lib/*/rados-classes")
             class_dir = f"osd_class_dir = /{found.relative_to(root20())}\n"
         lines = "\n".join(f"{key} = {value}" for key, value in extra.items())
-        text = CONF.format(
-            fsid=fsid, path=self.state.path, class_dir=class_dir, extra=f"[global]\n{lines}" if lines else "", **ports
-        )
+        extra_lines = f"[global]\n{lines}" if lines else ""
+        path, files = self.state.path, FILES.format(path=self.state.path)
+        text = CONF.format(fsid=fsid, path=path, files=files, class_dir=class_dir, extra=extra_lines, **ports)
         self.conf.write_text(text)
 
     def _make_keys(self, osd_ids: Iterable[str]) -> None:
@@ -304,7 +316,7 @@ class Cluster:
 
     def _make_user(self) -> dict[str, str]:
         access, secret = secrets.token_hex(10), secrets.token_hex(20)
-        argv = ["radosgw-admin", "--name", "client.rgw", "user", "create", "--uid=dev", "--display-name=dev"]
+        argv = ["radosgw-admin", "user", "create", "--uid=dev", "--display-name=dev"]
         self.run([*argv, f"--access-key={access}", f"--secret-key={secret}"])
         return {"user": "dev", "access_key": access, "secret_key": secret}
 
@@ -359,7 +371,8 @@ class Cluster:
         with suppress(OSError, ValueError):
             if name == RGW:
                 with urllib.request.urlopen(f"http://127.0.0.1:{self.state.ports()['s3']}", timeout=5) as answer:
-                    return bool(answer.status == 200)
+                    answer.read()
+                    return True
             if name.startswith("osd."):
                 return bool(self.ask(name, "status")["state"] == "active")
             if name.startswith("mon."):

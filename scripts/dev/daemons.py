@@ -58,7 +58,7 @@ def send(state: State, name: str, signum: signal.Signals) -> None:
                 signal.pidfd_send_signal(fd, signum)
 
 
-def stop(state: State, names: list[str], signum: signal.Signals, patience_s: float = 20.0) -> None:
+def stop(state: State, names: list[str], signum: signal.Signals, patience_s: float = 40.0) -> None:
     """Signal these daemons and wait until they are gone; what outlives the patience is killed."""
     for name in names:
         for pid in _marked(_mark(state, name)):
