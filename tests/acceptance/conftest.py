@@ -1,0 +1,34 @@
+"""The fixtures of the acceptance tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.ceph import ceph, gateway, namespace, settings
+from support.kafka import fragile_kafka, kafka
+from support.s3 import Zone, running_zone
+
+__all__ = ["ceph", "fragile_kafka", "gateway", "kafka", "namespace", "settings"]
+
+
+@pytest.fixture(scope="session")
+def zone16() -> Iterator[Zone]:
+    """A radosgw 16.2."""
+    with running_zone(16) as zone:
+        yield zone
+
+
+@pytest.fixture(scope="session")
+def zone20() -> Iterator[Zone]:
+    """A radosgw 20.2."""
+    with running_zone(20) as zone:
+        yield zone
+
+
+@pytest.fixture(params=[16, 20], scope="session")
+def zone(request: pytest.FixtureRequest) -> Zone:
+    """Each of the releases in turn."""
+    found: Zone = request.getfixturevalue(f"zone{request.param}")
+    return found

@@ -1,0 +1,255 @@
+"""A real `remora run`: its configuration is written, it is started as a process of its own, asked, and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+from remora.config import RadosSettings
+
+Sections = Mapping[str, Mapping[str, object]]
+
+REMORA = (sys.executable, "-m", "remora")
+"""The command, with the interpreter that runs the tests."""
+
+START_S = 20.0
+STOP_S = 45.0
+
+
+def rados_section(settings: RadosSettings) -> dict[str, object]:
+    """The `[rados]` section that gives these settings."""
+    given = dataclasses.asdict(settings).items()
+    return {
+        key.removesuffix("_s"): f"{value:g}s" if key.endswith("_s") else value for key, value in given if value != ""
+    }
+
+
+def write_config(file: Path, sections: Sections) -> Path:
+    """Write a configuration file; values are strings and whole numbers."""
+    lines = []
+    for name, options in sections.items():
+        lines.append(f"[{name}]")
+        lines += [f"{key} = {json.dumps(value)}" for key, value in options.items()]
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a command gave."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """What it printed, read as one JSON document."""
+        return json.loads(self.out)
+
+
+async def remora(*arguments: str | Path, stdin: bytes = b"", command: Sequence[str] = REMORA) -> Ended:
+    """Run a command of `remora` to its end, whatever becomes of it."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        *map(str, arguments),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(60):
+            out, err = await process.communicate(stdin)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+    return Ended(process.returncode or 0, out, err.decode(errors="replace"))
+
+
+class Daemon:
+    """One `remora run`. It may be started again after it ended; the log is one file for all its lives."""
+
+    def __init__(
+        self, folder: Path, sections: Sections, command: Sequence[str] = REMORA, env: Mapping[str, str] | None = None
+    ) -> None:
+        """`command` runs remora; `env` is added to the environment."""
+        # A unix socket needs a short path, and no port that another process might take meanwhile.
+        self._socket = Path(tempfile.mkdtemp(prefix="remora-")) / "admin"
+        number = len(list(folder.glob("remora*.toml")))
+        self.config = folder / f"remora{number or ''}.toml"
+        self.log = self.config.with_suffix(".log")
+        self.sections: dict[str, dict[str, object]] = {name: dict(options) for name, options in sections.items()}
+        self.sections.setdefault("admin", {}).setdefault("listen", f"unix:{self._socket}")
+        self._command = command
+        self._env = dict(os.environ) | dict(env or {})
+        self._process: asyncio.subprocess.Process | None = None
+        self.rewrite()
+
+    def rewrite(self, **sections: Mapping[str, object]) -> None:
+        """Change options in the file; a running daemon reads it again on SIGHUP."""
+        for name, options in sections.items():
+            self.sections.setdefault(name, {}).update(options)
+        write_config(self.config, self.sections)
+
+    # ---------------------------------------------------------------------------------------- life
+
+    @property
+    def process(self) -> asyncio.subprocess.Process:
+        assert self._process is not None, "not started yet"
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self, *, ready: bool = True) -> None:
+        """Start it; returns when it is ready, or with `ready=False` as soon as its servers listen."""
+        assert not self.is_running
+        self._socket.unlink(missing_ok=True)
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                "run",
+                "-c",
+                str(self.config),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._env,
+            )
+        await self.until(self._is_ready if ready else self._listens, "a start", START_S)
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    async def ended(self, timeout_s: float = STOP_S) -> int:
+        """Wait for its end; the exit code, negative for a signal."""
+        async with asyncio.timeout(timeout_s):
+            return await self.process.wait()
+
+    async def stop(self, timeout_s: float = STOP_S) -> int:
+        """SIGTERM, and wait for the drain; the exit code."""
+        if self.is_running:
+            self.send(signal.SIGTERM)
+        return await self.ended(timeout_s)
+
+    async def kill(self) -> None:
+        """SIGKILL: nothing is released."""
+        if self.is_running:
+            self.send(signal.SIGKILL)
+            await self.ended()
+
+    async def close(self) -> None:
+        """Whatever its state: ended, and its socket gone. A stopped process is killed."""
+        if self.is_running:
+            with contextlib.suppress(ProcessLookupError):
+                self.send(signal.SIGTERM)
+                self.send(signal.SIGCONT)
+            try:
+                await self.ended(10)
+            except TimeoutError:
+                await self.kill()
+        self._socket.unlink(missing_ok=True)
+        self._socket.parent.rmdir()
+
+    # --------------------------------------------------------------------------------------- looks
+
+    async def get(self, path: str) -> tuple[int, str]:
+        """The status code and text of a path of the admin server."""
+        listen = str(self.sections["admin"]["listen"])
+        on_socket = listen.startswith("unix:")
+        connector = aiohttp.UnixConnector(listen.removeprefix("unix:")) if on_socket else None
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=5)) as session,
+            session.get(f"http://{'localhost' if on_socket else listen}{path}") as answer,
+        ):
+            return answer.status, await answer.text()
+
+    async def status(self) -> Any:
+        """/-/status."""
+        code, text = await self.get("/-/status")
+        assert code == 200, text
+        return json.loads(text)
+
+    async def shard(self, queue: str) -> Any:
+        """What /-/status says of a queue that is held; None when it is not held."""
+        return next((each for each in (await self.status())["shards"] if each["queue"] == queue), None)
+
+    async def left(self, queue: str) -> Any:
+        """What /-/status says of a queue that is not held; None when it is held or unknown."""
+        return next((each for each in (await self.status())["left"] if each["queue"] == queue), None)
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples that have these labels."""
+        _, text = await self.get("/metrics")
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+    def logged(self) -> str:
+        """All that it has logged so far."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    async def command(self, *arguments: str | Path, stdin: bytes = b"") -> Ended:
+        """A command of `remora` with this daemon's configuration."""
+        return await remora(*arguments, "-c", self.config, stdin=stdin, command=self._command)
+
+    async def until(self, condition: Callable[[], Awaitable[object]], what: str, timeout_s: float = 30.0) -> Any:
+        """The condition's first true answer; fails when the daemon ends before, or with its log after the time."""
+        deadline = time.monotonic() + timeout_s
+        while not (answer := await condition()):
+            assert self.is_running, f"{what}: remora ended with {self.process.returncode}\n{self._tail()}"
+            assert time.monotonic() < deadline, f"{what}: not within {timeout_s} s\n{self._tail()}"
+            await asyncio.sleep(0.02)
+        return answer
+
+    async def _listens(self) -> bool:
+        try:
+            return (await self.get("/-/live"))[0] in (200, 503)
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return False
+
+    async def _is_ready(self) -> bool:
+        return await self._listens() and (await self.get("/-/ready"))[0] == 200
+
+    def _tail(self) -> str:
+        return self.logged()[-4000:]
+
+
+@contextlib.asynccontextmanager
+async def running_daemon(
+    folder: Path,
+    sections: Sections,
+    *,
+    command: Sequence[str] = REMORA,
+    env: Mapping[str, str] | None = None,
+    ready: bool = True,
+) -> AsyncIterator[Daemon]:
+    """A daemon that is ready; ended afterwards, whatever was done to it. Each gets a file and a log of its own."""
+    daemon = Daemon(folder, sections, command, env)
+    try:
+        await daemon.start(ready=ready)
+        yield daemon
+    finally:
+        await daemon.close()
