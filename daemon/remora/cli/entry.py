@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import BinaryIO
 
@@ -23,7 +24,12 @@ def entry() -> None:
 
 @entry.command("decode")
 @click.argument("file", type=click.File("rb"), default="-")
-@click.option("--explain", "explained", is_flag=True, help="Print every field with its offset, type and value.")
+@click.option(
+    "--explain",
+    "explained",
+    is_flag=True,
+    help="Print every field with its offset, type and value, as far as they can be read; credentials too.",
+)
 def decode_command(file: BinaryIO, explained: bool) -> None:
     """Print the notification that radosgw would post for the raw entry in FILE, or on standard input.
 
@@ -32,14 +38,26 @@ def decode_command(file: BinaryIO, explained: bool) -> None:
     """
     name = getattr(file, "name", "-")
     raw = file.read(MOST_BYTES + 1)
-    try:
-        decoded = decode(raw)
-        lines = [str(line) for line in explain(raw)] if explained else None
-    except CodecError as exc:
-        click.echo(f"remora: {'standard input' if name == '<stdin>' else name}: {exc}", err=True)
-        sys.exit(Exit.FAILURE)
-    if lines is None:
-        sys.stdout.buffer.write(body(decoded) + b"\n")  # may hold bytes that are no UTF-8
+    problem: CodecError | None = None
+    if explained:
+        fields, problem = explain(raw)
+        for each in fields:
+            click.echo(f"{each.offset:>6}  {each.path}  ({each.type})  {_shown(each.value)}")
     else:
-        for line in lines:
-            click.echo(line)
+        try:
+            sys.stdout.buffer.write(body(decode(raw)) + b"\n")  # may hold bytes that are no UTF-8
+        except CodecError as exc:
+            problem = exc
+    if problem is not None:
+        click.echo(f"remora: {'standard input' if name == '<stdin>' else name}: {problem}", err=True)
+        sys.exit(Exit.FAILURE)
+
+
+def _shown(value: object) -> str:
+    """A field's value on one line: text in quotes, with what is no text escaped."""
+    if not isinstance(value, bytes):
+        return str(value)
+    try:
+        return json.dumps(value.decode(), ensure_ascii=False)
+    except UnicodeDecodeError:
+        return repr(value)

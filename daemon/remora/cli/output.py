@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from remora import config
+from remora import app, config
 from remora.model.errors import ConfigError, RemoraError, StoreError, StoreMisconfigured, StoreUnavailable
 from remora.model.exits import Exit
 
@@ -27,7 +27,7 @@ def exit_code(exc: RemoraError) -> Exit:
             return Exit.CONFIG
         case StoreMisconfigured():
             return Exit.NO_PERMISSION
-        case StoreUnavailable():
+        case StoreUnavailable() | app.DaemonNotReachable():
             return Exit.UNAVAILABLE
         case StoreError():
             return Exit.TEMPORARY

@@ -35,7 +35,14 @@ def run(config_file: Path | None) -> None:
 
 @click.command("check-config")
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
-@click.option("-c", "--config", "config_file", type=click.Path(dir_okay=False, path_type=Path), envvar="REMORA_CONFIG")
+@click.option(
+    "-c",
+    "--config",
+    "config_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="REMORA_CONFIG",
+    help=f"The same as FILE, as other commands take it.  [env: REMORA_CONFIG; default: {DEFAULT_CONFIG}]",
+)
 def check_config(file: Path | None, config_file: Path | None) -> None:
     """Check a configuration file; nothing is contacted.
 

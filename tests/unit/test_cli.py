@@ -1,0 +1,304 @@
+"""The command line without a cluster: help, versions, completion, refusals and what decoding prints."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from remora import __version__, app
+from remora.cli import group, main
+from remora.cli.output import duration, exit_code, size
+from remora.model.errors import (
+    ConfigError,
+    RemoraError,
+    StoreError,
+    StoreMisconfigured,
+    StoreUnavailable,
+)
+from remora.model.exits import Exit
+from support.entries import raw_entry
+
+
+def commands(command: click.Command = group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The words of every command and every group of commands."""
+    yield path
+    if isinstance(command, click.Group):
+        for name, each in command.commands.items():
+            yield from commands(each, (*path, name))
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a command gave."""
+
+    code: int
+    out: bytes
+    err: str
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def remora(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
+    """Runs the command as its script does, save for a process of its own, which would take a second each."""
+
+    def run(*args: str | Path, stdin: bytes = b"") -> Ended:
+        monkeypatch.setattr(sys, "argv", ["remora", *map(str, args)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = capfdbinary.readouterr()
+        return Ended(int(end.value.code or 0), out, err.decode())
+
+    return run
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A file for a test to write its configuration to."""
+    return tmp_path / "remora.toml"
+
+
+# ------------------------------------------------------------------------------------- help, completion
+
+
+@pytest.mark.parametrize("path", list(commands()), ids=" ".join)
+def test_every_command_explains_itself(path: tuple[str, ...]) -> None:
+    """Each command prints a help that begins with its usage, says what it does and fits a terminal."""
+    result = CliRunner().invoke(group, [*path, "--help"], prog_name="remora")
+
+    assert result.exit_code == 0
+    usage, _, text = result.output.partition("\n\n")
+    assert usage.startswith(" ".join(["Usage: remora", *path]))
+    assert text.strip()
+    assert all(len(line) <= 100 for line in result.output.splitlines())
+
+
+@pytest.mark.parametrize("path", [p for p in commands() if p], ids=" ".join)
+def test_every_option_says_what_it_is_for(path: tuple[str, ...]) -> None:
+    """No option is left to be guessed."""
+    command: click.Command = group
+    for word in path:
+        assert isinstance(command, click.Group)
+        command = command.commands[word]
+
+    for option in command.params:
+        assert not isinstance(option, click.Option) or option.help, f"{' '.join(path)} {option.name}"
+
+
+def test_version() -> None:
+    """--version prints the version, in a process of its own."""
+    printed = subprocess.run([sys.executable, "-m", "remora", "--version"], capture_output=True, text=True, check=True)
+
+    assert printed.stdout == f"remora, version {__version__}\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str) -> None:
+    """Each shell gets a script that asks this very command for its words."""
+    result = CliRunner().invoke(group, ["completion", shell])
+
+    assert result.exit_code == 0
+    assert "_REMORA_COMPLETE" in result.output
+
+
+def test_completion_of_an_unknown_shell() -> None:
+    """A shell that is not known is wrong usage."""
+    assert CliRunner().invoke(group, ["completion", "tcsh"]).exit_code == Exit.USAGE
+
+
+def test_completion_offers_commands() -> None:
+    """What the script asks for is answered with the commands."""
+    offered = subprocess.run(
+        [sys.executable, "-c", "from remora.cli import group; group(prog_name='remora')"],
+        env={"_REMORA_COMPLETE": "bash_complete", "COMP_WORDS": "remora sh", "COMP_CWORD": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+
+    assert offered.split() == ["plain,shard"]
+
+
+# ---------------------------------------------------------------------------------------- configuration
+
+REFUSED = [
+    pytest.param("[delivery]\nlist_entires = 5", "delivery.list_entires", id="unknown key"),
+    pytest.param("[delivry]\nlist_entries = 5", "delivry", id="unknown section"),
+    pytest.param('[delivery]\nretry_cap = "30 sec"', "delivery.retry_cap", id="wrong unit"),
+    pytest.param("[ownership]\nlease = 90", "ownership.lease", id="no unit"),
+    pytest.param('[delivery]\nshard_bytes = "16MB"', "delivery.shard_bytes", id="wrong size"),
+    pytest.param(
+        '[ownership]\nlease = "30s"\nrenew_interval = "20s"', "ownership.renew_interval", id="renewal too slow"
+    ),
+    pytest.param('[kafka]\ncompression = "rar"', "kafka.compression", id="no such choice"),
+    pytest.param('[admin]\nlisten = "9750"', "admin.listen", id="no address"),
+    pytest.param('[log]\nlevel = "chatty"', "log.level", id="no such level"),
+    pytest.param('[rados]\nname = "remora"', "rados.name", id="no type in the user's name"),
+]
+
+
+@pytest.mark.parametrize("command", ["run", "check-config"])
+@pytest.mark.parametrize(("text", "key"), REFUSED)
+def test_refused_configuration(remora: Run, command: str, text: str, key: str, config: Path) -> None:
+    """A wrong option ends both commands with 78 and one line that has the key's path."""
+    config.write_text(text)
+
+    done = remora(command, "-c", config)
+
+    assert done.code == Exit.CONFIG
+    assert done.out == b""
+    lines = done.err.splitlines()
+    assert len(lines) == 1
+    assert re.search(rf"(^|\W){re.escape(key)}(\W|$)", lines[0]), lines
+
+
+@pytest.mark.parametrize("command", [["run"], ["check-config"], ["shard", "list"], ["status"]], ids=" ".join)
+@pytest.mark.parametrize("kind", ["missing", "folder", "no TOML", "no UTF-8"])
+def test_unreadable_configuration(remora: Run, command: list[str], kind: str, config: Path) -> None:
+    """A file that cannot be read, or is no TOML, is named in one line."""
+    match kind:
+        case "folder":
+            config.mkdir()
+        case "no TOML":
+            config.write_text("[log\nlevel = ")
+        case "no UTF-8":
+            config.write_bytes(b'[log]\nlevel = "\xff"')
+
+    done = remora(*command, "-c", config)
+
+    assert done.code in (Exit.CONFIG, Exit.USAGE)
+    assert done.code == Exit.CONFIG or kind == "folder"
+    assert str(config) in done.err
+    assert "Traceback" not in done.err
+
+
+def test_good_configuration(remora: Run, config: Path) -> None:
+    """A good file is said to be good, with what it sets; a secret-free summary for the log of a deployment."""
+    config.write_text('[log]\nlevel = "debug"\n[ownership]\nlease = "60s"\nrenew_interval = "10s"')
+
+    done = remora("check-config", config)
+
+    assert done.code == Exit.OK
+    assert done.out.decode() == f"{config} is good; it sets log.level, ownership.lease, ownership.renew_interval\n"
+
+
+def test_shipped_configuration(remora: Run) -> None:
+    """The file that is shipped is good and sets nothing."""
+    done = remora("check-config", Path(__file__).parents[2] / "config/remora.toml")
+
+    assert done.code == Exit.OK
+    assert b"nothing but defaults" in done.out
+
+
+# ------------------------------------------------------------------------------------ without a cluster
+
+
+def test_status_without_daemon(remora: Run, config: Path, tmp_path: Path) -> None:
+    """Asking a daemon that does not run is one line with its address."""
+    config.write_text(f'[admin]\nlisten = "unix:{tmp_path}/admin"')
+
+    done = remora("status", "-c", config)
+
+    assert done.code == Exit.UNAVAILABLE
+    lines = done.err.splitlines()
+    assert len(lines) == 1
+    assert f"unix:{tmp_path}/admin" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("log.level", "no"), Exit.CONFIG),
+        (StoreMisconfigured("no pool"), Exit.NO_PERMISSION),
+        (StoreUnavailable("away"), Exit.UNAVAILABLE),
+        (app.DaemonNotReachable("away"), Exit.UNAVAILABLE),
+        (StoreError("damaged"), Exit.TEMPORARY),
+        (RemoraError("anything"), Exit.FAILURE),
+    ],
+)
+def test_exit_codes(error: RemoraError, code: Exit) -> None:
+    """Each kind of error has the code that the manual says."""
+    assert exit_code(error) == code
+
+
+# ----------------------------------------------------------------------------------------- entry decode
+
+
+def test_decode_prints_the_notification(remora: Run) -> None:
+    """A raw entry on standard input becomes what radosgw would post."""
+    done = remora("entry", "decode", stdin=raw_entry("a b", 7))
+
+    assert done.code == 0
+    assert json.loads(done.out)["Records"][0]["s3"]["object"]["key"] == "a b"
+
+
+def test_decode_keeps_bytes_that_are_no_text(remora: Run, tmp_path: Path) -> None:
+    """A key that is no UTF-8 is printed as it is."""
+    (tmp_path / "entry").write_bytes(raw_entry(b"\xff\xfe", 7))
+
+    done = remora("entry", "decode", tmp_path / "entry")
+
+    assert done.code == 0
+    assert b"\xff\xfe" in done.out
+
+
+def test_explain_shows_every_field(remora: Run) -> None:
+    """--explain gives each field a line with its offset and value."""
+    done = remora("entry", "decode", "--explain", stdin=raw_entry("the-key", 7))
+
+    assert done.code == 0
+    assert re.search(r'(?m)^ *\d+  entry\.event\.object_key  \(.*\)  "the-key"$', done.out.decode())
+    assert len(done.out.splitlines()) > 25
+
+
+@pytest.mark.parametrize("options", [[], ["--explain"]], ids=["plain", "explain"])
+def test_decode_refuses_what_is_no_entry(remora: Run, options: list[str], tmp_path: Path) -> None:
+    """Bytes that are no entry are one line with the file, the field and its offset."""
+    (tmp_path / "entry").write_bytes(raw_entry("k", 1)[:40])
+
+    done = remora("entry", "decode", *options, tmp_path / "entry")
+
+    assert done.code == Exit.FAILURE
+    assert done.out == b"" or options
+    lines = done.err.splitlines()
+    assert len(lines) == 1
+    assert str(tmp_path / "entry") in lines[0]
+    assert re.search(r"\d", lines[0])
+
+
+# --------------------------------------------------------------------------------------------- figures
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "-"), (0.85, "850ms"), (12.3, "12.3s"), (245, "4m05s"), (12_000, "3h20m"), (187_200, "2d04h")],
+)
+def test_durations(seconds: float | None, text: str) -> None:
+    """Durations are printed for people."""
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [
+        (0, "0B"),
+        (1023, "1023B"),
+        (3_565_158, "3.4MiB"),
+        (1 << 40, "1024.0GiB"),
+    ],
+)
+def test_sizes(nbytes: int, text: str) -> None:
+    """So are sizes."""
+    assert size(nbytes) == text
