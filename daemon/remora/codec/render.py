@@ -24,11 +24,11 @@ from remora.model.entry import Event, EventEntry
 Rendered = tuple[bytes, bytes, bytes, int]
 """The record's key, its body, the event's id, and its age zero in ns since the epoch."""
 
-MAX_CACHED_BYTES = 8 << 20
+MAX_CACHED_BYTES = 16 << 20
 """When the remembered regions exceed this, all are forgotten and learned anew."""
 
-_MAX_COST = 16 << 10  # bytes; an entry with larger regions is not remembered
-_COST_OF_OBJECTS = 1024  # bytes that Python's objects take beside their contents
+_MAX_REGION = 8 << 10  # bytes; an entry with larger regions is not remembered
+_COST_OF_OBJECTS = 600  # bytes that a region takes beside its contents
 
 _HEADERS = Struct("<BBIBBI").unpack_from  # of the entry, then of the event inside
 _U32 = Struct("<I").unpack_from
@@ -55,6 +55,11 @@ class _Bucket(NamedTuple):
     tail: bytes
     attributes: int
     opaque: bytes
+
+    @property
+    def cost(self) -> int:
+        """Bytes that it holds."""
+        return len(self.json) + len(self.quiet) + len(self.tail) + len(self.opaque)
 
 
 class Renderer:
@@ -225,24 +230,34 @@ class Renderer:
             return  # its end would never be guessed
         source, actor, region = _strings(*sources), _strings(*actors), _strings(*regions)
         bucket = _bucket(entry)
-        cost = _COST_OF_OBJECTS + 2 * sum(map(len, (source, actor, region, bucket.quiet, bucket.json)))
-        if cost > _MAX_COST:
+        cost = len(region) + bucket.cost
+        if cost > _MAX_REGION:
             return
-        if self._cached_bytes + cost > MAX_CACHED_BYTES:
-            self._sources.clear()
-            self._actors.clear()
-            self._buckets.clear()
-            self._cached_bytes = 0
-        self._cached_bytes += cost
-        self._sources[source] = _source_json(event)
-        self._actors[actor] = _actor_json(event)
+        if self._cached_bytes > MAX_CACHED_BYTES - _COST_OF_OBJECTS - 4 * _MAX_REGION:
+            self._forget()
+        if source not in self._sources:
+            self._sources[source] = self._charged(_source_json(event))
+        if actor not in self._actors:
+            self._actors[actor] = self._charged(_actor_json(event))
+        before = self._buckets.get(region)
+        self._cached_bytes += bucket.cost - before.cost if before else _COST_OF_OBJECTS + cost
         self._buckets[region] = bucket
+
+    def _charged(self, json: bytes) -> bytes:
+        self._cached_bytes += _COST_OF_OBJECTS + 2 * len(json)  # the key is shorter than the JSON
+        return json
+
+    def _forget(self) -> None:
+        self._sources.clear()
+        self._actors.clear()
+        self._buckets.clear()
+        self._cached_bytes = 0
 
     def _learn_opaque(self, opaque: bytes) -> bytes:
         made = _opaque_json(opaque)
         if len(self._opaques) >= 256:
             self._opaques.clear()
-        if len(opaque) <= _MAX_COST:
+        if len(opaque) <= _MAX_REGION:
             self._opaques[opaque] = made
         return made
 

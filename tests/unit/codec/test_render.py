@@ -53,7 +53,7 @@ def test_real_entries_become_what_radosgw_posted_on_both_ways() -> None:
         assert fast(renderer, pair.entry) == plainly(pair.entry)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(entries, opaques), max_size=4))
 def test_entries_of_every_version_agree_with_the_plain_way(some: Sequence[tuple[EventEntry, bytes | None]]) -> None:
     """Key, body, event id and age are the same on first and on second sight, with and without opaque data."""
@@ -239,6 +239,20 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 50 < len(renderer._buckets) < 1000
     assert len(renderer._opaques) <= 256
     assert fast(renderer, encoded[-1]) == plainly(encoded[-1])
+
+
+def test_regions_that_grow_are_charged_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket that is seen again with far longer opaque data takes more of the bound, and is still bounded."""
+    bound = 512 << 10
+    monkeypatch.setattr(render, "MAX_CACHED_BYTES", bound)
+    renderer = Renderer()
+    for length in (1, 2000):
+        for i in range(200):
+            entry = with_event(decode(MINIMAL), bucket_name=b"bucket-%d" % i, opaque_data=b"o" * length)
+            renderer.render(encode(entry))
+
+    held = sum(bucket.cost for bucket in renderer._buckets.values())
+    assert 0 < held < renderer._cached_bytes <= bound
 
 
 @pytest.mark.parametrize("field", ["bucket_arn", "bucket_id", "opaque_data", "user_identity", "aws_region"])
