@@ -65,6 +65,8 @@ class Parser:
         except DevError as error:
             print(f"{self._parser.prog}: {error}", file=sys.stderr)
             return 1
+        except KeyboardInterrupt:
+            return 130
 
 
 def print_daemons(state: State) -> int:
