@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 
 from remora.model.errors import (
     EndpointError,
@@ -24,6 +23,7 @@ from remora.model.errors import (
 from remora.model.record import DeadLetter, Listing, Record
 from remora.model.shard import Hold, LockHolder, Shard, ShardStats
 from remora.model.topic import Target, Topic
+from remora.ports import Parcel, Route
 
 FIRST = 24576
 
@@ -76,9 +76,7 @@ class FakeStore:
     async def __aenter__(self) -> FakeStore:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         return None
 
     async def _play(self, script: Callable[[str], RemoraError | float | None], call: str) -> None:
@@ -222,7 +220,7 @@ class FakeStore:
 @dataclass(frozen=True)
 class FakeParcel:
     lane: int
-    records: list[Record]
+    records: Sequence[Record]
 
 
 class FakeRoute:
@@ -235,7 +233,7 @@ class FakeRoute:
         self.stale = False
         self._busy: set[int] = set()
 
-    def pack(self, records: Sequence[Record]) -> tuple[list[FakeParcel], list[tuple[Record, str]]]:
+    def pack(self, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
         lanes: dict[int, list[Record]] = defaultdict(list)
         refused = []
         for record in records:
@@ -244,12 +242,12 @@ class FakeRoute:
             else:
                 lanes[sum(record.key) % self.endpoint.lanes].append(record)
         most = self.endpoint.parcel_records
-        return (
-            [FakeParcel(lane, part[i : i + most]) for lane, part in lanes.items() for i in range(0, len(part), most)],
-            refused,
-        )
+        parcels: list[Parcel] = [
+            FakeParcel(lane, part[i : i + most]) for lane, part in lanes.items() for i in range(0, len(part), most)
+        ]
+        return parcels, refused
 
-    async def push(self, parcel: FakeParcel) -> None:
+    async def push(self, parcel: Parcel) -> None:
         assert parcel.lane not in self._busy, "two parcels of one lane are under way"
         self._busy.add(parcel.lane)
         try:
@@ -274,7 +272,7 @@ class FakeEndpoint:
         self.lanes = lanes
         self.parcel_records = 1000
         self.arrived: list[tuple[str, Record]] = []
-        self.fate: Callable[[FakeRoute, FakeParcel], Fate] = lambda *_: Fate()
+        self.fate: Callable[[FakeRoute, Parcel], Fate] = lambda *_: Fate()
         self.too_large: Callable[[Record], bool] = lambda _: False
         self.opening: Callable[[Target], EndpointError | None] = lambda _: None
         self.routes: list[FakeRoute] = []
@@ -284,7 +282,7 @@ class FakeEndpoint:
         return []
 
     @asynccontextmanager
-    async def route(self, shard: Shard, incarnation: str, target: Target) -> AsyncIterator[FakeRoute]:
+    async def route(self, shard: Shard, incarnation: str, target: Target) -> AsyncIterator[Route]:
         error = self.opening(target)
         if error is not None:
             raise error
@@ -292,7 +290,7 @@ class FakeEndpoint:
         self.routes.append(route)
         yield route
 
-    async def take(self, route: FakeRoute, parcel: FakeParcel) -> None:
+    async def take(self, route: FakeRoute, parcel: Parcel) -> None:
         self.pushes += 1
         fate = self.fate(route, parcel)
         await asyncio.sleep(fate.wait_s)

@@ -5,12 +5,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 
-from engine.fakes import Fate, FakeEndpoint, FakeParcel, FakeRoute, FakeStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.clock import in_virtual_time
-from support.entries import raw_entry
 
+from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
 from remora.config import DeliverySettings, OwnershipSettings
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
@@ -23,12 +21,15 @@ from remora.model.errors import (
     StoreUnavailable,
 )
 from remora.model.topic import Target, Topic
+from remora.ports import Parcel
+from support.clock import in_virtual_time
+from support.entries import raw_entry
 
 QUICK = OwnershipSettings(lease_s=9, renew_interval_s=3, trust_margin_s=1, discovery_interval_s=1)
 
 
-def a_topic(queue: str = "t", uri: str = "kafka://b:9092", to: str = "t", **more: int) -> Topic:
-    return Topic(queue, "", queue, Target(uri, "", to), **more)
+def a_topic(queue: str = "t", uri: str = "kafka://b:9092", to: str = "t", max_retries: int | None = None) -> Topic:
+    return Topic(queue, "", queue, Target(uri, "", to), max_retries=max_retries)
 
 
 def a_worker(
@@ -49,7 +50,7 @@ async def running(worker: Worker) -> AsyncIterator[asyncio.Task[None]]:
 
 async def drained(store: FakeStore, *queues: str, within_s: float = 3600) -> None:
     async with asyncio.timeout(within_s):
-        while any(store.queues[q].waiting for q in queues or store.queues):
+        while any(store.queues[q].waiting for q in queues or store.queues):  # noqa: ASYNC110  # the clock is virtual
             await asyncio.sleep(0.05)
 
 
@@ -101,7 +102,7 @@ async def test_a_failed_push_lets_nothing_of_its_key_pass() -> None:
     endpoint.parcel_records = 10
     failures = iter(range(5))
 
-    def fate(route: FakeRoute, parcel: FakeParcel) -> Fate:
+    def fate(route: FakeRoute, parcel: Parcel) -> Fate:
         if any(r.event_id == b"id-15" for r in parcel.records) and next(failures, None) is not None:
             return Fate(arrives=3, error=EndpointUnavailable("leader election"))
         return Fate()
@@ -121,7 +122,7 @@ async def test_what_arrived_behind_a_failure_is_not_sent_again() -> None:
     store.metadata["t"] = a_topic()
     broken = True
 
-    def fate(route: FakeRoute, parcel: FakeParcel) -> Fate:
+    def fate(route: FakeRoute, parcel: Parcel) -> Fate:
         if broken and parcel.records[0].event_id == b"id-3":
             return Fate(wait_s=1, arrives=0, error=EndpointUnavailable("no leader"))
         return Fate()
@@ -144,7 +145,7 @@ async def test_a_broken_topic_costs_only_itself() -> None:
         store.make(queue, *(raw_entry(f"k{i}", i, topic=queue) for i in range(5000)))
         store.metadata[queue] = a_topic(queue, to=queue)
 
-    def fate(route: FakeRoute, parcel: FakeParcel) -> Fate:
+    def fate(route: FakeRoute, parcel: Parcel) -> Fate:
         match route.target.topic:
             case "hung":
                 return Fate(wait_s=10, arrives=0, error=EndpointUnavailable("no answer"))
@@ -248,6 +249,19 @@ async def test_garbage_alone_in_a_queue_of_an_unreadable_topic_is_parked() -> No
 
 
 @in_virtual_time
+async def test_garbage_at_the_front_does_not_hide_whose_queue_it_is() -> None:
+    """A queue that begins with garbage is found to be ours by the first entry that can be decoded."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    store.make("t", b"garbage", b"more", raw_entry("k", 0))
+
+    async with running(a_worker(store, endpoint)):
+        await drained(store)
+
+    assert endpoint.events() == [b"id-0"]
+    assert len(store.parked) == 2
+
+
+@in_virtual_time
 async def test_a_record_that_is_too_large_is_parked_unsent() -> None:
     """What the endpoint says beforehand it cannot take is parked with that reason, and the others arrive."""
     store, endpoint = FakeStore(), FakeEndpoint()
@@ -270,7 +284,7 @@ async def test_a_record_refused_for_good_is_found_and_parked() -> None:
     store.make("t", *(raw_entry("k", i) for i in range(100)))
     store.metadata["t"] = a_topic()
 
-    def fate(route: FakeRoute, parcel: FakeParcel) -> Fate:
+    def fate(route: FakeRoute, parcel: Parcel) -> Fate:
         poisoned = any(r.event_id == b"id-42" for r in parcel.records)
         return Fate(arrives=0, error=EntryRefused("corrupt")) if poisoned else Fate()
 
@@ -291,7 +305,7 @@ async def test_an_entry_is_given_up_after_its_retries() -> None:
     store.metadata["t"] = a_topic(max_retries=2)
     attempts = 0
 
-    def fate(route: FakeRoute, parcel: FakeParcel) -> Fate:
+    def fate(route: FakeRoute, parcel: Parcel) -> Fate:
         nonlocal attempts
         if any(r.event_id == b"id-0" for r in parcel.records):
             attempts += 1
@@ -477,7 +491,7 @@ async def test_a_defect_costs_its_shard_only() -> None:
         store.make(queue, *(raw_entry("k", i) for i in range(10)))
         store.metadata[queue] = a_topic(queue, to=queue)
 
-    def fate(route: FakeRoute, parcel: FakeParcel) -> Fate:
+    def fate(route: FakeRoute, parcel: Parcel) -> Fate:
         if route.target.topic == "bad":
             raise ZeroDivisionError
         return Fate()
@@ -511,7 +525,7 @@ async def test_a_stale_route_is_left_only_when_nothing_is_under_way() -> None:
     assert len(endpoint.arrived) == 20_000
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_no_schedule_of_faults_loses_or_reorders(data: st.DataObject) -> None:
     """Whatever fails, late or half: nothing is lost, and per key first occurrences arrive in order."""
@@ -520,11 +534,11 @@ def test_no_schedule_of_faults_loses_or_reorders(data: st.DataObject) -> None:
     entries = data.draw(st.integers(1, 300))
     keys = data.draw(st.integers(1, 12))
     trouble = data.draw(st.sampled_from([0.02, 0.2, 0.5]))
-    until = data.draw(st.floats(1, 120))
+    until = data.draw(st.floats(1, 40))
 
     async def run() -> None:
         store, endpoint = FakeStore(), FakeEndpoint(lanes=rng.randint(1, 4))
-        garbage = {i for i in range(entries) if rng.random() < 0.02}
+        garbage = {i for i in range(entries - 1) if rng.random() < 0.02}
         queue = store.make("t", *(b"?" if i in garbage else raw_entry(f"k{i % keys}", i) for i in range(entries // 2)))
         if rng.random() < 0.8:
             store.metadata["t"] = a_topic(to="t")
@@ -536,7 +550,7 @@ def test_no_schedule_of_faults_loses_or_reorders(data: st.DataObject) -> None:
                 return rng.random() * 0.01
             return StoreUnavailable(f"{call} timed out") if rng.random() < 0.5 else rng.random() * 5
 
-        def fate(route: FakeRoute, parcel: FakeParcel) -> Fate:
+        def fate(route: FakeRoute, parcel: Parcel) -> Fate:
             if loop.time() > until or rng.random() > trouble:
                 return Fate(wait_s=rng.random() * 0.1)
             error: EndpointError = rng.choice([EndpointUnavailable, EndpointMisconfigured])("broken")

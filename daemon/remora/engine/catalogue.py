@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 
+from remora.codec.event_entry import attributes
 from remora.metrics import Telemetry
-from remora.model.errors import CodecError, ShardGone, StoreError
+from remora.model.errors import CodecError, StoreError
 from remora.model.shard import Shard
 from remora.model.topic import Topic
-from remora.ports import Catalog
+from remora.ports import ShardStore
+
+MOST_UNDECODABLE = 64
+"""Undecodable entries at a queue's front that are looked past for one that names the topic."""
 
 
 class Catalogue:
@@ -18,7 +23,7 @@ class Catalogue:
     While the store is away the last reading stands: a topic is never taken for deleted because nobody answers.
     """
 
-    def __init__(self, store: Catalog, telemetry: Telemetry, interval_s: float) -> None:
+    def __init__(self, store: ShardStore, telemetry: Telemetry, interval_s: float) -> None:
         self._store = store
         self._telemetry = telemetry
         self._interval_s = interval_s
@@ -76,9 +81,22 @@ class Catalogue:
             await self.next_reading()
 
 
-async def peeked(store: Catalog, shard: Shard) -> bytes | None:
-    """The first entry of a queue that may have gone meanwhile; None when there is none."""
-    try:
-        return await store.peek(shard)
-    except ShardGone:
+async def first_known_topic(store: ShardStore, shard: Shard) -> Topic | None:
+    """A topic's attributes as the oldest entry that can be decoded carries them; None where none of the first can.
+
+    Looked at without the lock, to learn whether the queue is ours at all: one undecodable entry at its front
+    must not hide that.
+    """
+    entry = await store.peek(shard)
+    if entry is None:
         return None
+    with contextlib.suppress(CodecError):
+        return attributes(entry)
+    seen = 0
+    async for _, raw in store.dump(shard):
+        with contextlib.suppress(CodecError):
+            return attributes(raw)
+        seen += 1
+        if seen == MOST_UNDECODABLE:
+            break
+    return None

@@ -13,13 +13,12 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from remora.codec.event_entry import attributes
 from remora.config import OwnershipSettings
-from remora.engine.catalogue import Catalogue, peeked
+from remora.engine.catalogue import Catalogue, first_known_topic
 from remora.engine.dispatcher import NotOurs, ShardStatus
 from remora.engine.tenure import Tenure
 from remora.metrics import Telemetry
-from remora.model.errors import CodecError, OwnershipLost, ShardGone, StoreError
+from remora.model.errors import OwnershipLost, ShardGone, StoreError
 from remora.model.shard import Hold, LockHolder, Shard
 from remora.model.topic import Topic
 from remora.policy.eligible import reason_to_leave
@@ -197,13 +196,7 @@ class Ownership:
         known = self._catalogue.topic(shard)
         if known is not None:
             return known
-        entry = await peeked(self._store, shard)
-        if entry is None:
-            return None
-        try:
-            return attributes(entry)
-        except CodecError:
-            return None
+        return await first_known_topic(self._store, shard)
 
     async def _take(self, shard: Shard) -> None:
         times, loop = self._settings.times, asyncio.get_running_loop()
