@@ -6,22 +6,27 @@ import asyncio
 import logging
 import shutil
 import socket
+from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from urllib.parse import quote
 
 import pytest
+import uvloop
 
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from support.kafka import Kafka, create_topic, read_topic
-from support.kafka_sender import INCARNATION, Watcher, make_records, push_all
+from support.kafka import Kafka, create_topic, read_topic, running_kafka
+from support.kafka_sender import INCARNATION, ShardSender, Watcher, make_records, push_all, verdict
 
 pytestmark = pytest.mark.kafka
 
 SHARD = Shard("shard")
+
+
 WRONG = "wr0ng-pa55word"
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
@@ -162,6 +167,25 @@ async def test_login_is_not_asked_for(kafka: Kafka) -> None:
     assert "asks for no user and password" in await refusal(f"kafka://{kafka.address}", login(kafka))
 
 
+def test_reasons_on_uvloop(kafka: Kafka) -> None:
+    """The same reasons are found on uvloop, whose broken connections look different."""
+    ssl, plain = f"kafka://{kafka.env['ssl_bootstrap']}", f"kafka://{kafka.address}"
+    login_uri = f"kafka://{kafka.env['sasl_ssl_bootstrap']}"
+    expected = {
+        (ssl, tls(kafka, "other_ca")): "certificate is not trusted",
+        (ssl, ""): "this port speaks TLS",
+        (plain, "use-ssl=true"): "speaks no TLS",
+        (plain, login(kafka)): "asks for no user and password",
+        (login_uri, tls(kafka)): "asks for user-name and password",
+        (login_uri, f"{tls(kafka)}&{login(kafka, 'SCRAM-SHA-512', WRONG)}"): "refused user and password",
+    }
+
+    reasons = {case: uvloop.run(refusal(*case)) for case in expected}
+
+    for case, reason in reasons.items():
+        assert expected[case] in reason
+
+
 async def test_unreadable_authority(kafka: Kafka, tmp_path: Path) -> None:
     """A ca-location that does not exist, or holds no certificate, is named."""
     uri, no_ca = f"kafka://{kafka.env['ssl_bootstrap']}", tmp_path / "empty.pem"
@@ -207,6 +231,50 @@ async def test_password_does_not_leak_to_another_topic(kafka: Kafka) -> None:
         await push_all(route, make_records(0, 10))
 
     assert watcher.opened == 1
+
+
+# ------------------------------------------------------------------------------------ permissions
+
+
+@pytest.fixture(scope="module")
+def strict_kafka() -> Iterator[Kafka]:
+    """A broker where the user may do only what a test allows; whoever comes without log-in may do all."""
+    with running_kafka(
+        "strict", "--sasl-ssl",
+        "--config", "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "--config", "super.users=User:ANONYMOUS",
+    ) as running:  # fmt: skip
+        yield running
+
+
+async def test_permissions(strict_kafka: Kafka) -> None:
+    """Without permission to write the topic is refused; without that to read its limits Kafka's is assumed, once."""
+    topic, watcher = await create_topic(strict_kafka.address, max_message_bytes=20_000), Watcher()
+    another = await create_topic(strict_kafka.address)
+    uri, args = f"kafka://{strict_kafka.env['sasl_plaintext_bootstrap']}", login(strict_kafka)
+    target = Target(uri, args, topic)
+    allow = ("--add", "--allow-principal", f"User:{strict_kafka.env['user']}", "--topic")
+    async with KafkaEndpoint(KafkaSettings(), watcher) as endpoint:
+        with pytest.raises(EndpointMisconfigured, match="may write to no topic of this cluster"):
+            async with endpoint.route(SHARD, INCARNATION, target):
+                pass
+        await strict_kafka.tool("AclCommand", *allow, another, "--operation", "Write")
+        with pytest.raises(EndpointMisconfigured, match=f"topic {topic} at .* may not write to this topic"):
+            async with endpoint.route(SHARD, INCARNATION, target):
+                pass
+        await strict_kafka.tool("AclCommand", *allow, topic, "--operation", "Describe")
+        async with endpoint.route(SHARD, INCARNATION, target) as route:
+            with pytest.raises(EndpointMisconfigured, match="may not write to this topic"):
+                await push_all(route, make_records(0, 10))
+        await strict_kafka.tool("AclCommand", *allow, topic, "--operation", "Write")
+        noisy = [each._replace(body=b"%d," % each.ordinal + Random(0).randbytes(9000)) for each in make_records(0, 20)]
+        sender = ShardSender(endpoint, "shard", target)
+        async with asyncio.timeout(30):
+            await sender.send(noisy)
+
+    assert watcher.assumed == [(topic, 1_048_588)]
+    assert len(sender.failures) <= 5  # each halves the batches, until they fit the limit that nobody may read
+    assert verdict(await read_topic(strict_kafka.address, topic), noisy) == (set(), 0, [])
 
 
 # ------------------------------------------------------------------------------------ unreachable

@@ -48,6 +48,10 @@ class Kafka:
                 self.stop(daemon, signal.SIGCONT)
         await asyncio.to_thread(_dev_kafka, "up", "--name", self.name)
 
+    async def tool(self, name: str, *args: str) -> None:
+        """Run one of Kafka's own tools."""
+        await asyncio.to_thread(_dev_kafka, "tool", "--name", self.name, name, "--", *args)
+
     async def start(self, daemon: str = "broker.1") -> None:
         """Bring a broker back; returns when it takes requests, and does not hold the loop up meanwhile."""
         await asyncio.to_thread(_dev_kafka, "start", "--name", self.name, daemon)

@@ -15,7 +15,7 @@ from aiokafka.protocol.admin import SaslHandShakeRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from remora.endpoints.kafka.errors import CONFIGURATION, translate
-from remora.endpoints.kafka.target import Broker, Cluster, Login
+from remora.endpoints.kafka.target import Broker, Cluster
 from remora.endpoints.kafka.tls import Trust, build_context
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable
 
@@ -67,7 +67,7 @@ async def _try_broker(
         async with asyncio.timeout(timeout_s):
             await _greet(broker, options, client_id, timeout_s)
     except Exception as exc:  # whatever answers on that port, and however: it may cost only its topics
-        cause = await _explain(exc, broker, cluster, client_id)
+        cause = await _explain(exc, broker, cluster, options, client_id)
         cause.__cause__ = exc
         return cause
     return broker
@@ -93,7 +93,9 @@ async def _close(connection: Any) -> None:
 # ------------------------------------------------------------------------------------------- why not
 
 
-async def _explain(exc: Exception, broker: Broker, cluster: Cluster, client_id: str) -> EndpointError:
+async def _explain(
+    exc: Exception, broker: Broker, cluster: Cluster, options: dict[str, Any], client_id: str
+) -> EndpointError:
     """What is wrong with this broker, in words; takes one more look where the exception alone is no answer."""
     for each in _chain(exc):
         if type(each) in CONFIGURATION:
@@ -108,8 +110,7 @@ async def _explain(exc: Exception, broker: Broker, cluster: Cluster, client_id: 
         # asyncio's own text repeats the address; a resolver's numbers mean something else.
         text = exc.strerror if isinstance(exc, socket.gaierror) or not exc.errno else os.strerror(exc.errno)
         return EndpointUnavailable(f"{broker}: {text or type(exc).__name__}")
-    look = _look_without_tls if cluster.tls else _look_with_tls
-    finding = await look(broker, cluster.login, client_id)
+    finding = await _look_again(broker, cluster, options, client_id)
     if finding:
         return EndpointMisconfigured(f"{broker}: {finding}")
     if isinstance(exc, ssl.SSLError):
@@ -123,39 +124,41 @@ def _chain(exc: BaseException | None) -> Iterator[Exception]:
         exc = exc.__cause__
 
 
-async def _look_without_tls(broker: Broker, login: Login | None, client_id: str) -> str:
-    """Does the port that refused TLS answer without it?"""
+async def _look_again(broker: Broker, cluster: Cluster, options: dict[str, Any], client_id: str) -> str:
+    """What a port that hung up on us wants instead; empty when that remains unknown."""
     try:
         async with asyncio.timeout(LOOK_TIMEOUT_S):
-            await _close(await create_conn(broker.host, broker.port, client_id=client_id))
-    except (OSError, kafka.KafkaError, TimeoutError):
-        return ""
-    return "use-ssl is set, but this port speaks no TLS"
-
-
-async def _look_with_tls(broker: Broker, login: Login | None, client_id: str) -> str:
-    """Does the port that hung up on us want TLS, or a user and password?"""
-    try:
-        async with asyncio.timeout(LOOK_TIMEOUT_S):
-            return await _answers_tls(broker) or ("" if login else await _wants_login(broker, client_id))
-    except (OSError, kafka.KafkaError, TimeoutError):
+            if cluster.tls and await _answers_without_tls(broker, client_id):
+                return "use-ssl is set, but this port speaks no TLS"
+            if not cluster.tls and await _answers_tls(broker):
+                return "this port speaks TLS, but use-ssl is not set"
+            return "" if cluster.login else await _wanted_login(broker, options, client_id)
+    except (OSError, kafka.KafkaError):
         return ""
 
 
-async def _answers_tls(broker: Broker) -> str:
+async def _answers_without_tls(broker: Broker, client_id: str) -> bool:
+    try:
+        await _close(await create_conn(broker.host, broker.port, client_id=client_id))
+    except (ConnectionError, kafka.KafkaError):
+        return False
+    return True
+
+
+async def _answers_tls(broker: Broker) -> bool:
     anyone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anyone.check_hostname = False
     anyone.verify_mode = ssl.CERT_NONE
     try:
         _, writer = await asyncio.open_connection(broker.host, broker.port, ssl=anyone)
     except OSError:
-        return ""
+        return False
     writer.transport.abort()
-    return "this port speaks TLS, but use-ssl is not set"
+    return True
 
 
-async def _wants_login(broker: Broker, client_id: str) -> str:
-    connection = await create_conn(broker.host, broker.port, client_id=client_id)
+async def _wanted_login(broker: Broker, options: dict[str, Any], client_id: str) -> str:
+    connection = await create_conn(broker.host, broker.port, client_id=client_id, **options)
     try:
         answer = await connection.send(SaslHandShakeRequest("PLAIN"))
     finally:

@@ -12,7 +12,7 @@ import aiokafka.errors as kafka
 
 from remora.config import KafkaSettings
 from remora.endpoints.kafka.errors import TOO_LARGE, translate
-from remora.endpoints.kafka.lookup import TopicFacts, look_up
+from remora.endpoints.kafka.lookup import UNREACHABLE, TopicFacts, look_up
 from remora.endpoints.kafka.packing import CODECS, KafkaParcel, Packer
 from remora.endpoints.kafka.producers import ProducerRetired
 from remora.endpoints.kafka.quiet import quieten
@@ -125,14 +125,7 @@ class KafkaEndpoint:
 
     async def _open(self, slot: ProducerSlot, shard: Shard, incarnation: str, meant: KafkaTarget) -> KafkaRoute:
         topic, what, settings = meant.topic, f"topic {meant.topic} at {slot}", self._settings
-        producer = await slot.ready()
-        try:
-            async with asyncio.timeout(settings.connect_timeout_s):
-                with producer.in_use():
-                    facts = await look_up(producer.client, topic, what)
-                    await producer.follow(topic, facts.partitions)
-        except TimeoutError as exc:
-            raise EndpointUnavailable(f"{what}: no answer in time") from exc
+        facts = await self._look_up(slot, topic, what)
         if not facts.limit_known and self._smaller.is_news(slot.connection, topic):
             self._observer.limit_assumed(str(slot), topic, facts.limit_bytes)
         packer = Packer(
@@ -144,6 +137,23 @@ class KafkaEndpoint:
             limit_bytes=facts.limit_bytes,
         )
         return KafkaRoute(slot, topic, facts.partitions, packer, settings, self._observer, self._smaller)
+
+    async def _look_up(self, slot: ProducerSlot, topic: str, what: str) -> TopicFacts:
+        producer = await slot.ready()
+        try:
+            async with asyncio.timeout(self._settings.connect_timeout_s):
+                with producer.in_use():
+                    facts = await look_up(producer.client, topic, what)
+                    await producer.follow(topic, facts.partitions)
+        except TimeoutError as exc:
+            producer.retire("silence")
+            raise EndpointUnavailable(f"{what}: no answer in time") from exc
+        except EndpointUnavailable as exc:
+            if isinstance(exc.__cause__, UNREACHABLE):
+                # It may only know brokers that are gone for good; another one starts from the target's own list.
+                producer.retire("no broker answers")
+            raise
+        return facts
 
 
 def _leave(slot: ProducerSlot, topic: str) -> None:

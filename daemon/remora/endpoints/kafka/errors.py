@@ -20,7 +20,7 @@ TOO_LARGE: tuple[type[Exception], ...] = (
 CONFIGURATION: dict[type[Exception], str] = {
     kafka.AuthenticationFailedError: "the broker refused user and password",
     kafka.AuthenticationMethodNotSupported: "the broker does not know this mechanism",
-    kafka.ClusterAuthorizationFailedError: "the user may not write idempotently to this cluster",
+    kafka.ClusterAuthorizationFailedError: "the user may write to no topic of this cluster",
     kafka.IllegalSaslStateError: "this port of the broker asks for no user and password",
     kafka.IncompatibleBrokerVersion: "the broker's release is too old",
     kafka.InvalidConfigurationError: "the broker refuses the topic's configuration",
@@ -31,7 +31,7 @@ CONFIGURATION: dict[type[Exception], str] = {
     kafka.SaslAuthenticationFailed: "the broker refused user and password",
     kafka.SecurityDisabled: "the broker's security features are disabled",
     kafka.TopicAuthorizationFailedError: "the user may not write to this topic",
-    kafka.TransactionalIdAuthorizationFailed: "the user may not write idempotently to this cluster",
+    kafka.TransactionalIdAuthorizationFailed: "the user may write to no topic of this cluster",
     kafka.UnsupportedCodecError: "the broker does not know this compression",
     kafka.UnsupportedForMessageFormatError: "the topic's message format is too old",
     kafka.UnsupportedSaslMechanismError: "the broker does not offer this mechanism",

@@ -19,6 +19,8 @@ BROKER_DEFAULT_BYTES = 1_048_588
 
 LIMIT = "max.message.bytes"
 
+UNREACHABLE = (kafka.NodeNotReadyError, kafka.KafkaConnectionError, kafka.RequestTimedOutError)
+
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
@@ -77,6 +79,6 @@ async def _ask(client: Any, request: Any) -> Any:
     for node in nodes:
         try:
             return await client.send(node, request)
-        except (kafka.NodeNotReadyError, kafka.KafkaConnectionError, kafka.RequestTimedOutError) as exc:
+        except UNREACHABLE as exc:
             failure = exc
     raise failure
