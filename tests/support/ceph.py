@@ -57,19 +57,20 @@ class Ceph:
     @contextmanager
     def client(self, pool: str = _POOL, namespace: str = "") -> Iterator[rados.Ioctx]:
         """A second client, independent of the code under test."""
-        with (
-            rados.Rados(conffile=self.env["conf"], conf={"keyring": self.env["admin_keyring"]}) as cluster,
-            cluster.open_ioctx(pool) as ioctx,
-        ):
+        with self._administrator() as cluster, cluster.open_ioctx(pool) as ioctx:
             ioctx.set_namespace(namespace)
             yield ioctx
 
     def command(self, **command: object) -> Any:
         """What the monitors answer to a command."""
-        with rados.Rados(conffile=self.env["conf"], conf={"keyring": self.env["admin_keyring"]}) as cluster:
+        with self._administrator() as cluster:
             code, out, remark = cluster.mon_command(json.dumps(command | {"format": "json"}), b"")
         assert code == 0, remark
         return json.loads(out or "null")
+
+    def _administrator(self) -> rados.Rados:
+        keyring = {"keyring": self.env["admin_keyring"]}
+        return rados.Rados(conffile=self.env["conf"], name=self.env["admin_client"], conf=keyring)
 
     def send(self, daemon: str, signal: str) -> None:
         """Send a signal to a daemon; TERM and KILL return when it has ended."""
@@ -145,7 +146,7 @@ class Gateway:
 
 
 @pytest.fixture(scope="session")
-def ceph() -> Iterator[Ceph]:
+def ceph(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ceph]:
     """A running cluster; skips where Ceph is not installed, except in CI."""
     if shutil.which("ceph-osd") is None and not os.environ.get("CI"):
         pytest.skip("Ceph is not installed; see scripts/setup")
@@ -154,7 +155,10 @@ def ceph() -> Iterator[Ceph]:
     ran = subprocess.run([_DEV_CEPH, "status", "--name", name], capture_output=True, check=False).returncode == 0
     _dev_ceph("up", "--name", name, "--release", release, "--no-rgw")
     try:
-        yield Ceph(name, json.loads(_dev_ceph("env", "--json", "--name", name)))
+        env = json.loads(_dev_ceph("env", "--json", "--name", name))
+        if release != "16":
+            env |= _admin_for_old_clients(name, tmp_path_factory.mktemp("ceph") / "keyring")
+        yield Ceph(name, env)
     finally:
         if not ran:
             _dev_ceph("down", "--name", name)
@@ -181,6 +185,16 @@ def gateway(ceph: Ceph, namespace: str) -> Iterator[Gateway]:
 def settings(ceph: Ceph, namespace: str) -> RadosSettings:
     """Settings of a store that keeps its queues in the test's namespace and is quick to give up."""
     return replace(ceph.admin, namespace=namespace, op_timeout_s=5.0, mount_timeout_s=5.0)
+
+
+def _admin_for_old_clients(name: str, keyring: Path) -> dict[str, str]:
+    """An administrator whose key this host's librados understands: newer clusters make keys that it does not."""
+    user = "client.test"
+    caps = ("mon", "allow *", "osd", "allow *", "mgr", "allow *")
+    keyring.write_text(
+        _dev_ceph("exec", "--name", name, "--", "ceph", "auth", "get-or-create", user, *caps, "--key-type", "aes")
+    )
+    return {"admin_client": user, "admin_keyring": str(keyring)}
 
 
 def _dev_ceph(*arguments: str) -> str:

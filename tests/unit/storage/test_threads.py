@@ -1,0 +1,53 @@
+"""Calls that may block run beside the loop and never hold anybody up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from remora.storage.rados.threads import in_thread
+
+
+async def test_result_and_error_come_back() -> None:
+    """The caller gets what the call returns or raises."""
+
+    def fail() -> None:
+        raise LookupError("why")
+
+    assert await in_thread(lambda: 7, "seven") == 7
+    with pytest.raises(LookupError, match="why"):
+        await in_thread(fail, "fails")
+
+
+async def test_cancelled_caller_waits_for_nothing() -> None:
+    """Cancelling returns at once; what the call makes later is given back."""
+    going, discarded = threading.Event(), threading.Event()
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await in_thread(lambda: going.wait(10), "slow", discard=lambda made: discarded.set() if made else None)
+    going.set()
+
+    assert await asyncio.to_thread(discarded.wait, 5)
+
+
+def test_loop_that_has_closed() -> None:
+    """A call that outlives its loop gives back what it made."""
+    going, discarded = threading.Event(), threading.Event()
+
+    async def leave() -> None:
+        call = asyncio.ensure_future(in_thread(lambda: going.wait(10), "slow", discard=lambda _: discarded.set()))
+        await asyncio.sleep(0)
+        call.cancel()
+
+    asyncio.run(leave())
+    going.set()
+
+    assert discarded.wait(5)
+
+
+async def test_threads_are_daemons() -> None:
+    """A call that hangs for ever does not keep the process from ending."""
+    assert await in_thread(lambda: threading.current_thread().daemon, "daemon")
