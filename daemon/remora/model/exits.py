@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """Why the process ended. A restart may help after every code but CONFIG and NO_PERMISSION."""
+    """Why the process ended. A restart alone helps after every code but CONFIG and NO_PERMISSION."""
 
     OK = 0
     FAILURE = 1
@@ -22,6 +22,6 @@ class Exit(IntEnum):
     TEMPORARY = 75
     """Something failed that may succeed when it is tried again."""
     NO_PERMISSION = 77
-    """A key, keyring, pool or object exists and this user may not use it."""
+    """The store cannot be used with what was given: a keyring, key, pool or permission is missing."""
     CONFIG = 78
     """The configuration is refused; the unit does not restart after this one."""
