@@ -8,9 +8,10 @@ import pytest
 
 from support.ceph import ceph, gateway, namespace, settings
 from support.kafka import fragile_kafka, kafka
+from support.queues import queues
 from support.s3 import Zone, running_zone
 
-__all__ = ["ceph", "fragile_kafka", "gateway", "kafka", "namespace", "settings"]
+__all__ = ["ceph", "fragile_kafka", "gateway", "kafka", "namespace", "queues", "settings"]
 
 
 @pytest.fixture(scope="session")

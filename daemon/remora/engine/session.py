@@ -359,8 +359,7 @@ class Session:
         """Wait for everything under way, then remove what is left to remove."""
         self._look_settled()
         await self._settled.wait()
-        if not isinstance(self._failure, OwnershipLost | ShardGone):
-            await self._trimmer.trim()
+        await self._trimmer.trim()
 
     def _look_settled(self) -> None:
         if self._lanes or self._parking:
@@ -373,6 +372,8 @@ class Session:
         """Remember the first failure, or one that ends the hold; start nothing more."""
         if self._failure is None or isinstance(exc, OwnershipLost | ShardGone):
             self._failure = exc
+        if isinstance(exc, OwnershipLost | ShardGone):
+            self._trimmer.stop()
         self._turn_back()
 
     def _turn_back(self) -> None:

@@ -36,6 +36,7 @@ class Trimmer:
         self._window = Window()
         self._dirty = asyncio.Event()
         self._removing = asyncio.Lock()
+        self._stopped = False
 
     @property
     def is_empty(self) -> bool:
@@ -55,6 +56,10 @@ class Trimmer:
         """Look again whether something can be removed."""
         self._dirty.set()
 
+    def stop(self) -> None:
+        """Remove nothing more: the queue is not ours. What is acknowledged from now on is another owner's affair."""
+        self._stopped = True
+
     async def run(self) -> None:
         """Remove until cancelled."""
         while True:
@@ -66,7 +71,7 @@ class Trimmer:
         """Remove what is done, now. A removal without an answer counts as a failure and may be repeated."""
         async with self._removing:
             prefix = self._window.removable(whole_rounds=self._more_to_come())
-            if prefix is None:
+            if prefix is None or self._stopped:
                 return
             try:
                 await self._store.remove(self._tenure.hold, prefix.upto, prefix.count)

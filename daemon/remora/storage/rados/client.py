@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 
 from remora.config import RadosSettings
@@ -56,10 +57,18 @@ def _read_conf(cluster: Cluster, path: str) -> None:
 
 
 def _options(settings: RadosSettings) -> dict[str, str]:
+    # Librados takes whole seconds only, and 0 would be no time-out at all.
+    op_timeout, mount_timeout = (str(math.ceil(s)) for s in (settings.op_timeout_s, settings.mount_timeout_s))
+    # A client learns that an OSD has come back at another address by asking for a new map, and it asks when it finds
+    # an operation that is this old. The defaults (10 s, looked for every 5 s) would be later than our time-out: each
+    # operation would be given up before, and a client without other traffic would keep the old map for ever.
+    laggy_s = f"{settings.op_timeout_s / 4:g}"
     options = {
-        "rados_osd_op_timeout": f"{settings.op_timeout_s:g}",
-        "rados_mon_op_timeout": f"{settings.mount_timeout_s:g}",
-        "client_mount_timeout": f"{max(1, round(settings.mount_timeout_s))}",
+        "objecter_timeout": laggy_s,
+        "objecter_tick_interval": laggy_s,
+        "rados_osd_op_timeout": op_timeout,
+        "rados_mon_op_timeout": mount_timeout,
+        "client_mount_timeout": mount_timeout,
         # Librados makes the submitting thread wait when so much is under way, and ours is the event loop.
         "objecter_inflight_ops": "1000000",
         "objecter_inflight_op_bytes": str(16 << 30),

@@ -1,0 +1,143 @@
+"""Queues whose lock or object is taken away from the daemon while it delivers them."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from remora.model.exits import Exit
+from remora.model.shard import Shard
+from support.consumer import read_until
+from support.daemon import Daemon, running_daemon
+from support.kafka import Kafka
+from support.queues import Queues, a_topic, assert_clean, delivers, numbered, quick
+
+pytestmark = [pytest.mark.ceph, pytest.mark.kafka]
+
+LONG = {"lease": "90s", "renew_interval": "30s", "trust_margin": "5s"}
+"""With these no renewal finds out what happens to a lock within a test."""
+
+
+async def in_flight(daemon: Daemon, topic: str) -> bool:
+    shard = await daemon.shard(topic)
+    return bool(shard and shard["in_flight_bytes"])
+
+
+async def let_go(daemon: Daemon, topic: str, within_s: float) -> str:
+    """Why a daemon let a queue go."""
+    left = await daemon.until(lambda: daemon.left(topic), f"letting go of {topic}", within_s)
+    return str(left["reason"])
+
+
+async def test_stolen_lock(queues: Queues, fragile_kafka: Kafka, tmp_path: Path) -> None:
+    """From the moment that somebody else has the lock nothing is removed, whatever is acknowledged then."""
+    topic = await a_topic(queues, fragile_kafka)
+    options = quick(queues, ownership=LONG, kafka={"delivery_timeout": "25s"})
+    async with running_daemon(tmp_path, options) as daemon:
+        await queues.fill(topic, 10)
+        await delivers(daemon, topic, 10)
+        await queues.drained(topic)
+        fragile_kafka.stop(how=signal.SIGSTOP)
+        try:
+            await queues.fill(topic, 500, start=10)
+            await daemon.until(lambda: in_flight(daemon, topic), "entries in flight")
+            holder = (await queues.store.stats(Shard(topic))).holder
+            assert holder is not None
+            await queues.store.evict(Shard(topic), holder)
+            assert queues.gateway.lock(topic)
+            front = queues.front(topic)
+        finally:
+            fragile_kafka.stop(how=signal.SIGCONT)
+
+        assert "lock" in await let_go(daemon, topic, 30)
+
+        arrived = await read_until(fragile_kafka.address, topic, 11)
+        assert len(arrived) > 10, "some of what was in flight has arrived"
+        assert queues.front(topic) == front
+        assert len(await queues.contents(topic)) == 500
+        assert [each.cookie for each in queues.gateway.lockers(topic)] == ["gatewaycookie016"]
+        assert await daemon.metric("remora_lock_losses_total") == 1
+        assert await daemon.metric("remora_removed_entries_total", topic=topic) == 10
+        assert "shard_lost" in daemon.logged()
+        assert await daemon.stop() == Exit.OK
+        assert queues.gateway.lockers(topic), "a lock that is another's is not given back"
+
+
+async def test_deleted_queue(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
+    """A queue that is deleted under load is let go within seconds and stays deleted, and another one flows on."""
+    doomed, other = await a_topic(queues, kafka), await a_topic(queues, kafka)
+    async with queues.under_load(other) as load, running_daemon(tmp_path, quick(queues)) as daemon:
+        await queues.fill(doomed, 2000)
+        await delivers(daemon, doomed, 1)
+
+        queues.gateway.delete_queue(doomed)
+
+        async def unknown() -> bool:
+            return not (await daemon.shard(doomed) or await daemon.left(doomed))
+
+        await daemon.until(unknown, "letting go", 5)
+        before = await daemon.metric("remora_delivered_entries_total", topic=other)
+        await delivers(daemon, other, int(before) + 200)
+        assert not queues.gateway.exists(doomed)
+        await load.finish()
+        await queues.drained(other)
+        assert await daemon.stop() == Exit.OK
+    assert not queues.gateway.exists(doomed)
+    assert_clean(await numbered(kafka.address, other, load.end))
+
+
+async def test_deleted_object(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
+    """A queue whose object alone is deleted is let go too, is never made again, and status says why."""
+    topic = await a_topic(queues, kafka)
+    async with running_daemon(tmp_path, quick(queues)) as daemon:
+        await queues.fill(topic, 10)
+        await delivers(daemon, topic, 10)
+
+        queues.gateway.ioctx.remove_object(topic)
+
+        assert "there is no" in await let_go(daemon, topic, 5)
+        readings = await daemon.metric("remora_lock_acquisitions_total")
+        assert await daemon.stop() == Exit.OK
+        assert readings == 1
+    assert not queues.gateway.exists(topic)
+
+
+async def test_recreated_queue(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
+    """A queue that is made anew under its old name is delivered from its beginning, as another incarnation."""
+    topic = await a_topic(queues, kafka)
+    async with running_daemon(tmp_path, quick(queues)) as daemon:
+        await queues.fill(topic, 10)
+        await delivers(daemon, topic, 10)
+
+        queues.gateway.delete_queue(topic)
+        queues.gateway.make_queue(topic)
+        await queues.fill(topic, 10, start=10)
+
+        records = await read_until(kafka.address, topic, 20)
+        await queues.drained(topic)
+    assert len({each.place.incarnation for each in records}) == 2
+    assert_clean(await numbered(kafka.address, topic, 20))
+
+
+async def test_claim_from_a_gateway(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
+    """A queue that a gateway holds is taken from it by one command, and given back by another."""
+    topic = await a_topic(queues, kafka)
+    assert queues.gateway.lock(topic)
+    await queues.fill(topic, 10)
+    async with running_daemon(tmp_path, quick(queues)) as daemon:
+        assert "held by another" in await let_go(daemon, topic, 10)
+
+        claimed = await daemon.command("shard", "claim", topic)
+
+        assert claimed.code == Exit.OK, claimed.err
+        await delivers(daemon, topic, 10)
+        (row,) = (await daemon.command("shard", "list", "--json")).json
+        assert row["owner"]["is_remora"] is True
+
+        released = await daemon.command("shard", "release", topic)
+
+        assert released.code == Exit.OK, released.err
+        assert await let_go(daemon, topic, 10)
+        assert queues.gateway.lock(topic), "the gateway gets it"

@@ -1,0 +1,154 @@
+"""Daemons that are told to stop, stop with work under way, die, and are started again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from remora.model.exits import Exit
+from remora.model.shard import Shard
+from support.daemon import Daemon, running_daemon
+from support.kafka import Kafka
+from support.queues import LEASE_S, Queues, a_topic, assert_clean, assert_whole, delivers, numbered, quick
+
+pytestmark = [pytest.mark.ceph, pytest.mark.kafka]
+
+
+@contextlib.asynccontextmanager
+async def deaf_endpoint() -> AsyncIterator[str]:
+    """Something that takes connections and never answers."""
+    held = []
+
+    async def hold(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        held.append(writer)
+
+    server = await asyncio.start_server(hold, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    try:
+        yield f"kafka://{host}:{port}"
+    finally:
+        server.close()
+        for writer in held:
+            writer.transport.abort()
+
+
+async def test_sigterm_under_load(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
+    """A stopped daemon has finished what it took, frees its locks at once, and nothing is delivered twice."""
+    topic = await a_topic(queues, kafka)
+    await queues.fill(topic, 500)
+
+    async with queues.under_load(topic, start=500) as load, running_daemon(tmp_path, quick(queues)) as first:
+        await delivers(first, topic, 600)
+        async with running_daemon(tmp_path, quick(queues)) as second:
+            left = await second.until(lambda: second.left(topic), "a look at the lock")
+            assert left["reason"] == "held by another owner"
+
+            assert await first.stop() == Exit.OK
+
+            await delivers(second, topic, 1, timeout_s=2.0)
+            await load.finish()
+            await queues.drained(topic)
+            assert await second.stop() == Exit.OK
+        assert (await queues.store.stats(Shard(topic))).holder is None
+
+    assert_clean(await numbered(kafka.address, topic, load.end))
+
+
+async def test_drain_timeout(queues: Queues, tmp_path: Path) -> None:
+    """A drain that an endpoint holds up ends when its time is over, with an exit code that says so."""
+    async with deaf_endpoint() as uri:
+        topic = queues.make(uri)
+        await queues.fill(topic, 10)
+        times = {"connect_timeout": "30s", "delivery_timeout": "1s"}
+        options = quick(queues, kafka=times, delivery={"drain_timeout": "2s"})
+        async with running_daemon(tmp_path, options) as daemon:
+            await daemon.until(lambda: daemon.shard(topic), "a lock")
+
+            started = time.monotonic()
+            code = await daemon.stop()
+            took = time.monotonic() - started
+
+            assert code == Exit.DRAIN_TIMEOUT
+            assert 2 <= took < 8
+            assert "drain_timeout" in daemon.logged()
+        assert (await queues.store.stats(Shard(topic))).holder is None
+        assert len(await queues.contents(topic)) == 10
+
+
+async def test_second_sigterm(queues: Queues, tmp_path: Path) -> None:
+    """A second signal ends a drain that would take long, and still frees the locks."""
+    async with deaf_endpoint() as uri:
+        topic = queues.make(uri)
+        await queues.fill(topic, 10)
+        options = quick(queues, kafka={"connect_timeout": "60s"}, delivery={"drain_timeout": "60s"})
+        async with running_daemon(tmp_path, options) as daemon:
+            await daemon.until(lambda: daemon.shard(topic), "a lock")
+            daemon.send(signal.SIGTERM)
+            await daemon.until(lambda: is_draining(daemon), "a drain")
+            assert (await daemon.get("/-/ready"))[0] == 503
+
+            daemon.send(signal.SIGTERM)
+
+            assert await daemon.ended(5) == Exit.DRAIN_TIMEOUT
+        assert (await queues.store.stats(Shard(topic))).holder is None
+
+
+async def is_draining(daemon: Daemon) -> bool:
+    return bool((await daemon.status())["draining"])
+
+
+async def test_sigkill_under_load(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
+    """A killed daemon that is started again continues within the lease; nothing is lost and the order holds."""
+    topic = await a_topic(queues, kafka)
+
+    async with queues.under_load(topic) as load, running_daemon(tmp_path, quick(queues)) as daemon:
+        for _ in range(2):
+            await delivers(daemon, topic, 200)
+            await daemon.kill()
+            killed = time.monotonic()
+            await daemon.start()
+
+            await delivers(daemon, topic, 1, timeout_s=LEASE_S + 5)
+
+            assert time.monotonic() - killed < LEASE_S + 8
+        await load.finish()
+        await queues.drained(topic)
+        assert await daemon.stop() == Exit.OK
+
+    assert_whole(await numbered(kafka.address, topic, load.end))
+
+
+async def test_frozen_owner(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
+    """A daemon that sleeps through its lease is replaced, and on waking removes nothing and lets go."""
+    topic = await a_topic(queues, kafka)
+
+    async with (
+        queues.under_load(topic) as load,
+        running_daemon(tmp_path, quick(queues)) as first,
+        running_daemon(tmp_path, quick(queues)) as second,
+    ):
+        await delivers(first, topic, 100)
+        assert await second.shard(topic) is None
+        first.send(signal.SIGSTOP)
+
+        await delivers(second, topic, 200, timeout_s=LEASE_S + 5)
+        first.send(signal.SIGCONT)
+        await first.until(lambda: first.left(topic), "letting go", 10)
+
+        await load.finish()
+        await queues.drained(topic)
+        assert await first.metric("remora_lock_losses_total") == 1
+        assert await second.metric("remora_lock_takeovers_total") == 1
+        assert await second.shard(topic)
+        removed = [await each.metric("remora_removed_entries_total", topic=topic) for each in (first, second)]
+        # A removal whose answer was slept through is done and not counted; one that was done twice would be.
+        assert load.end - 1024 < sum(removed) <= load.end
+        assert await first.stop() == await second.stop() == Exit.OK
+
+    assert_whole(await numbered(kafka.address, topic, load.end))
