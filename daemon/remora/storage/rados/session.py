@@ -27,8 +27,10 @@ class Session:
     Locks belong to the instance: a later session has none of them.
     """
 
-    def __init__(self, cluster: Cluster, settings: RadosSettings, places: Places) -> None:
-        self.places = places
+    places: Places
+    """Set once they are learnt, which takes the connection."""
+
+    def __init__(self, cluster: Cluster, settings: RadosSettings) -> None:
         self.lost = asyncio.Event()
         self._cluster = cluster
         self._settings = settings
@@ -46,7 +48,8 @@ class Session:
     async def run(self, operation: Operation, place: Place, oid: str, what: str, refusals: Refusals = PLAIN) -> int:
         """Carry out an operation and return the object's version; raises what a refusal means."""
         try:
-            ioctx = self._pools.get(place) or await self._open_pool(place)
+            ioctx = self._pools.get(place) or await self.open(place)
+            self._check_open(what)
         except BaseException:
             operation.finish(answered=False)
             raise
@@ -70,18 +73,15 @@ class Session:
 
     async def list_objects(self, place: Place, prefix: str) -> list[str]:
         """The names of all objects that begin with the prefix."""
-        ioctx = self._pools.get(place) or await self._open_pool(place)
+        ioctx = self._pools.get(place) or await self.open(place)
 
         def names() -> list[str]:
             return [name for name in ioctx.list_objects() if name.startswith(prefix)]
 
         return await self._in_thread(names, f"listing objects of {place}")
 
-    async def open(self, place: Place) -> None:
-        """Open a pool ahead of its use; raises StoreMisconfigured when there is none of that name."""
-        await self._open_pool(place)
-
-    async def _open_pool(self, place: Place) -> IoCtx:
+    async def open(self, place: Place) -> IoCtx:
+        """A pool's handle; raises StoreMisconfigured when there is no pool of that name."""
         what = f"opening pool {place.pool}"
         try:
             ioctx = await self._in_thread(lambda: self._cluster.open_pool(place.pool, place.namespace), what)
@@ -89,11 +89,14 @@ class Session:
             raise StoreMisconfigured(f"there is no pool {place.pool} (named by {self.places.source})") from exc
         return self._pools.setdefault(place, ioctx)
 
+    def _check_open(self, what: str) -> None:
+        if self._closed:
+            raise StoreUnavailable(f"{what}: the connection was closed")
+
     async def _in_thread(self, call: Callable[[], T], what: str) -> T:
         def guarded() -> T:
             with self._blocking:
-                if self._closed:
-                    raise StoreUnavailable(f"{what}: the connection was closed")
+                self._check_open(what)
                 return call()
 
         # Librados bounds each request of the call; this bounds their sum.
@@ -108,12 +111,12 @@ class Session:
 
     async def close(self) -> None:
         """End the client; gives up waiting after a few seconds, and leaves the rest to a daemon thread."""
+        self._closed = True
         if not await self._completions.close(_CLOSE_S):
             return  # shutting down under these operations would free what they use
 
         def shut_down() -> None:
             with self._blocking:
-                self._closed = True
                 for ioctx in self._pools.values():
                     ioctx.destroy()
                 self._cluster.shutdown()
@@ -128,14 +131,10 @@ class Session:
 async def open_session(settings: RadosSettings) -> Session:
     """Connect, learn the places, and open the pool of the queues."""
     cluster = await in_thread(lambda: connected_client(settings), "connecting", discard=Cluster.shutdown)
+    session = Session(cluster, settings)
     try:
-        places = await find_places(settings, timeout_s=2 * settings.mount_timeout_s)
-        session = Session(cluster, settings, places)
-    except BaseException:
-        await in_thread(cluster.shutdown, "closing the client")
-        raise
-    try:
-        await session.open(places.notif)
+        session.places = await find_places(settings, timeout_s=2 * settings.mount_timeout_s)
+        await session.open(session.places.notif)
     except BaseException:
         await session.close()
         raise
