@@ -18,7 +18,8 @@ from remora.model.topic import Target
 from support.kafka import Kafka, create_topic, read_topic, running_kafka, until
 from support.kafka_sender import INCARNATION, ShardSender, Watcher, make_records, push_all, push_lanes, verdict
 
-pytestmark = pytest.mark.kafka
+# Brokers start and stop many times here, which takes minutes where others use the machine too.
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
 SHARD = Shard("shard")
 

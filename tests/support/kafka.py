@@ -122,6 +122,11 @@ async def create_topic(address: str, name: str = "", partitions: int = 3, replic
         answer = await client.create_topics([NewTopic(name, partitions, replicas, topic_configs=settings)])
         for topic, code, *_ in answer.topic_errors:
             assert code == 0, f"{topic}: {errors.for_code(code).__name__}"
+        # The answer comes from the controller; the brokers hear of the topic a moment later.
+        deadline = time.monotonic() + 30
+        while (await client.describe_topics([name]))[0]["error_code"]:
+            assert time.monotonic() < deadline, f"{name} is not known"
+            await asyncio.sleep(0.01)
     return name
 
 

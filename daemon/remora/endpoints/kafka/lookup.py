@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +13,14 @@ from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from remora.endpoints.kafka.errors import translate
-from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
+from remora.model.errors import EndpointMisconfigured
 
 BROKER_DEFAULT_BYTES = 1_048_588
 """Kafka's own default of max.message.bytes, assumed where the user may not read the topic's configuration."""
+
+DOUBT_S = 1.0
+"""How long a broker may say that there is no such topic until it is believed: news of a topic that was just made,
+or of any after a broker's start, take a moment to reach all of them."""
 
 LIMIT = "max.message.bytes"
 
@@ -42,18 +47,20 @@ async def look_up(client: Any, topic: str, what: str) -> TopicFacts:
 
 
 async def _count_partitions(client: Any, topic: str, what: str) -> int:
-    answer = await _ask(client, MetadataRequest([topic], allow_auto_topic_creation=False))
-    for code, name, *_, partitions in answer.topics:
-        if name != topic:
-            continue
+    loop = asyncio.get_running_loop()
+    doubtful_until = loop.time() + DOUBT_S
+    while True:
+        answer = await _ask(client, MetadataRequest([topic], allow_auto_topic_creation=False))
+        found = {name: (code, partitions) for code, name, *_, partitions in answer.topics}
+        code, partitions = found.get(topic, (kafka.UnknownTopicOrPartitionError.errno, []))
         error = kafka.for_code(code)
-        if error is kafka.UnknownTopicOrPartitionError:
-            raise EndpointMisconfigured(f"{what}: there is no such topic in Kafka")
-        if error is not kafka.NoError:
-            raise error
-        if partitions:
+        if error is kafka.NoError and partitions:
             return len(partitions)
-    raise EndpointUnavailable(f"{what}: the broker tells nothing about this topic")
+        if error not in (kafka.NoError, kafka.UnknownTopicOrPartitionError):
+            raise error
+        if loop.time() >= doubtful_until:
+            raise EndpointMisconfigured(f"{what}: there is no such topic in Kafka")
+        await asyncio.sleep(DOUBT_S / 10)
 
 
 async def _read_limit(client: Any, topic: str) -> int | None:

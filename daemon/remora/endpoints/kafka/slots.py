@@ -73,7 +73,11 @@ class ProducerSlot:
             raise EndpointUnavailable(f"{self}: the endpoint is closed")
         if self._opening is None:
             self._opening = self._tasks.create_task(self._open(), name=f"open {self}")
-        outcome = await asyncio.shield(self._opening)
+        opening = self._opening
+        await asyncio.wait([opening])  # neither cancels it with one of those who wait, nor them with it
+        if opening.cancelled():
+            raise EndpointUnavailable(f"{self}: the endpoint is closed")
+        outcome = opening.result()
         if isinstance(outcome, SharedProducer):
             return outcome
         raise type(outcome)(str(outcome)) from outcome.__cause__
