@@ -46,6 +46,7 @@ class Delivered:
     key: bytes
     value: bytes
     headers: dict[str, bytes]
+    sent_at: float
 
     @property
     def shard(self) -> str:
@@ -106,15 +107,22 @@ async def read_all(address: str, topic: str) -> list[Delivered]:
         waiting = {place for place in places if ends[place]}
         while waiting:
             for place, batch in (await consumer.getmany(*waiting, timeout_ms=1000)).items():
-                found[place] += [
-                    Delivered(each.partition, each.offset, each.key or b"", each.value or b"", dict(each.headers))
-                    for each in batch
-                    if each.offset < ends[place]
-                ]
+                found[place] += [_delivered(each) for each in batch if each.offset < ends[place]]
             waiting = {place for place in waiting if await consumer.position(place) < ends[place]}
         return [record for place in places for record in found[place]]
     finally:
         await consumer.stop()
+
+
+def _delivered(record: Any) -> Delivered:
+    return Delivered(
+        record.partition,
+        record.offset,
+        record.key or b"",
+        record.value or b"",
+        dict(record.headers),
+        record.timestamp / 1000,
+    )
 
 
 async def _partitions(consumer: AIOKafkaConsumer, topic: str) -> Collection[int]:

@@ -197,6 +197,19 @@ class Daemon:
         """What /-/status says of a queue that is not held; None when it is held or unknown."""
         return next((each for each in (await self.status())["left"] if each["queue"] == queue), None)
 
+    async def own(self, *queues: str) -> None:
+        """Return when it holds the queues. One that a radosgw was quicker to lock is claimed from it."""
+        for queue in queues:
+
+            async def decided(queue: str = queue) -> bool:
+                left = await self.left(queue)
+                return bool((left and left["owner"]) or await self.shard(queue))
+
+            await self.until(decided, f"an owner of {queue}")
+            if not await self.shard(queue):
+                done = await self.command("shard", "claim", queue)
+                assert done.code == 0, done.err
+
     async def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's samples that have these labels."""
         _, text = await self.get("/metrics")

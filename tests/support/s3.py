@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime
 import hashlib
 import hmac
+import http.client
 import json
 import os
 import shutil
 import subprocess
 import urllib.parse
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
-import yarl
+import rados
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 
-from support.ceph import Ceph
+from support.ceph import Ceph, Gateway
 
 _DEV_CEPH = Path(__file__).parents[2] / "scripts/dev-ceph"
 _CEPH20_ROOT = _DEV_CEPH.parent / "dev/ceph20-root"
@@ -39,8 +40,8 @@ class Zone:
 
     @property
     def ceph(self) -> Ceph:
-        """The cluster below."""
-        return Ceph(self.name, self.env)
+        """The cluster below; its administrator is the daemon's own user, whose key every librados can use."""
+        return Ceph(self.name, self.env | {"admin_client": self.env["client"], "admin_keyring": self.env["keyring"]})
 
     @property
     def rados(self) -> dict[str, object]:
@@ -51,17 +52,61 @@ class Zone:
         """The name of the queue of a topic without a tenant."""
         return topic if self.release < 19 else f":{topic}"
 
-    @contextlib.asynccontextmanager
-    async def s3(self) -> AsyncIterator[Any]:
-        """A client for buckets and objects."""
-        async with self._client("s3", s3={"addressing_style": "path"}) as client:
-            yield client
+    def is_empty(self, queue: str) -> bool:
+        """Whether nothing waits in a queue: its head says that front and tail are the same."""
+        with self.ceph.client(namespace=self.env["queue_namespace"]) as ioctx:
+            head = ioctx.read(queue, 68)
+        assert head[:2] == b"\xad\xde", "no queue"
+        return bool(head[24:46] == head[46:68])  # two markers behind magic, length, framing and head size
+
+    @contextlib.contextmanager
+    def locked(self, queue: str) -> Iterator[Callable[[], None]]:
+        """Nobody delivers from a queue while this holds its lock; until the end, or until the function is called."""
+        with self.ceph.client(namespace=self.env["queue_namespace"]) as ioctx:
+            gateway = Gateway(ioctx)
+            while not gateway.lock(queue, "test", 300):  # a radosgw was quicker
+                for each in gateway.lockers(queue):
+                    ioctx.break_lock(queue, f"{queue}_lock", each.entity, each.cookie)
+
+            def unlock() -> None:
+                with contextlib.suppress(rados.ObjectNotFound):
+                    ioctx.unlock(queue, f"{queue}_lock", "test")
+
+            try:
+                yield unlock
+            finally:
+                unlock()
+
+    @contextlib.contextmanager
+    def idle_radosgw(self) -> Iterator[None]:
+        """A radosgw that does nothing at all, so that it takes no queue and no request either."""
+        with self.ceph.frozen("rgw"):
+            yield
+
+    def owners(self, queue: str) -> list[str]:
+        """The cookies in a queue's lock."""
+        with self.ceph.client(namespace=self.env["queue_namespace"]) as ioctx:
+            try:
+                return [each.cookie for each in Gateway(ioctx).lockers(queue)]
+            except rados.NoData:
+                return []
+
+    def exists(self, queue: str) -> bool:
+        """Whether there is an object of this name among the queues."""
+        with self.ceph.client(namespace=self.env["queue_namespace"]) as ioctx:
+            return Gateway(ioctx).exists(queue)
 
     @contextlib.asynccontextmanager
-    async def sns(self) -> AsyncIterator[Any]:
-        """A client for topics."""
-        async with self._client("sns") as client:
-            yield client
+    async def user(self) -> AsyncIterator[User]:
+        """The zone's user, with its topics and buckets."""
+        async with self._client("s3", s3={"addressing_style": "path"}) as s3, self._client("sns") as sns:
+            # Release 16 takes passwords only over https, or from a proxy that says so.
+            sns.meta.events.register("before-call", _say_https)
+            user = User(self, s3, sns)
+            try:
+                yield user
+            finally:
+                await user.leave()
 
     def _client(self, service: str, **options: object) -> Any:
         # Checksums that newer clients add by themselves are unknown to older gateways.
@@ -84,25 +129,36 @@ class Zone:
     async def raw(
         self, method: str, bucket: str, key: bytes, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> int:
-        """One signed request for a key of any bytes; the status code."""
+        """One signed request for a key of any bytes; a header's characters are its bytes. The status code."""
         path = f"/{bucket}/{urllib.parse.quote(key, safe='/~')}"
-        url = yarl.URL(self.env["s3"]["endpoint"] + path, encoded=True)
-        signed = _signed(method, path, url.authority, self.env, dict(headers or {}))
-        async with aiohttp.ClientSession() as session, session.request(method, url, data=body, headers=signed) as reply:
-            await reply.read()
-            return reply.status
+        host = self.env["s3"]["endpoint"].removeprefix("http://")
+        return await asyncio.to_thread(_send, method, path, host, body, _signed(method, path, host, self.env, headers))
 
 
-def _signed(method: str, path: str, host: str, env: dict[str, Any], extra: dict[str, str]) -> dict[str, str]:
+def _say_https(params: dict[str, Any], **_: object) -> None:
+    params["headers"]["X-Forwarded-Proto"] = "https"
+
+
+def _send(method: str, path: str, host: str, body: bytes, headers: Mapping[str, str]) -> int:
+    """Unlike other clients, this one changes no byte of the path and adds no header that would have to be signed."""
+    connection = http.client.HTTPConnection(host, timeout=30)
+    try:
+        connection.request(method, path, body, dict(headers))
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def _signed(method: str, path: str, host: str, env: dict[str, Any], extra: Mapping[str, str] | None) -> dict[str, str]:
     """The headers of a request with Amazon's version 4 signature; its body is left out of it."""
     now = datetime.datetime.now(datetime.UTC)
     stamp, day, region = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d"), env["region"]
-    headers = extra | {"host": host, "x-amz-date": stamp, "x-amz-content-sha256": "UNSIGNED-PAYLOAD"}
+    headers = dict(extra or {}) | {"host": host, "x-amz-date": stamp, "x-amz-content-sha256": "UNSIGNED-PAYLOAD"}
     names = ";".join(sorted(headers))
-    lines = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
+    lines = "".join(f"{name}:{headers[name].strip()}\n" for name in sorted(headers))
     request = f"{method}\n{path}\n\n{lines}\n{names}\nUNSIGNED-PAYLOAD"
     scope = f"{day}/{region}/s3/aws4_request"
-    text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
+    text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{hashlib.sha256(request.encode('latin-1')).hexdigest()}"
     secret = f"AWS4{env['s3']['secret_key']}".encode()
     for part in (day, region, "s3", "aws4_request"):
         secret = hmac.digest(secret, part.encode(), "sha256")
@@ -111,6 +167,52 @@ def _signed(method: str, path: str, host: str, env: dict[str, Any], extra: dict[
     return headers | {
         "Authorization": f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={names}, Signature={signature}"
     }
+
+
+class User:
+    """Somebody with topics and buckets in a zone. The topics end with the user."""
+
+    def __init__(self, zone: Zone, s3: Any, sns: Any) -> None:
+        self.zone = zone
+        self.s3 = s3
+        self.sns = sns
+        self._arns: set[str] = set()
+
+    async def topic(self, name: str, endpoint: str, opaque: str = "", **arguments: str) -> str:
+        """Create a persistent topic, or change the one of this name; `_` in an argument stands for a dash.
+
+        Returns its ARN.
+        """
+        given = {"push-endpoint": endpoint, "persistent": "true", "OpaqueData": opaque}
+        given |= {key.replace("_", "-"): text for key, text in arguments.items()}
+        arn = str((await self.sns.create_topic(Name=name, Attributes=given))["TopicArn"])
+        self._arns.add(arn)
+        return arn
+
+    async def drop_topic(self, arn: str) -> None:
+        await self.sns.delete_topic(TopicArn=arn)
+        self._arns.discard(arn)
+
+    async def bucket(self, name: str, arn: str, *, versioned: bool = False) -> str:
+        """Create a bucket, unless it is there, all of whose events go to a topic."""
+        with contextlib.suppress(self.s3.exceptions.BucketAlreadyOwnedByYou):
+            await self.s3.create_bucket(Bucket=name)
+        if versioned:
+            await self.s3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+        chosen = {"Id": "n1", "TopicArn": arn, "Events": ["s3:ObjectCreated:*", "s3:ObjectRemoved:*"]}
+        await self.s3.put_bucket_notification_configuration(
+            Bucket=name, NotificationConfiguration={"TopicConfigurations": [chosen]}
+        )
+        return name
+
+    async def put(self, bucket: str, *keys: str) -> None:
+        """One small object after the other."""
+        for key in keys:
+            await self.s3.put_object(Bucket=bucket, Key=key, Body=b"x")
+
+    async def leave(self) -> None:
+        for arn in tuple(self._arns):
+            await self.drop_topic(arn)
 
 
 @contextlib.contextmanager
@@ -145,28 +247,6 @@ def _dev_ceph(*arguments: str) -> str:
     return done.stdout
 
 
-# -------------------------------------------------------------------------------- topics and buckets
-
-
 def fresh(prefix: str) -> str:
     """A name that nothing has yet, for topics and buckets alike."""
     return f"{prefix}-{uuid.uuid4().hex[:10]}"
-
-
-async def create_topic(sns: Any, name: str, endpoint: str, **attributes: str) -> str:
-    """Create a persistent topic, or change one of this name; returns its ARN. `_` in a name stands for a dash."""
-    given = {"push-endpoint": endpoint, "persistent": "true"}
-    given |= {each if each == "OpaqueData" else each.replace("_", "-"): text for each, text in attributes.items()}
-    answer = await sns.create_topic(Name=name, Attributes=given)
-    return str(answer["TopicArn"])
-
-
-async def notify(s3: Any, bucket: str, arn: str, *events: str) -> None:
-    """Create a bucket, unless it is there, whose events go to a topic; all events when none is named."""
-    with contextlib.suppress(s3.exceptions.BucketAlreadyOwnedByYou):
-        await s3.create_bucket(Bucket=bucket)
-    chosen = list(events) or ["s3:ObjectCreated:*", "s3:ObjectRemoved:*"]
-    await s3.put_bucket_notification_configuration(
-        Bucket=bucket,
-        NotificationConfiguration={"TopicConfigurations": [{"Id": "n1", "TopicArn": arn, "Events": chosen}]},
-    )
