@@ -90,7 +90,7 @@ class Renderer:
         comparison of the last one with the event's end, and of that with the entry's, finds it.
         """
         version, compat, size, event_version, event_compat, event_size = _HEADERS(d)
-        if compat > 3 or event_compat > 4 or event_version < 4 or not version:
+        if compat > 3 or event_compat > 4 or event_version < 4:
             return None
         if not (d.startswith(self._source, 12) and self._source) and not self._find_source(d):
             return None

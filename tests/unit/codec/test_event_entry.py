@@ -187,6 +187,16 @@ def test_attributes_do_not_need_a_readable_event() -> None:
     assert attributes(bytes(broken)) == attributes(MINIMAL)
 
 
+@pytest.mark.parametrize("struct_at", [0, 6])
+def test_attributes_of_an_incompatible_version_are_refused(struct_at: int) -> None:
+    """An entry, or an event, that needs a newer reader does not tell where it should go."""
+    incompatible = bytearray(MINIMAL)
+    incompatible[struct_at + 1] = 5
+
+    with pytest.raises(CodecError, match="needs a reader of version 5"):
+        attributes(bytes(incompatible))
+
+
 def test_credentials_are_not_shown_by_repr() -> None:
     """Printing an entry shows neither its endpoint nor the arguments."""
     entry = replace(decode(MINIMAL), push_endpoint=b"kafka://u:secret@h", push_endpoint_args=b"password=secret")

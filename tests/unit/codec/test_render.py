@@ -132,6 +132,18 @@ def test_an_overwritten_word_anywhere_agrees_with_the_plain_way(word: int) -> No
             assert rendered(renderer, changed) == plainly(changed)
 
 
+@pytest.mark.parametrize("at", [0, 1, 6, 7])
+def test_other_versions_of_known_regions_agree_with_the_plain_way(at: int) -> None:
+    """Any version or compat of entry and event, around regions that are all known, gives the plain way's result."""
+    renderer = Renderer()
+    renderer.render(MINIMAL)
+
+    for value in range(12):
+        changed = MINIMAL[:at] + bytes([value]) + MINIMAL[at + 1 :]
+        assert rendered(renderer, changed) == plainly(changed)
+        assert rendered(renderer, changed, b"now") == plainly(changed, b"now")
+
+
 REGION_FIELDS = [
     "event_version",
     "event_source",
