@@ -31,18 +31,15 @@ class Connection:
         self._on_state = on_state
         self._session: Session | None = None
         self._problem: StoreError = StoreUnavailable("not connected to the cluster yet")
+        self._answered_at = 0.0
+        self._silent = False
         self._tried = asyncio.Event()
         self._stack = AsyncExitStack()
 
     @property
     def connected(self) -> bool:
-        """Whether there is a session; the cluster may have gone away since."""
-        return self._session is not None
-
-    @property
-    def problem(self) -> str:
-        """Why there is no session; empty when there is one."""
-        return "" if self._session else str(self._problem)
+        """Whether there is a session, and the cluster answers in it."""
+        return self._session is not None and not self._silent
 
     @property
     def description(self) -> str:
@@ -74,7 +71,29 @@ class Connection:
         except StoreError:
             operation.finish(answered=False)
             raise
-        return await session.run(operation, place or session.places.notif, oid, what, refusals)
+        try:
+            version = await session.run(operation, place or session.places.notif, oid, what, refusals)
+        except StoreUnavailable as exc:
+            self._note_silence(exc)
+            raise
+        except StoreError:
+            self._note_answer()
+            raise
+        self._note_answer()
+        return version
+
+    def _note_answer(self) -> None:
+        self._answered_at = asyncio.get_running_loop().time()
+        if self._silent:
+            self._silent = False
+            self._on_state(True, self.description)
+
+    def _note_silence(self, exc: StoreUnavailable) -> None:
+        """One call without an answer says nothing while others have theirs: a single OSD may be away."""
+        quiet_s = asyncio.get_running_loop().time() - self._answered_at
+        if not self._silent and self._session is not None and quiet_s >= self._settings.op_timeout_s:
+            self._silent = True
+            self._on_state(False, str(exc))
 
     async def __aenter__(self) -> Connection:
         await in_thread(lambda: check_client(self._settings), "checking the client")
@@ -116,9 +135,10 @@ class Connection:
             finally:
                 self._session = None
                 await session.close()
+            await asyncio.sleep(_pause_s(1))  # should the whole host be shut out, every new client is, too
 
     def _tell(self, session: Session | None, problem: StoreError) -> None:
-        self._session, self._problem = session, problem
+        self._session, self._problem, self._silent = session, problem, False
         self._tried.set()
         self._on_state(self.connected, self.description if session else str(problem))
 
