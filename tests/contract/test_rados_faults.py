@@ -17,7 +17,7 @@ from remora.config import RadosSettings
 from remora.model.errors import OwnershipLost, StoreError, StoreUnavailable
 from remora.model.shard import Hold, Shard
 from remora.storage.rados import RadosStore
-from support.ceph import Ceph, Gateway
+from support.ceph import Ceph, Gateway, reached
 from support.stores import until
 
 pytestmark = pytest.mark.ceph
@@ -71,7 +71,7 @@ async def test_frozen_osds(ceph: Ceph, settings: RadosSettings, gateway: Gateway
     """While OSDs answer nothing every call fails within its time-out, the loop runs on, and then all goes on."""
     gateway.make_queue("q")
     told: list[bool] = []
-    async with RadosStore(replace(settings, op_timeout_s=QUICK_S), lambda there, _: told.append(there)) as store:
+    async with reached(replace(settings, op_timeout_s=QUICK_S), lambda there, _: told.append(there)) as store:
         hold = await store.acquire(Q, "w", 90)
         assert isinstance(hold, Hold)
         calls = (store.renew(hold, 90), store.read(hold, b"", 9), store.peek(Q), store.shards(), store.stats(Q))
@@ -97,7 +97,7 @@ async def test_one_frozen_osd_costs_only_its_queues(ceph: Ceph, settings: RadosS
         gateway.make_queue(f"q{number}")
     shards = [Shard(f"q{number}") for number in range(16)]
     told: list[bool] = []
-    async with RadosStore(replace(settings, op_timeout_s=QUICK_S * 2), lambda there, _: told.append(there)) as store:
+    async with reached(replace(settings, op_timeout_s=QUICK_S * 2), lambda there, _: told.append(there)) as store:
         chatter = asyncio.ensure_future(peek_for_ever(store, shards))
         await frozen(ceph, "osd.0")
         try:
@@ -141,7 +141,7 @@ async def works_again_all(store: RadosStore, shards: list[Shard]) -> None:
 async def test_unknown_outcome_of_a_removal(ceph: Ceph, settings: RadosSettings, gateway: Gateway) -> None:
     """A removal that timed out may have happened; repeating it removes and counts everything exactly once."""
     gateway.make_queue("q")
-    async with RadosStore(replace(settings, op_timeout_s=QUICK_S)) as store:
+    async with reached(replace(settings, op_timeout_s=QUICK_S)) as store:
         reservation = await store.reserve(Q, 4, 40)
         await store.commit(Q, reservation, [b"a", b"b", b"c", b"d"])
         hold = await store.acquire(Q, "w", 90)
@@ -165,7 +165,7 @@ async def test_unknown_outcome_of_a_removal(ceph: Ceph, settings: RadosSettings,
 async def test_cancelled_call(ceph: Ceph, settings: RadosSettings, gateway: Gateway) -> None:
     """Cancelling a call that hangs returns at once, and leaves the store and its memory whole."""
     gateway.make_queue("q")
-    async with RadosStore(replace(settings, op_timeout_s=30)) as store:
+    async with reached(replace(settings, op_timeout_s=30)) as store:
         await frozen(ceph, *OSDS)
         try:
             begin = time.monotonic()
@@ -183,7 +183,7 @@ async def test_cancelled_call(ceph: Ceph, settings: RadosSettings, gateway: Gate
 async def test_restarted_daemons(ceph: Ceph, settings: RadosSettings, gateway: Gateway) -> None:
     """After the monitor and an OSD were killed and started again the same locks are held and calls succeed."""
     gateway.make_queue("q")
-    async with RadosStore(replace(settings, op_timeout_s=QUICK_S * 2)) as store:
+    async with reached(replace(settings, op_timeout_s=QUICK_S * 2)) as store:
         hold = await store.acquire(Q, "w", 120)
         assert isinstance(hold, Hold)
 
@@ -234,7 +234,7 @@ async def _true(value: bool) -> bool:
 async def test_shut_out_client(ceph: Ceph, settings: RadosSettings, gateway: Gateway) -> None:
     """A client that the cluster has shut out connects anew; its locks are another client's then, and so lost."""
     gateway.make_queue("q")
-    async with RadosStore(settings) as store:
+    async with reached(settings) as store:
         hold = await store.acquire(Q, "w", 90)
         assert isinstance(hold, Hold)
         holder = (await store.stats(Q)).holder
@@ -301,7 +301,7 @@ def test_termination_while_the_cluster_is_away(ceph: Ceph, settings: RadosSettin
 async def test_deleted_pool(ceph: Ceph, settings: RadosSettings) -> None:
     """A pool that is deleted under the store is reported as missing, and not taken for one without queues."""
     ceph.command(prefix="osd pool create", pool="doomed", pg_num=1)
-    async with RadosStore(replace(settings, pool="doomed")) as store:
+    async with reached(replace(settings, pool="doomed")) as store:
         assert await store.shards() == []
         ceph.command(prefix="osd pool delete", pool="doomed", pool2="doomed", yes_i_really_really_mean_it=True)
 

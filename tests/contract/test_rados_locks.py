@@ -9,8 +9,7 @@ import pytest
 from remora.config import RadosSettings
 from remora.model.errors import OwnershipLost, StoreMisconfigured
 from remora.model.shard import Hold, LockHolder, Shard
-from remora.storage.rados import RadosStore
-from support.ceph import Ceph, Gateway
+from support.ceph import Ceph, Gateway, reached
 
 pytestmark = pytest.mark.ceph
 
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.ceph
 async def test_gateway_respects_our_lock(settings: RadosSettings, gateway: Gateway) -> None:
     """While remora holds a queue a gateway is refused, and what it sees is what a gateway's lock looks like."""
     gateway.make_queue("q")
-    async with RadosStore(settings) as store:
+    async with reached(settings) as store:
         hold = await store.acquire(Shard("q"), "remora/h/b/w", 60)
         assert isinstance(hold, Hold)
 
@@ -35,7 +34,7 @@ async def test_we_respect_a_gateways_lock(settings: RadosSettings, gateway: Gate
     """A queue that a gateway owns is not taken; after its eviction the gateway is the one that is refused."""
     gateway.make_queue("q")
     assert gateway.lock("q")
-    async with RadosStore(settings) as store:
+    async with reached(settings) as store:
         holder = await store.acquire(Shard("q"), "remora/h/b/w", 60)
         assert isinstance(holder, LockHolder)
         assert (holder.cookie, holder.entity) == ("gatewaycookie016", gateway.lockers("q")[0].entity)
@@ -49,7 +48,7 @@ async def test_we_respect_a_gateways_lock(settings: RadosSettings, gateway: Gate
 async def test_lock_of_a_queue_that_a_gateway_takes(settings: RadosSettings, gateway: Gateway) -> None:
     """Once a gateway has broken remora's lock and taken its own, remora's next call is refused."""
     gateway.make_queue("q")
-    async with RadosStore(settings) as store:
+    async with reached(settings) as store:
         hold = await store.acquire(Shard("q"), "w", 60)
         assert isinstance(hold, Hold)
         (ours,) = gateway.lockers("q")
@@ -63,7 +62,7 @@ async def test_lock_of_a_queue_that_a_gateway_takes(settings: RadosSettings, gat
 
 async def test_queue_stays_usable_for_gateways(settings: RadosSettings, gateway: Gateway) -> None:
     """Locking a name whose queue is deleted leaves nothing behind on which a gateway's new queue would fail."""
-    async with RadosStore(settings) as store:
+    async with reached(settings) as store:
         gateway.make_queue("q")
         hold = await store.acquire(Shard("q"), "w", 60)
         assert isinstance(hold, Hold)
@@ -86,7 +85,7 @@ async def test_least_permissions(ceph: Ceph, queue: str) -> None:
         gateway.make_queue(queue)
         shard = Shard(queue)
         try:
-            async with RadosStore(replace(ceph.least, op_timeout_s=5)) as store:
+            async with reached(replace(ceph.least, op_timeout_s=5)) as store:
                 assert shard in await store.shards()
                 await store.topics()
                 reservation = await store.reserve(shard, 1, 10)
@@ -107,7 +106,7 @@ async def test_least_permissions(ceph: Ceph, queue: str) -> None:
 async def test_missing_permission_is_named(ceph: Ceph, gateway: Gateway, namespace: str) -> None:
     """An operation that the user may not do names user, pool and operation."""
     gateway.make_queue("q")
-    async with RadosStore(replace(ceph.least, namespace=namespace)) as store:
+    async with reached(replace(ceph.least, namespace=namespace)) as store:
         with pytest.raises(StoreMisconfigured) as refused:
             await store.acquire(Shard("q"), "w", 60)
 

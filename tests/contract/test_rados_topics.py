@@ -12,8 +12,10 @@ import rados
 
 from remora.codec.ceph import Writer
 from remora.config import RadosSettings
-from remora.storage.rados import RadosStore
-from support.ceph import Ceph, Gateway
+from support.ceph import Ceph, Gateway, reached
+
+if TYPE_CHECKING:
+    import rados
 
 pytestmark = pytest.mark.ceph
 
@@ -75,7 +77,7 @@ async def test_captured_metadata(release: str, zone: RadosSettings, gateway: Gat
     oid, raw = CAPTURED[release]["object"].split()[0], bytes.fromhex(CAPTURED[release]["hex"])
     (topics if oid.startswith("topic.") else gateway.ioctx).write_full(oid, raw)
 
-    async with RadosStore(zone) as store:
+    async with reached(zone) as store:
         found = await store.topics()
 
     assert found
@@ -89,7 +91,7 @@ async def test_changes_are_seen_at_once(zone: RadosSettings, gateway: Gateway, t
     for queue, oid in ((":a", "topic.:a"), ("b", "topic.:b"), ("ten:c", "topic.ten:c"), ("d", "topic.d")):
         gateway.register(queue)
         topics.write_full(oid, topic_v2(queue.rpartition(":")[2], queue))
-    async with RadosStore(zone) as store:
+    async with reached(zone) as store:
         await store.shards()
         assert sorted(await store.topics()) == [":a", "b", "d", "ten:c"]
 
@@ -107,7 +109,7 @@ async def test_changes_are_seen_at_once(zone: RadosSettings, gateway: Gateway, t
 
 async def test_version_1_object(zone: RadosSettings, gateway: Gateway) -> None:
     """The object of the empty tenant is followed from its creation to its deletion; other tenants' are found."""
-    async with RadosStore(zone) as store:
+    async with reached(zone) as store:
         assert await store.topics() == {}
         gateway.register("a", "b", "c")
         gateway.ioctx.write_full("pubsub.ten", v1_map("c"))
@@ -125,7 +127,7 @@ async def test_version_1_object(zone: RadosSettings, gateway: Gateway) -> None:
 
 async def test_topic_that_its_queue_does_not_name(zone: RadosSettings, gateway: Gateway, topics: rados.Ioctx) -> None:
     """An old queue without its tenant in the name is found by listing, when it appears."""
-    async with RadosStore(zone) as store:
+    async with reached(zone) as store:
         await store.topics()
         topics.write_full("topic.ten:old", topic_v2("old", "old", tenant="ten"))
         gateway.register("old")
@@ -140,7 +142,7 @@ async def test_sharded_topic(zone: RadosSettings, gateway: Gateway, topics: rado
     """A topic with several queues appears once, by the first one's name."""
     gateway.register(":s", ":s.1", ":s.2")
     topics.write_full("topic.:s", topic_v2("s", ":s", shards=3))
-    async with RadosStore(zone) as store:
+    async with reached(zone) as store:
         await store.shards()
         found = await store.topics()
 
@@ -155,7 +157,7 @@ async def test_broken_metadata_costs_one_topic(
     gateway.register(":good", ":bad")
     topics.write_full("topic.:good", topic_v2("good", ":good"))
     topics.write_full("topic.:bad", b"\x04\x01\xff\xff\x00\x00")
-    async with RadosStore(zone) as store:
+    async with reached(zone) as store:
         await store.shards()
         for _ in range(3):
             assert list(await store.topics()) == [":good"]
@@ -173,7 +175,7 @@ async def test_metadata_that_may_not_be_read(
     hidden = replace(zone, name=ceph.env["client"], keyring=ceph.env["keyring"], namespace="notif")
     missing = replace(zone, topics_pool="no.such.pool:topics")
     for settings in (hidden, missing):
-        async with RadosStore(settings) as store:
+        async with reached(settings) as store:
             assert await store.topics() == {}
 
 
@@ -181,7 +183,7 @@ async def test_large_object(zone: RadosSettings, gateway: Gateway) -> None:
     """An object of version 1 is read whole, however large it is."""
     names = [f"topic-{i:05}" for i in range(3000)]
     gateway.ioctx.write_full("pubsub.", v1_map(*names))
-    async with RadosStore(zone) as store:
+    async with reached(zone) as store:
         found = await store.topics()
 
     assert sorted(found) == names
@@ -193,7 +195,7 @@ async def test_thousand_topics_cost_little(zone: RadosSettings, gateway: Gateway
     gateway.register(*names)
     for name in names:
         topics.write_full(f"topic.{name}", topic_v2(name[1:], name))
-    async with RadosStore(zone) as store:
+    async with reached(zone) as store:
         await store.shards()
         first = await store.topics()
         second = await store.topics()
