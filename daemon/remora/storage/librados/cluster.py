@@ -29,11 +29,13 @@ class Cluster:
             check(self._library.rados_conf_set(self._handle, name.encode(), value.encode()), f"{name} = {value}")
 
     def option(self, name: str) -> str:
-        """An option's value as the configuration now has it."""
+        """An option's value as the configuration now has it; empty when this release has no such option."""
         size = 256
         while True:
             buffer = create_string_buffer(size)
             result = self._library.rados_conf_get(self._handle, name.encode(), buffer, size)
+            if result == -_ENOENT:
+                return ""
             if result != -_ENAMETOOLONG:
                 check(result, f"option {name}")
                 return buffer.value.decode(errors="surrogateescape")
