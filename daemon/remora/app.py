@@ -23,7 +23,7 @@ from remora.endpoints.kafka import KafkaEndpoint
 from remora.engine.dispatcher import ShardStatus, State
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry, configure_logging
-from remora.model.errors import ConfigError, EndpointMisconfigured, RemoraError
+from remora.model.errors import ConfigError, EndpointMisconfigured, RemoraError, StoreError, StoreMisconfigured
 from remora.model.exits import Exit
 from remora.model.topic import Target
 from remora.ports import ShardStore
@@ -37,6 +37,9 @@ SCHEMES = frozenset({"kafka"})
 
 HUNG_AFTER_S = 60.0
 """A worker whose loops did nothing at all for this long is hung, and systemd may restart it."""
+
+FIRST_LOOK_S = 2.0
+"""How long a start waits for the store to say that something can never work."""
 
 
 class DaemonNotReachable(RemoraError):
@@ -118,6 +121,7 @@ class Daemon:
                 make_store(settings, self._on_store_state) as self._store,
                 KafkaEndpoint(settings.kafka) as kafka,
             ):
+                await self._look_once()
                 rng = Random()  # noqa: S311  # spreads retries, guards nothing
                 self._worker = Worker(
                     self._store, [kafka], telemetry, settings.ownership, settings.delivery, self._cookie, rng
@@ -127,6 +131,16 @@ class Daemon:
                     self._listen_for_signals(notifier)
                     notifier.ready()
                     return await self._serve(notifier)
+
+    async def _look_once(self) -> None:
+        """Raise StoreMisconfigured when this user may not even see the queues; for a store that is away don't wait."""
+        try:
+            async with asyncio.timeout(FIRST_LOOK_S):
+                await self._store.shards()
+        except StoreMisconfigured:
+            raise
+        except (StoreError, TimeoutError):
+            return  # the worker waits for it, and says so
 
     async def _serve(self, notifier: Notifier) -> Exit:
         async with asyncio.TaskGroup() as tasks:

@@ -45,6 +45,9 @@ def test_other_text_is_no_position(text: str) -> None:
         ("kafka://user:se@cret@h:9092", "kafka://h:9092"),
         ("kafka://h1:9092,h2:9092", "kafka://h1:9092,h2:9092"),
         ("http://h/path?token=secret", "http://h"),
+        ("kafka://user:secret", "kafka://user:***"),
+        ("kafka://h:9092,user:sec:ret", "kafka://h:9092,user:***"),
+        ("kafka://[::1]:9092,[::2]", "kafka://[::1]:9092,[::2]"),
         ("secret", ""),
     ],
 )

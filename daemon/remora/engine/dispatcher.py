@@ -142,17 +142,16 @@ class Dispatcher:
         limits = Limits(topic.time_to_live_s or 0, topic.max_retries or 0, topic.retry_sleep_s or 0)
         held = Allowance(settings.shard_bytes, within=self._within[topic.target.scheme])
         async with endpoint.route(self._tenure.shard, self._tenure.hold.incarnation, topic.target) as route:
-            self._session = Session(self._tools, self._tenure, route, topic, limits, self._shelf, held)
+            self._session = Session(
+                self._tools, self._tenure, route, topic, limits, self._shelf, held, on_round=self._recovered
+            )
             if self._finishing.is_set():
                 return
             self._enter(State.DELIVERING, "")
-            arrived = self._shelf.rounds_arrived
             try:
                 await self._session.run()
             finally:
                 self._session = None
-                if self._shelf.rounds_arrived > arrived:
-                    self._recovered()
 
     async def _find_topic(self) -> Topic | None:
         """The topic's attributes from its metadata, else from the oldest entry's own copy; None if there is none."""

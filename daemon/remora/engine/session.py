@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from remora.codec.render import Renderer
@@ -99,8 +99,17 @@ class Session:
     """See the module. `run` is called once."""
 
     def __init__(
-        self, tools: Tools, tenure: Tenure, route: Route, topic: Topic, limits: Limits, shelf: Shelf, held: Allowance
+        self,
+        tools: Tools,
+        tenure: Tenure,
+        route: Route,
+        topic: Topic,
+        limits: Limits,
+        shelf: Shelf,
+        held: Allowance,
+        on_round: Callable[[], None],
     ) -> None:
+        """`on_round` is called whenever a whole listing has arrived."""
         self._tools = tools
         self._tenure = tenure
         self._route = route
@@ -108,6 +117,7 @@ class Session:
         self._limits = limits
         self._shelf = shelf
         self._held = held
+        self._on_round = on_round
         self._lanes: dict[int, deque[Load]] = {}
         self._parking = 0
         self._over = asyncio.Event()
@@ -307,6 +317,7 @@ class Session:
         if not of.open:
             self._shelf.rounds_arrived += 1
             self._proved.set()
+            self._on_round()
 
     # ------------------------------------------------------------------------------------- parking
 

@@ -40,8 +40,8 @@ class Target:
             return ""
         authority = rest.replace("?", "/").replace("#", "/").split("/")[0]
         # A '/' inside a badly quoted password would otherwise leave part of it in the authority.
-        host = rest.rpartition("@")[2].split("/")[0].split("?")[0] if "@" in rest else authority
-        return f"{scheme}://{host}"
+        hosts = rest.rpartition("@")[2].split("/")[0].split("?")[0] if "@" in rest else authority
+        return f"{scheme}://{','.join(map(_without_secret, hosts.split(',')))}"
 
     def __repr__(self) -> str:
         return f"Target({self.redacted!r}, topic={self.topic!r})"
@@ -72,3 +72,11 @@ class Topic:
     def label(self) -> str:
         """The one name of this topic in logs, metrics and commands: `tenant:name`, or `name` alone."""
         return f"{self.tenant}:{self.name}" if self.tenant else self.name
+
+
+def _without_secret(host: str) -> str:
+    """A host with its port; where that is no number, an '@' was forgotten and it is a password."""
+    name, colon, port = host.rpartition(":")
+    if not colon or host.endswith("]") or port.isdecimal():
+        return host
+    return f"{name.split(':')[0]}:***"

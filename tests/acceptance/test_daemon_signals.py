@@ -1,0 +1,174 @@
+"""What the daemon hears from its operator and tells its service manager."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from remora.model.exits import Exit
+from support.daemon import Daemon, running_daemon
+from support.kafka import Kafka
+from support.queues import Queues, a_topic, delivers, quick
+
+pytestmark = pytest.mark.ceph
+
+
+class Manager:
+    """A service manager's end of sd_notify: a real datagram socket."""
+
+    def __init__(self, path: Path) -> None:
+        self.env = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "2000000"}
+        self.heard: list[str] = []
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(path))
+        self._socket.setblocking(False)
+
+    async def listen(self, until: str, within_s: float) -> None:
+        """Hear everything up to a message with such a line; TimeoutError when there is none."""
+        async with asyncio.timeout(within_s):
+            while True:
+                lines = (await asyncio.get_running_loop().sock_recv(self._socket, 65536)).decode().splitlines()
+                self.heard += lines
+                if any(re.match(until, line) for line in lines):
+                    return
+
+    def forget(self) -> None:
+        """Drop what was sent and not heard yet."""
+        with contextlib.suppress(BlockingIOError):
+            while self._socket.recv(65536):
+                pass
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def manager() -> Iterator[Manager]:
+    """A service manager that listens."""
+    with tempfile.TemporaryDirectory(prefix="remora-") as folder:  # a socket's path must be short
+        listening = Manager(Path(folder) / "notify")
+        yield listening
+        listening.close()
+
+
+def away(queues: Queues, folder: Path) -> dict[str, dict[str, object]]:
+    """A configuration whose cluster has no monitor that answers."""
+    conf = Path(queues.settings.conf).read_text()
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        port = nobody.getsockname()[1]
+    lines = [line for line in conf.splitlines() if not re.match(r"\s*mon[ _]host", line)]
+    section = next(i for i, line in enumerate(lines) if line.strip() == "[global]")
+    lines.insert(section + 1, f"mon_host = 127.0.0.1:{port}")
+    (folder / "away.conf").write_text("\n".join(lines))
+    options = quick(queues)
+    options["rados"]["conf"] = str(folder / "away.conf")
+    return options
+
+
+async def test_notifications(queues: Queues, manager: Manager, tmp_path: Path) -> None:
+    """The service manager hears that the daemon is up though Ceph is away, how it does, and that it stops."""
+    async with running_daemon(tmp_path, away(queues, tmp_path), env=manager.env, ready=False) as daemon:
+        await manager.listen("READY=1", 15)
+        assert (await daemon.get("/-/ready"))[0] == 503
+        await manager.listen("STATUS=.*store away", 15)
+        await manager.listen("WATCHDOG=1", 3)
+        await manager.listen("WATCHDOG=1", 3)
+
+        daemon.send(signal.SIGHUP)
+        await manager.listen("RELOADING=1", 5)
+        await manager.listen("READY=1", 5)
+
+        daemon.send(signal.SIGTERM)
+        await manager.listen("STOPPING=1", 5)
+        assert await daemon.ended(10) == Exit.OK
+
+
+async def test_frozen_daemon_feeds_no_watchdog(queues: Queues, manager: Manager, tmp_path: Path) -> None:
+    """A daemon that does not move is silent, so that its manager notices."""
+    async with running_daemon(tmp_path, quick(queues), env=manager.env) as daemon:
+        await manager.listen("WATCHDOG=1", 5)
+        daemon.send(signal.SIGSTOP)
+        await daemon.until(lambda: is_stopped(daemon), "the signal to arrive")
+        manager.forget()
+
+        with pytest.raises(TimeoutError):
+            await manager.listen("WATCHDOG=1", 3)
+
+        daemon.send(signal.SIGCONT)
+        await manager.listen("WATCHDOG=1", 5)
+
+
+async def is_stopped(daemon: Daemon) -> bool:
+    return _state(daemon.pid) == "T"
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+async def logs(daemon: Daemon, text: str) -> None:
+    """Return when the log has this."""
+
+    async def there() -> bool:
+        return text in daemon.logged()
+
+    await daemon.until(there, f"{text!r} in the log", 10)
+
+
+@pytest.mark.kafka
+async def test_reload(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
+    """A reload uses what may change, names what needs a restart, and refuses a broken file as a whole."""
+    topic = await a_topic(queues, kafka)
+    async with running_daemon(tmp_path, quick(queues)) as daemon:
+        await queues.fill(topic, 10)
+        await delivers(daemon, topic, 10)
+        assert " DEBUG " not in daemon.logged()
+
+        daemon.rewrite(log={"level": "debug"}, kafka={"compression": "zstd"})
+        daemon.send(signal.SIGHUP)
+        await logs(daemon, "config_reloaded")
+
+        assert "changed=log.level" in daemon.logged()
+        await logs(daemon, "options=kafka.compression")
+        await queues.fill(topic, 10, start=10)
+        await logs(daemon, " DEBUG ")
+
+        daemon.rewrite(log={"level": "error"}, ownership={"lease": "a while"})
+        daemon.send(signal.SIGHUP)
+        await logs(daemon, "config_refused")
+
+        assert "ownership.lease" in daemon.logged()
+        await queues.fill(topic, 10, start=20)
+        await delivers(daemon, topic, 30)
+        assert await daemon.metric("remora_config_last_reload_successful") == 0
+        assert await daemon.metric("remora_config_reloads_total", result="accepted") == 1
+        assert await daemon.metric("remora_config_reloads_total", result="refused") == 1
+        assert await daemon.stop() == Exit.OK
+        assert " INFO drained" in daemon.logged(), "the old level stands"
+
+
+async def test_reload_while_ceph_is_away(queues: Queues, tmp_path: Path) -> None:
+    """SIGHUP and SIGTERM are heard at once while no monitor answers."""
+    async with running_daemon(tmp_path, away(queues, tmp_path), ready=False) as daemon:
+        status = await daemon.status()
+        assert status["store"]["connected"] is False
+        code, text = await daemon.get("/-/ready")
+        assert code == 503
+        assert "store" in text
+        daemon.send(signal.SIGHUP)
+        await logs(daemon, "config_reloaded")
+
+        started = time.monotonic()
+        assert await daemon.stop(10) == Exit.OK
+
+        assert time.monotonic() - started < 8
