@@ -121,6 +121,19 @@ def test_an_entry_cut_off_anywhere_is_refused_as_the_plain_way_refuses_it(number
         assert rendered(renderer, data[:cut]) == plainly(data[:cut])
 
 
+@pytest.mark.parametrize("number", [0, 5, -1])
+def test_an_entry_with_fields_missing_at_its_end_is_refused(number: int) -> None:
+    """Though the entry's own length fits what is left of it, missing fields are noticed."""
+    data = real_pairs()[number].entry
+    renderer = Renderer()
+    renderer.render(data)
+
+    for missing in range(1, 60):
+        changed = data[:2] + (len(data) - 6 - missing).to_bytes(4, "little") + data[6:-missing]
+        assert isinstance(rendered(renderer, changed), str)
+        assert rendered(renderer, changed) == plainly(changed)
+
+
 @pytest.mark.parametrize("word", [0, 1, 0xFF, 0x100, 0xFFFF_FFFF])
 def test_an_overwritten_word_anywhere_agrees_with_the_plain_way(word: int) -> None:
     """Each four bytes of an entry overwritten, lengths and counts included, give the plain way's result."""
