@@ -127,9 +127,14 @@ def _pids() -> Iterator[int]:
 
 
 def _read_mark(pid: int) -> str:
-    """The mark of a process; "" for one that has none, is gone (a zombie too), or belongs to somebody else."""
+    """The mark of a process; "" for one that has none, is gone (a zombie too), or belongs to somebody else.
+
+    A process whose root folder is not ours means another file by the same path: it lives in a container.
+    """
     try:
         environ = Path(f"/proc/{pid}/environ").read_bytes()
+        if not os.path.samefile(f"/proc/{pid}/root", "/"):
+            return ""
     except OSError:
         return ""
     start = f"{MARK}=".encode()
