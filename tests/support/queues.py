@@ -15,6 +15,7 @@ from remora.codec.ceph import Writer
 from remora.codec.queue_ops import HEAD_SIZE, decode_head
 from remora.config import RadosSettings
 from remora.model.shard import Shard
+from remora.model.topic import UNSET
 from remora.storage.rados import RadosStore
 from support.ceph import Gateway
 from support.consumer import Verdict, check, read_until
@@ -59,6 +60,19 @@ def metadata(topics: Sequence[Described]) -> bytes:
             w.text(each.name).raw(topic(each))
 
     return Writer().struct(2, 2, everything).finish()
+
+
+def metadata_object(queue: str, uri: str, topic: str) -> bytes:
+    """The object of one topic as Squid writes it; here it may deliver to a Kafka topic of another name."""
+
+    def destination(w: Writer) -> None:
+        w.text("").text("").text(uri).text("").text(topic).u8(0).u8(1).u32(UNSET).u32(UNSET).u32(UNSET).text(queue)
+
+    def body(w: Writer) -> None:
+        w.struct(2, 1, lambda owner: owner.text("").text("").text("")).text(queue)
+        w.struct(7, 1, destination).text(f"arn:aws:sns:default::{queue}").text("").text("")
+
+    return Writer().struct(4, 1, body).finish()
 
 
 class Queues:
@@ -162,7 +176,8 @@ class Load:
 @pytest.fixture
 async def queues(settings: RadosSettings, gateway: Gateway, namespace: str) -> AsyncIterator[Queues]:
     """Queues to fill, in a zone whose queues and topics lie in a namespace of this test alone."""
-    own = replace(settings, log_pool=f"default.rgw.log:{namespace}", topics_pool=f"default.rgw.meta:{namespace}")
+    beside = f"default.rgw.log:{namespace}"
+    own = replace(settings, log_pool=beside, topics_pool=beside)
     async with RadosStore(own) as store:
         yield Queues(own, gateway, store)
 

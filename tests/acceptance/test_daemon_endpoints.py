@@ -1,0 +1,195 @@
+"""Kafka that dies, lacks a topic, or is not what a topic's attributes say: only that topic stops, and says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from remora.model.exits import Exit
+from support.daemon import Daemon, running_daemon
+from support.kafka import Kafka, create_topic
+from support.queues import Described, Queues, a_topic, assert_clean, assert_whole, delivers, numbered, quick
+
+pytestmark = [pytest.mark.ceph, pytest.mark.kafka]
+
+SECRET = "pa55-w0rd-nobody-may-see"
+
+
+async def stopped(daemon: Daemon, topic: str, state: str = "stopped") -> str:
+    """Why a topic has stopped."""
+
+    async def reason() -> str:
+        shard = await daemon.shard(topic)
+        return str(shard["reason"]) if shard and shard["state"] == state else ""
+
+    return str(await daemon.until(reason, f"{topic} {state}", 20))
+
+
+def said(daemon: Daemon, event: str, topic: str) -> int:
+    """How often the log says this of a topic."""
+    return sum(f" {event}: " in line and f"topic={topic} " in f"{line} " for line in daemon.logged().splitlines())
+
+
+async def test_broker_killed_under_load(queues: Queues, fragile_kafka: Kafka, tmp_path: Path) -> None:
+    """A broker that dies and comes back costs nothing but time, and readiness says why it takes so long."""
+    topic = await a_topic(queues, fragile_kafka)
+    async with queues.under_load(topic) as load, running_daemon(tmp_path, quick(queues)) as daemon:
+        await delivers(daemon, topic, 300)
+        fragile_kafka.stop()
+        try:
+            assert fragile_kafka.address in await stopped(daemon, topic, "retrying")
+
+            async def is_not_ready() -> bool:
+                return (await daemon.get("/-/ready"))[0] == 503
+
+            await daemon.until(is_not_ready, "readiness to end")
+            assert topic in (await daemon.get("/-/ready"))[1]
+            shown = (await daemon.command("status")).out.decode()
+            assert "not ready" in shown
+            assert fragile_kafka.address in shown
+            assert await daemon.metric("remora_topic_failing", topic=topic, kind="transient") == 1
+            assert (await daemon.get("/-/live"))[0] == 200
+        finally:
+            await fragile_kafka.start()
+
+        await delivers(daemon, topic, load.end)
+
+        assert (await daemon.get("/-/ready"))[0] == 200
+        assert await daemon.metric("remora_topic_failing", topic=topic) == 0
+        await load.finish()
+        await queues.drained(topic)
+        assert await daemon.stop() == Exit.OK
+        assert said(daemon, "topic_recovered", topic) == 1
+    assert_whole(await numbered(fragile_kafka.address, topic, load.end))
+
+
+async def test_missing_topic(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
+    """A topic that Kafka does not have stops alone, is complained of once, and flows seconds after it is made."""
+    missing, other = queues.make(f"kafka://{kafka.address}"), await a_topic(queues, kafka)
+    await queues.fill(missing, 100)
+    async with queues.under_load(other) as load, running_daemon(tmp_path, quick(queues)) as daemon:
+        reason = await stopped(daemon, missing)
+        assert missing in reason
+
+        async def tried_often() -> bool:
+            return await daemon.metric("remora_failures_total", topic=missing, kind="configuration") >= 4
+
+        await daemon.until(tried_often, "further attempts")
+        assert said(daemon, "topic_failed", missing) == 1
+        assert await daemon.metric("remora_topic_failing", topic=missing, kind="configuration") == 1
+        assert await daemon.metric("remora_delivered_entries_total", topic=other) > 0
+        assert await daemon.metric("remora_failures_total", topic=other) == 0
+        assert (await daemon.get("/-/ready"))[0] == 200
+
+        await create_topic(kafka.address, missing)
+
+        await delivers(daemon, missing, 100, timeout_s=8)
+        await load.finish()
+        await queues.drained(other)
+        await queues.drained(missing)
+        assert await daemon.stop() == Exit.OK
+    assert_clean(await numbered(kafka.address, missing, 100))
+    assert_clean(await numbered(kafka.address, other, load.end))
+
+
+async def test_misconfigured_topics(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
+    """Each topic that cannot work stops with its own reason, the good ones flow, and nothing shows a password."""
+    env, secret = kafka.env, quote(SECRET)
+    login = f"{env['user']}:{quote(env['password'])}@"
+    tls = f"use-ssl=true&ca-location={env['ca']}"
+    bad = {
+        "wrong-password": (f"kafka://dev:{secret}@{env['sasl_plaintext_bootstrap']}", "mechanism=PLAIN", "password"),
+        "wrong-argument": (
+            f"kafka://{env['sasl_ssl_bootstrap']}",
+            f"{tls}&mechanism=SCRAM-SHA-512&user-name=dev&password={secret}",
+            "password",
+        ),
+        "unknown-ca": (f"kafka://{env['ssl_bootstrap']}", f"use-ssl=true&ca-location={env['other_ca']}", "certificate"),
+        "no-ca-file": (
+            f"kafka://{env['ssl_bootstrap']}",
+            "use-ssl=true&ca-location=/nowhere/ca.pem",
+            "/nowhere/ca.pem",
+        ),
+        "forgotten-at": (f"kafka://dev:{secret}", "", "port"),
+        "no-host": (f"kafka://dev:{secret}@", "", "no broker"),
+        "bad-boolean": (f"kafka://{kafka.address}", "use-ssl=perhaps", "use-ssl"),
+        "bad-level": (f"kafka://{kafka.address}", "kafka-ack-level=all", "kafka-ack-level"),
+        "bad-mechanism": (f"kafka://dev:{secret}@{kafka.address}", "mechanism=GSSAPI", "mechanism"),
+    }
+    good = {
+        await create_topic(kafka.address): (f"kafka://{kafka.address}", ""),
+        await create_topic(kafka.address): (f"kafka://{login}{env['sasl_ssl_bootstrap']}", tls),
+    }
+    names = {}
+    for kind, (uri, args, _) in bad.items():
+        names[kind] = await create_topic(kafka.address)
+        queues.make(uri, args, name=names[kind])
+    for name, (uri, args) in good.items():
+        queues.make(uri, args, name=name)
+    for name in (*names.values(), *good):
+        await queues.fill(name, 50)
+
+    async with running_daemon(tmp_path, quick(queues, log={"level": "debug"})) as daemon:
+        for name in good:
+            await delivers(daemon, name, 50)
+        reasons = {kind: await stopped(daemon, name) for kind, name in names.items()}
+        for kind, (_, _, word) in bad.items():
+            assert word in reasons[kind], (kind, reasons[kind])
+            assert await daemon.metric("remora_topic_failing", topic=names[kind], kind="configuration") == 1
+            assert said(daemon, "topic_failed", names[kind]) == 1
+
+        shown = [(await daemon.get(path))[1] for path in ("/-/status", "/metrics", "/-/ready")]
+        for words in (
+            ["status"], ["status", "--json"], ["topic", "list"], ["topic", "list", "--json"], ["shard", "list"],
+            ["topic", "show", names["forgotten-at"]], ["topic", "show", names["wrong-argument"], "--json"],
+        ):  # fmt: skip
+            done = await daemon.command(*words)
+            assert done.code == Exit.OK, done.err
+            shown += [done.out.decode(), done.err]
+        assert await daemon.stop() == Exit.OK
+        shown.append(daemon.logged())
+
+    for text in shown:
+        assert SECRET not in text
+        assert env["password"] not in text
+    for name in names.values():
+        assert len(await queues.contents(name)) == 50
+    for name in good:
+        assert_clean(await numbered(kafka.address, name, 50))
+
+
+async def test_corrected_topic(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
+    """Corrected attributes are used within seconds, by the entries that waited too."""
+    topic = queues.make("kafka://127.0.0.1:port", name=await create_topic(kafka.address))
+    await queues.fill(topic, 50)
+    async with running_daemon(tmp_path, quick(queues, delivery={"configuration_recheck": "10m"})) as daemon:
+        assert "port" in await stopped(daemon, topic)
+
+        queues.describe(Described(topic, f"kafka://{kafka.address}"))
+
+        await delivers(daemon, topic, 50, timeout_s=5)
+    assert_clean(await numbered(kafka.address, topic, 50))
+
+
+async def test_broker_away_at_start(queues: Queues, fragile_kafka: Kafka, tmp_path: Path) -> None:
+    """Without a broker the daemon starts, waits and says so, can be stopped, and delivers when it is back."""
+    topic = await a_topic(queues, fragile_kafka)
+    await queues.fill(topic, 100)
+    fragile_kafka.stop()
+    try:
+        async with running_daemon(tmp_path, quick(queues)) as daemon:
+            assert await stopped(daemon, topic, "retrying")
+            assert await daemon.stop(5) == Exit.OK
+            await daemon.start()
+            assert await stopped(daemon, topic, "retrying")
+
+            await fragile_kafka.start()
+
+            await delivers(daemon, topic, 100, timeout_s=10)
+            await queues.drained(topic)
+            assert await daemon.stop() == Exit.OK
+    finally:
+        await fragile_kafka.start()
+    assert_clean(await numbered(fragile_kafka.address, topic, 100))

@@ -1,0 +1,77 @@
+"""More queues than radosgw's own delivery looks at."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import rados
+
+from remora.model.exits import Exit
+from support.daemon import running_daemon
+from support.entries import raw_entry
+from support.kafka import Kafka, create_topic
+from support.queues import Queues, assert_clean, delivers, metadata_object, numbered, quick
+
+pytestmark = [pytest.mark.ceph, pytest.mark.kafka]
+
+QUEUES = 1_100
+IDLE_S = 5.0
+
+
+def make_many(queues: Queues, uri: str, names: list[str], topic: str) -> None:
+    """Empty queues that are all copies of one and deliver to one Kafka topic; a radosgw would take minutes."""
+    queues.gateway.make_queue(names[0])
+    ioctx = queues.gateway.ioctx
+    head = ioctx.read(names[0], 1 << 16)
+    made = [ioctx.aio_write_full(name, head) for name in names[1:]]
+    made += [ioctx.aio_write_full(f"topic.{name}", metadata_object(name, uri, topic)) for name in names]
+    for each in made:
+        each.wait_for_complete()
+        assert each.get_return_value() == 0
+    queues.gateway.register(*names)
+
+
+@pytest.mark.timeout(300)
+async def test_many_queues(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
+    """Every one of 1,100 queues is held, the last one's first entry arrives in seconds, and idling costs little."""
+    uri = f"kafka://{kafka.address}"
+    topic = await create_topic(kafka.address)
+    names = [f"many-{i:04}" for i in range(QUEUES)]
+    make_many(queues, uri, names, topic)
+    options = quick(queues)
+    del options["ownership"]
+    async with running_daemon(tmp_path, options) as daemon:
+
+        async def all_held() -> bool:
+            return await daemon.metric("remora_owned_shards") == QUEUES
+
+        await daemon.until(all_held, "all queues to be held", 60)
+        assert await daemon.metric("remora_eligible_shards") == QUEUES
+        assert not (await daemon.status())["left"]
+        assert not [each for each in (await daemon.status())["shards"] if each["reason"]]
+        await queues.commit(names[-1], raw_entry("k", 0, uri=uri, topic=topic))
+        await delivers(daemon, names[-1], 1, timeout_s=10)
+
+        started, before = time.monotonic(), await daemon.metric("process_cpu_seconds_total")
+
+        async def was_idle() -> bool:
+            return time.monotonic() - started >= IDLE_S
+
+        await daemon.until(was_idle, "some idle seconds")
+        spent = await daemon.metric("process_cpu_seconds_total") - before
+        assert spent < IDLE_S, "less than one core, the looks of this test included"
+
+        stopping = time.monotonic()
+        assert await daemon.stop() == Exit.OK
+        assert time.monotonic() - stopping < 30
+    assert_clean(await numbered(kafka.address, topic, 1))
+    assert not [name for name in (names[0], names[-1]) if _is_locked(queues, name)]
+
+
+def _is_locked(queues: Queues, name: str) -> bool:
+    try:
+        return bool(queues.gateway.lockers(name))
+    except rados.NoData:
+        return False
