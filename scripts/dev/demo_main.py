@@ -22,7 +22,7 @@ from typing import Any
 
 import demo_verdict as verdict
 from demo_load import Load
-from demo_stand import Daemon, DemoError, Sink, clusters, make_kafka_topic, radosgw_client
+from demo_stand import Daemon, DemoError, Sink, clusters, is_orphan, make_kafka_topic, radosgw_client
 from rich.console import Console
 from rich.table import Table
 from state import cache_home
@@ -245,7 +245,8 @@ class Demo:
 def working_folder(name: str, keep: bool) -> Iterator[Path]:
     """For the daemon's configuration, which names a keyring, and for its log."""
     folder = cache_home() / "demo" / name
-    shutil.rmtree(folder, ignore_errors=True)
+    for old in [folder, *(each for each in folder.parent.glob("demo-*") if is_orphan(each.name))]:
+        shutil.rmtree(old, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700)
     try:
         yield folder

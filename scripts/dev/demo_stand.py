@@ -74,12 +74,17 @@ async def remove(kind: str, name: str) -> None:
 
 
 async def remove_orphans() -> None:
-    """Clusters of demos that were killed outright: their names end with a process that is no more."""
+    """Remove the clusters of demos that were killed outright."""
     for line in (await output_of(SCRIPTS / "dev/running")).splitlines():
         kind, name = line.split()
-        pid = name.removeprefix("demo-")
-        if pid != name and pid.isdecimal() and not is_running(int(pid)):
+        if is_orphan(name):
             await remove(kind, name)
+
+
+def is_orphan(name: str) -> bool:
+    """Whether a name ends with the process of a demo that is no more."""
+    pid = name.removeprefix("demo-")
+    return pid != name and pid.isdecimal() and not is_running(int(pid))
 
 
 def is_running(pid: int) -> bool:
