@@ -66,7 +66,8 @@ def status(settings: Settings, as_json: bool) -> None:
         return
     ready = "ready" if shown["ready"] else "not ready: " + "; ".join(shown["reasons"])
     click.echo(f"remora {shown['version']}, {ready}")
-    click.echo(f"store: {shown['store']['description']}; {shown['store']['state']}")
+    store = shown["store"]
+    click.echo(f"store: {store['description'] if store['connected'] else store['state']}")
     print_table(
         ("QUEUE", "TOPIC", "STATE", "FOR", "ENDPOINT", "REASON"),
         [

@@ -9,12 +9,18 @@ import click
 from remora import app
 from remora.cli.output import config_option, duration, json_option, print_json, print_table, run_async, size
 from remora.config import Settings
+from remora.engine.catalogue import topic_of
 from remora.engine.claims import claim, evict, is_workers
 from remora.model.errors import RemoraError, ShardGone
 from remora.model.shard import LockHolder, Shard, ShardStats
+from remora.policy.eligible import reason_to_leave
 from remora.ports import ShardStore
 
 AT_ONCE = 16
+
+
+class NotOurs(RemoraError):
+    """A queue that no worker would take."""
 
 
 class UnknownQueue(RemoraError):
@@ -70,7 +76,11 @@ def claim_command(settings: Settings, queue: str) -> None:
 
     async def work() -> LockHolder:
         async with app.store_of(settings) as store:
-            return await claim(store, await _find(store, queue))
+            found = await _find(store, queue)
+            why = reason_to_leave(await topic_of(store, found), app.SCHEMES)
+            if why is not None:
+                raise NotOurs(f"{queue} stays where it is: {why}")
+            return await claim(store, found)
 
     click.echo(f"{queue} is held by {owner_text(run_async(work()))}")
 

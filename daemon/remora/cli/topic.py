@@ -15,6 +15,7 @@ from remora.cli.output import config_option, duration, json_option, print_json, 
 from remora.codec.event_entry import decode
 from remora.codec.record import body
 from remora.config import Settings
+from remora.engine.catalogue import topic_among
 from remora.model.errors import CodecError, RemoraError, ShardGone
 from remora.model.shard import Shard, ShardStats
 from remora.model.topic import Topic
@@ -169,18 +170,11 @@ async def _rows(store: ShardStore) -> list[Row]:
     rows: list[Row] = []
     taken: set[Shard] = set()
     for known in topics.values():
-        mine = tuple(shard for shard in shards if _belongs(shard, known))
+        mine = tuple(shard for shard in shards if topic_among(topics, shard) is known)
         taken.update(mine)
         rows.append(Row(known.label, known, mine))
     rows += [Row(shard.queue, None, (shard,)) for shard in shards if shard not in taken]
     return sorted(rows, key=lambda row: row.label)
-
-
-def _belongs(shard: Shard, known: Topic) -> bool:
-    if shard.queue == known.queue:
-        return True
-    base, _, number = shard.queue.rpartition(".")
-    return base == known.queue and number.isdecimal() and int(number) < known.shards
 
 
 def _pick(rows: Sequence[Row], name: str) -> Row:

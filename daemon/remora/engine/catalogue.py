@@ -35,13 +35,7 @@ class Catalogue:
 
     def topic(self, shard: Shard) -> Topic | None:
         """The current attributes of a shard's topic, from its metadata; None when that is not readable."""
-        found = self._topics.get(shard.queue)
-        if found is None:  # further shards of a topic are named after the first: t, t.1, t.2 ...
-            base, dot, number = shard.queue.rpartition(".")
-            if dot and number.isdecimal():
-                candidate = self._topics.get(base)
-                found = candidate if candidate is not None and int(number) < candidate.shards else None
-        return found
+        return topic_among(self._topics, shard)
 
     @property
     def topics(self) -> Mapping[str, Topic]:
@@ -79,6 +73,22 @@ class Catalogue:
         """Wait until the attributes of a shard's topic differ from those `seen`."""
         while self.topic(shard) == seen:
             await self.next_reading()
+
+
+def topic_among(topics: Mapping[str, Topic], shard: Shard) -> Topic | None:
+    """The topic of a shard; the further shards of a topic are named after the first one: t, t.1, t.2 ..."""
+    found = topics.get(shard.queue)
+    if found is None:
+        base, dot, number = shard.queue.rpartition(".")
+        if dot and number.isdecimal():
+            candidate = topics.get(base)
+            found = candidate if candidate is not None and int(number) < candidate.shards else None
+    return found
+
+
+async def topic_of(store: ShardStore, shard: Shard) -> Topic | None:
+    """The attributes of a shard's topic: its metadata, else an entry's own copy. Raises ShardGone."""
+    return topic_among(await store.topics(), shard) or await first_known_topic(store, shard)
 
 
 async def first_known_topic(store: ShardStore, shard: Shard) -> Topic | None:

@@ -211,7 +211,11 @@ class Ownership:
             self._telemetry.handed_off(shard.queue, f"{answer.entity} {answer.cookie}")
             return
         left = self._left.pop(shard, None)
-        self._begin(answer, Term.granted(times, asked_at), taken_over=left is not None and left.holder is not None)
+        self._begin(answer, Term.granted(times, asked_at), taken_over=left is not None and self._ran_out(left))
+
+    def _ran_out(self, left: Left) -> bool:
+        """Whether a lock that is free now was let run out, rather than given back or broken."""
+        return left.holder is not None and left.holder.lease_left_s <= 2 * self._settings.discovery_interval_s
 
     def _begin(self, hold: Hold, term: Term, *, taken_over: bool) -> None:
         tenure = Tenure(hold, term, owned=lambda: len(self._held))
