@@ -108,6 +108,21 @@ async def test_changes_are_seen_at_once(zone: RadosSettings, gateway: Gateway, t
     assert (found[":e"].time_to_live_s, found[":e"].max_retries) == (60, 3)
 
 
+@pytest.mark.parametrize(("queue", "oid"), [("b", "topic.:b"), ("b", "topic.b"), (":b", "topic.:b")])
+async def test_metadata_after_the_queue(
+    queue: str, oid: str, zone: RadosSettings, gateway: Gateway, topics: rados.Ioctx
+) -> None:
+    """Metadata that is written after its queue was seen is found in the next reading."""
+    async with reached(zone) as store:
+        gateway.register(queue)
+        await store.shards()
+        assert await store.topics() == {}
+
+        topics.write_full(oid, topic_v2("b", queue))
+
+        assert list(await store.topics()) == [queue]
+
+
 async def test_version_1_object(zone: RadosSettings, gateway: Gateway) -> None:
     """The object of the empty tenant is followed from its creation to its deletion; other tenants' are found."""
     async with reached(zone) as store:

@@ -57,6 +57,10 @@ async def test_new_queue_of_the_name_is_another(bench: Bench) -> None:
     new = await bench.held(shard, old.cookie)
     with pytest.raises(ShardGone):
         await bench.store.remove(old, listing.positions[-1], 1)
+    with pytest.raises(ShardGone):
+        await bench.store.read(old, b"", 9)
+    with pytest.raises(ShardGone):
+        await bench.store.expire_reservations(old, 0)
     await bench.store.release(old)
 
     assert new.incarnation != old.incarnation

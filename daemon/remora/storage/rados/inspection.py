@@ -17,7 +17,6 @@ from remora.codec.queue_ops import (
     encode_list,
 )
 from remora.model.errors import CodecError
-from remora.model.position import Position
 from remora.model.record import Listing
 from remora.model.shard import Shard, ShardStats
 from remora.storage.librados import ReadOp
@@ -70,20 +69,15 @@ class Inspection(Face):
         """Position and raw bytes of each pending entry, oldest first, none of them twice.
 
         Who owns the queue removes meanwhile. When the next page would begin behind the front, it begins at the
-        front instead; positions only grow, so that what was seen already is known by its position.
+        front instead, which has then passed everything that was shown.
         """
-        seen = Position(0, 0)
         start = b""
-        while True:
+        truncated = True
+        while truncated:
             listing = await self._page(shard, start)
-            for position, entry in zip(listing.positions, listing.entries, strict=False):
-                place = Position.parse(position.decode("ascii"))
-                if place > seen:
-                    seen = place
-                    yield str(place), entry
-            if not listing.truncated:
-                return
-            start = listing.positions[-1]
+            for position, entry in zip(listing.positions, listing.entries, strict=False):  # one position is left over
+                yield position.decode("ascii"), entry
+            start, truncated = listing.positions[-1], listing.truncated
 
     async def _count(self, shard: Shard) -> int:
         count = 0
