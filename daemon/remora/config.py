@@ -181,9 +181,9 @@ class DeliverySettings:
     """How much is read ahead and held, and how failures are retried."""
 
     list_entries: Annotated[int, Unit("count", 1, 10_000)] = 1024
-    shard_bytes: Bytes = 16 << 20
-    worker_bytes: Bytes = 64 << 20
-    endpoint_bytes: Bytes = 32 << 20
+    shard_bytes: Bytes = 8 << 20
+    worker_bytes: Bytes = 32 << 20
+    endpoint_bytes: Bytes = 16 << 20
     idle_min_s: Seconds = 0.05
     idle_max_s: Seconds = 1.0
     retry_base_s: Seconds = 0.1

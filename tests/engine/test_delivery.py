@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -182,16 +183,18 @@ async def test_a_stopped_topic_recovers_as_soon_as_its_attributes_change() -> No
     assert [t for t, _ in endpoint.arrived] == ["right"]
 
 
+@pytest.mark.parametrize("shard_bytes", [1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20])
 @in_virtual_time
-async def test_changed_attributes_apply_to_entries_already_queued() -> None:
-    """Entries that wait when the endpoint changes go to the new one, and none goes to both."""
+async def test_changed_attributes_apply_to_entries_already_queued(shard_bytes: int) -> None:
+    """Entries that wait when the endpoint changes go to the new one, in order, and none goes to both."""
     store, endpoint = FakeStore(), FakeEndpoint()
     store.make("t", *(raw_entry("k", i, padding=500) for i in range(20_000)))
     store.metadata["t"] = a_topic(to="old")
     endpoint.parcel_records = 100
     endpoint.fate = lambda *_: Fate(wait_s=0.05)
 
-    async with running(a_worker(store, endpoint)):
+    sized = DeliverySettings(shard_bytes=shard_bytes, endpoint_bytes=16 << 20)
+    async with running(a_worker(store, endpoint, sized)):
         await asyncio.sleep(3)
         store.metadata["t"] = a_topic(to="new")
         await drained(store)

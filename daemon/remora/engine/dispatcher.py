@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
@@ -24,7 +24,7 @@ from remora.model.errors import (
     StoreError,
 )
 from remora.model.record import DeadLetter
-from remora.model.topic import Topic
+from remora.model.topic import Target, Topic
 from remora.policy.eligible import reason_to_leave
 from remora.policy.lifetime import Limits
 from remora.policy.retry import Backoff
@@ -70,10 +70,10 @@ class Dispatcher:
         tools: Tools,
         tenure: Tenure,
         endpoints: Mapping[str, Endpoint],
-        held: Mapping[str, Allowance],
+        held: Callable[[Target], Allowance],
         rng: Random,
     ) -> None:
-        """`endpoints` and `held`, the bytes that each endpoint's shards may hold, are by URI scheme."""
+        """`endpoints` are by URI scheme; `held` gives the bytes that all shards of one destination may hold."""
         self._tools = tools
         self._tenure = tenure
         self._endpoints = endpoints
@@ -140,7 +140,7 @@ class Dispatcher:
             self._tools.telemetry.remark(topic.label, remark)
         settings = self._tools.settings
         limits = Limits(topic.time_to_live_s or 0, topic.max_retries or 0, topic.retry_sleep_s or 0)
-        held = Allowance(settings.shard_bytes, within=self._within[topic.target.scheme])
+        held = Allowance(settings.shard_bytes, within=self._within(topic.target))
         async with endpoint.route(self._tenure.shard, self._tenure.hold.incarnation, topic.target) as route:
             self._session = Session(
                 self._tools, self._tenure, route, topic, limits, self._shelf, held, on_round=self._recovered

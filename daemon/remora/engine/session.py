@@ -232,7 +232,12 @@ class Session:
     # ------------------------------------------------------------------------- packing and pushing
 
     def _load(self, listing: Listing) -> None:
-        """Pack a listing and hand its parcels to their lanes."""
+        """Pack a listing and hand its parcels to their lanes; once the session is over nothing joins them.
+
+        A listing that came after others were turned back would overtake them.
+        """
+        if self._over.is_set():
+            return
         if self._topic.source is Source.ENTRY:
             listing = self._own_part(listing)
             if not listing.entries:

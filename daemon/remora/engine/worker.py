@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from weakref import WeakValueDictionary
 
 from remora.codec.render import Renderer
 from remora.config import DeliverySettings, OwnershipSettings
@@ -18,6 +19,7 @@ from remora.engine.survey import Survey
 from remora.engine.tenure import Tenure
 from remora.metrics import Telemetry
 from remora.model.shard import Shard
+from remora.model.topic import Target
 from remora.ports import Endpoint, ShardStore
 
 SURVEY_INTERVAL_S = 15.0
@@ -55,9 +57,16 @@ class Worker:
         by_scheme = {scheme: each for each in endpoints for scheme in each.schemes}
         self.catalogue = Catalogue(store, telemetry, ownership.discovery_interval_s)
         self.held = Allowance(delivery.worker_bytes)
-        within: Mapping[str, Allowance] = {
-            scheme: Allowance(delivery.endpoint_bytes, within=self.held) for scheme in by_scheme
-        }
+        destinations: WeakValueDictionary[tuple[str, str], Allowance] = WeakValueDictionary()
+
+        def within(target: Target) -> Allowance:
+            """What one destination's shards hold together: a hanging one leaves room for the others."""
+            key = (target.uri, target.args)
+            found = destinations.get(key)
+            if found is None:
+                found = destinations[key] = Allowance(delivery.endpoint_bytes, within=self.held)
+            return found
+
         self._tools = Tools(store, self.catalogue, telemetry, Renderer(), delivery)
 
         def serve(tenure: Tenure) -> Dispatcher:
