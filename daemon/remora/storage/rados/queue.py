@@ -52,7 +52,9 @@ class Queue(Face):
         good. So nothing is removed that this process has not listed under this very hold.
         """
         ledger, end = self._ledgers.get(hold), Position.parse(upto.decode("ascii"))
-        if ledger is None or end > ledger.listed:
+        if ledger is None:
+            raise OwnershipLost(f"{hold.shard}: nothing was listed under this hold, or it was lost since")
+        if end > ledger.listed:
             raise ValueError(f"{hold.shard}: nothing was listed up to {end}, so nothing may be removed up to there")
         # The OSD subtracts the count from its number of entries even when it removes nothing. What may have been
         # removed already is therefore passed without a count: then the OSD lists what is left, and counts.
