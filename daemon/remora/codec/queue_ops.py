@@ -278,8 +278,6 @@ def _marker(cursor: Cursor, name: str) -> Position:
 
 def _check(head: QueueHead) -> QueueHead:
     """Refuse a head whose figures cannot be: a removal past the tail leaves such a queue behind."""
-    if head.queue_size < head.max_head_size:
-        raise CodecError("head.queue_size", 0, "the ring ends before it begins")
     for name, marker in (("front", head.front), ("tail", head.tail)):
         if not head.max_head_size <= marker.offset <= head.queue_size:
             raise CodecError(f"head.{name}", 0, f"{marker} lies outside of the ring")

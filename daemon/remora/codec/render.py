@@ -197,11 +197,10 @@ class Renderer:
         return record_key, body, raw_id, created_ns
 
     def _plain(self, data: bytes, opaque: bytes | None) -> Rendered:
-        """The record by decoding the entry in full; remembers its regions when they may come again."""
+        """The record by decoding the entry in full; remembers its regions, which may come again."""
         entry = event_entry.decode(data)
         event = entry.event
-        if event.version >= 4:
-            self._learn(entry)
+        self._learn(entry)
         return record.key(event), record.body(entry, opaque), event.event_id, record.created_ns(entry)
 
     def _find_source(self, d: bytes) -> bool:

@@ -81,6 +81,7 @@ def test_a_lock_that_nobody_holds_is_read() -> None:
         ),
         (b"", ""),
         (b"\2\0\0\0\x7f", ""),
+        (b"\x0a\0" + bytes(21), ""),
         (b"\1\0/unix", ""),
     ],
 )

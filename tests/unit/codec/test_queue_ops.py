@@ -118,10 +118,10 @@ def test_no_length_in_a_listing_reaches_beyond_it(word: int) -> None:
 
 
 def test_an_entry_does_not_reach_into_the_one_behind_it() -> None:
-    """An inner length that contradicts the entry's own is refused."""
+    """Data that swallows the entry behind it up to that one's marker is refused, though a marker follows."""
     reply = bytearray(list_reply([(b"abc", b"0/1"), (b"def", b"0/2")], b"0/3"))
     at = reply.index(b"\3\0\0\0abc")
-    reply[at] = 30
+    reply[at] = reply.index(b"\3\0\0\x000/2") - at - 4
 
     with pytest.raises(CodecError, match=r"entries\[0\]"):
         decode_listing(bytes(reply))
@@ -228,6 +228,7 @@ def test_used_bytes_are_counted_across_the_ring(front: tuple[int, int], tail: tu
         ((0, 30_000), (2, 25_000)),
         ((0, 24_575), (0, 30_000)),
         ((0, 30_000), (0, 128_024_577)),
+        ((0, 128_024_577), (0, 128_024_578)),
     ],
 )
 def test_a_head_whose_tail_does_not_follow_its_front_is_refused(front: tuple[int, int], tail: tuple[int, int]) -> None:

@@ -254,6 +254,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         before = tracemalloc.get_traced_memory()[0]
         for i, data in enumerate(encoded):
+            renderer.render(data)
             renderer.render(data, b"opaque-%d" % i)
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:
@@ -288,7 +289,8 @@ def test_huge_regions_are_not_remembered(field: str) -> None:
 
     assert rendered(renderer, data) == plainly(data)
     assert [*renderer._buckets, *renderer._actors, *renderer._sources] == []
-    renderer.render(MINIMAL, b"o" * 1_000_000)
+    renderer.render(MINIMAL)
+    assert renderer.render(MINIMAL, b"o" * 1_000_000) == plainly(MINIMAL, b"o" * 1_000_000)
     assert not renderer._opaques
 
 
