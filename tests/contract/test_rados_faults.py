@@ -186,6 +186,25 @@ async def test_cancelled_call(ceph: Ceph, settings: RadosSettings, gateway: Gate
         await works_again(store)
 
 
+async def test_closing_under_calls(ceph: Ceph, settings: RadosSettings, gateway: Gateway) -> None:
+    """Closing the store ends calls that hang as unanswered: nothing is taken for lost or gone."""
+    gateway.make_queue("q")
+    try:
+        async with reached(replace(settings, op_timeout_s=30.0)) as store:
+            hold = await store.acquire(Q, "w", 90)
+            assert isinstance(hold, Hold)
+            await frozen(ceph, *OSDS)
+            calls = asyncio.gather(store.read(hold, b"", 1), store.renew(hold, 90), return_exceptions=True)
+            await asyncio.wait([calls], timeout=0.1)
+        answers = await calls
+    finally:
+        await thawed(ceph, *OSDS)
+
+    assert [type(answer) for answer in answers] == [StoreUnavailable, StoreUnavailable]
+    with pytest.raises(StoreUnavailable):
+        await store.peek(Q)
+
+
 async def test_restarted_daemons(ceph: Ceph, settings: RadosSettings, gateway: Gateway) -> None:
     """After the monitor and an OSD were killed and started again the same locks are held and calls succeed."""
     gateway.make_queue("q")
