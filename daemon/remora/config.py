@@ -154,6 +154,7 @@ class OwnershipSettings:
     trust_margin_s: Seconds = 5.0
     release_timeout_s: Seconds = 5.0
     discovery_interval_s: Seconds = 2.0
+    claim_from_radosgw: Literal["never", "always"] = "never"
     reservation_age_s: Seconds = 120.0
     reservation_interval_s: Seconds = 30.0
     host_id: str = ""

@@ -3,7 +3,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from random import Random
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -484,6 +486,39 @@ async def test_queues_of_other_schemes_are_never_locked() -> None:
         assert worker.shards == []
         assert store.queues["turns"].holder is None
         assert store.queues["web"].waiting == 1
+
+
+@pytest.mark.parametrize("claim", ["never", "always"])
+@in_virtual_time
+async def test_a_gateway_s_lock_is_broken_only_where_the_settings_say_so(claim: Literal["never", "always"]) -> None:
+    """A queue that radosgw holds and keeps is taken at once under "always", and left alone under "never"."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    store.make("t", raw_entry("k", 0))
+    store.metadata["t"] = a_topic()
+    store.steal("t", "uQgruc0E_NyKtDTd", lease_s=1e6)
+    ownership = replace(QUICK, claim_from_radosgw=claim)
+    worker = Worker(store, [endpoint], Telemetry(), ownership, DeliverySettings(), "remora/h/b/w1", Random(7))
+
+    async with running(worker):
+        await asyncio.sleep(5)
+
+    assert endpoint.events() == ([b"id-0"] if claim == "always" else [])
+
+
+@in_virtual_time
+async def test_a_lock_of_another_worker_is_never_broken() -> None:
+    """Also where gateways' locks are broken, a queue that another worker holds is left to it."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    store.make("t", raw_entry("k", 0))
+    store.metadata["t"] = a_topic()
+    store.steal("t", "remora/other/b/w2", lease_s=1e6)
+    ownership = replace(QUICK, claim_from_radosgw="always")
+    worker = Worker(store, [endpoint], Telemetry(), ownership, DeliverySettings(), "remora/h/b/w1", Random(7))
+
+    async with running(worker):
+        await asyncio.sleep(5)
+
+    assert endpoint.events() == []
 
 
 @in_virtual_time

@@ -202,7 +202,7 @@ class Ownership:
         times, loop = self._settings.times, asyncio.get_running_loop()
         asked_at = loop.time()
         answer = await self._store.acquire(shard, self._cookie, times.lease_s)
-        if isinstance(answer, LockHolder) and answer.cookie.startswith(CLAIM_COOKIE):
+        if isinstance(answer, LockHolder) and self._may_evict(answer):
             await self._store.evict(shard, answer)
             asked_at = loop.time()
             answer = await self._store.acquire(shard, self._cookie, times.lease_s)
@@ -212,6 +212,12 @@ class Ownership:
             return
         left = self._left.pop(shard, None)
         self._begin(answer, Term.granted(times, asked_at), taken_over=left is not None and self._ran_out(left))
+
+    def _may_evict(self, holder: LockHolder) -> bool:
+        """Whether a lock may be broken: one that was taken for us, and a gateway's where the settings say so."""
+        if holder.cookie.startswith(CLAIM_COOKIE):
+            return True
+        return self._settings.claim_from_radosgw == "always" and not holder.cookie.startswith(WORKER_COOKIE)
 
     def _ran_out(self, left: Left) -> bool:
         """Whether a lock that is free now was let run out, rather than given back or broken."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
-from remora.codec.murmur2 import partition
+from remora.codec.murmur2 import partitions
 from remora.model.record import Record
 
 CODECS: dict[str, int] = {
@@ -105,8 +105,9 @@ class Packer:
         begun: list[tuple[int, list[Record], Any]] = []
         refused: list[tuple[Record, str]] = []
         open_: dict[int, tuple[list[Record], Any]] = {}
-        shard, prefix, count, now_ms = (SHARD, self._shard), self._prefix, self._partitions, int(time.time() * 1000)
-        for record in records:
+        shard, prefix, now_ms = (SHARD, self._shard), self._prefix, int(time.time() * 1000)
+        lanes = partitions([record.key for record in records], self._partitions)
+        for record, lane in zip(records, lanes, strict=True):
             key, body, event_id, _, position, next_position, _ = record
             headers = [
                 shard,
@@ -114,7 +115,6 @@ class Packer:
                 (NEXT, prefix + next_position),
                 (EVENT_ID, event_id),
             ]
-            lane = partition(key, count)
             current = open_.get(lane)
             if current is not None:
                 members, append = current
