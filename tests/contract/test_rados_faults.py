@@ -148,11 +148,12 @@ async def test_unknown_outcome_of_a_removal(ceph: Ceph, settings: RadosSettings,
     """A removal that timed out may have happened; repeating it removes and counts everything exactly once."""
     gateway.make_queue("q")
     async with reached(replace(settings, op_timeout_s=QUICK_S)) as store:
-        reservation = await store.reserve(Q, 4, 40)
-        await store.commit(Q, reservation, [b"a", b"b", b"c", b"d"])
+        entries = [b"%02d" % number for number in range(60)]
+        reservation = await store.reserve(Q, 60, 120)
+        await store.commit(Q, reservation, entries)
         hold = await store.acquire(Q, "w", 90)
         assert isinstance(hold, Hold)
-        listing = await store.read(hold, b"", 4)
+        listing = await store.read(hold, b"", 60)
         await frozen(ceph, *OSDS)
         try:
             with pytest.raises(StoreUnavailable):
@@ -163,9 +164,9 @@ async def test_unknown_outcome_of_a_removal(ceph: Ceph, settings: RadosSettings,
 
         await store.remove(hold, listing.positions[3], 3)
 
-        assert (await store.read(hold, b"", 9)).entries == [b"d"]
+        assert (await store.read(hold, b"", 60)).entries == entries[3:]
         stats = await store.stats(Q)
-        assert (stats.entries, stats.used_bytes) == (1, 11)
+        assert (stats.entries, stats.used_bytes) == (57, 57 * 12)
 
 
 async def test_cancelled_call(ceph: Ceph, settings: RadosSettings, gateway: Gateway) -> None:

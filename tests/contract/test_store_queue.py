@@ -69,21 +69,21 @@ async def test_pages_chain(bench: Bench) -> None:
 
 async def test_removal_is_exact(bench: Bench) -> None:
     """Removing up to a position removes what lies before it and nothing else; doing it again changes nothing."""
-    shard, expected = await bench.queue(), payloads(10)
+    shard, expected = await bench.queue(), payloads(60)
     await bench.commit(shard, *expected)
     hold = await bench.held(shard)
-    listing = await bench.store.read(hold, b"", 10)
+    listing = await bench.store.read(hold, b"", 60)
 
     await bench.store.remove(hold, listing.positions[4], 4)
-    assert (await bench.store.read(hold, b"", 10)).entries == expected[4:]
+    assert (await bench.store.read(hold, b"", 60)).entries == expected[4:]
 
     await bench.store.remove(hold, listing.positions[4], 4)
-    assert (await bench.store.read(hold, b"", 10)).entries == expected[4:]
+    assert (await bench.store.read(hold, b"", 60)).entries == expected[4:]
     stats = await bench.store.stats(shard)
-    assert (stats.entries, stats.entries_exact) == (6, True)
+    assert stats.entries == (56 if stats.entries_exact else pytest.approx(56, abs=2))
 
-    await bench.store.remove(hold, listing.positions[-1], 6)
-    assert (await bench.store.read(hold, b"", 10)).entries == []
+    await bench.store.remove(hold, listing.positions[-1], 56)
+    assert (await bench.store.read(hold, b"", 60)).entries == []
     assert (await bench.store.stats(shard)).used_bytes == 0
 
 
