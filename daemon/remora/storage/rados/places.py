@@ -64,7 +64,7 @@ async def find_places(settings: RadosSettings, timeout_s: float) -> Places:
     if zone is None and settings.zone:
         raise StoreMisconfigured(f"zone {settings.zone} cannot be read: {remark}")
     found = _DEFAULTS if zone is None else _of_zone(zone)
-    source = f"{found.source} ({remark})" if remark else found.source
+    source = f"{found.source}, because {remark}" if remark else found.source
     return _named(settings, found, f"the configuration and {source}" if settings.pool else source)
 
 
