@@ -36,7 +36,7 @@ def test_reading_grows_from_a_probe_to_the_full_listing() -> None:
 
 @given(st.floats(0, 1e9), st.integers(0, 100_000))
 def test_idle_waits_stay_in_bounds_and_within_the_budget_of_reads(idle: float, owned: int) -> None:
-    """An idle wait lies within its limits, and many quiet queues stay within the budget unless the longest wait forbids."""
+    """An idle wait keeps its limits; many quiet queues keep the budget of reads, unless the longest wait forbids."""
     delay = idle_delay(idle, owned, 0.05, 1.0)
 
     assert 0.05 <= delay <= 1.0
