@@ -35,18 +35,22 @@ def exit_code(exc: RemoraError) -> Exit:
             return Exit.FAILURE
 
 
-def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `-c FILE`; the command gets loaded settings."""
-
-    @click.option(
+def config_file_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # noqa: A002  # click's word
+    """Add `-c FILE`, as every command has it; the command gets the path, or None."""
+    return click.option(
         "-c",
         "--config",
         "config_file",
         type=click.Path(dir_okay=False, path_type=Path),
         envvar="REMORA_CONFIG",
-        default=None,
-        help=f"Configuration file.  [env: REMORA_CONFIG; default: {DEFAULT_CONFIG}, or built-in defaults without it]",
+        help=f"{help}  [env: REMORA_CONFIG; default: {DEFAULT_CONFIG}, or built-in defaults without it]",
     )
+
+
+def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `-c FILE`; the command gets loaded settings."""
+
+    @config_file_option("Configuration file.")
     @functools.wraps(function)
     def wrapper(*args: Any, config_file: Path | None, **kwargs: Any) -> Any:
         return function(*args, settings=load(config_file), **kwargs)

@@ -8,20 +8,21 @@ from pathlib import Path
 import click
 
 from remora import app, config
-from remora.cli.output import DEFAULT_CONFIG, config_option, duration, load, print_json, print_table, run_async
+from remora.cli.output import (
+    DEFAULT_CONFIG,
+    config_file_option,
+    config_option,
+    duration,
+    load,
+    print_json,
+    print_table,
+    run_async,
+)
 from remora.config import Settings
 
 
 @click.command()
-@click.option(
-    "-c",
-    "--config",
-    "config_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    envvar="REMORA_CONFIG",
-    default=None,
-    help=f"Configuration file.  [env: REMORA_CONFIG; default: {DEFAULT_CONFIG}, or built-in defaults without it]",
-)
+@config_file_option("Configuration file.")
 def run(config_file: Path | None) -> None:
     """Deliver until SIGTERM or SIGINT.
 
@@ -35,14 +36,7 @@ def run(config_file: Path | None) -> None:
 
 @click.command("check-config")
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
-@click.option(
-    "-c",
-    "--config",
-    "config_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    envvar="REMORA_CONFIG",
-    help=f"The same as FILE, as other commands take it.  [env: REMORA_CONFIG; default: {DEFAULT_CONFIG}]",
-)
+@config_file_option("The same as FILE, as other commands take it.")
 def check_config(file: Path | None, config_file: Path | None) -> None:
     """Check a configuration file; nothing is contacted.
 

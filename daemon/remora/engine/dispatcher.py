@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,7 +10,9 @@ from random import Random
 
 from remora.codec.event_entry import attributes
 from remora.engine.allowance import Allowance
+from remora.engine.letters import letter
 from remora.engine.session import Session, Shelf, Tools
+from remora.engine.sorting import Condemned
 from remora.engine.tenure import LeaseUncertain, Tenure
 from remora.model.errors import (
     CodecError,
@@ -23,7 +24,7 @@ from remora.model.errors import (
     ShardGone,
     StoreError,
 )
-from remora.model.record import DeadLetter
+from remora.model.record import Listing
 from remora.model.topic import Target, Topic
 from remora.policy.eligible import reason_to_leave
 from remora.policy.lifetime import Limits
@@ -168,27 +169,16 @@ class Dispatcher:
         try:
             return attributes(listing.entries[0])
         except CodecError as exc:
-            await self._park_first(listing.positions, listing.entries[0], exc)
+            await self._park_first(listing, exc)
             return None
 
-    async def _park_first(self, positions: list[bytes], raw: bytes, exc: CodecError) -> None:
+    async def _park_first(self, listing: Listing, exc: CodecError) -> None:
         """Park an undecodable entry at the front of a queue whose topic nothing else tells."""
-        hold, now = self._tenure.hold, time.time()
-        letter = DeadLetter(
-            queue=hold.shard.queue,
-            incarnation=hold.incarnation,
-            position=positions[0].decode(),
-            next_position=positions[1].decode(),
-            cause="undecodable",
-            reason=str(exc),
-            attempts=0,
-            first_seen=now,
-            parked_at=now,
-            raw=raw,
-        )
-        await self._tools.store.park(hold, letter)
-        await self._tools.store.remove(hold, positions[1], 1)
-        self._tools.telemetry.parked("", letter.queue, letter.position, letter.cause, letter.reason)
+        hold = self._tenure.hold
+        parked = letter(hold, listing, Condemned(0, "undecodable", str(exc)))
+        await self._tools.store.park(hold, parked)
+        await self._tools.store.remove(hold, listing.positions[1], 1)
+        self._tools.telemetry.parked("", parked.queue, parked.position, parked.cause, parked.reason)
 
     # ----------------------------------------------------------------------------- after a failure
 

@@ -23,6 +23,7 @@ from remora.codec.render import Renderer
 from remora.config import DeliverySettings
 from remora.engine.allowance import Allowance
 from remora.engine.catalogue import Catalogue
+from remora.engine.letters import letter
 from remora.engine.sorting import Condemned, same_target, sort_entries
 from remora.engine.tenure import Tenure
 from remora.engine.trimmer import Trimmer
@@ -36,7 +37,7 @@ from remora.model.errors import (
     ShardGone,
     StoreError,
 )
-from remora.model.record import DeadLetter, Listing, Record
+from remora.model.record import Listing, Record
 from remora.model.topic import Source, Topic
 from remora.policy.acks import Round
 from remora.policy.idle import idle_delay
@@ -341,33 +342,25 @@ class Session:
         """Store dead letters; only then do their entries count as done."""
         try:
             for each in condemned:
-                letter = self._letter(listing, each)
-                await self._tools.store.park(self._tenure.hold, letter)
-                self._tools.telemetry.parked(
-                    self._topic.label, letter.queue, letter.position, letter.cause, letter.reason
+                position = listing.positions[each.ordinal]
+                parked = letter(
+                    self._tenure.hold,
+                    listing,
+                    each,
+                    attempts=self._shelf.attempts.get(position, 0),
+                    first_tried=self._shelf.first_tried.get(position),
                 )
-                self._shelf.forget([listing.positions[each.ordinal]])
+                await self._tools.store.park(self._tenure.hold, parked)
+                self._tools.telemetry.parked(
+                    self._topic.label, parked.queue, parked.position, parked.cause, parked.reason
+                )
+                self._shelf.forget([position])
                 self._finish(of, [each.ordinal])
         except StoreError as exc:
             self._fail(exc)
         finally:
             self._parking -= 1
         self._look_settled()
-
-    def _letter(self, listing: Listing, condemned: Condemned) -> DeadLetter:
-        position, now = listing.positions[condemned.ordinal], time.time()
-        return DeadLetter(
-            queue=self._tenure.shard.queue,
-            incarnation=self._tenure.hold.incarnation,
-            position=position.decode(),
-            next_position=listing.positions[condemned.ordinal + 1].decode(),
-            cause=condemned.cause,
-            reason=condemned.reason,
-            attempts=self._shelf.attempts.get(position, 0),
-            first_seen=self._shelf.first_tried.get(position, now),
-            parked_at=now,
-            raw=listing.entries[condemned.ordinal],
-        )
 
     # ------------------------------------------------------------------------------ ending, counting
 

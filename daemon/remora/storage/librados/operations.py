@@ -6,6 +6,7 @@ operation keeps its cells, and whoever submits the operation keeps the operation
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from ctypes import (
     byref,
@@ -119,7 +120,7 @@ class Omap:
         library.rados_omap_get_end(self.iterator)
 
 
-class Operation:
+class Operation(ABC):
     """What reads and writes share: a handle, and the cells that live as long as it."""
 
     def __init__(self, handle: int) -> None:
@@ -127,9 +128,9 @@ class Operation:
         self._handle = c_void_p(handle)
         self._cells: list[Cell] = []
 
+    @abstractmethod
     def submit(self, ioctx: c_void_p, oid: bytes, completion: c_void_p) -> int:
         """Start the operation; a negative result means that it was not started."""
-        raise NotImplementedError
 
     def finish(self, answered: bool) -> None:
         """Collect every answer and free the handle. Only after completion, or when it was never started."""
