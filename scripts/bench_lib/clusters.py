@@ -1,0 +1,98 @@
+"""The real Ceph and Kafka that a benchmark runs on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import rados
+
+from remora.config import RadosSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class BenchError(Exception):
+    """Something a person can act on; printed as one line."""
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Both clusters; `env` is read anew where process ids may have changed."""
+
+    name: str
+
+    @property
+    def ceph(self) -> dict[str, Any]:
+        env: dict[str, Any] = json.loads(_dev("ceph", "env", "--json", "--name", self.name))
+        return env
+
+    @property
+    def kafka(self) -> dict[str, Any]:
+        env: dict[str, Any] = json.loads(_dev("kafka", "env", "--json", "--name", self.name))
+        return env
+
+    def start(self, kind: str, daemon: str) -> None:
+        """Start a daemon; returns when it serves."""
+        _dev(kind, "start", daemon, "--name", self.name)
+
+    def stop(self, kind: str, daemon: str, signal: str = "TERM") -> None:
+        """Send a signal to a daemon; the ones that end it are waited for."""
+        _dev(kind, "stop", daemon, "--signal", signal, "--name", self.name)
+
+    @property
+    def administrator(self) -> RadosSettings:
+        """Store settings that may do everything."""
+        env = self.ceph
+        return RadosSettings(
+            conf=env["conf"],
+            name=env["admin_client"],
+            keyring=env["admin_keyring"],
+            pool=env["queue_pool"],
+            namespace=env["queue_namespace"],
+            log_pool=env["queue_pool"],
+            topics_pool="default.rgw.meta:topics",
+        )
+
+    @contextmanager
+    def queue_objects(self) -> Iterator[rados.Ioctx]:
+        """The namespace in which radosgw keeps its queues."""
+        env = self.ceph
+        keyring = {"keyring": env["admin_keyring"]}
+        with (
+            rados.Rados(conffile=env["conf"], name=env["admin_client"], conf=keyring) as cluster,
+            cluster.open_ioctx(env["queue_pool"]) as ioctx,
+        ):
+            ioctx.set_namespace(env["queue_namespace"])
+            yield ioctx
+
+
+@contextmanager
+def running_clusters(name: str, keep: bool) -> Iterator[Clusters]:
+    """Both clusters, running; those that were made for this are removed again, unless they are to be kept."""
+    with ExitStack() as stack:
+        for kind in ("ceph", "kafka"):
+            if not keep and not _is_running(kind, name):
+                stack.callback(_dev, kind, "down", "--name", name)
+            _dev(kind, "up", "--name", name, *(["--heap", "1g"] if kind == "kafka" else []))
+        clusters = Clusters(name)
+        if clusters.ceph["release"] != 16 or not clusters.ceph["s3"]:
+            raise BenchError(f"the Ceph cluster {name!r} is none of release 16 with a radosgw: use another --name")
+        yield clusters
+
+
+def _is_running(kind: str, name: str) -> bool:
+    argv = [str(ROOT / f"scripts/dev-{kind}"), "status", "--name", name]
+    return subprocess.run(argv, capture_output=True, check=False).returncode in (0, 3)
+
+
+def _dev(kind: str, *arguments: str) -> str:
+    done = subprocess.run([ROOT / f"scripts/dev-{kind}", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BenchError(f"dev-{kind} {' '.join(arguments)} failed: {done.stderr.strip()[-1000:]}")
+    return done.stdout

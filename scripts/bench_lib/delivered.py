@@ -1,0 +1,67 @@
+"""Kafka topics, and what stands in them in the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import for_code
+
+from bench_lib.clusters import BenchError
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """Records in the topics: distinct events, copies too many, and bytes of the bodies."""
+
+    events: int
+    copies: int
+    body_bytes: int
+
+
+@asynccontextmanager
+async def kafka_topics(address: str, names: Sequence[str], partitions: int) -> AsyncIterator[None]:
+    """Empty topics for as long as they are needed."""
+    client = AIOKafkaAdminClient(bootstrap_servers=address)
+    await client.start()
+    try:
+        answer = await client.create_topics([NewTopic(name, partitions, 1) for name in names])
+        for name, code, *_ in answer.topic_errors:
+            if code:
+                raise BenchError(f"making the Kafka topic {name} failed: {for_code(code).__name__}")
+        yield
+        await client.delete_topics(list(names))
+    finally:
+        await client.close()
+
+
+async def read_back(address: str, names: Sequence[str], partitions: int) -> Delivered:
+    """Read everything in these topics and count it by the event id in the headers."""
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=address,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        max_partition_fetch_bytes=4 << 20,
+        fetch_max_bytes=32 << 20,
+    )
+    await consumer.start()
+    try:
+        places = [TopicPartition(name, number) for name in names for number in range(partitions)]
+        consumer.assign(places)
+        ends = await consumer.end_offsets(places)
+        left = {place for place in places if ends[place]}
+        seen: Counter[bytes] = Counter()
+        body_bytes = 0
+        while left:
+            for place, records in (await consumer.getmany(*left, timeout_ms=1000, max_records=10_000)).items():
+                seen.update([dict(record.headers)["remora-event-id"] for record in records])
+                body_bytes += sum([len(record.value) for record in records])
+                if await consumer.position(place) >= ends[place]:
+                    left.discard(place)
+        return Delivered(len(seen), seen.total() - len(seen), body_bytes)
+    finally:
+        await consumer.stop()

@@ -1,0 +1,70 @@
+"""What processes cost, from /proc: processor time and memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time of a process with all its threads, user and system."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * _TICK_S
+
+
+def machine_busy_s() -> float:
+    """Processor time that was not idle, of all processors; what a hypervisor took away counts as busy."""
+    user, nice, system, _, _, irq, softirq, steal, *_ = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    return sum(map(int, (user, nice, system, irq, softirq, steal))) * _TICK_S
+
+
+def memory_bytes(pid: int) -> tuple[int, int]:
+    """Resident memory: now, and the most there ever was."""
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return int(lines["VmRSS"].split()[0]) * 1024, int(lines["VmHWM"].split()[0]) * 1024
+
+
+def spent(pids: Mapping[str, int]) -> dict[str, float]:
+    """Processor time so far of each of these, of this process as `bench`, and of the machine as `machine`."""
+    ours = {name: cpu_s(pid) for name, pid in pids.items()} | {"bench": cpu_s(os.getpid())}
+    return ours | {"machine": machine_busy_s()}
+
+
+@contextmanager
+def preferred(pids: Iterable[int], niceness: int) -> Iterator[None]:
+    """Other niceness for these processes meanwhile; less than 0 needs root.
+
+    Linux weighs sessions against each other before the processes in one, so it is the session's that is set, and
+    the threads' only where sessions are not weighed.
+    """
+    weights = [weight for pid in pids if niceness for weight in _weights(pid)]
+    for weight in weights:
+        weight(niceness)
+    try:
+        yield
+    finally:
+        for weight in weights:
+            weight(0)
+
+
+def _weights(pid: int) -> Iterator[Callable[[int], None]]:
+    session = Path(f"/proc/{pid}/autogroup")
+    if session.exists():
+        yield partial(_weigh_session, session)
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        yield partial(_weigh_thread, int(task.name))
+
+
+def _weigh_session(session: Path, niceness: int) -> None:
+    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        session.write_text(str(niceness))
+
+
+def _weigh_thread(thread: int, niceness: int) -> None:
+    with suppress(ProcessLookupError):
+        os.setpriority(os.PRIO_PROCESS, thread, niceness)

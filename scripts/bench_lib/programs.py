@@ -1,0 +1,124 @@
+"""The programs that a benchmark starts beside the clusters: remora, and the nginx that radosgw posts to."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench_lib.clusters import ROOT, BenchError, Clusters
+
+# One process that answers at once and writes nothing. radosgw opens a connection for every entry that it has listed,
+# 1,000 for each queue: the limits are such that none of them waits or is closed.
+_NGINX = """\
+daemon off;
+master_process off;
+pid {folder}/nginx.pid;
+error_log {folder}/nginx.log;
+worker_rlimit_nofile {files};
+events {{ worker_connections {files}; }}
+http {{
+    access_log off;
+    keepalive_requests 1000000000;
+    keepalive_timeout 1h;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    scgi_temp_path {folder}/scgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    server {{
+        listen 127.0.0.1:{port} backlog=16384;
+        location = /status {{ stub_status; }}
+        location / {{ return 200; }}
+    }}
+}}
+"""
+
+_REMORA = """\
+[rados]
+conf = "{conf}"
+name = "{client}"
+keyring = "{keyring}"
+
+[admin]
+listen = "unix:{folder}/admin"
+"""
+
+
+class Sink:
+    """An HTTP server that says yes."""
+
+    def __init__(self, pid: int, port: int) -> None:
+        self.pid = pid
+        self.url = f"http://127.0.0.1:{port}"
+
+    def requests(self) -> int:
+        """How many requests it has answered, this question included."""
+        with urllib.request.urlopen(f"{self.url}/status", timeout=10) as answer:
+            return int(answer.read().split()[9])
+
+
+@contextmanager
+def sink(folder: Path) -> Iterator[Sink]:
+    """Debian's nginx with a configuration of its own."""
+    path = shutil.which("nginx", path="/usr/sbin:/usr/bin:/sbin")
+    if path is None:
+        raise BenchError("nginx is missing: run scripts/setup, or install Debian's nginx-light")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    conf = folder / "nginx.conf"
+    conf.write_text(_NGINX.format(folder=folder, port=port, files=resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    with _running([path, "-c", str(conf), "-e", str(folder / "nginx.log")], folder / "nginx.out") as process:
+        served = Sink(process.pid, port)
+        for _ in range(100):
+            try:
+                served.requests()
+                break
+            except OSError:
+                time.sleep(0.05)
+        else:
+            raise BenchError(f"nginx does not answer: {_last_words(folder / 'nginx.log')}")
+        yield served
+
+
+@contextmanager
+def remora(clusters: Clusters, folder: Path) -> Iterator[int]:
+    """The daemon with its defaults, and its process id; it is told to end at the end, and must have drained."""
+    env = clusters.ceph
+    conf, log = folder / "remora.toml", folder / "remora.log"
+    conf.write_text(_REMORA.format(folder=folder, **{key: env[key] for key in ("conf", "client", "keyring")}))
+    with _running([str(ROOT / ".venv/bin/remora"), "run", "-c", str(conf)], log) as process:
+        yield process.pid
+        process.send_signal(signal.SIGTERM)
+        if process.wait(60) != 0:
+            raise BenchError(f"remora ended with {process.returncode}: {_last_words(log)}")
+
+
+@contextmanager
+def _running(argv: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("ab") as out:
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+    try:
+        yield process
+        if process.poll() not in (None, 0):
+            raise BenchError(f"{Path(argv[0]).name} ended with {process.returncode}: {_last_words(log)}")
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _last_words(log: Path) -> str:
+    return " / ".join(log.read_text(errors="replace").splitlines()[-5:])
