@@ -74,6 +74,21 @@ def stop(state: State, names: list[str], signum: signal.Signals, patience_s: flo
                 select.select([fd], [], [], 0.1)
 
 
+def hurt(state: State, name: str, signum: signal.Signals) -> None:
+    """Send a signal to one daemon; the ones that end it are waited for, and the env file follows."""
+    if signum in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT):
+        stop(state, [name], signum)
+        refresh_env(state)
+    else:
+        send(state, name, signum)
+
+
+def refresh_env(state: State) -> None:
+    """Write the pids as they are now into the env files of a cluster that is up."""
+    if state.is_complete():
+        state.write_env(state.env() | {"pids": running(state)})
+
+
 def wait_for(what: str, is_done: Callable[[], bool], patience_s: float, state: State, names: list[str]) -> None:
     """Poll until done. A daemon that ends meanwhile, or the end of patience, is an error with its last words."""
     until = time.monotonic() + patience_s

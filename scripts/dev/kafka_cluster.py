@@ -94,20 +94,12 @@ class Cluster:
         daemons.start(self.state, name, argv)
         if wait:
             self._wait_ready(name)
-        self.refresh_env()
+        daemons.refresh_env(self.state)
 
     def stop(self, name: str, signum: signal.Signals) -> None:
         """Send a signal to one broker; the ones that end it are waited for."""
         self.check_name(name)
-        if signum in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT):
-            daemons.stop(self.state, [name], signum)
-            self.refresh_env()
-        else:
-            daemons.send(self.state, name, signum)
-
-    def refresh_env(self) -> None:
-        if self.state.is_complete():
-            self.state.write_env(self.state.env() | {"pids": daemons.running(self.state)})
+        daemons.hurt(self.state, name, signum)
 
     def check_name(self, name: str) -> None:
         known = self.state.env()["daemons"] if self.state.is_complete() else [name]

@@ -35,15 +35,17 @@ def exit_code(exc: RemoraError) -> Exit:
             return Exit.FAILURE
 
 
-def config_file_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # noqa: A002  # click's word
-    """Add `-c FILE`, as every command has it; the command gets the path, or None."""
+def config_file_option(
+    text: str, default: str = f"{DEFAULT_CONFIG}, or built-in defaults without it"
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add `-c FILE`, as every command has it; the command gets the path, or None. `default` is for the help."""
     return click.option(
         "-c",
         "--config",
         "config_file",
         type=click.Path(dir_okay=False, path_type=Path),
         envvar="REMORA_CONFIG",
-        help=f"{help}  [env: REMORA_CONFIG; default: {DEFAULT_CONFIG}, or built-in defaults without it]",
+        help=f"{text}  [env: REMORA_CONFIG; default: {default}]",
     )
 
 

@@ -36,7 +36,7 @@ def run(config_file: Path | None) -> None:
 
 @click.command("check-config")
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
-@config_file_option("The same as FILE, as other commands take it.")
+@config_file_option("The same as FILE, as other commands take it.", default=str(DEFAULT_CONFIG))
 def check_config(file: Path | None, config_file: Path | None) -> None:
     """Check a configuration file; nothing is contacted.
 

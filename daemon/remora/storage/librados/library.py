@@ -93,7 +93,6 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
         None,
         (c_void_p, POINTER(c_char_p), POINTER(c_char_p), _SIZE_OUT, _SIZE_OUT, c_size_t),
     ),
-    "rados_write_op_omap_rm_keys2": (None, (c_void_p, POINTER(c_char_p), _SIZE_OUT, c_size_t)),
 }
 
 

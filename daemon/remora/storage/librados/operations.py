@@ -248,11 +248,6 @@ class WriteOp(Operation):
         )
         return self
 
-    def remove_omap(self, keys: Sequence[str]) -> WriteOp:
-        names = [key.encode(errors="surrogateescape") for key in keys]
-        self._library.rados_write_op_omap_rm_keys2(self._handle, _strings(names), _lengths(names), len(names))
-        return self
-
     def submit(self, ioctx: c_void_p, oid: bytes, completion: c_void_p) -> int:
         result: int = self._library.rados_aio_write_op_operate(self._handle, ioctx, completion, oid, None, 0)
         return result
