@@ -272,6 +272,26 @@ async def test_failure_costs_only_its_topic(kafka: Kafka, endpoint: KafkaEndpoin
     assert [sender.failures for sender in senders] == [[]] * 4
 
 
+async def test_new_producer_during_a_look_at_other_topics(kafka: Kafka, endpoint: KafkaEndpoint) -> None:
+    """A producer that replaces another sends to a topic at once, although a look without that topic is under way."""
+    topic, other = [await create_topic(kafka.address, partitions=2) for _ in range(2)]
+    records = make_records(0, 50)
+    async with endpoint.route(SHARD, INCARNATION, target(kafka, topic)) as route:
+        parcels, _ = route.pack(records)
+        slot = route._slot
+        assert slot.current is not None
+        slot.current.retire("the test says so")
+        client = (await slot.ready()).client
+        await client.add_topic(other)  # with no topic at all it would look at every one
+        look = client.force_metadata_update()
+        for _ in range(5):  # the look is under way before the batches are handed over
+            await asyncio.sleep(0)
+        await asyncio.gather(*map(route.push, parcels))
+        await look
+
+    assert verdict(await read_topic(kafka.address, topic), records) == (set(), 0, [])
+
+
 async def test_failure_beside_the_same_partition(kafka: Kafka, endpoint: KafkaEndpoint) -> None:
     """A batch refused for its size does not fail another shard's batch that waits for the same partition."""
     topic = await create_topic(kafka.address, partitions=1)

@@ -138,9 +138,11 @@ class SharedProducer:
     async def _learn(self, topic: str) -> None:
         """Look at a topic that this producer knows nothing of, because it is new itself or the topic was away."""
         await self.client.add_topic(topic)
-        if self.partitions(topic) is None:
-            # The look may have been under way before the topic was added.
-            await self.client.force_metadata_update()
+        # A look that was under way when the topic was added, here or for another batch, does not see it. The second
+        # of two looks began later for sure.
+        for _ in range(2):
+            if self.partitions(topic) is None:
+                await self.client.force_metadata_update()
 
     def _note_outcome(self, place: TopicPartition, done: asyncio.Future[Any]) -> None:
         # Runs before aiokafka's sender wakes up again and would send this partition's next batch in vain.
