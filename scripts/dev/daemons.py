@@ -147,7 +147,7 @@ def _read_mark(pid: int) -> str:
     A process whose root folder is not ours means another file by the same path: it lives in a container.
     """
     try:
-        environ = Path(f"/proc/{pid}/environ").read_bytes()
+        environ = _read_environ(pid)
         if not os.path.samefile(f"/proc/{pid}/root", "/"):
             return ""
     except OSError:
@@ -155,6 +155,17 @@ def _read_mark(pid: int) -> str:
     start = f"{MARK}=".encode()
     marks = [line.removeprefix(start) for line in environ.split(b"\0") if line.startswith(start)]
     return marks[0].decode() if marks else ""
+
+
+def _read_environ(pid: int) -> bytes:
+    """A process's environment. In the midst of an exec the kernel shows neither that nor arguments: wait for its end."""
+    folder = Path(f"/proc/{pid}")
+    while not (environ := (folder / "environ").read_bytes()):
+        (folder / "exe").readlink()  # a kernel thread and a zombie have none, which is an OSError
+        if (folder / "cmdline").read_bytes():
+            break
+        time.sleep(0.001)
+    return environ
 
 
 def _last_words(state: State, name: str) -> str:
