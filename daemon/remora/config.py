@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import functools
 import hashlib
+import ipaddress
 import re
 import socket
 import tomllib
@@ -30,9 +31,9 @@ MOST_BYTES = 1 << 20
 # ----------------------------------------------------------------------------------------------- units
 
 _DURATION_UNITS = MappingProxyType({"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400})
-_SIZE_UNITS = MappingProxyType({"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30})
+_SIZE_UNITS = MappingProxyType({"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "MB": 10**6, "GB": 10**9})
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)")
-_SIZE = re.compile(r"([0-9]{1,15})(B|KiB|MiB|GiB)")
+_SIZE = re.compile(r"([0-9]{1,15})(B|KiB|MiB|GiB|MB|GB)")
 
 
 def parse_duration(text: str) -> float:
@@ -54,15 +55,15 @@ def show_duration(seconds: float) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of `512B`, `512KiB`, `64MiB` or `1GiB`; ValueError for anything else."""
+    """Bytes of `512B`, `512KiB`, `64MiB`, `1GiB`, `128MB` or `1GB`; ValueError for anything else."""
     if not (match := _SIZE.fullmatch(text)):
-        raise ValueError(f'expected a size with a unit (B, KiB, MiB or GiB) such as "64MiB", not "{text}"')
+        raise ValueError(f'expected a size with a unit (B, KiB, MiB, GiB, MB or GB) such as "64MiB", not "{text}"')
     return int(match[1]) * _SIZE_UNITS[match[2]]
 
 
 def show_size(nbytes: int) -> str:
     """The shortest text that `parse_size` reads as this many bytes."""
-    for unit in ("GiB", "MiB", "KiB"):
+    for unit in ("GiB", "MiB", "GB", "MB", "KiB"):
         if nbytes and nbytes % _SIZE_UNITS[unit] == 0:
             return f"{nbytes // _SIZE_UNITS[unit]}{unit}"
     return f"{nbytes}B"
@@ -114,7 +115,23 @@ Bytes = Annotated[int, Unit("size", 64 << 10, 1 << 40)]
 class StoreSettings:
     """Which store holds the queues."""
 
-    kind: Literal["rados"] = "rados"
+    kind: Literal["sqlite", "rados"] = "sqlite"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqliteSettings:
+    """Where the embedded store keeps its files, and how much a queue may hold.
+
+    `files` counts when the directory is made; later the directory itself tells.
+    """
+
+    directory: str = "/var/lib/remora"
+    files: Annotated[int, Unit("count", 1, 256)] = 16
+    queue_bytes: Bytes = 128_000_000
+
+    def __post_init__(self) -> None:
+        if not self.directory.startswith("/"):
+            raise ConfigError("sqlite.directory", f'expected an absolute path, not "{self.directory}"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +245,16 @@ class TcpAddress:
     host: str
     port: int
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this host can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False  # a name may mean anything
+
 
 @dataclass(frozen=True, slots=True)
 class UnixAddress:
@@ -252,6 +279,48 @@ def parse_listen(text: str) -> TcpAddress | UnixAddress:
     if not (host and colon and re.fullmatch("[0-9]{1,5}", port) and int(port) <= 65535):
         raise ValueError(f'expected "host:port" or "unix:/path", not "{text}"')
     return TcpAddress(host, int(port))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestSettings:
+    """Where events are taken in over HTTP, from whom, and within which bounds. An empty `listen` turns it off."""
+
+    listen: str = "unix:/run/remora/ingest.sock"
+    socket_mode: str = "0660"
+    tls_certificate: str = ""
+    tls_key: str = ""
+    tokens: str = ""
+    max_connections: Annotated[int, Unit("count", 1, 100_000)] = 1024
+    max_request_bytes: Bytes = 16 << 20
+    max_held_bytes: Bytes = 64 << 20
+    max_events: Annotated[int, Unit("count", 1, 1_000_000)] = 10_000
+    request_timeout_s: Seconds = 30.0
+    idle_timeout_s: Seconds = 75.0
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch("0?[0-7]{3}", self.socket_mode):
+            raise ConfigError(
+                "ingest.socket_mode", f'expected three octal digits such as "0660", not "{self.socket_mode}"'
+            )
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ConfigError("ingest.tls_key", "certificate and key belong together: set both or neither")
+        if self.max_request_bytes > self.max_held_bytes:
+            raise ConfigError("ingest.max_request_bytes", "must not be more than ingest.max_held_bytes")
+        try:
+            address = self.address
+        except ValueError as exc:
+            raise ConfigError("ingest.listen", str(exc)) from exc
+        if isinstance(address, TcpAddress) and not address.is_loopback and not (self.tls_certificate and self.tokens):
+            raise ConfigError(
+                "ingest.listen",
+                f"{self.listen} can be reached from other hosts: that needs ingest.tls_certificate, ingest.tls_key"
+                " and ingest.tokens",
+            )
+
+    @property
+    def address(self) -> TcpAddress | UnixAddress | None:
+        """`listen`, taken apart; None where events are not taken in."""
+        return parse_listen(self.listen) if self.listen else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,10 +356,12 @@ class Settings:
     """Everything that can be configured; each part is handed to the one component that it is for."""
 
     store: StoreSettings = field(default_factory=StoreSettings)
+    sqlite: SqliteSettings = field(default_factory=SqliteSettings)
     rados: RadosSettings = field(default_factory=RadosSettings)
     ownership: OwnershipSettings = field(default_factory=OwnershipSettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
+    ingest: IngestSettings = field(default_factory=IngestSettings)
     admin: AdminSettings = field(default_factory=AdminSettings)
     log: LogSettings = field(default_factory=LogSettings)
 

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from remora.model.errors import StoreError
+from remora.model.ingest import Once, Placed, Removed, Room, Stored
 from remora.model.record import DeadLetter, Listing, Record
 from remora.model.shard import Hold, LockHolder, Shard, ShardStats
 from remora.model.topic import Target, Topic
@@ -22,14 +24,18 @@ class Catalog(Protocol):
     """What queues and topics there are. Reads only; nothing here needs or takes a lock."""
 
     async def shards(self) -> Sequence[Shard]:
-        """Every registered queue, in name order, however many there are."""
+        """Every registered queue, in name order, however many there are.
+
+        While nothing changed, the answer may be the very object of the last time.
+        """
         ...
 
-    async def topics(self) -> Mapping[str, Topic]:
-        """The persistent topics whose metadata is readable, by the name of their (first) queue.
+    async def topics(self) -> Mapping[Shard, Topic]:
+        """The persistent topics whose metadata is readable, by their (first) shard.
 
         A topic is missing here when its metadata cannot be read or decoded; its queue is then served with
-        the attributes that its entries carry.
+        the attributes that its entries carry. While nothing changed, the answer may be the very object of the
+        last time.
         """
         ...
 
@@ -61,6 +67,10 @@ class Locks(Protocol):
         Raises OwnershipLost when it is not (a late renewal never becomes a new lock), and ShardGone when the
         queue is not the one that was locked. After StoreUnavailable the outcome is unknown.
         """
+        ...
+
+    async def renew_all(self, holds: Sequence[Hold], lease_s: float) -> Sequence[StoreError | None]:
+        """Extend several locks; the answer has for each, in order, None or what `renew` would raise."""
         ...
 
     async def release(self, hold: Hold) -> None:
@@ -95,6 +105,23 @@ class Queue(Protocol):
         ...
 
 
+class Arrivals(Protocol):
+    """New entries announce themselves, where the store can tell."""
+
+    @property
+    def tells_arrivals(self) -> bool:
+        """Whether `arrivals` tells of every commit, whoever made it; otherwise queues have to be looked into."""
+        ...
+
+    async def arrivals(self) -> Sequence[Shard]:
+        """Wait for commits, and answer which queues got entries since the last answer, each once.
+
+        Asked again and again by one caller; only where `tells_arrivals`. A queue may be named although its
+        entries have been read meanwhile, never the other way round.
+        """
+        ...
+
+
 class DeadLetters(Protocol):
     """Entries that left their queue undelivered. Parking twice at one position keeps one record."""
 
@@ -112,6 +139,10 @@ class Inspection(Protocol):
 
     async def stats(self, shard: Shard, *, exact: bool = False) -> ShardStats:
         """Figures of one queue; with `exact` its entries are listed and counted. Raises ShardGone."""
+        ...
+
+    async def survey(self, shards: Sequence[Shard]) -> Sequence[ShardStats]:
+        """Figures of many queues, those left out that are empty, gone, or cannot be looked at now."""
         ...
 
     def dump(self, shard: Shard) -> AsyncIterator[tuple[str, bytes]]:
@@ -135,7 +166,74 @@ class TwoPhase(Protocol):
         ...
 
 
-class ShardStore(Catalog, Locks, Queue, DeadLetters, Inspection, TwoPhase, Protocol):
+class Topics(Protocol):
+    """Topics of remora's own. Those of a radosgw are never touched by this: TopicRefused."""
+
+    async def own_topic(self, name: str) -> Topic | None:
+        """The topic of this name as it is now; None where there is none."""
+        ...
+
+    async def create_topic(self, topic: Topic) -> Topic:
+        """Make a topic with its empty queues, all or nothing, and answer it with its id.
+
+        A creation that was cut short is finished by the same call. Raises TopicRefused when there is one already.
+        """
+        ...
+
+    async def change_topic(self, topic: Topic) -> None:
+        """Replace the attributes of the topic of this name and id.
+
+        Raises TopicUnknown, and TopicRefused for another number of shards: entries would change their shard, and
+        so overtake each other.
+        """
+        ...
+
+    async def remove_topic(self, topic: Topic, *, discard: bool) -> Removed:
+        """Remove a topic with its queues; entries are only given up with `discard`, else TopicRefused.
+
+        Dead letters stay. Raises TopicUnknown.
+        """
+        ...
+
+
+class Ingest(Protocol):
+    """Storing events in topics of remora's own: in order, all or none over the shards, also over a crash.
+
+    `topic` is as `own_topic` gave it. Raises TopicUnknown when it is not that any more, TopicClosed, QueueFull when
+    a queue lacks room, and StoreFull; then nothing was stored. After StoreUnavailable the outcome is unknown.
+    """
+
+    async def publish(self, topic: Topic, events: Sequence[Placed], once: Once | None = None) -> Stored:
+        """Store events; returns when they are durable.
+
+        With `once` the same request again, for at least ten minutes and over a restart, stores nothing and is
+        answered as the first time, `repeated`. Raises OnceConflict.
+        """
+        ...
+
+    async def reserve_events(self, topic: Topic, rooms: Sequence[Room]) -> str:
+        """Reserve room in all shards or in none, and answer the reservation's id, `<topic>.<random>`."""
+        ...
+
+    async def commit_events(self, topic: Topic, reservation: str, events: Sequence[Placed], digest: bytes) -> Stored:
+        """Store exactly the events that room was reserved for, and end the reservation.
+
+        The same commit again, for at least ten minutes and over a restart, stores nothing and is answered as the
+        first time. Raises ReservationUnknown, ReservationExpired, ReservationMismatch, ReservationExceeded, and
+        OnceConflict when other events were committed before.
+        """
+        ...
+
+    async def abort_events(self, topic: Topic, reservation: str) -> None:
+        """Give the room back. Aborting again is no error; after a commit it is OnceConflict. ReservationUnknown."""
+        ...
+
+
+class DeliveryStore(Catalog, Locks, Queue, Arrivals, DeadLetters, Inspection, Protocol):
+    """What delivering needs of a store."""
+
+
+class ShardStore(DeliveryStore, TwoPhase, Topics, Ingest, Protocol):
     """One store with all its faces.
 
     It is opened and closed by `async with`. Opening does not wait for the store to be reachable; until it is,

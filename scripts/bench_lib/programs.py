@@ -42,6 +42,12 @@ http {{
 """
 
 _REMORA = """\
+[store]
+kind = "rados"
+
+[ingest]
+listen = ""
+
 [rados]
 conf = "{conf}"
 name = "{client}"

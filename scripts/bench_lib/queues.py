@@ -55,7 +55,7 @@ async def targets(store: RadosStore, names: Sequence[str]) -> list[Target]:
     """What radosgw remembered of the topics, and so writes into each entry."""
     await store.shards()
     known = await store.topics()
-    return [known[name].target for name in names]
+    return [known[Shard(name)].target for name in names]
 
 
 async def fill(store: RadosStore, queue: str, load: Load, first: int, count: int) -> None:

@@ -158,7 +158,7 @@ def _read_mark(pid: int) -> str:
 
 
 def _read_environ(pid: int) -> bytes:
-    """A process's environment. In the midst of an exec the kernel shows neither that nor arguments: wait for its end."""
+    """A process's environment. In the midst of an exec the kernel shows none, and no arguments: wait for its end."""
     folder = Path(f"/proc/{pid}")
     while not (environ := (folder / "environ").read_bytes()):
         (folder / "exe").readlink()  # a kernel thread and a zombie have none, which is an OSError

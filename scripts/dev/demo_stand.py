@@ -186,6 +186,7 @@ class Daemon:
             probe.bind(("127.0.0.1", 0))
             self.admin = "127.0.0.1:{1}".format(*probe.getsockname())
         self.config.write_text(
+            '[store]\nkind = "rados"\n\n[ingest]\nlisten = ""\n\n'
             f'[rados]\nconf = "{env["conf"]}"\nname = "{env["client"]}"\nkeyring = "{env["keyring"]}"\n\n'
             f'[admin]\nlisten = "{self.admin}"\n'
         )

@@ -27,7 +27,12 @@ async def both(file: Path) -> tuple[Ended, Ended]:
 
 def configured(folder: Path, settings: RadosSettings) -> Path:
     """A configuration file for this cluster."""
-    sections: dict[str, dict[str, object]] = {"rados": rados_section(settings), "admin": {"listen": "127.0.0.1:0"}}
+    sections: dict[str, dict[str, object]] = {
+        "store": {"kind": "rados"},
+        "ingest": {"listen": ""},
+        "rados": rados_section(settings),
+        "admin": {"listen": "127.0.0.1:0"},
+    }
     return write_config(folder / "remora.toml", sections)
 
 

@@ -18,6 +18,7 @@ from remora.model.errors import (
     QueueFull,
     RemoraError,
     ShardGone,
+    StoreError,
     StoreUnavailable,
 )
 from remora.model.record import DeadLetter, Listing, Record
@@ -111,9 +112,9 @@ class FakeStore:
         async with self._call("shards"):
             return [Shard(name) for name in sorted(self.queues)]
 
-    async def topics(self) -> Mapping[str, Topic]:
+    async def topics(self) -> Mapping[Shard, Topic]:
         async with self._call("topics"):
-            return dict(self.metadata)
+            return {Shard(queue): topic for queue, topic in self.metadata.items()}
 
     async def peek(self, shard: Shard) -> bytes | None:
         async with self._call("peek"):
@@ -134,6 +135,17 @@ class FakeStore:
     async def renew(self, hold: Hold, lease_s: float) -> None:
         async with self._call("renew"):
             self._held(hold).lease_ends = _now() + lease_s
+
+    async def renew_all(self, holds: Sequence[Hold], lease_s: float) -> Sequence[StoreError | None]:
+        answers: list[StoreError | None] = []
+        for hold in holds:
+            try:
+                await self.renew(hold, lease_s)
+            except StoreError as exc:
+                answers.append(exc)
+            else:
+                answers.append(None)
+        return answers
 
     async def release(self, hold: Hold) -> None:
         async with self._call("release"):

@@ -138,7 +138,7 @@ REFUSED = [
     pytest.param("[delivry]\nlist_entries = 5", "delivry", id="unknown section"),
     pytest.param('[delivery]\nretry_cap = "30 sec"', "delivery.retry_cap", id="wrong unit"),
     pytest.param("[ownership]\nlease = 90", "ownership.lease", id="no unit"),
-    pytest.param('[delivery]\nshard_bytes = "16MB"', "delivery.shard_bytes", id="wrong size"),
+    pytest.param('[delivery]\nshard_bytes = "16mb"', "delivery.shard_bytes", id="wrong size"),
     pytest.param(
         '[ownership]\nlease = "30s"\nrenew_interval = "20s"', "ownership.renew_interval", id="renewal too slow"
     ),

@@ -11,7 +11,7 @@ from remora.metrics import Telemetry
 from remora.model.errors import CodecError, StoreError
 from remora.model.shard import Shard
 from remora.model.topic import Topic
-from remora.ports import ShardStore
+from remora.ports import DeliveryStore
 
 MOST_UNDECODABLE = 64
 """Undecodable entries at a queue's front that are looked past for one that names the topic."""
@@ -23,11 +23,11 @@ class Catalogue:
     While the store is away the last reading stands: a topic is never taken for deleted because nobody answers.
     """
 
-    def __init__(self, store: ShardStore, telemetry: Telemetry, interval_s: float) -> None:
+    def __init__(self, store: DeliveryStore, telemetry: Telemetry, interval_s: float) -> None:
         self._store = store
         self._telemetry = telemetry
         self._interval_s = interval_s
-        self._topics: Mapping[str, Topic] = {}
+        self._topics: Mapping[Shard, Topic] = {}
         self._changed = asyncio.Condition()
         self.shards: tuple[Shard, ...] = ()
         self.readings = 0
@@ -38,8 +38,8 @@ class Catalogue:
         return topic_among(self._topics, shard)
 
     @property
-    def topics(self) -> Mapping[str, Topic]:
-        """All topics with readable metadata, by the name of their first queue."""
+    def topics(self) -> Mapping[Shard, Topic]:
+        """All topics with readable metadata, by their first shard."""
         return self._topics
 
     async def run(self) -> None:
@@ -75,23 +75,23 @@ class Catalogue:
             await self.next_reading()
 
 
-def topic_among(topics: Mapping[str, Topic], shard: Shard) -> Topic | None:
+def topic_among(topics: Mapping[Shard, Topic], shard: Shard) -> Topic | None:
     """The topic of a shard; the further shards of a topic are named after the first one: t, t.1, t.2 ..."""
-    found = topics.get(shard.queue)
+    found = topics.get(shard)
     if found is None:
         base, dot, number = shard.queue.rpartition(".")
         if dot and number.isdecimal():
-            candidate = topics.get(base)
+            candidate = topics.get(Shard(base, shard.origin))
             found = candidate if candidate is not None and int(number) < candidate.shards else None
     return found
 
 
-async def topic_of(store: ShardStore, shard: Shard) -> Topic | None:
+async def topic_of(store: DeliveryStore, shard: Shard) -> Topic | None:
     """The attributes of a shard's topic: its metadata, else an entry's own copy. Raises ShardGone."""
     return topic_among(await store.topics(), shard) or await first_known_topic(store, shard)
 
 
-async def first_known_topic(store: ShardStore, shard: Shard) -> Topic | None:
+async def first_known_topic(store: DeliveryStore, shard: Shard) -> Topic | None:
     """A topic's attributes as the oldest entry that can be decoded carries them; None where none of the first can.
 
     Looked at without the lock, to learn whether the queue is ours at all: one undecodable entry at its front

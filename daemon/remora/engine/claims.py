@@ -13,7 +13,7 @@ import uuid
 from remora.engine.ownership import CLAIM_COOKIE, WORKER_COOKIE
 from remora.model.errors import RemoraError
 from remora.model.shard import Hold, LockHolder, Shard
-from remora.ports import ShardStore
+from remora.ports import DeliveryStore
 
 CLAIM_S = 20.0
 """How long a claim waits for a worker; its lock lasts as long, so a claim that nobody takes leaves nothing behind."""
@@ -30,7 +30,7 @@ def is_workers(holder: LockHolder | None) -> bool:
     return holder.cookie.startswith(WORKER_COOKIE) and not holder.cookie.startswith(CLAIM_COOKIE)
 
 
-async def claim(store: ShardStore, shard: Shard) -> LockHolder:
+async def claim(store: DeliveryStore, shard: Shard) -> LockHolder:
     """Take a queue from whoever holds it and give it to the first worker that comes; returns that worker's lock."""
     holder = (await store.stats(shard)).holder
     if holder is not None and is_workers(holder):
@@ -45,7 +45,7 @@ async def claim(store: ShardStore, shard: Shard) -> LockHolder:
         await store.release(hold)
 
 
-async def evict(store: ShardStore, shard: Shard) -> LockHolder | None:
+async def evict(store: DeliveryStore, shard: Shard) -> LockHolder | None:
     """Break the lock of whoever holds a queue; returns who that was, None when it was free."""
     holder = (await store.stats(shard)).holder
     if holder is None:
@@ -54,7 +54,7 @@ async def evict(store: ShardStore, shard: Shard) -> LockHolder | None:
     return holder
 
 
-async def _seize(store: ShardStore, shard: Shard, holder: LockHolder | None) -> Hold:
+async def _seize(store: DeliveryStore, shard: Shard, holder: LockHolder | None) -> Hold:
     """Break and lock until it is ours; between the two steps anybody may come in, so it is repeated."""
     while True:
         if holder is not None:
@@ -65,7 +65,7 @@ async def _seize(store: ShardStore, shard: Shard, holder: LockHolder | None) -> 
         holder = answer
 
 
-async def _taken(store: ShardStore, shard: Shard) -> LockHolder:
+async def _taken(store: DeliveryStore, shard: Shard) -> LockHolder:
     while True:
         holder = (await store.stats(shard)).holder
         if holder is not None and is_workers(holder):

@@ -23,7 +23,7 @@ from remora.model.shard import Hold, LockHolder, Shard
 from remora.model.topic import Topic
 from remora.policy.eligible import reason_to_leave
 from remora.policy.lease import Term
-from remora.ports import ShardStore
+from remora.ports import DeliveryStore
 
 AT_ONCE = 32
 """Store operations that ownership has under way at once; thousands of shards must not flood an OSD."""
@@ -73,7 +73,7 @@ class Ownership:
 
     def __init__(
         self,
-        store: ShardStore,
+        store: DeliveryStore,
         catalogue: Catalogue,
         telemetry: Telemetry,
         settings: OwnershipSettings,

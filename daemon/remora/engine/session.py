@@ -43,7 +43,7 @@ from remora.policy.acks import Round
 from remora.policy.idle import idle_delay
 from remora.policy.lifetime import Limits
 from remora.policy.retry import read_limit
-from remora.ports import Parcel, Route, ShardStore
+from remora.ports import DeliveryStore, Parcel, Route
 
 FIRST_GUESS_BYTES = 1024
 """Bytes of an entry before any was seen; radosgw reserves 4,096 and uses about 700."""
@@ -79,7 +79,7 @@ class Shelf:
 class Tools:
     """What every session of a worker uses. `settings` is replaced by a reload and read anew at each use."""
 
-    store: ShardStore
+    store: DeliveryStore
     catalogue: Catalogue
     telemetry: Telemetry
     renderer: Renderer

@@ -20,7 +20,7 @@ from remora.engine.tenure import Tenure
 from remora.metrics import Telemetry
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from remora.ports import Endpoint, ShardStore
+from remora.ports import DeliveryStore, Endpoint
 
 SURVEY_INTERVAL_S = 15.0
 
@@ -46,7 +46,7 @@ class Worker:
 
     def __init__(
         self,
-        store: ShardStore,
+        store: DeliveryStore,
         endpoints: Sequence[Endpoint],
         telemetry: Telemetry,
         ownership: OwnershipSettings,

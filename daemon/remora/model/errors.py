@@ -65,6 +65,52 @@ class QueueFull(StoreError):
     retriable = True
 
 
+class StoreFull(StoreError):
+    """The disk or the cluster has no room left; nothing was stored, and it goes on by itself when there is room."""
+
+    retriable = True
+
+
+class StoreDamaged(StoreError):
+    """A part of the store cannot be read any more (a corrupted page): its queues stop until somebody acts."""
+
+
+class IngestRefused(StoreError):
+    """Events were not taken, for a reason that their sender must know. Nothing was changed."""
+
+
+class TopicUnknown(IngestRefused):
+    """There is no topic of this name, or it is another one by now."""
+
+
+class TopicClosed(IngestRefused):
+    """The topic is being drained and takes no new events."""
+
+
+class OnceConflict(IngestRefused):
+    """The idempotency key was used for something else before."""
+
+
+class ReservationUnknown(IngestRefused):
+    """There never was such a reservation, or its outcome is forgotten."""
+
+
+class ReservationExpired(IngestRefused):
+    """The reservation was not committed in time, or it was aborted; its room was given back."""
+
+
+class ReservationMismatch(IngestRefused):
+    """The events are not those that room was reserved for, in this order; the reservation stays open."""
+
+
+class ReservationExceeded(IngestRefused):
+    """An event is larger than what was reserved for it; the reservation stays open."""
+
+
+class TopicRefused(StoreError):
+    """A topic cannot be made, changed or removed as asked; the text says why and what would do."""
+
+
 class EndpointError(RemoraError):
     """An endpoint did not take what was pushed; the class says what may help."""
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from remora.model.shard import Origin, Shard
+
 UNSET = 0xFFFF_FFFF
 """radosgw's value for 'use the gateway's global option' in the three limits."""
+
+
+DEFAULT_SHARDS = 11
+MOST_SHARDS = 1024
+"""Shards of a topic that remora makes: Ceph's default for its own sharded topics, and the most."""
+
+NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
+"""Names of topics that remora makes. Without a dot, so that `a.1` can only be the second queue of topic `a`."""
 
 
 class Source(StrEnum):
@@ -54,6 +65,9 @@ class Topic:
     `time_to_live_s`, `max_retries` and `retry_sleep_s` are None where the topic leaves them to the global
     default; an explicit 0 means for ever, without limit, without pause. `opaque_data` is None where each
     entry keeps its own (attributes that were read from an entry).
+
+    A topic of remora's own has an `id`, another one each time it is made, and refuses new events while it is
+    `closed`: it is being drained.
     """
 
     name: str
@@ -67,6 +81,22 @@ class Topic:
     retry_sleep_s: int | None = None
     source: Source = Source.METADATA
     shards: int = 1
+    origin: Origin = Origin.RADOSGW
+    id: str = ""
+    closed: bool = False
+
+    @property
+    def first_shard(self) -> Shard:
+        """The shard that the topic is known by."""
+        return Shard(self.queue, self.origin)
+
+    def shard(self, number: int) -> Shard:
+        """One of the topic's shards, from 0 on: `t`, `t.1`, `t.2` ..."""
+        return Shard(f"{self.queue}.{number}" if number else self.queue, self.origin)
+
+    def all_shards(self) -> tuple[Shard, ...]:
+        """Every shard in the order of its number."""
+        return tuple(map(self.shard, range(self.shards)))
 
     @property
     def label(self) -> str:

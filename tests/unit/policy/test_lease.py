@@ -30,7 +30,7 @@ def test_accepted_times_leave_room_for_two_renewals(lease: float, renew: float, 
     term = Term.granted(times, 0.0)
 
     if times.broken_rule() is None:
-        assert term.renew_at + renew <= term.trusted_until
+        assert term.renew_at + renew <= term.trusted_until + 1e-9  # the last bit of a float
     else:
         assert 2 * renew + margin > lease
 

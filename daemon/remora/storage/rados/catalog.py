@@ -36,11 +36,12 @@ class Catalog(Face):
         self._registered = sorted(names)
         return [Shard(name) for name in self._registered]
 
-    async def topics(self) -> Mapping[str, Topic]:
-        """The persistent topics whose metadata is readable, by the name of their (first) queue."""
+    async def topics(self) -> Mapping[Shard, Topic]:
+        """The persistent topics whose metadata is readable, by their (first) shard."""
         if self._registered is None:
             await self.shards()
-        return await self._topics.read(self._registered or ())
+        found = await self._topics.read(self._registered or ())
+        return {topic.first_shard: topic for topic in found.values()}
 
     async def peek(self, shard: Shard) -> bytes | None:
         """The first entry of a queue, read without the lock; None when it is empty."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from remora.codec import event_entry, record
 from remora.codec.lock_ops import decode_lock_info, encode_get_info
@@ -16,7 +18,7 @@ from remora.codec.queue_ops import (
     decode_spilled_reservations,
     encode_list,
 )
-from remora.model.errors import CodecError
+from remora.model.errors import CodecError, StoreError
 from remora.model.record import Listing
 from remora.model.shard import Shard, ShardStats
 from remora.storage.librados import ReadOp
@@ -26,6 +28,7 @@ from remora.storage.rados.refusals import QUEUE, UNLOCKED, BehindFrontError
 
 _SAMPLE = 16
 _PAGE = 1024
+_AT_ONCE = 8
 _SPILLED = "cls_queue_urgent_data"
 
 
@@ -64,6 +67,23 @@ class Inspection(Face):
             oldest_age_s=_age_s(oldest.entries[0]) if oldest.entries else None,
             holder=lock_holder(decoded(decode_lock_info, holder.data, what)),
         )
+
+    async def survey(self, shards: Sequence[Shard]) -> Sequence[ShardStats]:
+        """Figures of many queues, a few at a time; those that are empty or do not answer are left out."""
+        todo = iter(shards)
+        found: list[ShardStats] = []
+
+        async def work() -> None:
+            for shard in todo:
+                with contextlib.suppress(StoreError, CodecError):
+                    stats = await self.stats(shard)
+                    if stats.entries or stats.reservations:
+                        found.append(stats)
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(_AT_ONCE):
+                tasks.create_task(work(), name="survey")
+        return found
 
     async def dump(self, shard: Shard) -> AsyncIterator[tuple[str, bytes]]:
         """Position and raw bytes of each pending entry, oldest first, none of them twice.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import secrets
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from types import MappingProxyType
 
@@ -18,7 +20,7 @@ from remora.codec.lock_ops import (
     encode_unlock,
 )
 from remora.model.entry import Time
-from remora.model.errors import OwnershipLost, ShardGone, StoreUnavailable
+from remora.model.errors import OwnershipLost, ShardGone, StoreError, StoreUnavailable
 from remora.model.shard import Hold, LockHolder, Shard
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.face import (
@@ -31,6 +33,8 @@ from remora.storage.rados.face import (
     lock_name,
 )
 from remora.storage.rados.refusals import HELD, Refusals
+
+_AT_ONCE = 32
 
 # Unlocking and breaking answer ENOENT both for "no such holder" and for "no such queue".
 _NOT_THERE: Refusals = MappingProxyType(
@@ -72,6 +76,20 @@ class Locks(Face):
         request = encode_lock(lock_name(hold.shard), hold.cookie, _duration(lease_s), LockFlags.MUST_RENEW)
         operation = held_write(hold).call(LOCK_CLASS, "lock", request)
         await self._run(operation, hold.shard, f"renewing the lock of {hold.shard}", HELD)
+
+    async def renew_all(self, holds: Sequence[Hold], lease_s: float) -> Sequence[StoreError | None]:
+        """Extend several locks, a bounded number at a time."""
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(hold: Hold) -> StoreError | None:
+            try:
+                async with gate:
+                    await self.renew(hold, lease_s)
+            except StoreError as exc:
+                return exc
+            return None
+
+        return await asyncio.gather(*map(one, holds))
 
     async def release(self, hold: Hold) -> None:
         """Give the lock back; no error when it is not held any more."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from remora.config import RadosSettings
+from remora.model.shard import Shard
 from remora.storage.rados.catalog import Catalog
 from remora.storage.rados.connection import Connection
 from remora.storage.rados.dead_letters import DeadLetters
@@ -31,18 +32,27 @@ class RadosStore:
         two_phase = TwoPhase(self._connection)
 
         self.shards, self.topics, self.peek = catalog.shards, catalog.topics, catalog.peek
-        self.acquire, self.renew = locks.acquire, locks.renew
+        self.acquire, self.renew, self.renew_all = locks.acquire, locks.renew, locks.renew_all
         self.release, self.evict = locks.release, locks.evict
         self.read, self.remove = queue.read, queue.remove
         self.expire_reservations = queue.expire_reservations
         self.park, self.letters = letters.park, letters.letters
-        self.stats, self.dump = inspection.stats, inspection.dump
+        self.stats, self.survey, self.dump = inspection.stats, inspection.survey, inspection.dump
         self.reserve, self.commit, self.abort = two_phase.reserve, two_phase.commit, two_phase.abort
 
     @property
     def connected(self) -> bool:
         """Whether there is a session with the cluster."""
         return self._connection.connected
+
+    @property
+    def tells_arrivals(self) -> bool:
+        """An OSD tells nobody of a commit: queues have to be looked into."""
+        return False
+
+    async def arrivals(self) -> Sequence[Shard]:
+        """Never asked; see `tells_arrivals`."""
+        raise NotImplementedError
 
     @property
     def description(self) -> str:
