@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, Protocol, TypeVar
 
 import pytest
 
-from remora.model.shard import Hold, Shard
+from remora.model.ingest import Placed
+from remora.model.shard import Hold, Origin, Shard
+from remora.model.topic import Target, Topic
 from remora.ports import ShardStore
 
 T = TypeVar("T")
@@ -81,6 +84,20 @@ class Bench:
         """A further worker's store, closed at the end of the test."""
         return await self._stack.enter_async_context(self.yard.worker())
 
+    async def reopened(self) -> ShardStore:
+        """The store after a restart: every one of this test is closed, then one is opened."""
+        await self._stack.aclose()
+        self.store = await self.another()
+        return self.store
+
+    async def topic(self, shards: int = 3, name: str = "t") -> Topic:
+        """A new topic of remora's own, with empty queues."""
+        return await self.store.create_topic(own_topic(f"{name}-{uuid.uuid4().hex[:8]}", shards))
+
+    async def pending(self, topic: Topic) -> list[list[bytes]]:
+        """All pending entries of each of a topic's shards."""
+        return [await self.contents(shard) for shard in topic.all_shards()]
+
     async def queue(self, ring_bytes: int = 1 << 20, name: str = "q") -> Shard:
         """A new, empty queue."""
         queue = f"{name}-{uuid.uuid4().hex[:8]}"
@@ -101,6 +118,24 @@ class Bench:
     async def contents(self, shard: Shard) -> list[bytes]:
         """All pending entries."""
         return [entry async for _, entry in self.store.dump(shard)]
+
+
+def own_topic(name: str, shards: int = 3) -> Topic:
+    """A topic as somebody may ask for it, before it has an id."""
+    return Topic(name, "", name, Target("kafka://127.0.0.1:9092", "", name), shards=shards, origin=Origin.REMORA)
+
+
+def spread(topic: Topic, count: int, mark: str = "") -> list[Placed]:
+    """So many events, one after the other over the shards; their payloads are their numbers behind the mark."""
+    return [Placed(i % topic.shards, b"bkt:k%d" % i, b"%s%06d" % (mark.encode(), i)) for i in range(count)]
+
+
+def by_shard(topic: Topic, *requests: Sequence[Placed]) -> list[list[bytes]]:
+    """The payloads of these requests, in order, as each shard is to have them."""
+    found: list[list[bytes]] = [[] for _ in range(topic.shards)]
+    for event in itertools.chain(*requests):
+        found[event.shard].append(event.payload)
+    return found
 
 
 async def until(condition: Callable[[], Awaitable[T]], within_s: float = 10.0) -> T:
