@@ -63,6 +63,18 @@ async def clusters(ceph: str, kafka: str, release: int, keep: bool) -> AsyncIter
             await asyncio.gather(remove("ceph", ceph), remove("kafka", kafka))
 
 
+@contextlib.asynccontextmanager
+async def kafka_alone(name: str, keep: bool) -> AsyncIterator[str]:
+    """A Kafka broker of this name; its address."""
+    await remove_orphans()
+    try:
+        await output_of(SCRIPTS / "dev-kafka", "up", "--name", name)
+        yield str((await variables("kafka", name))["bootstrap"])
+    finally:
+        if not keep:
+            await remove("kafka", name)
+
+
 async def variables(kind: str, name: str) -> dict[str, Any]:
     """What a cluster tells its clients."""
     env: dict[str, Any] = json.loads(await output_of(SCRIPTS / f"dev-{kind}", "env", "--json", "--name", name))
@@ -177,23 +189,26 @@ class Sink:
 # --------------------------------------------------------------------------------------------- daemon
 
 
+def rados_sections(env: dict[str, Any]) -> str:
+    """The configuration of a daemon that delivers the queues of this cluster."""
+    rados = f'[rados]\nconf = "{env["conf"]}"\nname = "{env["client"]}"\nkeyring = "{env["keyring"]}"\n'
+    return f'[store]\nkind = "rados"\n\n[ingest]\nlisten = ""\n\n{rados}'
+
+
 class Daemon:
     """One `remora run`, with a configuration file of the smallest kind."""
 
-    def __init__(self, folder: Path, env: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, sections: str) -> None:
+        """`sections` are those of the store and the ingest API."""
         self.config, self.log = folder / "remora.toml", folder / "remora.log"
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.admin = "127.0.0.1:{1}".format(*probe.getsockname())
-        self.config.write_text(
-            '[store]\nkind = "rados"\n\n[ingest]\nlisten = ""\n\n'
-            f'[rados]\nconf = "{env["conf"]}"\nname = "{env["client"]}"\nkeyring = "{env["keyring"]}"\n\n'
-            f'[admin]\nlisten = "{self.admin}"\n'
-        )
+        self.config.write_text(f'{sections}\n[admin]\nlisten = "{self.admin}"\n')
         self._process: asyncio.subprocess.Process
 
     async def __aenter__(self) -> Daemon:
-        with self.log.open("wb") as log:
+        with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 REMORA, "run", "-c", self.config, stdout=log, stderr=log, start_new_session=True
             )
@@ -203,6 +218,11 @@ class Daemon:
         if self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
+
+    async def kill(self) -> None:
+        """SIGKILL: what a power cut or the OOM killer does to a process."""
+        self._process.kill()
+        await self._process.wait()
 
     async def stop(self) -> int:
         """SIGTERM; the exit code after the drain."""
