@@ -30,7 +30,6 @@ from remora.ports import ShardStore
 from remora.servers.admin import Health, Sources, serve_admin
 from remora.servers.lag import measure_lag
 from remora.servers.notify import Notifier
-from remora.storage.rados import RadosStore
 
 SCHEMES = frozenset({"kafka"})
 """The URI schemes that remora delivers to; queues of all others stay with radosgw."""
@@ -50,20 +49,38 @@ class DaemonNotReachable(RemoraError):
 
 
 def make_store(settings: Settings, on_state: Callable[[bool, str], None]) -> ShardStore:
-    """The store that the settings name; `on_state` is told whenever it comes or goes."""
-    return RadosStore(settings.rados, on_state)
+    """The store that the settings name; `on_state` is told whenever it comes or goes.
+
+    Only that one's adapter is imported: a host without Ceph has no librados.
+    """
+    match settings.store.kind:
+        case "sqlite":
+            from remora.storage.sqlite import SqliteStore
+
+            return SqliteStore(settings.sqlite, on_state)
+        case "rados":
+            from remora.storage.rados import RadosStore
+
+            return RadosStore(settings.rados, on_state)
 
 
 @asynccontextmanager
 async def store_of(settings: Settings) -> AsyncIterator[ShardStore]:
-    """The store, for one command: connected within the mount time-out, or StoreUnavailable with the reason."""
+    """The store, for one command: a cluster is given its mount time-out to answer, files are there or not."""
     known = asyncio.Event()
-    async with RadosStore(settings.rados, lambda connected, _: known.set() if connected else None) as store:
-        if not store.connected:
+    async with make_store(settings, lambda connected, _: known.set() if connected else None) as store:
+        if settings.store.kind == "rados":
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(settings.rados.mount_timeout_s + 1):
                     await known.wait()
         yield store  # where it is still not connected, the first call says why
+
+
+def check_target(target: Target, settings: Settings) -> list[str]:
+    """Remarks on a target that works otherwise than asked. Raises EndpointMisconfigured when it cannot work."""
+    if target.scheme not in SCHEMES:
+        raise EndpointMisconfigured(f"remora delivers to {', '.join(sorted(SCHEMES))}:// endpoints only")
+    return KafkaEndpoint(settings.kafka).check(target)
 
 
 def remarks(target: Target, settings: Settings) -> list[str]:
@@ -71,7 +88,7 @@ def remarks(target: Target, settings: Settings) -> list[str]:
     if target.scheme not in SCHEMES:
         return []
     try:
-        return KafkaEndpoint(settings.kafka).check(target)
+        return check_target(target, settings)
     except EndpointMisconfigured as exc:
         return [str(exc)]
 

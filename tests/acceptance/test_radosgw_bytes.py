@@ -72,7 +72,7 @@ async def dumped(config: Path, topic: str) -> list[bytes]:
 async def test_radosgw_posts_the_same_bytes(zone: Zone, tmp_path: Path) -> None:
     """For every entry of an outage, what remora would have delivered equals what radosgw posts after it."""
     topic, bucket, versioned = fresh("odd"), fresh("odd"), fresh("oddv")
-    config = write_config(tmp_path / "remora.toml", {"rados": zone.rados})
+    config = write_config(tmp_path / "remora.toml", zone.sections)
     opaque = 'opaque "\\/ \x08\x0c\r\n\t\x7f\x01 ü€😀'
     async with http_sink() as sink, zone.user() as user:
         arn = await user.topic(topic, sink.url, opaque)
@@ -100,7 +100,7 @@ async def test_waiting_entries_can_be_looked_into(zone: Zone, kafka: Kafka, tmp_
     topic = fresh("look")
     queue = zone.queue(topic)
     await create_kafka_topic(kafka.address, topic)
-    config = write_config(tmp_path / "looker.toml", {"rados": zone.rados})
+    config = write_config(tmp_path / "looker.toml", zone.sections)
     keys = [f"k{number % 3}" for number in range(20)] + ["tab\t\x7f"]
     async with zone.user() as user:
         arn = await user.topic(topic, f"kafka://{kafka.address}", "opaque")
@@ -114,7 +114,7 @@ async def test_waiting_entries_can_be_looked_into(zone: Zone, kafka: Kafka, tmp_
             dump = (await remora("topic", "dump", topic, "-c", config)).out.splitlines()
             decoded = await remora("entry", "decode", stdin=raw[-1])
             explained = (await remora("entry", "decode", "--explain", stdin=raw[-1])).out.decode()
-        async with running_daemon(tmp_path, {"rados": zone.rados}) as daemon:
+        async with running_daemon(tmp_path, zone.sections) as daemon:
             await daemon.own(queue)
             records = await read_until(kafka.address, topic, len(keys))
 

@@ -113,7 +113,7 @@ async def test_everything_arrives_once_and_in_order(zone: Zone, kafka: Kafka, tm
     topic, opaque = fresh("all"), '"opaque"\\ü\t'
     plain, versioned = fresh("plain"), fresh("versioned")
     await create_kafka_topic(kafka.address, topic)
-    async with zone.user() as user, running_daemon(tmp_path, {"rados": zone.rados}) as daemon:
+    async with zone.user() as user, running_daemon(tmp_path, zone.sections) as daemon:
         arn = await user.topic(topic, f"kafka://{kafka.address}", opaque)
         await daemon.own(zone.queue(topic))
         await user.bucket(plain, arn)
@@ -140,7 +140,7 @@ async def test_events_say_what_was_done(zone: Zone, kafka: Kafka, tmp_path: Path
     """Size, user metadata, tags, version and owner of an object stand in its event."""
     topic = fresh("detail")
     await create_kafka_topic(kafka.address, topic)
-    async with zone.user() as user, running_daemon(tmp_path, {"rados": zone.rados}) as daemon:
+    async with zone.user() as user, running_daemon(tmp_path, zone.sections) as daemon:
         bucket = await user.bucket(topic, await user.topic(topic, f"kafka://{kafka.address}"), versioned=True)
         await daemon.own(zone.queue(topic))
 
@@ -165,7 +165,7 @@ async def test_events_of_many_writers(zone: Zone, kafka: Kafka, tmp_path: Path) 
     """What eight clients write at once to two topics arrives once and in order, and each topic gets its own."""
     topics = [fresh("many"), fresh("many")]
     keys = [f"k{number}" for number in range(20)]
-    async with zone.user() as user, running_daemon(tmp_path, {"rados": zone.rados}) as daemon:
+    async with zone.user() as user, running_daemon(tmp_path, zone.sections) as daemon:
         for topic in topics:
             await create_kafka_topic(kafka.address, topic)
             await user.bucket(topic, await user.topic(topic, f"kafka://{kafka.address}"))
@@ -188,7 +188,7 @@ async def test_a_new_topic_is_served_within_five_seconds(zone: Zone, kafka: Kafk
     """A running daemon holds a topic's queue within 5 s of its creation, and then delivers at once."""
     topic = fresh("new")
     await create_kafka_topic(kafka.address, topic)
-    async with zone.user() as user, running_daemon(tmp_path, {"rados": zone.rados}) as daemon:
+    async with zone.user() as user, running_daemon(tmp_path, zone.sections) as daemon:
         created_at = time.time()
         arn = await user.topic(topic, f"kafka://{kafka.address}")
         with zone.idle_radosgw():  # or it might take the queue itself
@@ -210,7 +210,7 @@ async def test_a_start_delivers_within_five_seconds(zone: Zone, kafka: Kafka, tm
             with zone.idle_radosgw():
                 unlock()
                 started_at = time.time()
-                async with running_daemon(tmp_path, {"rados": zone.rados}):
+                async with running_daemon(tmp_path, zone.sections):
                     records = await read_until(kafka.address, topic, 50)
 
     assert min(each.sent_at for each in records) - started_at < 5

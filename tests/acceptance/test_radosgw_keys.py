@@ -19,9 +19,10 @@ pytestmark = pytest.mark.ceph
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
-def native(zone: Zone) -> dict[str, object]:
-    """The zone as a user with a key of its release's own type sees it."""
-    return zone.rados | {"name": zone.env["native_client"], "keyring": zone.env["native_keyring"]}
+def native(zone: Zone) -> dict[str, dict[str, object]]:
+    """A daemon's configuration with a user whose key is of its release's own type."""
+    user = {"name": zone.env["native_client"], "keyring": zone.env["native_keyring"]}
+    return zone.sections | {"rados": zone.rados | user}
 
 
 async def venv() -> str:
@@ -35,7 +36,7 @@ async def venv() -> str:
 @pytest.mark.timeout(300)
 async def test_a_key_that_this_librados_cannot_use(zone20: Zone, tmp_path: Path) -> None:
     """The daemon refuses to start with it: one line that names the key's type and what helps, and its exit code."""
-    config = write_config(tmp_path / "remora.toml", {"rados": native(zone20), "admin": {"listen": "127.0.0.1:0"}})
+    config = write_config(tmp_path / "remora.toml", native(zone20) | {"admin": {"listen": "127.0.0.1:0"}})
 
     done = await remora("run", "-c", config)
 
@@ -57,7 +58,7 @@ async def test_with_the_releases_own_python_and_key(zone20: Zone, kafka: Kafka, 
     await create_kafka_topic(kafka.address, topic)
     async with (
         zone20.user() as user,
-        running_daemon(tmp_path, {"rados": native(zone20)}, command=command) as daemon,
+        running_daemon(tmp_path, native(zone20), command=command) as daemon,
     ):
         arn = await user.topic(topic, f"kafka://{kafka.address}")
         await daemon.own(queue)

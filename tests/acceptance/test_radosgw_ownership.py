@@ -51,7 +51,7 @@ async def test_a_queue_is_taken_from_radosgw_and_given_back(zone: Zone, kafka: K
         await user.put(await user.bucket(topic, arn), "a", "b", "a")
         async with watched(zone, queue) as owners:
             await until(lambda: len(owners) == 1, "radosgw as owner", RADOSGW_LOOKS_S)
-            async with running_daemon(tmp_path, {"rados": zone.rados}) as daemon:
+            async with running_daemon(tmp_path, zone.sections) as daemon:
                 left = await daemon.until(lambda: daemon.left(queue), "an owner")
                 (listed,) = [e for e in (await daemon.command("shard", "list", "--json")).json if e["queue"] == queue]
                 before = await read_all(kafka.address, topic)

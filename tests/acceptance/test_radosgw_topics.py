@@ -50,7 +50,7 @@ async def stuck(zone: Zone, kafka: Kafka, folder: Path, *keys: str, opaque: str 
     topic = fresh("stuck")
     await create_kafka_topic(kafka.address, topic)
     # Retries are rare: what is sent soon after a change was sent because of it.
-    sections: Sections = {"rados": zone.rados, "delivery": {"retry_base": "20s", "retry_cap": "20s"}}
+    sections: Sections = zone.sections | {"delivery": {"retry_base": "20s", "retry_cap": "20s"}}
     async with http_sink() as nobody, zone.user() as user, running_daemon(folder, sections) as daemon:
         refusing = nobody.url.removeprefix("http://")
         arn = await user.topic(topic, f"kafka://{refusing}", opaque)
@@ -105,7 +105,7 @@ async def test_a_changed_listener_with_a_login(zone: Zone, kafka: Kafka, tmp_pat
     topic, env = fresh("login"), kafka.env
     login = f"{env['user']}:{env['password']}@{env['sasl_plaintext_bootstrap']}"
     await create_kafka_topic(kafka.address, topic)
-    async with zone.user() as user, running_daemon(tmp_path, {"rados": zone.rados}) as daemon:
+    async with zone.user() as user, running_daemon(tmp_path, zone.sections) as daemon:
         arn = await user.topic(topic, f"kafka://{kafka.address}")
         await daemon.own(zone.queue(topic))
         await user.put(await user.bucket(topic, arn), "before")
@@ -130,7 +130,7 @@ async def test_a_topic_that_becomes_http_goes_to_radosgw(zone: Zone, kafka: Kafk
     topic = fresh("tohttp")
     queue = zone.queue(topic)
     await create_kafka_topic(kafka.address, topic)
-    async with zone.user() as user, running_daemon(tmp_path, {"rados": zone.rados}) as daemon, http_sink() as sink:
+    async with zone.user() as user, running_daemon(tmp_path, zone.sections) as daemon, http_sink() as sink:
         await sink.open()
         arn = await user.topic(topic, f"kafka://{kafka.address}")
         await daemon.own(queue)
@@ -163,7 +163,7 @@ async def test_http_topics_are_never_locked(zone: Zone, kafka: Kafka, tmp_path: 
             await user.topic(topic, f"kafka://{kafka.address}")
             with zone.idle_radosgw():
                 unlock()
-                async with running_daemon(tmp_path, {"rados": zone.rados}) as daemon:
+                async with running_daemon(tmp_path, zone.sections) as daemon:
                     await daemon.own(zone.queue(topic))
                     left = await daemon.until(lambda: daemon.left(zone.queue(http)), "the queue left alone")
                     owners = zone.owners(zone.queue(http))

@@ -48,6 +48,11 @@ class Zone:
         """The `[rados]` section of a daemon with the permissions that an operator is told to give."""
         return {"conf": self.env["conf"], "name": self.env["client"], "keyring": self.env["keyring"]}
 
+    @property
+    def sections(self) -> dict[str, dict[str, object]]:
+        """The configuration of a daemon that delivers this zone's queues, and takes in nothing itself."""
+        return {"store": {"kind": "rados"}, "ingest": {"listen": ""}, "rados": self.rados}
+
     def queue(self, topic: str) -> str:
         """The name of the queue of a topic without a tenant."""
         return topic if self.release < 19 else f":{topic}"
