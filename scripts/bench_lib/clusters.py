@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ class BenchError(Exception):
 
 @dataclass(frozen=True)
 class Clusters:
-    """Both clusters; `env` is read anew where process ids may have changed."""
+    """The clusters of this name; `env` is read anew where process ids may have changed."""
 
     name: str
 
@@ -73,15 +73,15 @@ class Clusters:
 
 
 @contextmanager
-def running_clusters(name: str, keep: bool) -> Iterator[Clusters]:
-    """Both clusters, running; those that were made for this are removed again, unless they are to be kept."""
+def running_clusters(name: str, keep: bool, kinds: Sequence[str] = ("ceph", "kafka")) -> Iterator[Clusters]:
+    """Clusters that run; those that were made for this are removed again, unless they are to be kept."""
     with ExitStack() as stack:
-        for kind in ("ceph", "kafka"):
+        for kind in kinds:
             if not keep and not _is_running(kind, name):
                 stack.callback(_dev, kind, "down", "--name", name)
             _dev(kind, "up", "--name", name, *(["--heap", "1g"] if kind == "kafka" else []))
         clusters = Clusters(name)
-        if clusters.ceph["release"] != 16 or not clusters.ceph["s3"]:
+        if "ceph" in kinds and (clusters.ceph["release"] != 16 or not clusters.ceph["s3"]):
             raise BenchError(f"the Ceph cluster {name!r} is none of release 16 with a radosgw: use another --name")
         yield clusters
 
