@@ -75,6 +75,10 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "rados_getxattrs_next": (c_int, (c_void_p, _OUT, _OUT, _SIZE_OUT)),
     "rados_getxattrs_end": (None, (c_void_p,)),
+    "rados_read_op_omap_get_vals2": (
+        None,
+        (c_void_p, c_char_p, c_char_p, c_uint64, _OUT, POINTER(c_ubyte), _INT_OUT),
+    ),
     "rados_omap_get_next2": (c_int, (c_void_p, _OUT, _OUT, _SIZE_OUT, _SIZE_OUT)),
     "rados_omap_get_end": (None, (c_void_p,)),
     # compound writes
@@ -88,7 +92,15 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rados_write_op_assert_version": (None, (c_void_p, c_uint64)),
     "rados_write_op_cmpxattr": (None, (c_void_p, c_char_p, c_uint8, c_char_p, c_size_t)),
     "rados_write_op_setxattr": (None, (c_void_p, c_char_p, c_char_p, c_size_t)),
+    "rados_write_op_create": (None, (c_void_p, c_int, c_char_p)),
+    "rados_write_op_write_full": (None, (c_void_p, c_char_p, c_size_t)),
+    "rados_write_op_remove": (None, (c_void_p,)),
     "rados_write_op_exec": (None, (c_void_p, c_char_p, c_char_p, c_char_p, c_size_t, _INT_OUT)),
+    "rados_write_op_omap_cmp2": (
+        None,
+        (c_void_p, c_char_p, c_uint8, c_char_p, c_size_t, c_size_t, _INT_OUT),
+    ),
+    "rados_write_op_omap_rm_keys2": (None, (c_void_p, POINTER(c_char_p), _SIZE_OUT, c_size_t)),
     "rados_write_op_omap_set2": (
         None,
         (c_void_p, POINTER(c_char_p), POINTER(c_char_p), _SIZE_OUT, _SIZE_OUT, c_size_t),

@@ -23,6 +23,8 @@ from typing import Protocol
 from remora.storage.librados.library import load
 
 _EQUAL = 1  # LIBRADOS_CMPXATTR_OP_EQ
+_EXCLUSIVE, _IDEMPOTENT = 1, 0  # LIBRADOS_CREATE_*
+_FULL_TRY = 64  # LIBRADOS_OPERATION_FULL_TRY
 
 
 class Cell(Protocol):
@@ -192,6 +194,17 @@ class ReadOp(Operation):
         )  # fmt: skip
         return cell
 
+    def omap_page(self, after: str, prefix: str, limit: int) -> Omap:
+        """Keys that begin with the prefix and follow `after`, with their values."""
+        cell = Omap()
+        self._cells.append(cell)
+        start, beginning = (text.encode(errors="surrogateescape") for text in (after, prefix))
+        self._library.rados_read_op_omap_get_vals2(
+            self._handle, start, beginning, limit,
+            byref(cell.iterator), byref(cell.more_out), byref(cell.code),
+        )  # fmt: skip
+        return cell
+
     def omap_values(self, keys: Sequence[str]) -> Omap:
         cell = Omap()
         self._cells.append(cell)
@@ -212,10 +225,34 @@ class ReadOp(Operation):
 
 
 class WriteOp(Operation):
-    """A compound write. Librados' C interface hands out no output of a class call in it."""
+    """A compound write. Librados' C interface hands out no output of a class call in it.
+
+    When the cluster or the pool is full it waits until it times out, unless `try_when_full` was asked for.
+    """
 
     def __init__(self) -> None:
         super().__init__(load().rados_create_write_op())
+        self._flags = 0
+
+    def try_when_full(self) -> WriteOp:
+        """Be answered with ENOSPC or EDQUOT when there is no room, instead of waiting for some."""
+        self._flags = _FULL_TRY
+        return self
+
+    def create(self, *, exclusive: bool) -> WriteOp:
+        """Make the object; an exclusive creation is refused with EEXIST when there is one."""
+        self._library.rados_write_op_create(self._handle, _EXCLUSIVE if exclusive else _IDEMPOTENT, None)
+        return self
+
+    def write_full(self, data: bytes) -> WriteOp:
+        """Replace the object's data; attributes and omap stay."""
+        self._library.rados_write_op_write_full(self._handle, data, len(data))
+        return self
+
+    def remove(self) -> WriteOp:
+        """Remove the object with all that it holds."""
+        self._library.rados_write_op_remove(self._handle)
+        return self
 
     def assert_exists(self) -> WriteOp:
         self._library.rados_write_op_assert_exists(self._handle)
@@ -248,8 +285,20 @@ class WriteOp(Operation):
         )
         return self
 
+    def remove_omap(self, keys: Sequence[str]) -> WriteOp:
+        """Remove these keys; missing ones are no error."""
+        names = [key.encode(errors="surrogateescape") for key in keys]
+        self._library.rados_write_op_omap_rm_keys2(self._handle, _strings(names), _lengths(names), len(names))
+        return self
+
+    def assert_omap(self, key: str, value: bytes) -> WriteOp:
+        """Pass only where the key has this value, else ECANCELED; a missing key compares as an empty value."""
+        name = key.encode(errors="surrogateescape")
+        self._library.rados_write_op_omap_cmp2(self._handle, name, _EQUAL, value, len(name), len(value), None)
+        return self
+
     def submit(self, ioctx: c_void_p, oid: bytes, completion: c_void_p) -> int:
-        result: int = self._library.rados_aio_write_op_operate(self._handle, ioctx, completion, oid, None, 0)
+        result: int = self._library.rados_aio_write_op_operate(self._handle, ioctx, completion, oid, None, self._flags)
         return result
 
     def finish(self, answered: bool) -> None:
