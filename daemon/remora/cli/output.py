@@ -12,7 +12,16 @@ from typing import Any, TypeVar
 import click
 
 from remora import app, config
-from remora.model.errors import ConfigError, RemoraError, StoreError, StoreMisconfigured, StoreUnavailable
+from remora.model.errors import (
+    ConfigError,
+    IngestRefused,
+    RemoraError,
+    StoreDamaged,
+    StoreError,
+    StoreMisconfigured,
+    StoreUnavailable,
+    TopicRefused,
+)
 from remora.model.exits import Exit
 
 T = TypeVar("T")
@@ -29,6 +38,8 @@ def exit_code(exc: RemoraError) -> Exit:
             return Exit.NO_PERMISSION
         case StoreUnavailable() | app.DaemonNotReachable():
             return Exit.UNAVAILABLE
+        case IngestRefused() | TopicRefused() | StoreDamaged():
+            return Exit.FAILURE
         case StoreError():
             return Exit.TEMPORARY
         case _:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Sequence
 
 import click
 
 from remora import app
 from remora.cli.output import config_option, duration, json_option, print_json, print_table, run_async, size
+from remora.cli.rows import Look, complain, look_at, origin_option
 from remora.config import Settings
 from remora.engine.catalogue import topic_of
 from remora.engine.claims import claim, evict, is_workers
-from remora.model.errors import RemoraError, ShardGone
-from remora.model.shard import LockHolder, Shard, ShardStats
+from remora.model.errors import RemoraError
+from remora.model.shard import LockHolder, Origin, Shard, ShardStats
 from remora.policy.eligible import reason_to_leave
 from remora.ports import ShardStore
-
-AT_ONCE = 16
 
 
 class NotOurs(RemoraError):
@@ -25,6 +24,10 @@ class NotOurs(RemoraError):
 
 class UnknownQueue(RemoraError):
     """There is no registered queue of this name."""
+
+
+class AmbiguousQueue(RemoraError):
+    """radosgw and remora both have a queue of this name."""
 
 
 @click.group()
@@ -37,23 +40,33 @@ def shard() -> None:
 @config_option
 @json_option
 def list_command(settings: Settings, exact: bool, as_json: bool) -> None:
-    """List queues: owner, lease left, entries, bytes and oldest age. Takes no lock."""
+    """List queues: owner, lease left, entries, bytes and oldest age. Takes no lock.
 
-    async def figures() -> list[ShardStats]:
+    \b
+    Example:
+      remora shard list --json | jq -r '.[] | select(.owner == null) | .queue'
+    """
+
+    async def figures() -> Look:
         async with app.store_of(settings) as store:
-            gate = asyncio.Semaphore(AT_ONCE)
-            found = await asyncio.gather(*(_stats(store, each, exact, gate) for each in await store.shards()))
-            return [each for each in found if each is not None]
+            return await look_at(store, await store.shards(), exact=exact)
 
-    stats = run_async(figures())
+    look = run_async(figures())
+    stats = [look.stats[each] for each in sorted(look.stats)]
     if as_json:
         print_json([as_json_row(each) for each in stats])
-        return
+    else:
+        _print_figures(stats)
+    complain(look)
+
+
+def _print_figures(stats: Sequence[ShardStats]) -> None:
     print_table(
-        ("QUEUE", "OWNER", "LEASE LEFT", "ENTRIES", "BYTES", "OLDEST"),
+        ("QUEUE", "MADE BY", "OWNER", "LEASE LEFT", "ENTRIES", "BYTES", "OLDEST"),
         [
             (
                 each.shard.queue,
+                each.shard.origin,
                 owner_text(each.holder),
                 duration(each.holder.lease_left_s) if each.holder else "-",
                 f"{'' if each.entries_exact else '~'}{each.entries}",
@@ -67,16 +80,22 @@ def list_command(settings: Settings, exact: bool, as_json: bool) -> None:
 
 @shard.command("claim")
 @click.argument("queue")
+@origin_option
 @config_option
-def claim_command(settings: Settings, queue: str) -> None:
+def claim_command(settings: Settings, queue: str, origin: Origin | None) -> None:
     """Take QUEUE from a running radosgw and give it to a running remora worker.
 
     Breaks the gateway's lock. The gateway stops at its next step; what it has under way may still arrive.
+
+    \b
+    Example, all that a gateway holds and remora would deliver:
+      remora status --json | jq -r '.left[] | select(.reason == "held by another owner") | .queue' |
+          xargs -rn1 remora shard claim
     """
 
     async def work() -> LockHolder:
         async with app.store_of(settings) as store:
-            found = await _find(store, queue)
+            found = await _find(store, queue, origin)
             why = reason_to_leave(await topic_of(store, found), app.SCHEMES)
             if why is not None:
                 raise NotOurs(f"{queue} stays where it is: {why}")
@@ -87,35 +106,34 @@ def claim_command(settings: Settings, queue: str) -> None:
 
 @shard.command("release")
 @click.argument("queue")
+@origin_option
 @config_option
-def release_command(settings: Settings, queue: str) -> None:
+def release_command(settings: Settings, queue: str, origin: Origin | None) -> None:
     """Break the lock of whoever holds QUEUE.
 
     A worker that loses its lock so stays away for 45 seconds: long enough for radosgw, which looks for free
     queues every 30 seconds, to take it.
+
+    \b
+    Example:
+      remora shard release orders.3
     """
 
     async def work() -> LockHolder | None:
         async with app.store_of(settings) as store:
-            return await evict(store, await _find(store, queue))
+            return await evict(store, await _find(store, queue, origin))
 
     was = run_async(work())
     click.echo(f"{queue} was held by {owner_text(was)}; it is free now" if was else f"{queue} was free already")
 
 
-async def _find(store: ShardStore, queue: str) -> Shard:
-    for each in await store.shards():
-        if each.queue == queue:
-            return each
-    raise UnknownQueue(f"there is no registered queue {queue!r}; `remora shard list` shows them")
-
-
-async def _stats(store: ShardStore, shard: Shard, exact: bool, gate: asyncio.Semaphore) -> ShardStats | None:
-    async with gate:
-        try:
-            return await store.stats(shard, exact=exact)
-        except ShardGone:
-            return None
+async def _find(store: ShardStore, queue: str, origin: Origin | None) -> Shard:
+    found = [each for each in await store.shards() if each.queue == queue and origin in (None, each.origin)]
+    if not found:
+        raise UnknownQueue(f"there is no registered queue {queue!r}; `remora shard list` shows them")
+    if len(found) > 1:
+        raise AmbiguousQueue(f"radosgw and remora both have a queue {queue!r}: say which with --origin")
+    return found[0]
 
 
 def owner_text(holder: LockHolder | None) -> str:
@@ -131,6 +149,7 @@ def as_json_row(stats: ShardStats) -> dict[str, object]:
     holder = stats.holder
     return {
         "queue": stats.shard.queue,
+        "origin": str(stats.shard.origin),
         "owner": None
         if holder is None
         else {

@@ -1,124 +1,154 @@
-"""`remora topic`: what is delivered, where to, and what waits."""
+"""`remora topic`: what is delivered, where to, and what waits. What changes topics is in `own_topic.py`."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from remora import app
+from remora.cli.attributes import shown_arguments
 from remora.cli.output import config_option, duration, json_option, print_json, print_table, run_async, size
+from remora.cli.own_topic import create_command, rm_command, set_command
+from remora.cli.rows import Look, Row, complain, look_at, origin_option, pick, rows_of
 from remora.codec.event_entry import decode
 from remora.codec.record import body
 from remora.config import Settings
-from remora.engine.catalogue import topic_among
-from remora.model.errors import CodecError, RemoraError, ShardGone
-from remora.model.shard import Shard, ShardStats
-from remora.model.topic import Topic
-from remora.policy.eligible import reason_to_leave
-from remora.ports import ShardStore
+from remora.model.errors import CodecError, ShardGone
+from remora.model.shard import Origin, ShardStats
 
-
-class UnknownTopic(RemoraError):
-    """There is no queue of a topic of this name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A topic with its queues; without metadata it is known by its queue's name alone."""
-
-    label: str
-    topic: Topic | None
-    shards: tuple[Shard, ...]
-
-    @property
-    def reason(self) -> str | None:
-        """Why it stays with radosgw; None when remora delivers it."""
-        if self.topic is None:
-            return None if self.shards else "no queue"
-        return reason_to_leave(self.topic, app.SCHEMES)
+MOST_LISTED = 16
+"""Queues of a topic that a text names one by one."""
 
 
 @click.group()
 def topic() -> None:
-    """Show persistent topics, their attributes and what waits in their queues.
+    """Make, change and remove remora's own topics; show all topics and what waits in their queues.
 
-    radosgw's topics are shown, never altered: make and change them through radosgw's own API.
+    Remora's own topics get their events through the ingest API, and their attributes have the names and meanings
+    that radosgw's have. radosgw's topics are shown, never altered: make and change them through radosgw's own API.
+
+    \b
+    Start with:
+      remora topic create orders --endpoint kafka://broker:9092
+      remora topic stats
     """
+
+
+for command in (create_command, set_command, rm_command):
+    topic.add_command(command)
 
 
 @topic.command("list")
 @config_option
 @json_option
 def list_command(settings: Settings, as_json: bool) -> None:
-    """List topics, and who delivers each."""
+    """List topics, who made each, and who delivers it.
+
+    \b
+    Example:
+      remora topic list --json | jq -r '.[] | select(.delivered_by == "remora") | .topic'
+    """
 
     async def rows() -> list[Row]:
         async with app.store_of(settings) as store:
-            return await _rows(store)
+            return await rows_of(store)
 
     found = run_async(rows())
     if as_json:
-        print_json([_as_json(row) for row in found])
+        print_json([_as_json(row, settings) for row in found])
         return
     print_table(
-        ("TOPIC", "QUEUE", "ENDPOINT", "DELIVERED BY"),
+        ("TOPIC", "MADE BY", "SHARDS", "QUEUE", "ENDPOINT", "DELIVERED BY"),
         [
             (
                 row.label,
-                ",".join(shard.queue for shard in row.shards),
+                row.origin,
+                len(row.shards),
+                row.shards[0].queue if row.shards else "-",
                 row.topic.target.redacted if row.topic else "-",
-                f"radosgw: {row.reason}" if row.reason else "remora",
+                _delivered_by(row),
             )
             for row in found
         ],
     )
 
 
+def _delivered_by(row: Row) -> str:
+    if row.reason:
+        return f"{row.delivered_by}: {row.reason}"
+    return "remora; closed for new events" if row.topic and row.topic.closed else "remora"
+
+
 @topic.command("show")
 @click.argument("name")
+@origin_option
 @config_option
 @json_option
-def show_command(settings: Settings, name: str, as_json: bool) -> None:
-    """Show the attributes of topic NAME. Credentials are never printed."""
+def show_command(settings: Settings, name: str, origin: Origin | None, as_json: bool) -> None:
+    """Show the attributes of topic NAME. Credentials are never printed.
+
+    \b
+    Example:
+      remora topic show orders
+    """
 
     async def row() -> Row:
         async with app.store_of(settings) as store:
-            return _pick(await _rows(store), name)
+            return pick(await rows_of(store), name, origin)
 
-    shown = _as_json(run_async(row()))
+    shown = _as_json(run_async(row()), settings)
     if as_json:
         print_json(shown)
         return
     for key, value in shown.items():
-        click.echo(f"{key}: {', '.join(value) if isinstance(value, list) else value}")
+        click.echo(f"{key}: {_line(value)}")
+
+
+def _line(value: object) -> object:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={each}" for name, each in value.items())
+    if not isinstance(value, list):
+        return value
+    return ", ".join(value if len(value) <= MOST_LISTED else [*value[:2], "...", value[-1]])
 
 
 @topic.command("stats")
 @click.argument("name", required=False)
 @click.option("--exact", is_flag=True, help="List and count entries where the OSDs keep no count.")
+@origin_option
 @config_option
 @json_option
-def stats_command(settings: Settings, name: str | None, exact: bool, as_json: bool) -> None:
+def stats_command(settings: Settings, name: str | None, exact: bool, origin: Origin | None, as_json: bool) -> None:
     """Show reservations, entries, bytes and oldest age of topic NAME, or of all topics.
 
-    Shards are added up. A count with a ~ is estimated from the bytes; --exact lists the queue and counts.
+    Shards are added up. A count with a ~ is estimated from the bytes, on RADOS; --exact lists the queue and counts.
+
+    \b
+    Example:
+      remora topic stats orders --json | jq .[0].entries
     """
 
-    async def figures() -> list[tuple[Row, list[ShardStats]]]:
+    async def figures() -> tuple[list[Row], Look]:
         async with app.store_of(settings) as store:
-            rows = await _rows(store)
-            chosen = [_pick(rows, name)] if name else rows
-            return [(row, await _stats(store, row.shards, exact)) for row in chosen]
+            rows = await rows_of(store)
+            chosen = [pick(rows, name, origin)] if name else [row for row in rows if origin in (None, row.origin)]
+            shards = (shard for row in chosen for shard in row.shards)
+            return chosen, await look_at(store, shards, exact=exact)
 
-    totals = [_total(row, stats) for row, stats in run_async(figures())]
+    rows, look = run_async(figures())
+    totals = [_total(row, look.of(row.shards)) for row in rows]
     if as_json:
         print_json(totals)
-        return
+    else:
+        _print_totals(totals)
+    complain(look)
+
+
+def _print_totals(totals: Sequence[dict[str, Any]]) -> None:
     print_table(
         ("TOPIC", "SHARDS", "RESERVATIONS", "ENTRIES", "BYTES", "OLDEST"),
         [
@@ -138,15 +168,24 @@ def stats_command(settings: Settings, name: str | None, exact: bool, as_json: bo
 @topic.command("dump")
 @click.argument("name")
 @click.option("--raw", is_flag=True, help="Print the raw entry in base64 instead of the notification.")
+@origin_option
 @config_option
-def dump_command(settings: Settings, name: str, raw: bool) -> None:
-    """Print the pending entries of topic NAME as JSON lines, oldest first in each shard, without removing any."""
+def dump_command(settings: Settings, name: str, raw: bool, origin: Origin | None) -> None:
+    """Print the pending entries of topic NAME as JSON lines, oldest first in each shard, without removing any.
+
+    \b
+    Example:
+      remora topic dump orders | jq -r '.notification.Records[0].s3.object.key'
+    """
 
     async def dump() -> None:
         async with app.store_of(settings) as store:
-            for shard in _pick(await _rows(store), name).shards:
-                async for position, data in store.dump(shard):
-                    click.echo(dump_line(shard.queue, position, data, raw=raw))
+            for shard in pick(await rows_of(store), name, origin).shards:
+                try:
+                    async for position, data in store.dump(shard):
+                        click.echo(dump_line(shard.queue, position, data, raw=raw))
+                except ShardGone:
+                    continue
 
     run_async(dump())
 
@@ -164,41 +203,11 @@ def dump_line(queue: str, position: str, data: bytes, *, raw: bool) -> str:
     return json.dumps(line)
 
 
-async def _rows(store: ShardStore) -> list[Row]:
-    shards = await store.shards()
-    topics = await store.topics()
-    rows: list[Row] = []
-    taken: set[Shard] = set()
-    for known in topics.values():
-        mine = tuple(shard for shard in shards if topic_among(topics, shard) is known)
-        taken.update(mine)
-        rows.append(Row(known.label, known, mine))
-    rows += [Row(shard.queue, None, (shard,)) for shard in shards if shard not in taken]
-    return sorted(rows, key=lambda row: row.label)
-
-
-def _pick(rows: Sequence[Row], name: str) -> Row:
-    for row in rows:
-        if name in (row.label, row.topic.name if row.topic else None, *(shard.queue for shard in row.shards)):
-            return row
-    known = ", ".join(row.label for row in rows) or "none"
-    raise UnknownTopic(f"there is no persistent topic {name!r}; known: {known}")
-
-
-async def _stats(store: ShardStore, shards: Iterable[Shard], exact: bool) -> list[ShardStats]:
-    found = []
-    for shard in shards:
-        try:
-            found.append(await store.stats(shard, exact=exact))
-        except ShardGone:
-            continue
-    return found
-
-
 def _total(row: Row, stats: Sequence[ShardStats]) -> dict[str, Any]:
     ages = [each.oldest_age_s for each in stats if each.oldest_age_s is not None]
     return {
         "topic": row.label,
+        "origin": str(row.origin),
         "shards": len(stats),
         "reservations": sum(each.reservations for each in stats),
         "reserved_bytes": sum(each.reserved_bytes for each in stats),
@@ -210,16 +219,20 @@ def _total(row: Row, stats: Sequence[ShardStats]) -> dict[str, Any]:
     }
 
 
-def _as_json(row: Row) -> dict[str, object]:
+def _as_json(row: Row, settings: Settings) -> dict[str, object]:
     shown: dict[str, object] = {
         "topic": row.label,
+        "origin": str(row.origin),
+        "shards": len(row.shards),
         "queues": [shard.queue for shard in row.shards],
-        "delivered_by": "radosgw" if row.reason else "remora",
+        "delivered_by": row.delivered_by,
         "reason": row.reason or "",
     }
     if row.topic is None:
         return shown | {"attributes": "unknown: no readable metadata; each entry's own copy is used"}
     known = row.topic
+    if known.origin is Origin.REMORA:
+        shown |= {"id": known.id, "closed": known.closed, "arguments": shown_arguments(known)}
     return shown | {
         "attributes": str(known.source),
         "endpoint": known.target.redacted,
@@ -228,5 +241,5 @@ def _as_json(row: Row) -> dict[str, object]:
         "max_retries": "default" if known.max_retries is None else known.max_retries,
         "retry_sleep_duration": "default" if known.retry_sleep_s is None else known.retry_sleep_s,
         "opaque_data": (known.opaque_data or b"").decode(errors="replace"),
-        "remarks": app.remarks(known.target, settings=Settings()),
+        "remarks": app.remarks(known.target, settings),
     }

@@ -6,7 +6,8 @@ of all its topics; since Squid each topic has an object of its own (`topic.<tena
 
 from __future__ import annotations
 
-from urllib.parse import unquote_plus
+from collections.abc import Mapping
+from urllib.parse import quote, unquote_plus
 
 from remora.codec.ceph import Cursor
 from remora.model.errors import CodecError
@@ -131,3 +132,8 @@ def parse_args(text: str) -> dict[str, str]:
         elif name:
             found[name] += "&" + unquote_plus(piece)
     return {name: value for name, value in found.items() if not name.startswith("Attributes.")}
+
+
+def join_args(args: Mapping[str, str]) -> str:
+    """The text that `parse_args` reads as these arguments; each name is one that an endpoint knows."""
+    return "&".join(f"{name}={quote(value, safe='/:,.-_')}" for name, value in args.items())

@@ -16,7 +16,10 @@ class Exit(IntEnum):
     FAILURE = 1
     USAGE = 2
     DRAIN_TIMEOUT = 3
-    """What was in flight did not finish within `delivery.drain_timeout`; it will be delivered again."""
+    """What was in flight did not finish within `delivery.drain_timeout`; it will be delivered again.
+
+    For `topic rm --drain`: entries still waited when the time was over.
+    """
     UNAVAILABLE = 69
     """A command needed the store or the daemon, and it was not reachable. The daemon itself waits instead."""
     TEMPORARY = 75

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.codec.ceph import Writer
-from remora.codec.topic import decode_topic, decode_topics, parse_args
+from remora.codec.topic import decode_topic, decode_topics, join_args, parse_args
 from remora.model.errors import CodecError
 from remora.model.topic import Source, Target, Topic
 from unit.codec.samples import framed, topic_object
@@ -226,3 +226,9 @@ def test_any_text_can_be_read_as_arguments(text: str) -> None:
     """Whatever a topic holds, reading its arguments gives names and values."""
     assert all(isinstance(value, str) for value in parse_args(text).values())
     assert not any(name.startswith("Attributes.") for name in parse_args(text))
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z][a-z-]{0,20}", fullmatch=True), st.text(st.characters(codec="utf-8"))))
+def test_arguments_that_are_joined_are_read_again(args: dict[str, str]) -> None:
+    """Whatever a value holds, `&`, `=`, `+` and `%` too, it is read as it was given."""
+    assert parse_args(join_args(args)) == args

@@ -1,0 +1,203 @@
+"""A topic's attributes as commands take and show them: the names and meanings are those of radosgw's topics."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
+
+import click
+
+from remora.codec.topic import join_args, parse_args
+from remora.config import parse_duration
+from remora.model.topic import NAME, UNSET, Target, Topic
+
+ARGUMENTS = ("ca-location", "kafka-ack-level", "kafka-brokers", "mechanism", "use-ssl", "user-name", "verify-ssl")
+"""The endpoint's arguments that `--arg` takes."""
+
+SECRETS = ("password", "ssl-key-password")
+MOST_PASSWORD_BYTES = 4096
+
+UNSETTABLE = ("kafka-topic", "max-retries", "opaque-data", "password", "retry-sleep-duration", "time-to-live")
+"""What `--unset` takes, besides the names of arguments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a command line says of a topic; None where it says nothing."""
+
+    endpoint: str | None
+    kafka_topic: str | None
+    args: Mapping[str, str]
+    password: str | None
+    time_to_live_s: int | None
+    max_retries: int | None
+    retry_sleep_s: int | None
+    opaque_data: bytes | None
+
+    def on(self, topic: Topic) -> Topic:
+        """A topic with what was given, and everything else as it is."""
+        return replace(
+            topic,
+            target=Target(
+                uri=given_or(self.endpoint, topic.target.uri),
+                args=join_args(parse_args(topic.target.args) | dict(self._all_args())),
+                topic=given_or(self.kafka_topic, topic.target.topic),
+            ),
+            time_to_live_s=given_or(self.time_to_live_s, topic.time_to_live_s),
+            max_retries=given_or(self.max_retries, topic.max_retries),
+            retry_sleep_s=given_or(self.retry_sleep_s, topic.retry_sleep_s),
+            opaque_data=given_or(self.opaque_data, topic.opaque_data),
+        )
+
+    def _all_args(self) -> Mapping[str, str]:
+        return self.args if self.password is None else {**self.args, "password": self.password}
+
+
+def given_or(given: Any, present: Any) -> Any:
+    """What was given, else what is there."""
+    return present if given is None else given
+
+
+def without(topic: Topic, names: Sequence[str]) -> Topic:
+    """A topic whose attributes of these names are at their defaults."""
+    args = {name: value for name, value in parse_args(topic.target.args).items() if name not in names}
+    target = replace(topic.target, args=join_args(args))
+    if "kafka-topic" in names:
+        target = replace(target, topic=topic.name)
+    return replace(
+        topic,
+        target=target,
+        time_to_live_s=None if "time-to-live" in names else topic.time_to_live_s,
+        max_retries=None if "max-retries" in names else topic.max_retries,
+        retry_sleep_s=None if "retry-sleep-duration" in names else topic.retry_sleep_s,
+        opaque_data=None if "opaque-data" in names else topic.opaque_data,
+    )
+
+
+def shown_arguments(topic: Topic) -> dict[str, str]:
+    """The arguments of a topic's endpoint, without what is secret."""
+    return {
+        name: value if name in ARGUMENTS and name != "user-name" else "***"
+        for name, value in parse_args(topic.target.args).items()
+    }
+
+
+def differences(found: Topic, asked: Topic) -> list[str]:
+    """The names of what is otherwise with one topic than with another."""
+    pairs = {
+        "endpoint": (found.target.uri, asked.target.uri),
+        "arguments": (parse_args(found.target.args), parse_args(asked.target.args)),
+        "kafka-topic": (found.target.topic, asked.target.topic),
+        "shards": (found.shards, asked.shards),
+        "time-to-live": (found.time_to_live_s, asked.time_to_live_s),
+        "max-retries": (found.max_retries, asked.max_retries),
+        "retry-sleep-duration": (found.retry_sleep_s, asked.retry_sleep_s),
+        "opaque-data": (found.opaque_data or b"", asked.opaque_data or b""),
+        "closed": (found.closed, asked.closed),
+    }
+    return [name for name, (one, other) in pairs.items() if one != other]
+
+
+# -------------------------------------------------------------------------------------- reading options
+
+
+class _Duration(click.ParamType[int]):
+    """Whole seconds, or a number with a unit."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            seconds = int(value) if value.isascii() and value.isdigit() else parse_duration(value)
+        except ValueError as exc:
+            self.fail(str(exc), param, ctx)
+        if seconds != int(seconds) or seconds >= UNSET:
+            self.fail(f"expected whole seconds below {UNSET}", param, ctx)
+        return int(seconds)
+
+
+DURATION = _Duration()
+
+
+def checked_name(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    if not NAME.fullmatch(value):
+        raise click.BadParameter("1 to 200 letters, digits, '-' and '_'")
+    return value
+
+
+def checked_endpoint(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    """No password on a command line: every user of the host can read it there, and the shell keeps it."""
+    if value is not None and ":" in value.partition("://")[2].rpartition("@")[0]:
+        raise click.BadParameter(
+            "a password does not belong on a command line: give kafka://USER@HOST and --password-file"
+        )
+    return value
+
+
+def _arguments(_context: click.Context, _option: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+    return dict(map(_argument, values))
+
+
+def _argument(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if name in SECRETS:
+        raise click.BadParameter("a password does not belong on a command line: use --password-file")
+    if name not in ARGUMENTS:
+        near = difflib.get_close_matches(name, ARGUMENTS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(ARGUMENTS)}"
+        raise click.BadParameter(f"there is no argument of this name; {hint}")
+    if not sign:
+        raise click.BadParameter(f"expected {name}=VALUE")
+    return name, value
+
+
+def _password(_context: click.Context, _option: click.Parameter, file: BinaryIO | None) -> str | None:
+    if file is None:
+        return None
+    raw = file.read(MOST_PASSWORD_BYTES + 1)
+    try:
+        password = raw.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise click.BadParameter("the file is no UTF-8 text") from None
+    if not password or len(raw) > MOST_PASSWORD_BYTES:
+        raise click.BadParameter(f"expected a password of 1 to {MOST_PASSWORD_BYTES} bytes in the file")
+    return password
+
+
+def _text(_context: click.Context, _option: click.Parameter, value: str | None) -> bytes | None:
+    return None if value is None else value.encode(errors="surrogateescape")
+
+
+def attribute_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that `create` and `set` have in common; all but `--endpoint`."""
+    limit = click.IntRange(0, UNSET - 1)
+    for option in reversed((
+        click.option("--kafka-topic", metavar="NAME", help="The Kafka topic; its name is the topic's otherwise."),
+        click.option(
+            "--arg", "args", multiple=True, metavar="NAME=VALUE", callback=_arguments,
+            help=f"An argument of the endpoint, as radosgw's topics have them: {', '.join(ARGUMENTS)}. Repeatable.",
+        ),
+        click.option(
+            "--password-file", "password", type=click.File("rb"), callback=_password,
+            help="A file that holds the password of user-name; - reads standard input.",
+        ),
+        click.option(
+            "--time-to-live", "time_to_live_s", type=DURATION,
+            help="Entries older than this become dead letters; seconds or with a unit (1h), 0: never.",
+        ),
+        click.option(
+            "--max-retries", type=limit,
+            help="Entries that failed more often than this become dead letters; 0: never.",
+        ),
+        click.option(
+            "--retry-sleep-duration", "retry_sleep_s", type=DURATION,
+            help="The least time between two attempts of an entry; seconds or with a unit.",
+        ),
+        click.option("--opaque-data", callback=_text, help="Text that every notification carries as opaqueData."),
+    )):  # fmt: skip
+        function = option(function)
+    return function

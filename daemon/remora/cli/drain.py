@@ -1,0 +1,63 @@
+"""Draining a topic of remora's own before it is removed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import replace
+
+import click
+
+from remora.model.errors import TopicRefused
+from remora.model.ingest import Removed
+from remora.model.topic import Topic
+from remora.ports import ShardStore
+
+LOOK_INTERVAL_S = 0.25
+
+
+async def drained(store: ShardStore, topic: Topic, timeout_s: float) -> Removed | None:
+    """Close a topic, wait until it is empty, and remove it; None, said on standard error, when that takes too long."""
+    closed = replace(topic, closed=True)
+    await store.change_topic(closed)
+    removed = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            removed = await _emptied(store, closed)
+    except TimeoutError:
+        why = await _what_waits(store, topic)
+        click.echo(f"remora: topic {topic.name} was not empty within {timeout_s:g} s: {why}", err=True)
+    finally:
+        if removed is None:
+            click.echo(
+                f"remora: topic {topic.name} stays closed for new events; `remora topic set {topic.name} --open`"
+                " opens it again",
+                err=True,
+            )
+    return removed
+
+
+async def _emptied(store: ShardStore, topic: Topic) -> Removed:
+    most = waiting = await _waiting(store, topic)
+    with click.progressbar(length=most, label="delivering", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
+        while True:
+            bar.update(most - waiting - bar.pos)
+            if not waiting:
+                try:
+                    return await store.remove_topic(topic, discard=False)
+                except TopicRefused:
+                    pass  # a queue that could not be looked at, or an event that was under way when it was closed
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            waiting = min(most, await _waiting(store, topic))
+
+
+async def _waiting(store: ShardStore, topic: Topic) -> int:
+    return sum(each.entries for each in await store.survey(topic.all_shards()))
+
+
+async def _what_waits(store: ShardStore, topic: Topic) -> str:
+    found = [each for each in await store.survey(topic.all_shards()) if each.entries]
+    text = f"{sum(each.entries for each in found)} entries wait in {len(found)} of {topic.shards} queues"
+    if any(each.holder is None or each.holder.lease_left_s <= 0 for each in found):
+        return f"{text}, some of which nobody holds: does a daemon run?"
+    return f"{text}; `remora status` says why"

@@ -1,0 +1,197 @@
+"""`remora topic create`, `set` and `rm`: topics of remora's own. Those of a radosgw are never touched."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from remora import app
+from remora.cli.attributes import (
+    ARGUMENTS,
+    DURATION,
+    UNSETTABLE,
+    Given,
+    attribute_options,
+    checked_endpoint,
+    checked_name,
+    differences,
+    given_or,
+    without,
+)
+from remora.cli.drain import drained
+from remora.cli.output import config_option, run_async
+from remora.cli.rows import UnknownTopic, rows_of
+from remora.config import Settings
+from remora.model.errors import RemoraError, TopicRefused
+from remora.model.exits import Exit
+from remora.model.ingest import Removed
+from remora.model.shard import Origin
+from remora.model.topic import DEFAULT_SHARDS, MOST_SHARDS, Target, Topic
+from remora.ports import ShardStore
+
+
+class NotOurs(RemoraError):
+    """A topic that a radosgw made."""
+
+
+class Differs(RemoraError):
+    """There is a topic of this name already, and it is not as asked for."""
+
+
+@click.command("create")
+@click.argument("name", callback=checked_name)
+@click.option(
+    "--endpoint", required=True, callback=checked_endpoint, help="kafka://BROKER[:PORT], where it delivers to."
+)
+@click.option(
+    "--shards",
+    type=click.IntRange(1, MOST_SHARDS),
+    default=DEFAULT_SHARDS,
+    show_default=True,
+    help="Queues of the topic, for good. Events of one object stay in one queue and in order.",
+)
+@attribute_options
+@click.option("--if-not-exists", is_flag=True, help="A topic that exists already, and is just so, is no error.")
+@config_option
+def create_command(settings: Settings, name: str, shards: int, if_not_exists: bool, **options: Any) -> None:
+    """Make topic NAME, for events that are sent through the ingest API.
+
+    The Kafka topic is not made: make it with Kafka's tools, with enough partitions for the years to come.
+
+    \b
+    Examples:
+      remora topic create orders --endpoint kafka://broker:9092 --shards 11
+      remora topic create orders --endpoint kafka://broker:9093 --time-to-live 1d --if-not-exists \\
+          --arg use-ssl=true --arg ca-location=/etc/ssl/kafka.pem \\
+          --arg mechanism=SCRAM-SHA-512 --arg user-name=remora --password-file kafka.password
+    """
+    plain = Topic(name, "", name, Target("", "", name), shards=shards, origin=Origin.REMORA)
+    asked = Given(**options).on(plain)
+    remarks = app.check_target(asked.target, settings)
+
+    async def work() -> tuple[Topic, bool]:
+        async with app.store_of(settings) as store:
+            try:
+                return await store.create_topic(asked), True
+            except TopicRefused:
+                if not if_not_exists or (found := await store.own_topic(name)) is None:
+                    raise
+                if different := differences(found, asked):
+                    raise Differs(
+                        f"topic {name} exists already, with another {', '.join(different)}: see `remora topic set`"
+                    ) from None
+                return found, False
+
+    topic, is_new = run_async(work())
+    where = f"{topic.shards} shards, to Kafka topic {topic.target.topic} at {topic.target.redacted}"
+    click.echo(f"topic {name} {'is made' if is_new else 'exists already'}: {where}")
+    _print_remarks(remarks)
+
+
+@click.command("set")
+@click.argument("name")
+@click.option("--endpoint", callback=checked_endpoint, help="kafka://BROKER[:PORT]: where to deliver from now on.")
+@attribute_options
+@click.option(
+    "--unset",
+    multiple=True,
+    metavar="ATTRIBUTE",
+    type=click.Choice([*UNSETTABLE, *ARGUMENTS]),
+    help=f"Give an attribute its default again: {', '.join(UNSETTABLE)}, or the name of an --arg. Repeatable.",
+)
+@click.option("--closed/--open", "closed", default=None, help="Take no new events from now on, or take them again.")
+@click.option("--shards", type=click.IntRange(1, MOST_SHARDS), help="Refused where it differs: see `topic create`.")
+@config_option
+def set_command(
+    settings: Settings, name: str, unset: Sequence[str], closed: bool | None, shards: int | None, **options: Any
+) -> None:
+    """Change what is given of remora's own topic NAME, and nothing else. Entries that wait already follow it too.
+
+    \b
+    Examples:
+      remora topic set orders --endpoint kafka://other:9092 --unset time-to-live
+      remora topic set orders --open
+    """
+    given = Given(**options)
+    if not (unset or any(value not in (None, {}) for value in (closed, shards, *options.values()))):
+        raise click.UsageError("nothing to change: give an option")
+
+    def changed(topic: Topic) -> Topic:
+        other = given.on(without(topic, unset))
+        return replace(other, closed=given_or(closed, topic.closed), shards=given_or(shards, topic.shards))
+
+    async def work() -> tuple[bool, list[str]]:
+        async with app.store_of(settings) as store:
+            topic = await _own(store, name, "aws sns set-topic-attributes")
+            asked = changed(topic)
+            remarks = app.check_target(asked.target, settings)
+            if not differences(topic, asked):
+                return False, remarks
+            await store.change_topic(asked)
+            return True, remarks
+
+    is_changed, remarks = run_async(work())
+    click.echo(f"topic {name} is {'changed' if is_changed else 'just so already'}")
+    _print_remarks(remarks)
+
+
+@click.command("rm")
+@click.argument("name")
+@click.option("--discard", is_flag=True, help="Give up the entries that wait; says how many.")
+@click.option("--drain", is_flag=True, help="Take no new events, and wait until a daemon has delivered the rest.")
+@click.option("--timeout", "timeout_s", type=DURATION, help="How long --drain waits.  [default: 60s]")
+@config_option
+def rm_command(settings: Settings, name: str, discard: bool, drain: bool, timeout_s: int | None) -> None:
+    """Remove remora's own topic NAME with its queues; refused while entries wait. Dead letters stay.
+
+    A drain that runs out of time leaves the topic closed for new events, and ends with exit code 3.
+
+    \b
+    Examples:
+      remora topic rm orders --drain --timeout 5m
+      remora topic rm orders --discard
+    """
+    if discard and drain:
+        raise click.UsageError("--discard and --drain exclude each other")
+    if timeout_s is not None and not drain:
+        raise click.UsageError("--timeout is for --drain")
+
+    async def work() -> Removed | None:
+        async with app.store_of(settings) as store:
+            topic = await _own(store, name, "aws sns delete-topic")
+            if drain:
+                return await drained(store, topic, 60 if timeout_s is None else timeout_s)
+            return await _remove(store, topic, discard=discard)
+
+    removed = run_async(work())
+    if removed is None:
+        sys.exit(Exit.DRAIN_TIMEOUT)
+    given_up = f"; {removed.entries} entries were given up" if discard else ""
+    click.echo(f"topic {name} is removed with {removed.shards} shards{given_up}")
+
+
+def _print_remarks(remarks: Sequence[str]) -> None:
+    for each in remarks:
+        click.echo(f"remark: {each}")
+
+
+async def _own(store: ShardStore, name: str, instead: str) -> Topic:
+    """Remora's own topic of this name. For one of radosgw's it is said what does it `instead`."""
+    topic = await store.own_topic(name)
+    if topic is not None:
+        return topic
+    for row in await rows_of(store):
+        if row.origin is Origin.RADOSGW and row.topic and name in (row.label, row.topic.name):
+            raise NotOurs(f"topic {name} is radosgw's, and changed through radosgw's API only: {instead}")
+    raise UnknownTopic(f"remora has no topic {name!r} of its own; `remora topic list` shows all")
+
+
+async def _remove(store: ShardStore, topic: Topic, *, discard: bool) -> Removed:
+    try:
+        return await store.remove_topic(topic, discard=discard)
+    except TopicRefused as exc:
+        raise TopicRefused(f"{exc}; --drain has them delivered first, --discard gives them up") from exc

@@ -1,0 +1,155 @@
+"""The topics that commands speak of: found in the store, picked by name, and looked at with all their shards."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from remora import app
+from remora.engine.catalogue import topic_among
+from remora.model.errors import RemoraError, ShardGone, StoreDamaged
+from remora.model.exits import Exit
+from remora.model.shard import Origin, Shard, ShardStats
+from remora.model.topic import Topic
+from remora.policy.eligible import reason_to_leave
+from remora.ports import DeliveryStore
+
+AT_ONCE = 32
+MOST_NAMED = 20
+
+
+class UnknownTopic(RemoraError):
+    """There is no queue of a topic of this name."""
+
+
+class AmbiguousTopic(RemoraError):
+    """Several topics have this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A topic with its queues, in the order of their numbers; without metadata it is known by its queue alone."""
+
+    label: str
+    topic: Topic | None
+    shards: tuple[Shard, ...]
+
+    @property
+    def origin(self) -> Origin:
+        """Who made it."""
+        return self.topic.origin if self.topic else self.shards[0].origin
+
+    @property
+    def reason(self) -> str | None:
+        """Why remora does not deliver it; None when it does."""
+        return reason_to_leave(self.topic, app.SCHEMES) if self.topic else None
+
+    @property
+    def delivered_by(self) -> str:
+        """Whose task it is: remora's, or that of the radosgw which made it."""
+        if self.reason is None:
+            return "remora"
+        return "nobody" if self.origin is Origin.REMORA else "radosgw"
+
+
+def origin_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--origin`, for names that radosgw and remora both use; the command gets an Origin or None."""
+    return click.option(
+        "--origin",
+        type=click.Choice([str(each) for each in Origin]),
+        callback=lambda _context, _option, value: None if value is None else Origin(value),
+        help="Whose is meant, where radosgw and remora have one of the same name each.",
+    )(function)
+
+
+async def rows_of(store: DeliveryStore) -> list[Row]:
+    """Every topic, and every queue whose topic is unknown, in the order of their names."""
+    shards = await store.shards()
+    topics = await store.topics()
+    registered = frozenset(shards)
+    rows = [
+        Row(known.label, known, tuple(each for each in known.all_shards() if each in registered))
+        for known in topics.values()
+    ]
+    rows += [Row(shard.queue, None, (shard,)) for shard in shards if topic_among(topics, shard) is None]
+    return sorted(rows, key=lambda row: (row.label, row.origin))
+
+
+def pick(rows: Sequence[Row], name: str, origin: Origin | None = None) -> Row:
+    """The one row of this name: its label, else its topic's name, else a queue's. Raises when it is not just one."""
+    candidates = [row for row in rows if origin in (None, row.origin)]
+    for names in (_label, _topic_name, _queues):
+        found = [row for row in candidates if name in names(row)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise AmbiguousTopic(_which(name, found))
+    raise UnknownTopic(f"there is no persistent topic {name!r}; known: {_some(row.label for row in candidates)}")
+
+
+def _label(row: Row) -> tuple[str, ...]:
+    return (row.label,)
+
+
+def _topic_name(row: Row) -> tuple[str, ...]:
+    return (row.topic.name,) if row.topic else ()
+
+
+def _queues(row: Row) -> tuple[str, ...]:
+    return tuple(shard.queue for shard in row.shards)
+
+
+def _which(name: str, found: Sequence[Row]) -> str:
+    if len({row.origin for row in found}) > 1:
+        return f"radosgw and remora both have a topic {name!r}: say which with --origin radosgw or --origin remora"
+    return f"there are several topics {name!r}: {_some(row.label for row in found)}; say which"
+
+
+def _some(names: Iterable[str]) -> str:
+    """Names for a message; a thousand of them would hide it."""
+    known = list(names)
+    more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
+    return (", ".join(known[:MOST_NAMED]) or "none") + more
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Figures of queues, and the reasons of those that are damaged; what is gone meanwhile is in neither."""
+
+    stats: dict[Shard, ShardStats]
+    damaged: dict[Shard, str]
+
+    def of(self, shards: Iterable[Shard]) -> list[ShardStats]:
+        """The figures of some of them, in the order asked for."""
+        return [self.stats[each] for each in shards if each in self.stats]
+
+
+async def look_at(store: DeliveryStore, shards: Iterable[Shard], *, exact: bool = False) -> Look:
+    """Look at queues, some at a time."""
+    look = Look({}, {})
+    todo = iter(shards)
+
+    async def work() -> None:
+        for shard in todo:
+            try:
+                look.stats[shard] = await store.stats(shard, exact=exact)
+            except ShardGone:
+                continue
+            except StoreDamaged as exc:
+                look.damaged[shard] = str(exc)
+
+    await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+    return look
+
+
+def complain(look: Look) -> None:
+    """Say once what is damaged, and end with a failure then: the figures are not the whole truth."""
+    for reason in dict.fromkeys(look.damaged.values()):
+        click.echo(f"remora: {reason}", err=True)
+    if look.damaged:
+        sys.exit(Exit.FAILURE)
