@@ -20,10 +20,14 @@ from remora.cli import group, main
 from remora.cli.output import duration, exit_code, size
 from remora.model.errors import (
     ConfigError,
+    QueueFull,
     RemoraError,
+    StoreDamaged,
     StoreError,
     StoreMisconfigured,
     StoreUnavailable,
+    TopicRefused,
+    TopicUnknown,
 )
 from remora.model.exits import Exit
 from support.entries import raw_entry
@@ -83,6 +87,21 @@ def test_every_command_explains_itself(path: tuple[str, ...]) -> None:
     assert usage.startswith(" ".join(["Usage: remora", *path]))
     assert text.strip()
     assert all(len(line) <= 100 for line in result.output.splitlines())
+
+
+def words_of_commands() -> list[tuple[str, ...]]:
+    """The words of every command that does something, without the groups."""
+    found = list(commands())
+    return [path for path in found if not any(other[: len(path)] == path for other in found if other != path)]
+
+
+@pytest.mark.parametrize("path", words_of_commands(), ids=" ".join)
+def test_every_command_shows_an_example(path: tuple[str, ...]) -> None:
+    """Each command's help has a line that can be typed, with the command in it."""
+    result = CliRunner().invoke(group, [*path, "--help"], prog_name="remora")
+
+    described = result.output.partition("\n\n")[2].partition("\nOptions:")[0]
+    assert re.search(rf"(?m)^  .*\bremora {' '.join(path)}\b", described), described
 
 
 @pytest.mark.parametrize("path", [p for p in commands() if p], ids=" ".join)
@@ -224,7 +243,11 @@ def test_status_without_daemon(remora: Run, config: Path, tmp_path: Path) -> Non
         (StoreMisconfigured("no pool"), Exit.NO_PERMISSION),
         (StoreUnavailable("away"), Exit.UNAVAILABLE),
         (app.DaemonNotReachable("away"), Exit.UNAVAILABLE),
-        (StoreError("damaged"), Exit.TEMPORARY),
+        (QueueFull("no room"), Exit.TEMPORARY),
+        (StoreError("refused"), Exit.TEMPORARY),
+        (StoreDamaged("a page"), Exit.FAILURE),
+        (TopicRefused("exists"), Exit.FAILURE),
+        (TopicUnknown("no such topic"), Exit.FAILURE),
         (RemoraError("anything"), Exit.FAILURE),
     ],
 )

@@ -22,14 +22,16 @@ from remora.model.errors import RemoraError
 def group() -> None:
     """Deliver persistent bucket notifications to Kafka, in order and without loss.
 
-    radosgw commits notifications to queues in RADOS. Remora locks those queues as radosgw itself would, sends
-    their entries to Kafka and removes only what the brokers have acknowledged.
+    Notifications wait in queues until Kafka has acknowledged them. The queues lie in files of this host and are
+    filled over HTTP (store.kind = "sqlite", the default), or they are those of a Ceph cluster, filled by radosgw
+    too ("rados"): remora locks them as radosgw itself would.
 
     \b
     Start with:
       remora check-config -c FILE    is this configuration good?
-      remora topic list              what would be delivered, and what stays with radosgw?
-      remora run -c FILE             deliver
+      remora topic create --help     make a topic of remora's own
+      remora topic list              what is delivered, and what stays with radosgw?
+      remora run -c FILE             take events in, and deliver
       remora status                  how is the running daemon doing?
 
     \b

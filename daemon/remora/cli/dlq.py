@@ -21,7 +21,10 @@ class UnknownLetter(RemoraError):
 
 @click.group()
 def dlq() -> None:
-    """Show dead letters: entries that could not be delivered, with cause and raw bytes."""
+    """Show dead letters: entries that could not be delivered, with cause and raw bytes.
+
+    They are kept when their topic is removed, too. `entry decode` shows what is in one.
+    """
 
 
 @dlq.command("list")
@@ -29,7 +32,12 @@ def dlq() -> None:
 @config_option
 @json_option
 def list_command(settings: Settings, queue: str | None, as_json: bool) -> None:
-    """List dead letters of QUEUE, or of all queues, in queue order."""
+    """List dead letters of QUEUE, or of all queues, in queue order.
+
+    \b
+    Example:
+      remora dlq list --json | jq -r '.[] | [.queue, .cause, .reason] | @tsv'
+    """
     letters = run_async(_letters(settings, queue))
     if as_json:
         print_json([as_json_row(each) for each in letters])
@@ -57,7 +65,12 @@ def list_command(settings: Settings, queue: str | None, as_json: bool) -> None:
 @click.option("--raw", is_flag=True, help="Write the raw entry to standard output, as `entry decode` reads it.")
 @config_option
 def show_command(settings: Settings, queue: str, position: str, raw: bool) -> None:
-    """Show the dead letter of QUEUE at POSITION (as `dlq list` prints it)."""
+    """Show the dead letter of QUEUE at POSITION (as `dlq list` prints it).
+
+    \b
+    Example, with POSITION as `dlq list` has it:
+      remora dlq show orders.3 POSITION --raw | remora entry decode
+    """
     for each in run_async(_letters(settings, queue)):
         if position in (each.position, f"{each.incarnation}:{each.position}"):
             if raw:

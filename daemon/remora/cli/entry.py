@@ -19,7 +19,7 @@ MOST_BYTES = 128_000_000
 
 @click.group()
 def entry() -> None:
-    """Decode raw entries of radosgw's queues (event_entry_t)."""
+    """Decode raw entries of queues (event_entry_t): radosgw's own format, in both stores."""
 
 
 @entry.command("decode")
@@ -33,8 +33,12 @@ def entry() -> None:
 def decode_command(file: BinaryIO, explained: bool) -> None:
     """Print the notification that radosgw would post for the raw entry in FILE, or on standard input.
 
-    The bytes are those of one queue entry, without the 10-byte header that it has inside the queue object:
-    as `remora topic dump` and `remora dlq show --raw` give them.
+    The bytes are those of one queue entry, without the 10-byte header that it has inside a queue object of
+    RADOS: as `remora topic dump --raw` gives them in base64, and `remora dlq show --raw` as they are.
+
+    \b
+    Example:
+      remora topic dump orders --raw | head -n1 | jq -r .raw | base64 -d | remora entry decode
     """
     name = getattr(file, "name", "-")
     raw = file.read(MOST_BYTES + 1)

@@ -45,7 +45,11 @@ class Differs(RemoraError):
 @click.command("create")
 @click.argument("name", callback=checked_name)
 @click.option(
-    "--endpoint", required=True, callback=checked_endpoint, help="kafka://BROKER[:PORT], where it delivers to."
+    "--endpoint",
+    metavar="URI",
+    required=True,
+    callback=checked_endpoint,
+    help="kafka://BROKER[:PORT]: where to deliver.",
 )
 @click.option(
     "--shards",
@@ -94,7 +98,9 @@ def create_command(settings: Settings, name: str, shards: int, if_not_exists: bo
 
 @click.command("set")
 @click.argument("name")
-@click.option("--endpoint", callback=checked_endpoint, help="kafka://BROKER[:PORT]: where to deliver from now on.")
+@click.option(
+    "--endpoint", metavar="URI", callback=checked_endpoint, help="kafka://BROKER[:PORT]: where to deliver from now on."
+)
 @attribute_options
 @click.option(
     "--unset",

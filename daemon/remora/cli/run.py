@@ -24,11 +24,15 @@ from remora.config import Settings
 @click.command()
 @config_file_option("Configuration file.")
 def run(config_file: Path | None) -> None:
-    """Deliver until SIGTERM or SIGINT.
+    """Take events in and deliver them until SIGTERM or SIGINT.
 
     Starts and waits also while Ceph or Kafka are away; /-/ready on the admin port tells. SIGTERM drains: nothing
-    more is read, what is in flight is finished and removed, the locks are released. A second SIGTERM stops at
-    once. SIGHUP reads the configuration again and says what changed and what needs a restart.
+    more is taken in or read, what is in flight is finished and removed, the locks are released. A second SIGTERM
+    stops at once. SIGHUP reads the configuration again and says what changed and what needs a restart.
+
+    \b
+    Example:
+      remora run -c /etc/remora/remora.toml
     """
     settings = load(config_file)
     sys.exit(app.run(settings, config_file or DEFAULT_CONFIG))
@@ -41,6 +45,10 @@ def check_config(file: Path | None, config_file: Path | None) -> None:
     """Check a configuration file; nothing is contacted.
 
     Exits with 78 and the path of the first wrong key.
+
+    \b
+    Example:
+      remora check-config /etc/remora/remora.toml
     """
     chosen = file or config_file or DEFAULT_CONFIG
     settings = config.load(chosen)
@@ -53,7 +61,12 @@ def check_config(file: Path | None, config_file: Path | None) -> None:
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print the whole status as JSON.")
 def status(settings: Settings, as_json: bool) -> None:
-    """Show how the running daemon is doing, from its admin port."""
+    """Show how the running daemon is doing, from its admin port.
+
+    \b
+    Example, the queues that do not get on:
+      remora status --json | jq -r '.shards[] | select(.reason != "") | [.queue, .reason] | @tsv'
+    """
     shown = run_async(app.fetch_status(settings.admin))
     if as_json:
         print_json(shown)
