@@ -1,0 +1,71 @@
+"""The embedded store, made ready for a daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from remora.config import SqliteSettings, show_size
+from remora.model.shard import Origin
+from remora.model.topic import Target, Topic
+from remora.storage.sqlite import SqliteStore
+
+_CONFIGURATION = """\
+[store]
+kind = "sqlite"
+
+[sqlite]
+directory = "{directory}"
+queue_bytes = "{queue_bytes}"
+
+[ingest]
+listen = "{ingest}"
+
+[admin]
+listen = "{admin}"
+"""
+
+
+class Embedded:
+    """A folder with a store's directory and a configuration for a daemon on it."""
+
+    def __init__(self, folder: Path, queue_bytes: int = 128_000_000, ingest: str = "") -> None:
+        """`ingest` is where events are taken in, a socket in the folder unless given."""
+        self.settings = SqliteSettings(directory=str(folder / "store"), queue_bytes=queue_bytes)
+        self.ingest = ingest or f"unix:{folder / 'ingest'}"
+        self.admin = f"unix:{folder / 'admin'}"
+        self.configuration, self.log = folder / "remora.toml", folder / "remora.log"
+        self.configuration.write_text(
+            _CONFIGURATION.format(
+                directory=self.settings.directory,
+                queue_bytes=show_size(queue_bytes),
+                ingest=self.ingest,
+                admin=self.admin,
+            )
+        )
+
+    def store(self) -> SqliteStore:
+        """The store itself, to be opened beside a daemon or without one."""
+        return SqliteStore(self.settings)
+
+    async def make_topics(self, names: Iterable[str], endpoint: str, shards: int) -> list[Topic]:
+        """Make topics that deliver to the Kafka topics of their names."""
+        async with self.store() as store:
+            return [await store.create_topic(own_topic(name, endpoint, shards)) for name in names]
+
+    @property
+    def command(self) -> Sequence[str]:
+        """What comes after `remora`."""
+        return ["run", "-c", str(self.configuration)]
+
+
+def own_topic(name: str, endpoint: str, shards: int) -> Topic:
+    """A topic of remora's own."""
+    return Topic(
+        name=name,
+        tenant="",
+        queue=name,
+        target=Target(endpoint, "", name),
+        origin=Origin.REMORA,
+        shards=shards,
+    )
