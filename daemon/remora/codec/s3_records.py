@@ -1,0 +1,359 @@
+"""Events as S3's notifications write them in JSON, the plain way: to values, or refused with the place and reason.
+
+Understood are the records that radosgw posts (every release), those of AWS S3 and of stores that follow it, and
+MinIO's with the members that it adds. What an entry cannot hold is dropped and counted. Every other member has to
+have the type that it has there, so that nothing is stored that was meant otherwise.
+
+Promises about single members:
+
+* `s3.object.key` is URL-decoded (`+` is a space), unless `eventSource` is `ceph:s3`, which does not encode keys. It
+  may then be any bytes.
+* `eventName`, `s3.bucket.name` and `s3.object.key` must be there. A text that is missing or null is empty, a size
+  is 0, an `eventTime` is the time of storing, and a missing `eventId` is made from the seed and the record's index.
+* MinIO's `userMetadata` is taken for `metadata` where there is none.
+* Sizes are below 2^63, times within 1970 to 2106; the longest texts are below. A NUL is a character like others.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from functools import lru_cache
+from hashlib import sha256
+from typing import NamedTuple, NoReturn
+from urllib.parse import unquote_to_bytes
+
+from remora.codec.record import sorted_metadata, sorted_tags
+from remora.model.entry import Event, Pairs, Time
+from remora.model.errors import RemoraError
+
+MOST_KEY = 1024
+"""Bytes of a decoded object key, as S3 limits it."""
+
+MOST_BUCKET = 255
+MOST_TEXT = 8192
+"""Bytes of a bucket's name, and of any other text."""
+
+MOST_PAIRS = 256
+"""Pairs in the metadata, and in the tags, of an object."""
+
+
+class MalformedEvent(RemoraError, ValueError):
+    """Records that cannot be stored: which one, where in it, and why.
+
+    `record` counts from 0 over the whole body, and `line` from 1; None where the body as a whole is meant, or has no
+    lines. `field` is the dotted path within the record, empty where the record itself is meant.
+    """
+
+    def __init__(self, record: int | None, line: int | None, field: str, reason: str) -> None:
+        place = [] if record is None else [f"record {record}"]
+        place += [] if line is None else [f"line {line}"]
+        place += [field] if field else []
+        super().__init__(": ".join([*place, reason]))
+        self.record, self.line, self.field, self.reason = record, line, field, reason
+
+
+class TooManyEvents(MalformedEvent):
+    """There are more records than may be sent at once."""
+
+
+# ------------------------------------------------------------------------------------- records of a body
+
+
+class Found(NamedTuple):
+    """A record as it was parsed, with its place for messages."""
+
+    value: object
+    record: int
+    line: int | None
+
+    def refuse(self, field: str, reason: str) -> NoReturn:
+        """Raise for one of its members."""
+        raise MalformedEvent(self.record, self.line, field, reason)
+
+
+def in_lines(lines: Iterable[bytes], record: int = 0, line: int = 1) -> Iterator[Found]:
+    """The records of every line, counted on from these numbers; empty lines are passed over.
+
+    A line is a record, or a document with Records.
+    """
+    for number, text in enumerate(lines, line):
+        if not text or text.isspace():
+            continue
+        value = _json(text, record, number)
+        if isinstance(value, dict) and "Records" in value:
+            for found in _records(value, record, number):
+                yield found
+                record += 1
+        else:
+            yield Found(value, record, number)
+            record += 1
+
+
+def in_document(body: bytes) -> Iterator[Found]:
+    """The records of `{"Records":[...]}`."""
+    value = _json(body, None, None)
+    if not isinstance(value, dict):
+        raise MalformedEvent(None, None, "", f"expected an object with Records, not {_kind(value)}")
+    if "Records" not in value:
+        raise MalformedEvent(None, None, "Records", "is missing")
+    return _records(value, 0, None)
+
+
+def _records(document: dict[str, object], first: int, line: int | None) -> Iterator[Found]:
+    records = document["Records"]
+    if isinstance(document, _Repeating):
+        raise MalformedEvent(None, line, document.name, "stands twice in its object")
+    if not isinstance(records, list):
+        raise MalformedEvent(None, line, "Records", f"expected a list, not {_kind(records)}")
+    if not records:
+        raise MalformedEvent(None, line, "Records", "is empty")
+    return (Found(each, first + i, line) for i, each in enumerate(records))
+
+
+class _Repeating(dict[str, object]):
+    """An object in which a name stands twice."""
+
+    name = ""
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    repeating = _Repeating(found)
+    repeating.name = next(name for i, (name, _) in enumerate(pairs) if name in dict(pairs[:i]))
+    return repeating
+
+
+def _not_json(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _json(text: bytes, record: int | None, line: int | None) -> object:
+    try:
+        return json.loads(text.decode(), object_pairs_hook=_object, parse_constant=_not_json)
+    except UnicodeDecodeError as exc:
+        reason = f"not valid UTF-8 at byte {exc.start}"
+    except json.JSONDecodeError as exc:
+        reason = f"not valid JSON: {exc.msg} at character {exc.pos}"
+    except ValueError as exc:
+        reason = f"not valid JSON: {exc}"
+    except RecursionError:
+        reason = "nested too deeply"
+    raise MalformedEvent(record, line, "", reason)
+
+
+def _kind(value: object) -> str:
+    """What a JSON value is called, for messages."""
+    names = {str: "a string", bool: "true or false", int: "a number", float: "a number", list: "a list"}
+    return "null" if value is None else names.get(type(value), "an object")
+
+
+# ----------------------------------------------------------------------------------------- one record
+
+
+class Reader:
+    """Reads the members of one object of a record, and counts those that nobody asked for."""
+
+    __slots__ = ("_asked", "_found", "_members", "_path")
+
+    def __init__(self, found: Found, path: str, value: object) -> None:
+        self._found, self._path, self._asked = found, path, 0
+        if value is None and path:
+            value = {}
+        if not isinstance(value, dict):
+            found.refuse(path, f"expected an object, not {_kind(value)}")
+        if isinstance(value, _Repeating):
+            found.refuse(self._name(value.name), "stands twice in its object")
+        self._members: dict[str, object] = value
+
+    @property
+    def dropped(self) -> int:
+        """Members that were not asked for, so far."""
+        return len(self._members) - self._asked
+
+    def is_just(self, count: int) -> bool:
+        """Whether it has this many members, and all of them were asked for."""
+        return len(self._members) == self._asked == count
+
+    def has(self, name: str) -> bool:
+        """Whether a member is there, and not null."""
+        return self._members.get(name) is not None
+
+    def text(self, name: str, most: int = MOST_TEXT, *, required: bool = False) -> bytes:
+        """A string of at most so many bytes; empty where it is missing and not required."""
+        value = self._get(name)
+        if value is None and not required:
+            return b""
+        text = _text(self._found, self._name(name), value, most)
+        if required and not text:
+            self.refuse(name, "is empty")
+        return text
+
+    def number(self, name: str) -> int:
+        """A whole number; 0 where it is missing."""
+        value = self._get(name)
+        if value is None:
+            return 0
+        if not isinstance(value, int) or isinstance(value, bool):
+            self.refuse(name, f"expected a whole number, not {value if isinstance(value, float) else _kind(value)}")
+        if not 0 <= value < 1 << 63:
+            self.refuse(name, "is not within 0 to 2^63 - 1")
+        return value
+
+    def inner(self, name: str) -> Reader:
+        """An object within; one without members where it is missing."""
+        return Reader(self._found, self._name(name), self._get(name))
+
+    def pairs(self, name: str) -> Pairs:
+        """A list of objects with `key` and `val`."""
+        values = self._get(name)
+        if values is None:
+            return ()
+        if not isinstance(values, list):
+            self.refuse(name, f"expected a list, not {_kind(values)}")
+        if len(values) > MOST_PAIRS:
+            self.refuse(name, f"has {len(values)} pairs, more than {MOST_PAIRS}")
+        return tuple([self._pair(f"{name}[{i}]", value) for i, value in enumerate(values)])
+
+    def _pair(self, name: str, value: object) -> tuple[bytes, bytes]:
+        reader = Reader(self._found, self._name(name), value)
+        return reader.text("key"), reader.text("val")
+
+    def mapping(self, name: str) -> Pairs:
+        """An object whose members are strings."""
+        return self.inner(name)._members_as_pairs()  # noqa: SLF001  # its own class
+
+    def _members_as_pairs(self) -> Pairs:
+        if len(self._members) > MOST_PAIRS:
+            self._found.refuse(self._path, f"has {len(self._members)} pairs, more than {MOST_PAIRS}")
+        return tuple([(_text(self._found, self._name(key), key, MOST_TEXT), self.text(key)) for key in self._members])
+
+    def refuse(self, name: str, reason: str) -> NoReturn:
+        """Raise for one of the members."""
+        self._found.refuse(self._name(name), reason)
+
+    def _get(self, name: str) -> object:
+        if name in self._members:
+            self._asked += 1
+        return self._members.get(name)
+
+    def _name(self, name: str) -> str:
+        return f"{self._path}.{name}" if self._path else name
+
+
+def _text(found: Found, path: str, value: object, most: int) -> bytes:
+    if not isinstance(value, str):
+        found.refuse(path, "is missing" if value is None else f"expected a string, not {_kind(value)}")
+    try:
+        text = value.encode()
+    except UnicodeEncodeError:
+        found.refuse(path, "has half of a surrogate pair")
+    if len(text) > most:
+        found.refuse(path, f"has {len(text)} bytes, more than {most}")
+    return text
+
+
+class Read(NamedTuple):
+    """An event, and how many members of its record had no place in it."""
+
+    event: Event
+    dropped: int
+
+
+def read(found: Found, created: Time, seed: bytes) -> Read:
+    """The event of a record. `created` and `seed` stand in for an `eventTime` and an `eventId` that it lacks."""
+    record = Reader(found, "", found.value)
+    user, request = record.inner("userIdentity"), record.inner("requestParameters")
+    response, s3 = record.inner("responseElements"), record.inner("s3")
+    bucket, thing = s3.inner("bucket"), s3.inner("object")
+    owner = bucket.inner("ownerIdentity")
+    source = record.text("eventSource")
+    metadata = thing.pairs("metadata")
+    if not metadata and thing.has("userMetadata"):
+        metadata = thing.mapping("userMetadata")
+    event = Event(
+        event_version=record.text("eventVersion"),
+        event_source=source,
+        aws_region=record.text("awsRegion"),
+        event_time=_time(record) if record.has("eventTime") else created,
+        event_name=record.text("eventName", required=True),
+        user_identity=user.text("principalId"),
+        source_ip_address=request.text("sourceIPAddress"),
+        x_amz_request_id=response.text("x-amz-request-id"),
+        x_amz_id_2=response.text("x-amz-id-2"),
+        s3_schema_version=s3.text("s3SchemaVersion"),
+        configuration_id=s3.text("configurationId"),
+        bucket_name=bucket.text("name", MOST_BUCKET, required=True),
+        bucket_owner_identity=owner.text("principalId"),
+        bucket_arn=bucket.text("arn"),
+        object_key=_key(thing, source),
+        object_size=thing.number("size"),
+        object_etag=thing.text("eTag"),
+        object_version_id=thing.text("versionId"),
+        object_sequencer=thing.text("sequencer"),
+        event_id=record.text("eventId") or _made_id(seed, found.record),
+        bucket_id=bucket.text("id"),
+        metadata=sorted_metadata(metadata),
+        tags=sorted_tags(thing.pairs("tags")),
+        opaque_data=record.text("opaqueData"),
+    )
+    return Read(event, sum(each.dropped for each in (record, user, request, response, s3, bucket, owner, thing)))
+
+
+def _key(thing: Reader, source: bytes) -> bytes:
+    if source == b"ceph:s3":
+        return thing.text("key", MOST_KEY, required=True)
+    key = unquote_to_bytes(thing.text("key", 3 * MOST_KEY, required=True).replace(b"+", b" "))
+    if len(key) > MOST_KEY:
+        thing.refuse("key", f"has {len(key)} bytes, more than {MOST_KEY}")
+    return key
+
+
+def _made_id(seed: bytes, record: int) -> bytes:
+    """An event id for a record that has none, always the same for a seed and a place."""
+    return sha256(b"%d:%b:%d" % (len(seed), seed, record)).hexdigest()[:32].encode()
+
+
+# -------------------------------------------------------------------------------------------- times
+
+_ISO = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?(?:Z|([+-])([0-9]{2}):([0-9]{2}))"
+)
+_SECOND = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}")
+_EARLY = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})")
+
+
+def _time(record: Reader) -> Time:
+    """`eventTime`: ISO 8601 with a zone, or the seconds that radosgw writes for the first ten years after 1970."""
+    text = record.text("eventTime", 64).decode()
+    if match := _EARLY.fullmatch(text):
+        return Time(int(match[1]), _nanoseconds(match[2]))
+    match = _ISO.fullmatch(text)
+    if not match:
+        record.refuse("eventTime", "is not a time such as 2026-01-31T23:59:59.000Z")
+    try:
+        sec = second(match[1])
+    except ValueError:
+        record.refuse("eventTime", "is not a time that exists")
+    if match[3]:
+        offset = int(match[4]) * 3600 + int(match[5]) * 60
+        sec += offset if match[3] == "-" else -offset
+    if not 0 <= sec < 1 << 32:
+        record.refuse("eventTime", "is not within 1970 to 2106")
+    return Time(sec, _nanoseconds(match[2] or "0"))
+
+
+@lru_cache(maxsize=1024)
+def second(text: str) -> int:
+    """Seconds since the epoch of `2026-01-31T23:59:59`; ValueError for anything else."""
+    if not _SECOND.fullmatch(text):
+        raise ValueError(f"not a time: {text!r}")
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
+
+
+def _nanoseconds(fraction: str) -> int:
+    return int(fraction.ljust(9, "0"))
