@@ -1,20 +1,22 @@
-# The image of one Debian release, because python3-rados must fit both the cluster and the Python:
+# The image of one Debian release, because librados must fit the cluster:
 #   bookworm  librados 16.2, Python 3.11
 #   trixie    librados 18.2, Python 3.13
 #   forky     librados 20.2, Python 3.14: the one that understands the aes256k keys of new Tentacle clusters
+# The embedded store needs no librados at all; --build-arg CEPH_PACKAGES= leaves it out.
 #
 #   docker build --build-arg DEBIAN_RELEASE=forky -t remora .
+#   docker run -v remora:/var/lib/remora -v remora-sockets:/run/remora remora
 #   docker run -v /etc/ceph:/etc/ceph:ro -v ./remora.toml:/etc/remora/remora.toml:ro remora
 ARG DEBIAN_RELEASE=bookworm
+ARG CEPH_PACKAGES=librados2
 
 FROM debian:${DEBIAN_RELEASE}-slim AS build
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates python3 python3-venv \
     && rm -rf /var/lib/apt/lists/*
-# pip stays behind in a virtual environment of its own. The one that is copied sees the system's packages,
-# because the rados binding comes from Debian and exists nowhere else.
+# pip stays behind in a virtual environment of its own.
 RUN python3 -m venv /opt/pip \
-    && python3 -m venv --without-pip --system-site-packages /opt/remora
+    && python3 -m venv --without-pip /opt/remora
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY daemon daemon
@@ -24,15 +26,20 @@ FROM debian:${DEBIAN_RELEASE}-slim
 LABEL org.opencontainers.image.title="remora" \
       org.opencontainers.image.description="Delivers persistent bucket notifications from object-store gateways to Kafka" \
       org.opencontainers.image.licenses="Apache-2.0"
+ARG CEPH_PACKAGES
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends ca-certificates librados2 python3 python3-rados \
+    && apt-get install -y --no-install-recommends ca-certificates python3 ${CEPH_PACKAGES} \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/remora /opt/remora
 COPY config/remora.toml /etc/remora/remora.toml
 ENV PATH=/opt/remora/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
-# A number, so that an orchestrator can see that it is not root. It owns nothing: the file system may be read-only.
+# A number, so that an orchestrator can see that it is not root. It owns nothing but the folders of the queues and of the
+# sockets: with volumes for these the file system may be read-only.
+RUN install -d -m 0700 -o 10001 -g 10001 /var/lib/remora \
+    && install -d -m 0755 -o 10001 -g 10001 /run/remora
+VOLUME /var/lib/remora
 USER 10001:10001
 EXPOSE 9750
 STOPSIGNAL SIGTERM

@@ -17,6 +17,7 @@ from support.programs import program
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "systemd" / "remora.service"
+SYSUSERS = ROOT / "systemd" / "remora.sysusers"
 INSTALLED = "/opt/remora/bin/remora"
 
 # ------------------------------------------------------------------------------------------------- unit
@@ -85,6 +86,20 @@ def test_the_unit_restarts_only_where_that_may_help() -> None:
     assert options["RestartPreventExitStatus"] == [f"{Exit.NO_PERMISSION.value} {Exit.CONFIG.value}"]
 
 
+def test_the_units_user_owns_where_the_daemon_writes() -> None:
+    """systemd makes the default folders of queues and sockets, the former for the user alone, and the user is made."""
+    options, defaults = unit_options(), Settings()
+
+    assert defaults.sqlite.directory == f"/var/lib/{options['StateDirectory'][0]}"
+    assert options["StateDirectoryMode"] == ["0700"]
+    assert defaults.ingest.listen.startswith(f"unix:/run/{options['RuntimeDirectory'][0]}/")
+    (user,) = [line for line in SYSUSERS.read_text().splitlines() if not line.startswith("#")]
+    kind, name, number, *_, home = shlex.split(user)
+    assert (kind, [name], number, home) == ("u", options["User"], "-", defaults.sqlite.directory)
+    assert options["Group"] == options["User"]
+    assert "DynamicUser" not in options
+
+
 def test_the_daemons_libraries_work_without_writable_code() -> None:
     """MemoryDenyWriteExecute= costs nothing: every compiled library loads and ctypes calls back under it."""
     script = """
@@ -93,7 +108,8 @@ libc = ctypes.CDLL(None)
 PR_SET_MDWE, REFUSE_EXEC_GAIN = 65, 1
 if libc.prctl(PR_SET_MDWE, REFUSE_EXEC_GAIN, 0, 0, 0):
     sys.exit(42)
-import aiohttp, aiokafka, cramjam, msgspec, ssl, uvloop
+import aiohttp, aiokafka, cramjam, msgspec, sqlite3, ssl, uvloop
+sqlite3.connect(":memory:").execute("SELECT 1")
 ssl.create_default_context()
 cramjam.snappy.compress_raw(b"x" * 1000)
 compare = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_int))
@@ -135,7 +151,7 @@ def arguments(name: str) -> list[str]:
 def test_every_instruction_of_the_image_is_one() -> None:
     """Nothing in the Dockerfile is misspelt or lost its continuation."""
     known = {"ARG", "FROM", "RUN", "COPY", "WORKDIR", "LABEL", "ENV", "USER", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK",
-             "ENTRYPOINT", "CMD"}  # fmt: skip
+             "ENTRYPOINT", "CMD", "VOLUME"}  # fmt: skip
 
     assert {name for name, _ in instructions()} <= known
 
@@ -143,11 +159,12 @@ def test_every_instruction_of_the_image_is_one() -> None:
 def test_every_build_argument_is_used() -> None:
     """The Debian release decides both stages, so that the copied environment fits its Python."""
     found = instructions()
-    declared = [argument.partition("=")[0] for name, argument in found if name == "ARG"]
+    declared = {argument.partition("=")[0] for name, argument in found if name == "ARG"}
     bases = [argument.split()[0] for name, argument in found if name == "FROM"]
 
-    assert declared == ["DEBIAN_RELEASE"]
+    assert declared == {"DEBIAN_RELEASE", "CEPH_PACKAGES"}
     assert bases == ["debian:${DEBIAN_RELEASE}-slim"] * 2
+    assert "CEPH_PACKAGES" in arguments("ARG"), "a stage must say so to know it"
 
 
 def test_the_image_runs_as_nobody_in_particular() -> None:
@@ -170,13 +187,26 @@ def test_the_image_starts_the_daemon_without_a_shell() -> None:
     assert f"http://{Settings().admin.listen}/-/live" in script
 
 
-def test_the_image_has_the_rados_binding_and_no_build_tools() -> None:
-    """The final stage installs Debian's rados packages and nothing that compiles or installs."""
-    installed = set(shlex.split(" ".join(arguments("RUN")).partition("--no-install-recommends")[2].partition("&&")[0]))
+def test_the_image_has_librados_if_wanted_and_no_build_tools() -> None:
+    """The final stage installs Python, Ceph's library unless it is left out, and nothing that compiles or installs."""
+    installed = set(shlex.split(arguments("RUN")[0].partition("--no-install-recommends")[2].partition("&&")[0]))
+    defaults = [argument for name, argument in instructions() if name == "ARG"]
 
-    assert installed == {"ca-certificates", "librados2", "python3", "python3-rados"}
+    assert installed == {"ca-certificates", "python3", "${CEPH_PACKAGES}"}
+    assert "CEPH_PACKAGES=librados2" in defaults
     assert not [argument for argument in arguments("RUN") if "pip" in argument]
     assert ("COPY", "--from=build /opt/remora /opt/remora") in final_stage()
+
+
+def test_the_image_keeps_queues_in_a_volume_of_its_user() -> None:
+    """The folder of the embedded store is a volume, and its user's alone; the sockets' folder is that user's too."""
+    (user,) = arguments("USER")
+    uid, gid = user.split(":")
+    commands = " ".join(arguments("RUN"))
+
+    assert arguments("VOLUME") == [Settings().sqlite.directory]
+    assert f"install -d -m 0700 -o {uid} -g {gid} {Settings().sqlite.directory}" in commands
+    assert f"install -d -m 0755 -o {uid} -g {gid} /run/remora" in commands
 
 
 def test_everything_that_the_image_copies_exists_and_is_not_ignored() -> None:
