@@ -1,0 +1,59 @@
+"""Connections to a file, and transactions on them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PAGE_BYTES = 4096
+LOG_BYTES = 8 << 20
+"""The write-ahead log keeps this size once it had it: on a full disk it is the room that removals are written to."""
+
+_WRITER_CACHE_KIB, _READER_CACHE_KIB = 2048, 512
+
+
+def connect(path: Path, *, reader: bool) -> sqlite3.Connection:
+    """A connection that never waits for others by itself, for use by one thread at a time.
+
+    The file must exist: one that SQLite makes would have the permissions that the umask leaves.
+    """
+    uri = f"{path.absolute().as_uri()}?mode=rw"
+    connection = sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB if reader else _WRITER_CACHE_KIB}")
+        # Debian's SQLite overwrites what is deleted, which makes removals slower by a quarter. Mapped pages would
+        # count as the process's memory.
+        connection.execute("PRAGMA secure_delete = 0")
+        connection.execute("PRAGMA mmap_size = 0")
+        connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+        if reader:
+            connection.execute("PRAGMA query_only = 1")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
+    """Everything that is read inside is of one moment."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        connection.execute("COMMIT")
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Everything that is written inside is kept, or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

@@ -1,0 +1,238 @@
+"""The directory of the store: who may use it, which files it has, and how they come to be.
+
+Files are made and migrated under a lock of the whole directory, each step in one transaction. A process that is killed
+at any moment leaves something that the next one completes: a file that is missing or empty is made, as long as no file
+has ever had a topic.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import secrets
+import sqlite3
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from remora.config import SqliteSettings
+from remora.model.errors import StoreDamaged, StoreError, StoreMisconfigured, StoreUnavailable
+from remora.storage.sqlite import schema
+from remora.storage.sqlite.connecting import PAGE_BYTES, connect, transaction
+from remora.storage.sqlite.refusals import is_busy, translated
+
+_LOCK = "lock"
+_LOCK_WITHIN_S = 30.0
+_PAUSE_S = 0.01
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Nobody else makes, migrates, enters or leaves meanwhile. Blocks; raises StoreUnavailable after a time."""
+    descriptor = os.open(directory / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        until = time.monotonic() + _LOCK_WITHIN_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as exc:
+                if time.monotonic() > until:
+                    raise StoreUnavailable(f"{directory} was locked for {_LOCK_WITHIN_S:g} s") from exc
+                time.sleep(_PAUSE_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(path: Path) -> None:
+    """Make the directory if it is not there, and see that it is ours alone. Raises StoreMisconfigured."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+    except OSError as exc:
+        raise StoreMisconfigured(
+            f"cannot make {path}: {exc.strerror}; as root: install -d -m 0700 -o {_our_name()} {path}"
+        ) from exc
+    _check(path, 0o700)
+
+
+def prepare(directory: Path, settings: SqliteSettings) -> tuple[list[Path], dict[Path, StoreDamaged]]:
+    """Make, complete or migrate the files; to be called under the directory's lock.
+
+    Answers all files in the order of their numbers, and which of them are damaged and why. Raises StoreMisconfigured
+    for files that are not this store's, or that this version cannot use.
+    """
+    found = sorted(directory.glob("queues-*.db"))
+    for path in found:
+        _check(path, 0o600)
+    identities, damaged = _identities(found)
+    count, store = _expected(directory, settings, identities, damaged)
+    paths = [path_of(directory, number) for number in range(count)]
+    if strange := sorted(set(found) - set(paths)):
+        raise StoreMisconfigured(f"{strange[0]} does not belong to a store of {count} files: move it elsewhere")
+    missing = [path for path in paths if path not in identities and path not in damaged]
+    if missing and (used := next((path for path in identities if _was_used(path)), None) or next(iter(damaged), None)):
+        raise StoreMisconfigured(
+            f"{missing[0]} is missing or empty, though {used} has been in use: bring it back from where it is kept"
+        )
+    for path in missing:
+        _create(path, {"store": store, "files": count, "number": paths.index(path), "catalogue": 0})
+    for number, path in enumerate(paths):
+        if path in identities and identities[path] != (store, count, number):
+            raise StoreMisconfigured(f"{path} belongs to another directory, or had another name: move it elsewhere")
+        if path not in damaged:
+            _migrate(path, schema.MIGRATIONS, damaged)
+    _sync(directory)
+    return paths, damaged
+
+
+def path_of(directory: Path, number: int) -> Path:
+    """The file of this number."""
+    return directory / f"queues-{number:03}.db"
+
+
+def migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[schema.Migration]) -> None:
+    """Bring a file to the newest version, step by step. Raises StoreMisconfigured for one that is newer still."""
+    version = _pragma(connection, "user_version")
+    if version > len(migrations):
+        raise StoreMisconfigured(
+            f"{path} was made by a newer remora (version {version}, this one knows up to {len(migrations)}):"
+            " install that one again"
+        )
+    for step in range(version, len(migrations)):
+        with transaction(connection):
+            migrations[step](connection)
+            connection.execute(f"PRAGMA user_version = {step + 1}")
+
+
+Identity = tuple[str, int, int]
+"""What a file knows of itself: the store that it belongs to, of how many files, and its number among them."""
+
+
+def _identities(paths: Sequence[Path]) -> tuple[dict[Path, Identity], dict[Path, StoreDamaged]]:
+    """The identities of the files that have one yet, and the files that cannot be read."""
+    found: dict[Path, Identity] = {}
+    damaged: dict[Path, StoreDamaged] = {}
+    for path in paths:
+        try:
+            if identity := _identity(path):
+                found[path] = identity
+        except StoreDamaged as exc:
+            damaged[path] = exc
+    return found, damaged
+
+
+def _identity(path: Path) -> Identity | None:
+    """None for a file that was being made when that was cut short."""
+    with _opened(path) as connection:
+        application = _pragma(connection, "application_id")
+        if not application and not _pragma(connection, "schema_version"):
+            return None
+        if application != schema.APPLICATION_ID:
+            raise StoreMisconfigured(f"{path} is another program's database: move it elsewhere")
+        meta = dict(connection.execute("SELECT key, value FROM meta"))
+        return meta["store"], meta["files"], meta["number"]
+
+
+def _expected(
+    directory: Path, settings: SqliteSettings, identities: dict[Path, Identity], damaged: dict[Path, StoreDamaged]
+) -> tuple[int, str]:
+    """How many files there are to be, and the store's id."""
+    if identities:
+        store, count, _ = next(iter(identities.values()))
+        return count, store
+    if damaged:
+        raise StoreMisconfigured(f"no file of {directory} can be read: {next(iter(damaged.values()))}")
+    return settings.files, secrets.token_hex(8)
+
+
+def _was_used(path: Path) -> bool:
+    with _opened(path) as connection:
+        return connection.execute("SELECT 1 FROM sqlite_sequence WHERE name = 'topics'").fetchone() is not None
+
+
+def _create(path: Path, meta: dict[str, object]) -> None:
+    """Make a file; empty until a single transaction gives it its tables, its mark and its identity."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    with _opened(path) as connection:
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        with transaction(connection):
+            connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+            schema.MIGRATIONS[0](connection)
+            connection.execute("PRAGMA user_version = 1")
+            connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+
+
+def _migrate(path: Path, migrations: Sequence[schema.Migration], damaged: dict[Path, StoreDamaged]) -> None:
+    try:
+        with _opened(path) as connection:
+            migrate(connection, path, migrations)
+    except StoreDamaged as exc:
+        damaged[path] = exc
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection whose errors are the store's. Others of this host may be at work on the file: wait for them."""
+    try:
+        with closing(connect(path, reader=False)) as connection:
+            connection.execute("PRAGMA busy_timeout = 5000")
+            yield connection
+    except sqlite3.Error as exc:
+        if is_busy(exc):
+            raise StoreUnavailable(f"{path}: others kept it busy") from exc
+        raise translated(exc, path) from exc
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    (value,) = connection.execute(f"PRAGMA {name}").fetchone()
+    return int(value)
+
+
+def _check(path: Path, mode: int) -> None:
+    """See that only we may read and write it. Raises StoreMisconfigured with the command that helps."""
+    found = path.stat()
+    if stat.S_ISDIR(found.st_mode) != (mode == 0o700):
+        raise StoreMisconfigured(f"{path} is not a {'directory' if mode == 0o700 else 'file'}")
+    if found.st_uid != os.geteuid():
+        raise StoreMisconfigured(
+            f"{path} belongs to {_name_of(found.st_uid)} and not to {_our_name()}, whom remora runs as;"
+            f" as root: chown -R {_our_name()} {path}"
+        )
+    if stat.S_IMODE(found.st_mode) & 0o777 != mode:
+        raise StoreMisconfigured(f"{path} must be readable and writable by its owner alone: chmod {mode:04o} {path}")
+    if not os.access(path, os.R_OK | os.W_OK):
+        raise StoreMisconfigured(f"{path} is on a file system that is mounted read-only")
+
+
+def _our_name() -> str:
+    return _name_of(os.geteuid())
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _sync(directory: Path) -> None:
+    """Make the files' names durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def opening_error(exc: OSError, directory: Path) -> StoreError:
+    """What an error of the file system means to somebody who opens the store."""
+    return StoreMisconfigured(f"cannot use {directory}: {exc.strerror or exc}")

@@ -1,0 +1,64 @@
+"""Whether the process that took a lock still lives: each open store keeps a file locked for as long as it does.
+
+Processes are not asked for by number: a number is used again, and means nothing in another container.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+DIRECTORY = "owners"
+
+
+class Owner:
+    """One open store as a holder of locks. To be made and closed under the directory's lock, as `sweep` is run."""
+
+    def __init__(self, directory: Path) -> None:
+        self.entity = f"pid-{os.getpid()}.{secrets.token_hex(8)}"
+        self._directory = directory / DIRECTORY
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        self._path = self._directory / self.entity
+        self._dead: set[str] = set()
+        self._descriptor = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def is_dead(self, entity: str) -> bool:
+        """Whether another's process has ended, or closed its store. One that is merely frozen lives."""
+        if entity == self.entity:
+            return False
+        if entity not in self._dead and _is_dead(self._directory / entity):
+            self._dead.add(entity)  # no name is ever used again
+        return entity in self._dead
+
+    def sweep(self) -> None:
+        """Delete the files of those that are dead."""
+        for path in self._directory.iterdir():
+            if self.is_dead(path.name):
+                path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Be dead from now on."""
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+def _is_dead(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False  # not known: then its lease decides
+    try:
+        # Shared, so that several who ask at once do not take each other for the owner.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

@@ -1,0 +1,150 @@
+"""The tables of a file, and how a file of an older version becomes one of this.
+
+Each file holds some of the topics, each of these whole: its queues with their entries and locks, its reservations, its
+remembered requests and its dead letters. So whatever concerns one topic is one transaction with one sync.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+
+APPLICATION_ID = 0x72_65_6D_71
+"""`remq`, in the header of each file: tells it from another program's database."""
+
+POSITION_BITS = 40
+"""An entry's rowid is its queue's id followed by its position, so that a queue is one range of the table."""
+
+LAST_QUEUE_ID = (1 << 63 - POSITION_BITS) - 1
+END_OF_QUEUE = (1 << POSITION_BITS) - 1
+"""The most that fits into a rowid: so many queues a file can ever have, and so many entries each."""
+
+ENTRY_OVERHEAD = 10
+"""What an entry costs of its queue's room beside its own bytes; the same as in a radosgw's queue."""
+
+_FIRST = """
+-- One row for each fact about this file: store (the directory's id), files, number, catalogue (grows with each change
+-- of topics).
+CREATE TABLE meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
+
+-- `uid` is another one each time that a topic is made. Ids are never used again, neither a topic's nor a queue's.
+CREATE TABLE topics (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL UNIQUE,
+    uid TEXT NOT NULL,
+    shards INTEGER NOT NULL,
+    closed INTEGER NOT NULL,
+    attributes BLOB NOT NULL
+);
+
+-- Entries have the positions from head up to tail, without gaps; positions only grow. `used_bytes` counts the overhead
+-- of each entry, `reserved_bytes` does not count that of the `reserved_entries`. There is room for n more entries while
+-- used_bytes + reserved_bytes + reserved_entries * overhead + their bytes + n * overhead <= capacity_bytes.
+-- All kinds of open reservations are counted here.
+CREATE TABLE queues (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    topic INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    name TEXT NOT NULL UNIQUE,
+    incarnation TEXT NOT NULL,
+    head INTEGER NOT NULL DEFAULT 0,
+    tail INTEGER NOT NULL DEFAULT 0,
+    used_bytes INTEGER NOT NULL DEFAULT 0,
+    reservations INTEGER NOT NULL DEFAULT 0,
+    reserved_entries INTEGER NOT NULL DEFAULT 0,
+    reserved_bytes INTEGER NOT NULL DEFAULT 0,
+    capacity_bytes INTEGER NOT NULL,
+    UNIQUE (topic, number)
+);
+
+CREATE TABLE entries (id INTEGER PRIMARY KEY, data BLOB NOT NULL);
+
+-- Apart from the queues, because locks change for the clock's sake alone. A lock counts while `until_ns` lies in the
+-- future of the same `boot`.
+CREATE TABLE locks (
+    queue INTEGER PRIMARY KEY,
+    entity TEXT NOT NULL,
+    cookie TEXT NOT NULL,
+    boot TEXT NOT NULL,
+    until_ns INTEGER NOT NULL
+);
+
+-- Room in one queue.
+CREATE TABLE queue_reservations (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    queue INTEGER NOT NULL,
+    entries INTEGER NOT NULL,
+    nbytes INTEGER NOT NULL,
+    boot TEXT NOT NULL,
+    created_ns INTEGER NOT NULL
+);
+CREATE INDEX queue_reservations_of ON queue_reservations (queue);
+
+-- Room in several queues of a topic. `state` is open, committed, aborted or expired; `digest` is of what was committed,
+-- `rooms` is empty when the reservation is not open any more. `created_ns` and `boot` tell the age, `ended_s` (seconds
+-- since the epoch) when the outcome may be forgotten.
+CREATE TABLE reservations (
+    id TEXT NOT NULL UNIQUE,
+    topic INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    rooms BLOB NOT NULL,
+    events INTEGER NOT NULL,
+    digest BLOB NOT NULL DEFAULT x'',
+    boot TEXT NOT NULL,
+    created_ns INTEGER NOT NULL,
+    ended_s REAL
+);
+CREATE INDEX reservations_open ON reservations (topic, created_ns) WHERE state = 'open';
+CREATE INDEX reservations_ended ON reservations (ended_s) WHERE state <> 'open';
+
+-- Requests that would be recognised if they were repeated, since `created_s` (seconds since the epoch).
+CREATE TABLE once (
+    topic INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    digest BLOB NOT NULL,
+    events INTEGER NOT NULL,
+    created_s REAL NOT NULL,
+    PRIMARY KEY (topic, key)
+) WITHOUT ROWID;
+CREATE INDEX once_created ON once (created_s);
+
+-- Dead letters name their queue by name, because they outlive it.
+CREATE TABLE letters (
+    queue TEXT NOT NULL,
+    incarnation TEXT NOT NULL,
+    gen INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    letter BLOB NOT NULL,
+    UNIQUE (queue, incarnation, gen, position)
+);
+
+-- Queues that were removed, with entries that still have to be deleted: those from head up to tail.
+CREATE TABLE leftovers (queue INTEGER PRIMARY KEY, head INTEGER NOT NULL, tail INTEGER NOT NULL);
+"""
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    run_script(connection, _FIRST)
+
+
+Migration = Callable[[sqlite3.Connection], None]
+
+MIGRATIONS: Sequence[Migration] = (_create,)
+"""The step from each version to the next, in a transaction of its own; an empty file has version 0."""
+
+
+def run_script(connection: sqlite3.Connection, script: str) -> None:
+    """Run several statements within the open transaction, which `executescript` would commit."""
+    statement = ""
+    for line in script.splitlines():
+        if line.startswith("--"):
+            continue
+        statement += line + "\n"
+        if sqlite3.complete_statement(statement):
+            connection.execute(statement)
+            statement = ""
+
+
+def rowid(queue: int, position: int) -> int:
+    """Where an entry lies in the table of entries."""
+    return queue << POSITION_BITS | position

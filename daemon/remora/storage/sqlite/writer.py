@@ -1,0 +1,283 @@
+"""The one thread that writes to a file: whatever waits for it becomes one transaction with one sync."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import resource
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from remora.model.errors import StoreDamaged, StoreError, StoreFull, StoreUnavailable
+from remora.storage.sqlite.connecting import PAGE_BYTES, connect
+from remora.storage.sqlite.refusals import ends_transaction, is_busy, translated
+
+T = TypeVar("T")
+
+Job = Callable[[sqlite3.Connection], T]
+"""What is to be done within a transaction that others share. A job may be run again after it was rolled back, so it
+keeps nothing from one run to the next; an exception of it undoes what it did, and nothing else."""
+
+ANSWER_WITHIN_S = 10.0
+"""How long anybody waits for a transaction."""
+
+_BUSY_FOR_S = 5.0
+_BUSY_PAUSE_S = 0.0002
+"""Another process that writes is done in a moment. SQLite's own waiting sleeps up to 100 ms between two tries, and
+starves."""
+
+_MOST_JOBS = 1024
+_LONGEST_S = 0.025
+"""A transaction takes no further jobs after this time, so that the first ones need not wait for the last."""
+
+_MOST_PAGES = 1 << 30
+_SPARE_BYTES = 64 << 20
+_SPARE_SHARE = 8
+"""What is left of a disk, or this part of a small one, is not filled with entries: removing them needs room too."""
+
+_LARGE_LOG_BYTES = 64 << 20
+
+
+@dataclass(slots=True)
+class WriterStats:
+    """What a file's writer did since it was opened. `durable` transactions were synced."""
+
+    transactions: int = 0
+    durable: int = 0
+    jobs: int = 0
+    last_error: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class _Order:
+    """A job, and who waits for it: nobody for those that are posted."""
+
+    job: Job[Any]
+    durable: bool
+    future: asyncio.Future[Any] | None
+    result: Any = None
+    error: BaseException | None = None
+
+
+class Writer:
+    """Runs jobs in the order of their arrival, in a thread that starts with the first of them.
+
+    `on_damage` is called in the event loop when the file turns out to be damaged.
+    """
+
+    def __init__(self, path: Path, on_damage: Callable[[StoreDamaged], None]) -> None:
+        self.stats = WriterStats()
+        self._path = path
+        self._log = path.with_name(f"{path.name}-wal")
+        self._on_damage = on_damage
+        self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._connection: sqlite3.Connection | None = None
+        self._is_durable: bool | None = None
+        self._most_pages = 0
+        self._is_ending = False
+
+    # ------------------------------------------------------------------------------------- in the event loop
+
+    async def write(self, job: Job[T], *, durable: bool) -> T:
+        """What the job returns, once its transaction is committed; with `durable`, synced."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._submit(_Order(job, durable, future))
+        alarm = loop.call_later(ANSWER_WITHIN_S, _give_up, future, self._path)
+        try:
+            return await future
+        finally:
+            alarm.cancel()
+
+    def post(self, job: Job[object]) -> None:
+        """Have a job run that nobody waits for, without a sync of its own."""
+        self._submit(_Order(job, False, None))
+
+    def end(self) -> threading.Thread | None:
+        """Take nothing more; the thread, if there is one, ends when what waits is done."""
+        self._orders.put(None)
+        return self._thread
+
+    def _submit(self, order: _Order) -> None:
+        if self._thread is None:
+            self._loop = asyncio.get_running_loop()
+            self._thread = threading.Thread(target=self._run, name=self._path.stem, daemon=True)
+            self._thread.start()
+        self._orders.put(order)
+
+    def _settle(self, orders: Sequence[_Order]) -> None:
+        for order in orders:
+            if isinstance(order.error, StoreDamaged):
+                self._on_damage(order.error)
+            if order.future is None or order.future.done():
+                continue
+            if order.error is not None:
+                order.future.set_exception(order.error)
+            else:
+                order.future.set_result(order.result)
+
+    # ----------------------------------------------------------------------------------------- in the thread
+
+    def _run(self) -> None:
+        waiting: deque[_Order] = deque()
+        while self._take(waiting):
+            while waiting:
+                self._serve(waiting)
+                self._take_more(waiting)
+        self._disconnect()
+
+    def _take(self, waiting: deque[_Order]) -> bool:
+        """Wait for the next order, and take all that are there; False when nothing more will come."""
+        if self._is_ending or (order := self._orders.get()) is None:
+            return False
+        waiting.append(order)
+        self._take_more(waiting)
+        return True
+
+    def _take_more(self, waiting: deque[_Order]) -> None:
+        with suppress(queue.Empty):
+            while not self._is_ending:
+                if (order := self._orders.get_nowait()) is None:
+                    self._is_ending = True
+                else:
+                    waiting.append(order)
+
+    def _serve(self, waiting: deque[_Order]) -> None:
+        """Run what waits, or the first part of it, as one transaction, and tell the results."""
+        batch: list[_Order] = []
+        try:
+            self._transact(waiting, batch)
+        except (sqlite3.Error, StoreError) as exc:
+            error = self._recover(exc)
+            if not batch:  # it did not even begin, and for the others it would not either
+                batch.extend(waiting)
+                waiting.clear()
+            if isinstance(error, StoreFull):
+                self._one_by_one(batch)
+            else:
+                for order in batch:
+                    order.error = error
+        # The loop may be closed already when a call was given up.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._settle, batch)
+
+    def _transact(self, waiting: deque[_Order], batch: list[_Order]) -> None:
+        """Move orders from `waiting` to `batch` and carry them out: all that the transaction takes."""
+        durable = any(order.durable for order in waiting)
+        shared = len(waiting) > 1
+        connection = self._begin(durable)
+        until = time.monotonic() + _LONGEST_S
+        while waiting and len(batch) < _MOST_JOBS and (not batch or time.monotonic() < until):
+            batch.append(waiting.popleft())
+            self._one(connection, batch[-1], shared)
+        if connection.in_transaction:
+            connection.execute("COMMIT")
+        self.stats.transactions += 1
+        self.stats.durable += durable
+        self.stats.jobs += len(batch)
+        self._keep_log_small(connection)
+
+    def _one(self, connection: sqlite3.Connection, order: _Order, shared: bool) -> None:
+        """Run one job. What it raises is its own affair, unless the whole transaction cannot go on."""
+        order.result = order.error = None
+        if order.future is not None and order.future.done():
+            return  # whoever asked has gone
+        if shared:
+            connection.execute("SAVEPOINT job")
+        try:
+            order.result = order.job(connection)
+        except Exception as exc:  # handed to the caller, whatever it is
+            if isinstance(exc, sqlite3.Error) and (ends_transaction(exc) or not connection.in_transaction):
+                raise
+            connection.execute("ROLLBACK TO job" if shared else "ROLLBACK")
+            order.error = exc
+        if shared:
+            connection.execute("RELEASE job")
+
+    def _one_by_one(self, batch: Sequence[_Order]) -> None:
+        """After a transaction that found no room: what needs little may find it in the log, once that was copied."""
+        self._checkpoint("PASSIVE")
+        for order in batch:
+            try:
+                self._transact(deque([order]), [])
+            except (sqlite3.Error, StoreError) as exc:
+                order.error = self._recover(exc)
+
+    def _begin(self, durable: bool) -> sqlite3.Connection:
+        connection = self._connection = self._connection or connect(self._path, reader=False)
+        if durable is not self._is_durable:
+            connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._is_durable = durable
+        self._leave_room(connection)
+        until = time.monotonic() + _BUSY_FOR_S
+        while True:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as exc:
+                if not is_busy(exc):
+                    raise
+                if time.monotonic() > until:
+                    raise StoreUnavailable(f"{self._path}: others kept writing for {_BUSY_FOR_S:g} s") from exc
+                time.sleep(_BUSY_PAUSE_S)
+            else:
+                return connection
+
+    def _leave_room(self, connection: sqlite3.Connection) -> None:
+        """Let the file not grow into the last room of the disk, nor beyond what a file may have.
+
+        Entries are then only taken into the room of those that were removed. Without this, full pages would wait
+        in the log for room in the file, the log could not begin anew, and not even a removal could be written.
+        """
+        limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        most = _MOST_PAGES if limit == resource.RLIM_INFINITY else max(1, limit // PAGE_BYTES)
+        disk = os.statvfs(self._path)
+        spare = min(_SPARE_BYTES, disk.f_blocks * disk.f_frsize // _SPARE_SHARE)
+        if disk.f_bavail * disk.f_frsize < spare:
+            most = 1  # SQLite makes it what the file has
+        if most != self._most_pages:
+            connection.execute(f"PRAGMA max_page_count = {most}")
+            self._most_pages = most
+
+    def _recover(self, exc: sqlite3.Error | StoreError) -> StoreError:
+        """Undo the transaction, with a new connection where this one may not be trusted; what the error means."""
+        error = translated(exc, self._path) if isinstance(exc, sqlite3.Error) else exc
+        self.stats.last_error = str(error)
+        try:
+            if self._connection is not None and self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            self._disconnect()
+        if not isinstance(error, StoreFull):
+            self._disconnect()
+        return error
+
+    def _keep_log_small(self, connection: sqlite3.Connection) -> None:
+        """Begin a large log anew: readers that follow closely can keep the usual checkpoints from it."""
+        if os.stat(self._log).st_size > _LARGE_LOG_BYTES:
+            self._checkpoint("RESTART")
+
+    def _checkpoint(self, mode: str) -> None:
+        with suppress(sqlite3.Error):
+            if self._connection is not None:
+                self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            with suppress(sqlite3.Error):
+                self._connection.close()
+        self._connection, self._is_durable, self._most_pages = None, None, 0
+
+
+def _give_up(future: asyncio.Future[Any], path: Path) -> None:
+    if not future.done():
+        future.set_exception(StoreUnavailable(f"{path}: no answer within {ANSWER_WITHIN_S:g} s"))
