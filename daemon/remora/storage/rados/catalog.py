@@ -1,4 +1,4 @@
-"""What queues there are, as radosgw's registry says, and what their topics' metadata says."""
+"""What queues there are, as radosgw's registry and remora's own say, and what is known of their topics."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from remora.storage.librados import ReadOp
 from remora.storage.rados.connection import Connection
 from remora.storage.rados.face import QUEUE_CLASS, Face, decoded
 from remora.storage.rados.omap import all_keys
+from remora.storage.rados.own_topics import NONE, Own, OwnTopics
 from remora.storage.rados.refusals import QUEUE
 from remora.storage.rados.topics import TopicReader
 
@@ -21,10 +22,13 @@ _REGISTRY = "queues_list_object"
 class Catalog(Face):
     """Finds queues and topics; needs and takes no lock."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, own_topics: OwnTopics) -> None:
         super().__init__(connection)
         self._topics = TopicReader(connection)
+        self._own_topics = own_topics
         self._registered: list[str] | None = None
+        self._own: Own = NONE
+        self._shards: Sequence[Shard] = ()
 
     async def shards(self) -> Sequence[Shard]:
         """Every registered queue, in name order; none when nothing was ever registered."""
@@ -33,15 +37,20 @@ class Catalog(Face):
         # A pool that was deleted answers like an object that never was.
         if not names and not await session.has_pool(session.places.notif.pool):
             raise StoreMisconfigured(f"there is no pool {session.places.notif.pool} any more")
-        self._registered = sorted(names)
-        return [Shard(name) for name in self._registered]
+        names.sort()
+        own = await self._own_topics.known()
+        if names != self._registered or own is not self._own:
+            self._registered, self._own = names, own
+            self._shards = sorted([*map(Shard, names), *own.shards], key=lambda shard: shard.queue)
+        return self._shards
 
     async def topics(self) -> Mapping[Shard, Topic]:
         """The persistent topics whose metadata is readable, by their (first) shard."""
         if self._registered is None:
             await self.shards()
         found = await self._topics.read(self._registered or ())
-        return {topic.first_shard: topic for topic in found.values()}
+        own = await self._own_topics.known()
+        return {**{topic.first_shard: topic for topic in found.values()}, **own.topics}
 
     async def peek(self, shard: Shard) -> bytes | None:
         """The first entry of a queue, read without the lock; None when it is empty."""

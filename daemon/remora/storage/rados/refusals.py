@@ -7,7 +7,15 @@ import os
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from remora.model.errors import OwnershipLost, QueueFull, ShardGone, StoreError, StoreMisconfigured, StoreUnavailable
+from remora.model.errors import (
+    OwnershipLost,
+    QueueFull,
+    ShardGone,
+    StoreError,
+    StoreFull,
+    StoreMisconfigured,
+    StoreUnavailable,
+)
 
 
 class BehindFrontError(StoreError):
@@ -16,6 +24,14 @@ class BehindFrontError(StoreError):
 
 class ChangedError(StoreError):
     """An object is not as it was when it was read; never leaves the store."""
+
+
+class ExistsError(StoreError):
+    """An object to be made exists already; never leaves the store."""
+
+
+class MismatchError(StoreError):
+    """An attribute or a key is not what the operation demanded; never leaves the store."""
 
 
 class MissingError(StoreError):
@@ -53,12 +69,30 @@ HELD: Refusals = MappingProxyType(
     }
 )
 
+FULL: Refusals = MappingProxyType(
+    {
+        errno.ENOSPC: (StoreFull, "the cluster is full"),
+        errno.EDQUOT: (StoreFull, "the pool's quota is used up"),
+    }
+)
+
+OWN: Refusals = MappingProxyType(
+    {
+        **PLAIN,
+        **FULL,
+        errno.EEXIST: (ExistsError, "there is one already"),
+        errno.ECANCELED: (MismatchError, "it is not as it was expected to be"),
+    }
+)
+
 RESERVED: Refusals = MappingProxyType(
     {
         **QUEUE,
+        **FULL,
         errno.ENOSPC: (QueueFull, "the queue has no room for it"),
         errno.ERANGE: (ChangedError, "the queue has changed"),
         errno.EOVERFLOW: (ChangedError, "the queue has been made anew"),
+        errno.ECANCELED: (MismatchError, "the queue is another one, or closed"),
     }
 )
 

@@ -11,6 +11,8 @@ from remora.storage.rados.connection import Connection
 from remora.storage.rados.dead_letters import DeadLetters
 from remora.storage.rados.inspection import Inspection
 from remora.storage.rados.locks import Locks
+from remora.storage.rados.own_queues import OwnQueues
+from remora.storage.rados.own_topics import OwnTopics
 from remora.storage.rados.queue import Queue
 from remora.storage.rados.two_phase import TwoPhase
 
@@ -27,9 +29,12 @@ class RadosStore:
 
     def __init__(self, settings: RadosSettings, on_state: Callable[[bool, str], None] = _nobody) -> None:
         self._connection = Connection(settings, on_state)
-        catalog, locks, queue = Catalog(self._connection), Locks(self._connection), Queue(self._connection)
+        locks, queue = Locks(self._connection), Queue(self._connection)
         letters, inspection = DeadLetters(self._connection), Inspection(self._connection)
         two_phase = TwoPhase(self._connection)
+        own_queues = OwnQueues(self._connection, two_phase)
+        own_topics = OwnTopics(self._connection, own_queues, inspection)
+        catalog = Catalog(self._connection, own_topics)
 
         self.shards, self.topics, self.peek = catalog.shards, catalog.topics, catalog.peek
         self.acquire, self.renew, self.renew_all = locks.acquire, locks.renew, locks.renew_all
@@ -39,6 +44,8 @@ class RadosStore:
         self.park, self.letters = letters.park, letters.letters
         self.stats, self.survey, self.dump = inspection.stats, inspection.survey, inspection.dump
         self.reserve, self.commit, self.abort = two_phase.reserve, two_phase.commit, two_phase.abort
+        self.own_topic, self.create_topic = own_topics.own_topic, own_topics.create_topic
+        self.change_topic, self.remove_topic = own_topics.change_topic, own_topics.remove_topic
 
     @property
     def connected(self) -> bool:

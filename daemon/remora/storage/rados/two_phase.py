@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Sequence
+import random
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from remora.codec.queue_ops import HEAD_SIZE, decode_head, encode_abort, encode_commit, encode_reserve
-from remora.model.errors import ShardGone, StoreError, StoreUnavailable
+from remora.codec.queue_ops import (
+    ENTRY_OVERHEAD,
+    HEAD_SIZE,
+    QueueHead,
+    decode_head,
+    encode_abort,
+    encode_commit,
+    encode_reserve,
+)
+from remora.model.errors import QueueFull, ShardGone, StoreError, StoreFull, StoreUnavailable
 from remora.model.shard import Shard
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import Connection
@@ -16,6 +25,7 @@ from remora.storage.rados.face import QUEUE_CLASS, Face, decoded
 from remora.storage.rados.refusals import PLAIN, QUEUE, RESERVED, ChangedError, Refusals
 
 _TRIES = 50
+_PAUSE_S = 0.005
 
 _COMMITTED: Refusals = MappingProxyType(
     {
@@ -23,6 +33,8 @@ _COMMITTED: Refusals = MappingProxyType(
         errno.EINVAL: (StoreError, "the payloads are larger than their reservation"),
     }
 )
+
+_ANY: Mapping[str, str] = MappingProxyType({})
 
 
 class TwoPhase(Face):
@@ -33,23 +45,24 @@ class TwoPhase(Face):
         self._turns: dict[Shard, asyncio.Lock] = {}
 
     async def reserve(self, shard: Shard, entries: int, nbytes: int) -> int:
-        """Reserve room and answer the reservation's id.
+        """Reserve room and answer the reservation's id."""
+        return await self.reserve_where(shard, entries, nbytes, _ANY)
+
+    async def reserve_where(self, shard: Shard, entries: int, nbytes: int, xattrs: Mapping[str, str]) -> int:
+        """Reserve room in a queue that has these attributes; MismatchError when it has others.
 
         Librados' C interface throws away what a writing class call answers, so the id is foretold: the head tells
         the last one given out, and the reservation passes only while the object is as it was when that was read.
-        Tests and tools can live with the retries that this costs under contention; whatever wants to reserve for
-        a busy queue wants the C++ interface.
         """
         async with self._turns.setdefault(shard, asyncio.Lock()):
-            for _ in range(_TRIES):
-                last_id, version = await self._last_id(shard)
-                operation = WriteOp().assert_exists().assert_version(version)
-                operation.call(QUEUE_CLASS, "2pc_queue_reserve", encode_reserve(nbytes, entries))
+            for attempt in range(_TRIES):
+                head, version = await self._head(shard)
                 try:
-                    await self._run(operation, shard, f"reserving in {shard}", RESERVED)
+                    await self._reserve(shard, entries, nbytes, xattrs, version)
                 except ChangedError:
+                    await asyncio.sleep(random.uniform(0, attempt * _PAUSE_S))  # noqa: S311 - spreads load
                     continue
-                return (last_id + 1) & 0xFFFF_FFFF
+                return (head.last_id + 1) & 0xFFFF_FFFF
         raise StoreUnavailable(f"reserving in {shard}: others always came first")
 
     async def commit(self, shard: Shard, reservation: int, payloads: Sequence[bytes]) -> None:
@@ -69,12 +82,27 @@ class TwoPhase(Face):
         operation.call(QUEUE_CLASS, "2pc_queue_abort", encode_abort(reservation))
         await self._run(operation, shard, f"aborting in {shard}", QUEUE)
 
-    async def _last_id(self, shard: Shard) -> tuple[int, int]:
+    async def _reserve(self, shard: Shard, entries: int, nbytes: int, xattrs: Mapping[str, str], version: int) -> None:
+        """Reserve in the queue as it was at this version."""
+        operation = WriteOp().try_when_full().assert_exists().assert_version(version)
+        for name, value in xattrs.items():
+            operation.assert_xattr(name, value)
+        operation.call(QUEUE_CLASS, "2pc_queue_reserve", encode_reserve(nbytes, entries))
+        try:
+            await self._run(operation, shard, f"reserving in {shard}", RESERVED)
+        except QueueFull as exc:
+            head, _ = await self._head(shard)
+            if head.free_bytes - head.reserved_size < nbytes + entries * ENTRY_OVERHEAD:
+                raise
+            raise StoreFull(f"reserving in {shard}: the cluster is full") from exc  # the same errno
+
+    async def _head(self, shard: Shard) -> tuple[QueueHead, int]:
+        """The head of a queue, and the version that the object had with it."""
         what = f"reading the head of {shard}"
         operation = ReadOp().assert_exists()
         content = operation.read(0, HEAD_SIZE)
         version = await self._run(operation, shard, what, QUEUE)
-        return decoded(decode_head, content.data, what).last_id, version
+        return decoded(decode_head, content.data, what), version
 
     async def _run(self, operation: ReadOp | WriteOp, shard: Shard, what: str, refusals: Refusals = PLAIN) -> int:
         return await self._connection.run(operation, shard.queue, what, refusals, self._place(shard))

@@ -1,0 +1,236 @@
+"""The queue objects of remora's own topics: ordinary queues in remora's namespace, each marked with its topic's id.
+
+Two attributes of such an object are compared by the very operations that reserve and commit, so that nothing comes
+into a queue on the ground of what its topic was a moment ago:
+
+* `remora.topic`: the topic's id; in front of it `removing ` from when the topic's removal has begun.
+* `remora.closed`: `yes` while the topic takes no new events, else empty or missing.
+
+Key `remora.done.<request>` in the object's omap says that this request's share of the queue has been committed; it
+is set by the operation that commits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum, auto
+from types import MappingProxyType
+from typing import TypeVar
+
+from remora.codec.queue_ops import decode_reservations, encode_abort, encode_commit, encode_init
+from remora.model.errors import ShardGone, StoreError, StoreUnavailable
+from remora.model.shard import Shard
+from remora.storage.librados import ReadOp, WriteOp
+from remora.storage.rados.connection import Connection
+from remora.storage.rados.face import QUEUE_CLASS, Face, decoded
+from remora.storage.rados.refusals import FULL, OWN, QUEUE, ChangedError, ExistsError, MismatchError, Refusals
+from remora.storage.rados.two_phase import TwoPhase
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+QUEUE_BYTES = 128_000_000
+"""What radosgw gives each queue."""
+
+_TOPIC, _CLOSED, _DONE = "remora.topic", "remora.closed", "remora.done."
+_REMOVING = "removing "
+_AT_ONCE = 32
+_TRIES = 5
+
+_MARKED: Refusals = MappingProxyType(
+    {
+        **QUEUE,
+        **FULL,
+        errno.ECANCELED: (MismatchError, "the queue is another topic's, or the request has been carried out"),
+    }
+)
+
+_REMOVED: Refusals = MappingProxyType(
+    {
+        **_MARKED,
+        errno.ERANGE: (ChangedError, "the queue has changed"),
+        errno.EOVERFLOW: (ChangedError, "the queue has been made anew"),
+    }
+)
+
+
+class Share(Enum):
+    """What became of a request's share of a queue."""
+
+    OPEN = auto()
+    DONE = auto()
+    LEAVING = auto()  # the topic is being removed
+    GONE = auto()  # the topic's queue does not exist any more
+
+
+class OwnQueues(Face):
+    """Makes, marks and fills the queues of topics."""
+
+    def __init__(self, connection: Connection, two_phase: TwoPhase) -> None:
+        super().__init__(connection)
+        self._two_phase = two_phase
+
+    async def make(self, shard: Shard, topic_id: str, check: Callable[[], Awaitable[None]]) -> None:
+        """Make an empty queue, unless this topic has it already; what another topic left under its name goes.
+
+        A topic is announced before its queues are made. So when `check` passes, which raises unless ours is the
+        topic that is announced, a queue that was seen before cannot be a later topic's.
+        """
+        what = f"making queue {shard}"
+        for _ in range(_TRIES):
+            operation = WriteOp().try_when_full().create(exclusive=True)
+            operation.call(QUEUE_CLASS, "2pc_queue_init", encode_init(QUEUE_BYTES)).set_xattr(_TOPIC, topic_id)
+            try:
+                await self._run(operation, shard, what, OWN)
+            except ExistsError:
+                owner = await self._owner(shard)
+            else:
+                return
+            if owner == topic_id:
+                return
+            if owner is not None:
+                await check()
+                with contextlib.suppress(MismatchError, ShardGone):
+                    await self._run(_of(owner).remove(), shard, what, _MARKED)
+        raise StoreUnavailable(f"{what}: others keep making it")
+
+    async def close(self, shard: Shard, topic_id: str, *, closed: bool) -> None:
+        """Have the queue refuse new reservations, or take them again. ShardGone when the topic has no such queue."""
+        await self._mark(shard, topic_id, _CLOSED, "yes" if closed else "")
+
+    async def fence(self, shard: Shard, topic_id: str) -> None:
+        """Have the queue refuse reservations and commits: its removal comes next. No error when it is gone."""
+        with contextlib.suppress(ShardGone):
+            await self._mark(shard, topic_id, _TOPIC, _REMOVING + topic_id)
+
+    async def unfence(self, shard: Shard, topic_id: str) -> None:
+        """Take back a fence."""
+        with contextlib.suppress(ShardGone):
+            await self._mark(shard, _REMOVING + topic_id, _TOPIC, topic_id)
+
+    async def remove(self, shard: Shard, topic_id: str, version: int | None) -> None:
+        """Remove a queue that is fenced; ChangedError when it has another version. No error when it is gone."""
+        operation = _of(_REMOVING + topic_id)
+        if version is not None:
+            operation.assert_version(version)
+        with contextlib.suppress(ShardGone, MismatchError):
+            await self._run(operation.remove(), shard, f"removing queue {shard}", _REMOVED)
+
+    async def version(self, shard: Shard) -> int:
+        """The version that the queue has now. Raises ShardGone."""
+        return await self._run(ReadOp().assert_exists(), shard, f"looking at {shard}", QUEUE)
+
+    async def reserve(self, shard: Shard, topic_id: str, payload_sizes: Sequence[int], *, late: bool = False) -> int:
+        """Reserve room for payloads of these sizes; a closed topic takes them only when they are `late`.
+
+        MismatchError when the queue is another topic's, or closed.
+        """
+        xattrs = {_TOPIC: topic_id} if late else {_TOPIC: topic_id, _CLOSED: ""}
+        # The class refuses a reservation of no bytes.
+        nbytes = max(1, sum(payload_sizes))
+        return await self._two_phase.reserve_where(shard, len(payload_sizes), nbytes, xattrs)
+
+    async def is_reserved(self, shard: Shard, topic_id: str, reservation: int) -> bool:
+        """Whether the reservation is still open. MismatchError and ShardGone when the topic has no such queue."""
+        what = f"looking at reservations of {shard}"
+        operation = ReadOp().assert_exists().assert_xattr(_TOPIC, topic_id)
+        reply = operation.call(QUEUE_CLASS, "2pc_queue_list_reservations")
+        await self._run(operation, shard, what, _MARKED)
+        return any(each.id == reservation for each in decoded(decode_reservations, reply.data, what))
+
+    async def commit(self, shard: Shard, topic_id: str, reservation: int, payloads: Sequence[bytes]) -> None:
+        """Append the payloads and end the reservation.
+
+        ShardGone when there is no such reservation or queue, MismatchError when the queue is another topic's.
+        """
+        request = encode_commit(reservation, payloads)
+        operation = _of(topic_id).try_when_full().call(QUEUE_CLASS, "2pc_queue_commit", request)
+        await self._run(operation, shard, f"committing to {shard}", _MARKED)
+
+    async def commit_once(
+        self, shard: Shard, topic_id: str, reservation: int, payloads: Sequence[bytes], request: str
+    ) -> None:
+        """The same, and mark the request's share as done; MismatchError too when it is done already."""
+        mark = _DONE + request
+        operation = _of(topic_id).try_when_full().assert_omap(mark, b"")
+        operation.call(QUEUE_CLASS, "2pc_queue_commit", encode_commit(reservation, payloads)).set_omap({mark: b"1"})
+        await self._run(operation, shard, f"committing to {shard}", _MARKED)
+
+    async def share(self, shard: Shard, topic_id: str, request: str) -> Share:
+        """What became of a request's share of the queue."""
+        operation = ReadOp().assert_exists()
+        xattrs = operation.xattrs()
+        marks = operation.omap_values([_DONE + request])
+        try:
+            await self._run(operation, shard, f"looking at {shard}", QUEUE)
+        except ShardGone:
+            return Share.GONE
+        owner = xattrs.values.get(_TOPIC, b"").decode("ascii", "replace")
+        if owner.removeprefix(_REMOVING) != topic_id:
+            return Share.GONE
+        if marks.values:
+            return Share.DONE
+        return Share.OPEN if owner == topic_id else Share.LEAVING
+
+    async def abort(self, shard: Shard, topic_id: str, reservation: int) -> None:
+        """End the reservation; no error when it has ended, or went with its queue."""
+        operation = _of(topic_id).call(QUEUE_CLASS, "2pc_queue_abort", encode_abort(reservation))
+        with contextlib.suppress(ShardGone, MismatchError):
+            await self._run(operation, shard, f"aborting in {shard}", _MARKED)
+
+    async def forget(self, shard: Shard, topic_id: str, requests: Sequence[str]) -> None:
+        """Drop the marks of requests; no error when they went with their queue."""
+        operation = _of(topic_id).remove_omap([_DONE + each for each in requests])
+        with contextlib.suppress(ShardGone, MismatchError):
+            await self._run(operation, shard, f"tidying {shard}", _MARKED)
+
+    async def _mark(self, shard: Shard, owner: str, name: str, value: str) -> None:
+        try:
+            await self._run(_of(owner).set_xattr(name, value), shard, f"marking {shard}", _MARKED)
+        except MismatchError as exc:
+            raise ShardGone(f"marking {shard}: the queue is another topic's, or its removal has begun") from exc
+
+    async def _owner(self, shard: Shard) -> str | None:
+        """The id in the queue object, empty where it has none; None when there is no such object."""
+        operation = ReadOp().assert_exists()
+        xattrs = operation.xattrs()
+        try:
+            await self._run(operation, shard, f"looking at {shard}", QUEUE)
+        except ShardGone:
+            return None
+        return xattrs.values.get(_TOPIC, b"").decode("ascii", "replace")
+
+    async def _run(self, operation: ReadOp | WriteOp, shard: Shard, what: str, refusals: Refusals) -> int:
+        return await self._connection.run(operation, shard.queue, what, refusals, self._place(shard))
+
+
+def _of(owner: str) -> WriteOp:
+    """A write that passes only on a queue with this mark."""
+    return WriteOp().assert_exists().assert_xattr(_TOPIC, owner)
+
+
+async def each_of(items: Sequence[T], call: Callable[[T], Awaitable[R]]) -> list[R | StoreError]:
+    """The answer to the call for each item, in order, or the error that it raised; so many of them side by side."""
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(item: T) -> R | StoreError:
+        async with gate:
+            try:
+                return await call(item)
+            except StoreError as exc:
+                return exc
+
+    return await asyncio.gather(*map(one, items))
+
+
+async def all_of(items: Sequence[T], call: Callable[[T], Awaitable[R]]) -> list[R]:
+    """The answers for all items; when some raised, after all have been tried, the first of those errors."""
+    answers: list[R] = []
+    for answer in await each_of(items, call):
+        if isinstance(answer, StoreError):
+            raise answer
+        answers.append(answer)
+    return answers
