@@ -104,6 +104,13 @@ class Queue(Protocol):
         """Free the room of reservations older than this; their commits are refused from then on."""
         ...
 
+    async def expire_all(self, holds: Sequence[Hold], older_than_s: float) -> Sequence[StoreError | None]:
+        """Expire in several queues; the answer has for each, in order, None or what `expire_reservations` would raise.
+
+        That a hold was lost need not be noticed where there is nothing to expire.
+        """
+        ...
+
 
 class Arrivals(Protocol):
     """New entries announce themselves, where the store can tell."""
@@ -200,7 +207,8 @@ class Ingest(Protocol):
     """Storing events in topics of remora's own: in order, all or none over the shards, also over a crash.
 
     `topic` is as `own_topic` gave it. Raises TopicUnknown when it is not that any more, TopicClosed, QueueFull when
-    a queue lacks room, and StoreFull; then nothing was stored. After StoreUnavailable the outcome is unknown.
+    a queue lacks room, StoreFull, and ValueError for a shard that the topic does not have; then nothing was stored.
+    After StoreUnavailable the outcome is unknown. A repeat is answered whatever became of the topic's state and room.
     """
 
     async def publish(self, topic: Topic, events: Sequence[Placed], once: Once | None = None) -> Stored:
@@ -218,7 +226,7 @@ class Ingest(Protocol):
     async def commit_events(self, topic: Topic, reservation: str, events: Sequence[Placed], digest: bytes) -> Stored:
         """Store exactly the events that room was reserved for, and end the reservation.
 
-        The same commit again, for at least ten minutes and over a restart, stores nothing and is answered as the
+        What was promised before the topic was closed is still taken. The same commit again, for at least ten minutes and over a restart, stores nothing and is answered as the
         first time. Raises ReservationUnknown, ReservationExpired, ReservationMismatch, ReservationExceeded, and
         OnceConflict when other events were committed before.
         """

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+RESERVATION_AGE_S = 120.0
+"""How long room is kept for events that were announced; a commit that comes later is refused."""
+
 
 class Placed(NamedTuple):
     """One event, encoded, and the number of the shard in its topic that it belongs into.

@@ -81,9 +81,10 @@ CREATE TABLE queue_reservations (
 CREATE INDEX queue_reservations_of ON queue_reservations (queue);
 
 -- Room in several queues of a topic. `state` is open, committed, aborted or expired; `digest` is of what was committed,
--- `rooms` is empty when the reservation is not open any more. `created_ns` and `boot` tell the age, `ended_s` (seconds
--- since the epoch) when the outcome may be forgotten.
+-- `rooms` is empty when the reservation is not open any more. `boot` and `since_ns` tell since when it is in this state.
+-- Numbers tell the order in which reservations were made, so that old ones can be found and forgotten.
 CREATE TABLE reservations (
+    number INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
     topic INTEGER NOT NULL,
     state TEXT NOT NULL,
@@ -91,22 +92,22 @@ CREATE TABLE reservations (
     events INTEGER NOT NULL,
     digest BLOB NOT NULL DEFAULT x'',
     boot TEXT NOT NULL,
-    created_ns INTEGER NOT NULL,
-    ended_s REAL
+    since_ns INTEGER NOT NULL
 );
-CREATE INDEX reservations_open ON reservations (topic, created_ns) WHERE state = 'open';
-CREATE INDEX reservations_ended ON reservations (ended_s) WHERE state <> 'open';
+CREATE INDEX reservations_open ON reservations (topic) WHERE state = 'open';
+CREATE INDEX reservations_ended ON reservations (number) WHERE state <> 'open';
 
--- Requests that would be recognised if they were repeated, since `created_s` (seconds since the epoch).
+-- Requests that would be recognised if they were repeated, numbered in the order in which they were made.
 CREATE TABLE once (
+    number INTEGER PRIMARY KEY,
     topic INTEGER NOT NULL,
     key TEXT NOT NULL,
     digest BLOB NOT NULL,
     events INTEGER NOT NULL,
-    created_s REAL NOT NULL,
-    PRIMARY KEY (topic, key)
-) WITHOUT ROWID;
-CREATE INDEX once_created ON once (created_s);
+    boot TEXT NOT NULL,
+    since_ns INTEGER NOT NULL,
+    UNIQUE (topic, key)
+);
 
 -- Dead letters name their queue by name, because they outlive it.
 CREATE TABLE letters (

@@ -1,0 +1,272 @@
+"""Storing events in topics of remora's own.
+
+Everything that a request asks for is one transaction of its topic's file: all events of all shards with what makes the
+request recognisable, or nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from remora.model.errors import (
+    OnceConflict,
+    ReservationExceeded,
+    ReservationExpired,
+    ReservationMismatch,
+    ReservationUnknown,
+    TopicClosed,
+)
+from remora.model.ingest import RESERVATION_AGE_S, Once, Placed, Room, Stored
+from remora.model.topic import Topic
+from remora.storage.sqlite.files import Files
+from remora.storage.sqlite.rounds import Rounds
+from remora.storage.sqlite.sheet import AGE, Need, QueueRow, Sheet, TopicRow
+
+_RESERVATION = f"""
+SELECT number, state, rooms, events, digest, {AGE} FROM reservations WHERE id = :id AND topic = :topic
+"""  # noqa: S608 - a constant
+_RESERVE = """
+INSERT INTO reservations (id, topic, state, rooms, events, boot, since_ns)
+VALUES (:id, :topic, 'open', :rooms, :events, :boot, :now)
+"""
+_END = """
+UPDATE reservations SET state = :state, digest = :digest, rooms = x'', boot = :boot, since_ns = :now
+WHERE number = :number
+"""
+_FORGET = f"""
+DELETE FROM reservations WHERE number IN
+    (SELECT number FROM reservations WHERE state <> 'open' ORDER BY number LIMIT 2) AND {AGE} > :keep
+"""  # noqa: S608 - a constant
+_STALE = f"""
+SELECT number, rooms FROM reservations WHERE topic = :topic AND state = 'open' AND {AGE} > :older_than
+"""  # noqa: S608 - a constant
+_EXPIRE = """
+UPDATE reservations SET state = 'expired', rooms = x'', boot = :boot, since_ns = :now
+WHERE number IN (SELECT value FROM json_each(:numbers))
+"""
+
+_decode_rooms = msgspec.msgpack.Decoder(list[Room]).decode
+
+
+class Ingest:
+    """Publishes, reserves, commits and aborts; see `ports.Ingest`."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._rounds = Rounds()
+
+    async def publish(self, topic: Topic, events: Sequence[Placed], once: Once | None = None) -> Stored:
+        """Store events; returns when they are durable."""
+        load = _loaded(topic, events)
+        return await self._rounds.ask(
+            self._files.file_of(topic.name),
+            _Publish(topic, load, len(events), once),
+            sum(need.nbytes for _, need in load.values()),
+            [topic.shard(number) for number in load],
+        )
+
+    async def reserve_events(self, topic: Topic, rooms: Sequence[Room]) -> str:
+        """Reserve room in all shards or in none, and answer the reservation's id."""
+        reservation = f"{topic.name}.{secrets.token_hex(16)}"
+        request = _Reserve(topic, reservation, _needs(topic, rooms), msgspec.msgpack.encode(rooms), len(rooms))
+        return await self._rounds.ask(self._files.file_of(topic.name), request, len(request.rooms))
+
+    async def commit_events(self, topic: Topic, reservation: str, events: Sequence[Placed], digest: bytes) -> Stored:
+        """Store exactly the events that room was reserved for, and end the reservation."""
+        return await self._rounds.ask(
+            self._files.file_of(topic.name),
+            _Commit(topic, reservation, events, digest),
+            sum(len(each.payload) for each in events),
+            [topic.shard(number) for number in {each.shard for each in events}],
+        )
+
+    async def abort_events(self, topic: Topic, reservation: str) -> None:
+        """Give the room back."""
+        await self._rounds.ask(self._files.file_of(topic.name), _Abort(topic, reservation))
+
+
+def expire(connection: sqlite3.Connection, topic_id: int, older_than_ns: int) -> None:
+    """Within a transaction, end the reservations in a topic that are older than this, and give their room back."""
+    sheet = Sheet(connection)
+    stale = connection.execute(_STALE, sheet.clock | {"topic": topic_id, "older_than": older_than_ns}).fetchall()
+    if not stale:
+        return
+    for _, rooms in stale:
+        _give_back(sheet, topic_id, _sums(_decode_rooms(rooms)))
+    numbers = msgspec.json.encode([number for number, _ in stale]).decode()
+    connection.execute(_EXPIRE, sheet.clock | {"numbers": numbers})
+    sheet.flush()
+
+
+# ------------------------------------------------------------------------------------------- requests
+
+
+@dataclass(frozen=True, slots=True)
+class _Publish:
+    topic: Topic
+    load: dict[int, tuple[list[bytes], Need]]
+    events: int
+    once: Once | None
+
+    def __call__(self, sheet: Sheet) -> Stored:
+        row = sheet.topic(self.topic)
+        if self.once and (before := sheet.recall(row, self.once)):
+            return before
+        _check_open(row, self.topic)
+        queues = sheet.with_room(self.topic, {number: need for number, (_, need) in self.load.items()})
+        for number, (payloads, need) in self.load.items():
+            queues[number].append(payloads, need)
+        if self.once:
+            sheet.remember(row, self.once, self.events)
+        return Stored(self.events)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reserve:
+    topic: Topic
+    id: str
+    needs: dict[int, Need]
+    rooms: bytes
+    events: int
+
+    def __call__(self, sheet: Sheet) -> str:
+        row = sheet.topic(self.topic)
+        _check_open(row, self.topic)
+        queues = sheet.with_room(self.topic, self.needs)
+        for number, need in self.needs.items():
+            queues[number].reserve(need)
+        values = {"id": self.id, "topic": row.id, "rooms": self.rooms, "events": self.events}
+        sheet.connection.execute(_RESERVE, sheet.clock | values)
+        # More is forgotten than is made, so that what is old never piles up.
+        sheet.connection.execute(_FORGET, sheet.clock)
+        return self.id
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    topic: Topic
+    id: str
+    events: Sequence[Placed]
+    digest: bytes
+
+    def __call__(self, sheet: Sheet) -> Stored:
+        row = sheet.topic(self.topic)
+        found = _Reservation.find(sheet, row, self.id)
+        if found.state == "committed":
+            if found.digest != self.digest:
+                raise OnceConflict(f"other events were committed to reservation {self.id} before")
+            return Stored(found.events, repeated=True)
+        if found.state != "open" or found.age_ns > RESERVATION_AGE_S * 1e9:
+            raise ReservationExpired(f"reservation {self.id} was aborted, or not committed in time")
+        rooms = _decode_rooms(found.rooms)
+        _check_events(rooms, self.events)
+        queues = _give_back(sheet, row.id, _sums(rooms))
+        for number, (payloads, need) in _loaded(self.topic, self.events).items():
+            queues[number].append(payloads, need)
+        found.end(sheet, "committed", self.digest)
+        return Stored(len(self.events))
+
+
+@dataclass(frozen=True, slots=True)
+class _Abort:
+    topic: Topic
+    id: str
+
+    def __call__(self, sheet: Sheet) -> None:
+        row = sheet.topic(self.topic)
+        found = _Reservation.find(sheet, row, self.id)
+        if found.state == "committed":
+            raise OnceConflict(f"reservation {self.id} was committed before")
+        if found.state == "open":
+            _give_back(sheet, row.id, _sums(_decode_rooms(found.rooms)))
+            found.end(sheet, "aborted")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reservation:
+    """What is known of a reservation."""
+
+    number: int
+    state: str
+    rooms: bytes
+    events: int
+    digest: bytes
+    age_ns: int
+
+    @classmethod
+    def find(cls, sheet: Sheet, topic: TopicRow, reservation: str) -> _Reservation:
+        values = sheet.clock | {"id": reservation, "topic": topic.id}
+        if (row := sheet.connection.execute(_RESERVATION, values).fetchone()) is None:
+            raise ReservationUnknown(f"there is no reservation {reservation!r}")
+        return cls(*row)
+
+    def end(self, sheet: Sheet, state: str, digest: bytes = b"") -> None:
+        sheet.connection.execute(_END, sheet.clock | {"number": self.number, "state": state, "digest": digest})
+
+
+# ------------------------------------------------------------------------------------------- figures
+
+
+def _check_open(row: TopicRow, topic: Topic) -> None:
+    if row.closed:
+        raise TopicClosed(f"topic {topic.name} is closed: it takes no new events")
+
+
+def _check_events(rooms: Sequence[Room], events: Sequence[Placed]) -> None:
+    """Refuse a commit of other events than those that room was reserved for."""
+    if len(rooms) != len(events):
+        raise ReservationMismatch(f"room was reserved for {len(rooms)} events, not for {len(events)}")
+    for i, (room, event) in enumerate(zip(rooms, events, strict=True)):
+        if (room.shard, room.key) != (event.shard, event.key):
+            reserved, given = (each.decode(errors="replace") for each in (room.key, event.key))
+            raise ReservationMismatch(f"event {i} is of {given!r}, but room was reserved for one of {reserved!r}")
+        if room.nbytes < len(event.payload):
+            raise ReservationExceeded(f"event {i} has {len(event.payload)} bytes, but {room.nbytes} were reserved")
+
+
+def _loaded(topic: Topic, events: Iterable[Placed]) -> dict[int, tuple[list[bytes], Need]]:
+    """What goes into each shard, in order. ValueError for shards that the topic does not have."""
+    payloads: dict[int, list[bytes]] = {}
+    for shard, _, payload in events:
+        if shard in payloads:
+            payloads[shard].append(payload)
+        else:
+            payloads[shard] = [payload]
+    _check_shards(topic, payloads)
+    return {number: (each, Need(len(each), sum(map(len, each)))) for number, each in payloads.items()}
+
+
+def _needs(topic: Topic, rooms: Sequence[Room]) -> dict[int, Need]:
+    """How much room each shard is asked for. ValueError for shards that the topic does not have."""
+    needs = _sums(rooms)
+    _check_shards(topic, needs)
+    if any(room.nbytes < 0 for room in rooms):
+        raise ValueError("no event has less than no bytes")
+    return needs
+
+
+def _check_shards(topic: Topic, numbers: Iterable[int]) -> None:
+    for number in numbers:
+        if not 0 <= number < topic.shards:
+            raise ValueError(f"topic {topic.name} has no shard {number}")
+
+
+def _sums(rooms: Iterable[Room]) -> dict[int, Need]:
+    sums: dict[int, Need] = {}
+    for shard, _, nbytes in rooms:
+        entries, total = sums.get(shard, (0, 0))
+        sums[shard] = Need(entries + 1, total + nbytes)
+    return sums
+
+
+def _give_back(sheet: Sheet, topic_id: int, needs: dict[int, Need]) -> dict[int, QueueRow]:
+    """End a reservation in the queues of a topic."""
+    queues = sheet.queues(topic_id, needs)
+    for number, need in needs.items():
+        queues[number].give_back(need)
+    return queues

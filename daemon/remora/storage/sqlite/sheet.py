@@ -1,0 +1,228 @@
+"""What a transaction adds to queues: read at its start, decided on in memory, written at its end.
+
+The driver lets go of the interpreter for each row that it steps over, and gets it back from a busy event loop only
+after up to milliseconds. So a transaction's cost is how often it steps, more than how much it writes: the state of
+all queues of a topic comes as one row, entries go in by hundreds, and all queues are updated by one statement.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, repeat
+from typing import Any, NamedTuple
+
+import msgspec
+
+from remora.model.errors import OnceConflict, QueueFull, TopicUnknown
+from remora.model.ingest import Once, Stored
+from remora.model.topic import Topic
+from remora.storage.sqlite.clock import boot_id, now_ns
+from remora.storage.sqlite.schema import END_OF_QUEUE, ENTRY_OVERHEAD, rowid
+
+REMEMBERED_NS = 11 * 60 * 1_000_000_000
+"""How long the outcome of a request is kept. The ten minutes that are promised count from the answer, these from the
+time before the sync."""
+
+AGE = "(CASE boot WHEN :boot THEN :now - since_ns ELSE :now END)"
+"""How old a row is, in ns. What an earlier start of the host has left is at least as old as this one."""
+
+_FEW_SHARDS = 64
+_CHUNKS = tuple(1 << n for n in range(9, -1, -1))
+
+_TOPIC = "SELECT id, uid, shards, closed FROM topics WHERE name = ?"
+_QUEUES = """
+SELECT json_group_array(json_array(number, id, tail, used_bytes, reservations, reserved_entries, reserved_bytes,
+                                   capacity_bytes))
+FROM queues WHERE topic = ? AND number IN (SELECT value FROM json_each(?))
+"""
+_UPDATE = """
+UPDATE queues SET tail = new.tail, used_bytes = new.used_bytes, reservations = new.reservations,
+    reserved_entries = new.reserved_entries, reserved_bytes = new.reserved_bytes
+FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS tail,
+             json_extract(value, '$[2]') AS used_bytes, json_extract(value, '$[3]') AS reservations,
+             json_extract(value, '$[4]') AS reserved_entries, json_extract(value, '$[5]') AS reserved_bytes
+      FROM json_each(?)) AS new
+WHERE queues.id = new.id
+"""
+_RECALL = "SELECT digest, events FROM once WHERE topic = ? AND key = ?"
+_FORGET = f"""
+DELETE FROM once WHERE number IN (SELECT number FROM once ORDER BY number LIMIT :most) AND {AGE} > :keep
+"""  # noqa: S608 - a constant
+
+
+class Need(NamedTuple):
+    """What some entries take of a queue's room."""
+
+    entries: int
+    nbytes: int
+
+    @property
+    def cost(self) -> int:
+        """Bytes, with the overhead of each entry."""
+        return self.nbytes + self.entries * ENTRY_OVERHEAD
+
+
+class TopicRow(NamedTuple):
+    """A topic as it is in this transaction."""
+
+    id: int
+    uid: str
+    shards: int
+    closed: bool
+
+
+@dataclass(slots=True)
+class QueueRow:
+    """A queue as this transaction leaves it."""
+
+    id: int
+    tail: int
+    used_bytes: int
+    reservations: int
+    reserved_entries: int
+    reserved_bytes: int
+    capacity_bytes: int
+    payloads: list[bytes] = field(default_factory=list)
+    is_changed: bool = False
+
+    def has_room(self, need: Need) -> bool:
+        """Whether so much more fits, beside everything that is reserved."""
+        taken = self.used_bytes + Need(self.reserved_entries, self.reserved_bytes).cost
+        end = self.tail + len(self.payloads) + need.entries
+        return taken + need.cost <= self.capacity_bytes and end <= END_OF_QUEUE
+
+    def append(self, payloads: Sequence[bytes], need: Need) -> None:
+        """Add entries behind the last one."""
+        self.payloads += payloads
+        self.used_bytes += need.cost
+        self.is_changed = True
+
+    def reserve(self, need: Need, sign: int = 1) -> None:
+        """Keep room for one more reservation."""
+        self.reservations += sign
+        self.reserved_entries += sign * need.entries
+        self.reserved_bytes += sign * need.nbytes
+        self.is_changed = True
+
+    def give_back(self, need: Need) -> None:
+        """End a reservation."""
+        self.reserve(need, -1)
+
+
+class Sheet:
+    """The topics and queues that the requests of one transaction touch."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self.clock = {"boot": boot_id(), "now": now_ns(), "keep": REMEMBERED_NS}
+        self._topics: dict[str, TopicRow | None] = {}
+        self._few: dict[int, range] = {}
+        self._queues: dict[int, dict[int, QueueRow]] = {}
+        self._once: dict[tuple[int, str], tuple[bytes, int]] = {}
+
+    def topic(self, topic: Topic) -> TopicRow:
+        """The topic's row. Raises TopicUnknown when there is none, or when it is another topic's by now."""
+        if topic.name not in self._topics:
+            row = self.connection.execute(_TOPIC, (topic.name,)).fetchone()
+            self._topics[topic.name] = TopicRow(*row) if row else None
+            if row and row[2] <= _FEW_SHARDS:  # the next request of the round may need any of them
+                self._few[row[0]] = range(row[2])
+        found = self._topics[topic.name]
+        if found is None or found.uid != topic.id:
+            raise TopicUnknown(f"there is no topic {topic.name}" + (" of this id any more" if found else ""))
+        return found
+
+    def queues(self, topic_id: int, numbers: Iterable[int]) -> dict[int, QueueRow]:
+        """The queues of a topic, at least those of these numbers."""
+        known = self._queues.setdefault(topic_id, {})
+        missing = {number for number in numbers if number not in known}
+        if missing:
+            wanted = [*missing, *(number for number in self._few.get(topic_id, ()) if number not in known)]
+            (found,) = self.connection.execute(_QUEUES, (topic_id, _json(wanted))).fetchone()
+            known.update((number, QueueRow(*rest)) for number, *rest in msgspec.json.decode(found))
+        return known
+
+    def with_room(self, topic: Topic, needs: dict[int, Need]) -> dict[int, QueueRow]:
+        """The queues of a topic. Raises QueueFull when one of those that are needed has not enough room."""
+        row = self.topic(topic)
+        queues = self.queues(row.id, needs)
+        for number, need in needs.items():
+            if not queues[number].has_room(need):
+                raise QueueFull(f"{topic.shard(number)} has no room for {need.cost} more bytes")
+        return queues
+
+    # ---------------------------------------------------------------------------------------------- once
+
+    def recall(self, topic: TopicRow, once: Once) -> Stored | None:
+        """The answer that this request had before, if it had. Raises OnceConflict."""
+        key = (topic.id, once.key)
+        found = self._once.get(key) or self.connection.execute(_RECALL, key).fetchone()
+        if found is None:
+            return None
+        digest, events = found
+        if digest != once.digest:
+            raise OnceConflict("the idempotency key was used for another request before")
+        return Stored(events, repeated=True)
+
+    def remember(self, topic: TopicRow, once: Once, events: int) -> None:
+        """Have a request recognised from now on."""
+        self._once[topic.id, once.key] = (once.digest, events)
+
+    # --------------------------------------------------------------------------------------------- flush
+
+    def flush(self) -> None:
+        """Write what was decided."""
+        known = chain.from_iterable(each.values() for each in self._queues.values())
+        touched = sorted((each for each in known if each.is_changed), key=lambda each: each.id)
+        self._insert("entries (id, data)", 2, list(chain.from_iterable(map(_flat_entries, touched))))
+        for queue in touched:
+            queue.tail += len(queue.payloads)
+            queue.payloads, queue.is_changed = [], False
+        if touched:
+            self.connection.execute(_UPDATE, (_json([_figures(queue) for queue in touched]),))
+        if self._once:
+            self._keep()
+
+    def _keep(self) -> None:
+        """Write what is to be remembered, and forget twice as much of what is old: so it never piles up."""
+        boot, now = self.clock["boot"], self.clock["now"]
+        rows = [(*key, *value, boot, now) for key, value in self._once.items()]
+        self._insert("once (topic, key, digest, events, boot, since_ns)", 6, list(chain.from_iterable(rows)))
+        self.connection.execute(_FORGET, self.clock | {"most": 2 * len(rows)})
+        self._once = {}
+
+    def _insert(self, into: str, columns: int, values: list[Any]) -> None:
+        """Insert rows, given one behind the other, in as few statements as their number has binary digits."""
+        start = 0
+        for rows in _CHUNKS:
+            size = rows * columns
+            while len(values) - start >= size:
+                self.connection.execute(_insertion(into, columns, rows), values[start : start + size])
+                start += size
+
+
+def _insertion(into: str, columns: int, rows: int) -> str:
+    row = f"({','.join(repeat('?', columns))})"
+    return f"INSERT INTO {into} VALUES {','.join(repeat(row, rows))}"  # noqa: S608 - constants of this module
+
+
+def _flat_entries(queue: QueueRow) -> Iterable[int | bytes]:
+    first = rowid(queue.id, queue.tail)
+    return chain.from_iterable(zip(range(first, first + len(queue.payloads)), queue.payloads, strict=True))
+
+
+def _figures(queue: QueueRow) -> tuple[int, ...]:
+    return (
+        queue.id,
+        queue.tail,
+        queue.used_bytes,
+        queue.reservations,
+        queue.reserved_entries,
+        queue.reserved_bytes,
+    )
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
