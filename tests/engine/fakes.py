@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -39,11 +39,14 @@ class FakeQueue:
     front: int = 0
     holder: LockHolder | None = None
     lease_ends: float = 0.0
+    on_append: Callable[[], None] = lambda: None
 
     def append(self, *entries: bytes) -> None:
         for entry in entries:
             self.entries.append(entry)
             self.positions.append(self.positions[-1] + 10 + len(entry))
+        if entries:
+            self.on_append()
 
     def marker(self, i: int) -> bytes:
         return b"0/%d" % self.positions[i]
@@ -54,11 +57,15 @@ class FakeQueue:
 
 
 class FakeStore:
-    """Queues in memory with leases on the loop's clock. `script` may raise or wait before and after each call."""
+    """Queues in memory with leases on the loop's clock. `script` may raise or wait before and after each call.
+
+    One that `tells` names each queue that got entries, as the embedded store does; else nobody hears of them.
+    """
 
     description = "a scripted store"
 
-    def __init__(self) -> None:
+    def __init__(self, *, tells: bool = False) -> None:
+        self.tells_arrivals = tells
         self.queues: dict[str, FakeQueue] = {}
         self.metadata: dict[str, Topic] = {}
         self.parked: dict[tuple[str, str, str], DeadLetter] = {}
@@ -67,12 +74,18 @@ class FakeStore:
         self.before: Callable[[str], RemoraError | float | None] = lambda _: None
         self.after: Callable[[str], RemoraError | float | None] = lambda _: None
         self._made = 0
+        self._news: dict[str, None] = {}
+        self._came = asyncio.Event()
 
     def make(self, queue: str, *entries: bytes) -> FakeQueue:
         self._made += 1
-        self.queues[queue] = FakeQueue(f"i{self._made}")
+        self.queues[queue] = FakeQueue(f"i{self._made}", on_append=lambda: self._tell(queue))
         self.queues[queue].append(*entries)
         return self.queues[queue]
+
+    def _tell(self, queue: str) -> None:
+        self._news[queue] = None
+        self._came.set()
 
     async def __aenter__(self) -> FakeStore:
         return self
@@ -137,15 +150,8 @@ class FakeStore:
             self._held(hold).lease_ends = _now() + lease_s
 
     async def renew_all(self, holds: Sequence[Hold], lease_s: float) -> Sequence[StoreError | None]:
-        answers: list[StoreError | None] = []
-        for hold in holds:
-            try:
-                await self.renew(hold, lease_s)
-            except StoreError as exc:
-                answers.append(exc)
-            else:
-                answers.append(None)
-        return answers
+        self.calls["renew_all"] += 1
+        return await asyncio.gather(*(_answer(self.renew(hold, lease_s)) for hold in holds))
 
     async def release(self, hold: Hold) -> None:
         async with self._call("release"):
@@ -191,6 +197,22 @@ class FakeStore:
         async with self._call("expire"):
             self._held(hold)
 
+    async def expire_all(self, holds: Sequence[Hold], older_than_s: float) -> Sequence[StoreError | None]:
+        self.calls["expire_all"] += 1
+        return await asyncio.gather(*(_answer(self.expire_reservations(hold, older_than_s)) for hold in holds))
+
+    # ----------------------------------------------------------------------------------- arrivals
+
+    async def arrivals(self) -> Sequence[Shard]:
+        """Names are told once, and only in an answer that came: a call that fails loses none."""
+        assert self.tells_arrivals, "asked for arrivals that are not told"
+        async with self._call("arrivals"):
+            while not self._news:
+                self._came.clear()
+                await self._came.wait()
+        told, self._news = [Shard(queue) for queue in self._news], {}
+        return told
+
     # ------------------------------------------------------------------------------- dead letters
 
     async def park(self, hold: Hold, letter: DeadLetter) -> None:
@@ -211,6 +233,14 @@ class FakeStore:
             holder = replace(queue.holder, lease_left_s=queue.lease_ends - _now()) if held and queue.holder else None
             used = sum(len(e) + 10 for e in queue.entries[queue.front :])
             return ShardStats(shard, queue.waiting, exact, used, 128_000_000, 0, 0, None, holder)
+
+    async def survey(self, shards: Sequence[Shard]) -> Sequence[ShardStats]:
+        async with self._call("survey"):
+            return [
+                ShardStats(each, self.queues[each.queue].waiting, True, 1, 128_000_000, 0, 0, 1.0, None)
+                for each in shards
+                if each.queue in self.queues and self.queues[each.queue].waiting
+            ]
 
     async def dump(self, shard: Shard) -> AsyncIterator[tuple[str, bytes]]:
         queue = self._found(shard)
@@ -313,6 +343,14 @@ class FakeEndpoint:
 
     def events(self, topic: str | None = None) -> list[bytes]:
         return [r.event_id for t, r in self.arrived if topic in (None, t)]
+
+
+async def _answer(call: Awaitable[None]) -> StoreError | None:
+    try:
+        await call
+    except StoreError as exc:
+        return exc
+    return None
 
 
 def _now() -> float:

@@ -573,9 +573,10 @@ def test_no_schedule_of_faults_loses_or_reorders(data: st.DataObject) -> None:
     keys = data.draw(st.integers(1, 12))
     trouble = data.draw(st.sampled_from([0.02, 0.2, 0.5]))
     until = data.draw(st.floats(1, 40))
+    tells = data.draw(st.booleans())
 
     async def run() -> None:
-        store, endpoint = FakeStore(), FakeEndpoint(lanes=rng.randint(1, 4))
+        store, endpoint = FakeStore(tells=tells), FakeEndpoint(lanes=rng.randint(1, 4))
         garbage = {i for i in range(entries - 1) if rng.random() < 0.02}
         queue = store.make("t", *(b"?" if i in garbage else raw_entry(f"k{i % keys}", i) for i in range(entries // 2)))
         if rng.random() < 0.8:

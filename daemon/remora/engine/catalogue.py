@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from remora.codec.event_entry import attributes
 from remora.metrics import Telemetry
@@ -20,6 +20,7 @@ MOST_UNDECODABLE = 64
 class Catalogue:
     """The registry and the topics' attributes as last read, and a signal when either changed.
 
+    `shards` and `topics` are the very same objects for as long as nothing changed.
     While the store is away the last reading stands: a topic is never taken for deleted because nobody answers.
     """
 
@@ -28,9 +29,9 @@ class Catalogue:
         self._telemetry = telemetry
         self._interval_s = interval_s
         self._topics: Mapping[Shard, Topic] = {}
-        self._changed = asyncio.Condition()
-        self.shards: tuple[Shard, ...] = ()
-        self.readings = 0
+        self._read = asyncio.Event()
+        self._changed = asyncio.Event()
+        self.shards: Sequence[Shard] = ()
         self.beat_at = asyncio.get_running_loop().time()
 
     def topic(self, shard: Shard) -> Topic | None:
@@ -51,28 +52,33 @@ class Catalogue:
     async def refresh(self) -> None:
         """Read registry and topics once; on failure keep what is known and say so."""
         try:
-            shards = tuple(await self._store.shards())
+            shards = await self._store.shards()
             topics = await self._store.topics()
         except (StoreError, CodecError) as exc:
             self._telemetry.catalogue_failed(str(exc))
             return
         finally:
             self.beat_at = asyncio.get_running_loop().time()
-        self.readings += 1
-        if shards != self.shards or topics != self._topics:
+        if not (_is_same(shards, self.shards) and _is_same(topics, self._topics)):
             self.shards, self._topics = shards, topics
-        async with self._changed:
-            self._changed.notify_all()
+            self._changed.set()
+            self._changed = asyncio.Event()
+        self._read.set()
+        self._read = asyncio.Event()
 
     async def next_reading(self) -> None:
-        """Wait until the store was read once more."""
-        async with self._changed:
-            await self._changed.wait()
+        """Wait until the store was read once more, changed or not."""
+        await self._read.wait()
 
     async def wait_for_change(self, shard: Shard, seen: Topic | None) -> None:
         """Wait until the attributes of a shard's topic differ from those `seen`."""
         while self.topic(shard) == seen:
-            await self.next_reading()
+            await self._changed.wait()
+
+
+def _is_same(new: object, old: object) -> bool:
+    """Whether nothing changed; a store that knows that answers the very object of the last time."""
+    return new is old or new == old
 
 
 def topic_among(topics: Mapping[Shard, Topic], shard: Shard) -> Topic | None:

@@ -1,4 +1,4 @@
-"""Delivers one held shard for as long as it is held: session after session, with a pause after each failure."""
+"""Delivers one held shard while it is held and has work: session after session, with a pause after each failure."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from remora.model.errors import (
     OwnershipLost,
     RemoraError,
     ShardGone,
+    StoreDamaged,
     StoreError,
 )
 from remora.model.record import Listing
@@ -30,6 +31,9 @@ from remora.policy.eligible import reason_to_leave
 from remora.policy.lifetime import Limits
 from remora.policy.retry import Backoff
 from remora.ports import Endpoint
+
+DAMAGE_RECHECK_S = 30.0
+"""How often a queue in a damaged part of the store is looked into: only somebody who repairs it can help."""
 
 
 class State(StrEnum):
@@ -40,6 +44,7 @@ class State(StrEnum):
     RETRYING = "retrying"
     STOPPED = "stopped"
     FINISHING = "finishing"
+    IDLE = "idle"
 
 
 class NotOurs(RemoraError):
@@ -113,11 +118,21 @@ class Dispatcher:
             remarks=self._remarks,
         )
 
+    def arrived(self) -> None:
+        """The store told of new entries."""
+        self._shelf.news.set()
+
     async def run(self) -> None:
-        """Deliver until `finish`; raises OwnershipLost, ShardGone or NotOurs when the hold must end."""
+        """Deliver until `finish`, or until there is nothing to do before the store tells of new entries.
+
+        Raises OwnershipLost, ShardGone or NotOurs when the hold must end.
+        """
         while not self._finishing.is_set():
             try:
-                await self._deliver()
+                rests = await self._deliver()
+                if rests and not self._shelf.news.is_set():
+                    self._recovered()
+                    return
             except (OwnershipLost, ShardGone, NotOurs):
                 raise
             except EntryRefused as exc:
@@ -127,11 +142,14 @@ class Dispatcher:
 
     # ------------------------------------------------------------------------------- one session
 
-    async def _deliver(self) -> None:
-        """One session: find out where to, open the way, deliver until something changes or fails."""
+    async def _deliver(self) -> bool:
+        """One session: find out where to, open the way, deliver until something changes or fails.
+
+        Returns whether the queue is empty for so long, or so surely, that the shard may go dormant.
+        """
         topic = await self._find_topic()
         if topic is None:
-            return
+            return self._tools.store.tells_arrivals and not self._shelf.has_work
         why = reason_to_leave(topic, self._endpoints)
         if why is not None:
             raise NotOurs(f"{self._tenure.shard} is let go: {why}")
@@ -143,16 +161,17 @@ class Dispatcher:
         limits = Limits(topic.time_to_live_s or 0, topic.max_retries or 0, topic.retry_sleep_s or 0)
         held = Allowance(settings.shard_bytes, within=self._within(topic.target))
         async with endpoint.route(self._tenure.shard, self._tenure.hold.incarnation, topic.target) as route:
-            self._session = Session(
+            self._session = session = Session(
                 self._tools, self._tenure, route, topic, limits, self._shelf, held, on_round=self._recovered
             )
             if self._finishing.is_set():
-                return
+                return False
             self._enter(State.DELIVERING, "")
             try:
-                await self._session.run()
+                await session.run()
             finally:
                 self._session = None
+        return session.rests
 
     async def _find_topic(self) -> Topic | None:
         """The topic's attributes from its metadata, else from the oldest entry's own copy; None if there is none."""
@@ -160,10 +179,12 @@ class Dispatcher:
         if known is not None:
             return known
         self._tenure.require_trust()
+        self._shelf.news.clear()
         listing = await self._tools.store.read(self._tenure.hold, b"", 1)
         if not listing.entries:
             self._shelf.has_work = False
-            await self._first_of(self._tools.catalogue.next_reading(), self._tools.settings.idle_max_s)
+            if not self._tools.store.tells_arrivals:
+                await self._first_of(self._tools.catalogue.next_reading(), self._tools.settings.idle_max_s)
             return None
         self._shelf.has_work = True
         try:
@@ -184,21 +205,23 @@ class Dispatcher:
 
     async def _pause(self, exc: EndpointError | StoreError) -> None:
         """Wait as the failure demands; a change of the topic's attributes ends the wait at once."""
-        stopped = isinstance(exc, EndpointMisconfigured)
-        if stopped:
-            kind = "configuration"
+        settings = self._tools.settings
+        recheck_s = 0.0
+        if isinstance(exc, EndpointMisconfigured):
+            kind, recheck_s = "configuration", settings.configuration_recheck_s
+        elif isinstance(exc, StoreDamaged):
+            kind, recheck_s = "damaged", DAMAGE_RECHECK_S
         elif isinstance(exc, LeaseUncertain | StoreError):
             kind = "store"
         else:
             kind = "transient"
         self._note_failure(exc, kind)
-        settings = self._tools.settings
         delay = Backoff(settings.retry_base_s, settings.retry_cap_s).delay(self._failures, self._rng.random())
-        if stopped:
-            delay = max(delay, settings.configuration_recheck_s)
+        if recheck_s:
+            delay = max(delay, recheck_s)
         elif isinstance(exc, EndpointError) and self._topic is not None:
             delay = max(delay, float(self._topic.retry_sleep_s or 0))
-        self._enter(State.STOPPED if stopped else State.RETRYING, str(exc))
+        self._enter(State.STOPPED if recheck_s else State.RETRYING, str(exc))
         if self._topic is not None:
             self._tools.telemetry.retry(self._topic.label, delay)
         seen = self._tools.catalogue.topic(self._tenure.shard)

@@ -1,26 +1,27 @@
 """Which shards this worker holds: takes them, keeps them, gives them back.
 
 Every few seconds the catalogue is compared with what is held. A shard that nobody holds is locked and served;
-each lock is renewed well before trust in it ends. Whatever ends a shard's service, its lock is released only
-after the dispatcher has returned, and the shard is locked again only after that: no operation of an earlier
-hold can be under way in a later one.
+each lock is renewed well before trust in it ends (`keeping`). Where the store tells of new entries, shards with
+an empty queue are only held (`dormant`). Whatever ends a shard's service, its lock is released only after the
+dispatcher has returned, and the shard is locked again only after that: no operation of an earlier hold can be
+under way in a later one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 
 from remora.config import OwnershipSettings
 from remora.engine.catalogue import Catalogue, first_known_topic
 from remora.engine.dispatcher import NotOurs, ShardStatus
+from remora.engine.dormant import Dormant, dormant_status
+from remora.engine.held import Held, Left, Service
+from remora.engine.keeping import Keeper
 from remora.engine.tenure import Tenure
 from remora.metrics import Telemetry
-from remora.model.errors import OwnershipLost, ShardGone, StoreError
+from remora.model.errors import OwnershipLost, ShardGone, StoreDamaged, StoreError
 from remora.model.shard import Hold, LockHolder, Shard
-from remora.model.topic import Topic
 from remora.policy.eligible import reason_to_leave
 from remora.policy.lease import Term
 from remora.ports import DeliveryStore
@@ -36,36 +37,21 @@ CLAIM_COOKIE = "remora/claim/"
 
 CRASH_PAUSE_S = 30.0
 
+DAMAGE_PAUSE_S = 30.0
+
 EVICTED_PAUSE_S = 45.0
 
+CANCELLED_S = 3.0
+"""What a worker that is cut short still spends on giving its locks back."""
 
-class Service(Protocol):
-    """What is run for a held shard: the dispatcher."""
+PORTION = 256
+"""Shards that are taken together; the first ones deliver while the next ones are taken."""
 
-    async def run(self) -> None: ...
+MOST_NAMED = 100
+"""Queues that are named in the log one by one when they are taken and released."""
 
-    def finish(self) -> None: ...
-
-    def status(self) -> ShardStatus: ...
-
-
-@dataclass(slots=True)
-class Left:
-    """Why a shard is not held by this worker, for status."""
-
-    reason: str
-    holder: LockHolder | None = None
-    not_before: float = 0.0
-    evicted: bool = False
-
-
-@dataclass(slots=True)
-class _Held:
-    tenure: Tenure
-    service: Service
-    task: asyncio.Task[None]
-    expire_at: float
-    ended: Left | None = None
+ROUNDS_ELSEWHERE = 8
+"""Readings of the catalogue within which each shard that others hold is tried once, where these are very many."""
 
 
 class Ownership:
@@ -88,28 +74,50 @@ class Ownership:
         self._cookie = cookie
         self._schemes = schemes
         self._serve = serve
-        self._held: dict[Shard, _Held] = {}
-        self._left: dict[Shard, Left] = {}
+        self._held: dict[Shard, Held] = {}
+        self._left: dict[Shard, Left] = {}  # those that were tried longest ago come first
+        self._awake = 0
+        self._seen: tuple[object, object] | None = None
+        self._present: frozenset[Shard] = frozenset()
         self._gate = asyncio.Semaphore(AT_ONCE)
         self._finishing = asyncio.Event()
         self._tasks = asyncio.TaskGroup()
-        self.beat_at = asyncio.get_running_loop().time()
+        self._dormant = Dormant(store, telemetry, self._held, self._wake)
+        self._keeper = Keeper(store, telemetry, settings, self._held, self._lose, self._wake)
+        self._beat_at = asyncio.get_running_loop().time()
 
     # -------------------------------------------------------------------------------------- looks
 
     @property
-    def tenures(self) -> list[Tenure]:
+    def shards(self) -> list[Shard]:
         """The shards that are held now."""
-        return [each.tenure for each in self._held.values()]
+        return list(self._held)
 
     @property
     def left(self) -> dict[Shard, Left]:
         """The shards that are not held, with the reason."""
         return self._left
 
+    @property
+    def beat_at(self) -> float:
+        """When one of its loops last did something."""
+        return max(self._beat_at, self._keeper.beat_at)
+
     def statuses(self) -> list[ShardStatus]:
         """How each held shard is doing."""
-        return [each.service.status() for each in self._held.values()]
+        now, topic = asyncio.get_running_loop().time(), self._catalogue.topic
+        return [
+            each.service.status() if each.service else dormant_status(each, topic(shard), now)
+            for shard, each in self._held.items()
+        ]
+
+    def served(self) -> list[ShardStatus]:
+        """How the held shards are doing that are not dormant."""
+        return [each.service.status() for each in self._held.values() if each.service]
+
+    def told(self, shards: Iterable[Shard]) -> None:
+        """These queues have entries: whoever slept through their arrival wakes up."""
+        self._dormant.told(shards)
 
     # --------------------------------------------------------------------------------------- life
 
@@ -117,43 +125,58 @@ class Ownership:
         """Take nothing more and let every shard finish; `run` returns when all locks are released."""
         self._finishing.set()
         for each in self._held.values():
-            each.service.finish()
+            if each.service is not None:
+                each.service.finish()
 
     async def run(self) -> None:
         """Own shards until `finish`. On cancellation locks are still released, within a few seconds."""
         async with self._tasks:
+            taking = self._tasks.create_task(self._take_on(), name="take shards")
             keepers = [
-                self._tasks.create_task(self._take_on(), name="take shards"),
-                self._tasks.create_task(self._keep_on(), name="keep locks"),
+                self._tasks.create_task(self._keeper.run(), name="keep locks"),
+                self._tasks.create_task(self._mind_dormant(), name="mind dormant shards"),
             ]
             await self._finishing.wait()
-            keepers[0].cancel()
-            while self._held:
-                await asyncio.wait([each.task for each in self._held.values()])
-            keepers[1].cancel()
+            taking.cancel()
+            for each in [held for held in self._held.values() if held.is_dormant]:
+                self._end(each, Left("given back"))
+            while tasks := [each.task for each in self._held.values() if each.task]:
+                await asyncio.wait(tasks)
+            for keeper in keepers:
+                keeper.cancel()
+
+    async def _mind_dormant(self) -> None:
+        """Wake dormant shards when entries come; when cancelled, give their locks back as a service would."""
+        try:
+            await self._dormant.hear()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            releases = [
+                asyncio.ensure_future(self._release(each.tenure)) for each in self._held.values() if each.is_dormant
+            ]
+            if releases:
+                await asyncio.wait(releases, timeout=CANCELLED_S)
+            raise
 
     async def _take_on(self) -> None:
         """Compare the catalogue with what is held, after every reading of it."""
         while True:
-            await self._each(self._consider(shard) for shard in self._catalogue.shards)
-            present = set(self._catalogue.shards)
-            for shard in [s for s in self._left if s not in present]:
+            seen = (self._catalogue.shards, self._catalogue.topics)
+            changed = self._seen is None or any(new is not old for new, old in zip(seen, self._seen, strict=True))
+            self._seen = seen
+            if changed:
+                self._present = frozenset(self._catalogue.shards)
+                self._review_dormant()
+            for shard in [s for s in self._left if s not in self._present]:
                 del self._left[shard]
+            before = len(self._held)
+            await self._take_all(*self._candidates(changed))
+            if len(self._held) > before and not self._are_named:
+                self._telemetry.acquired_many(len(self._held) - before)
             self._telemetry.owned(len(self._held))
             elsewhere = sum(left.holder is not None for left in self._left.values())
             self._telemetry.eligible(len(self._held) + elsewhere)
             await self._catalogue.next_reading()
-
-    async def _keep_on(self) -> None:
-        """Renew locks and expire stale reservations when they are due; look every tenth of an interval."""
-        now = asyncio.get_running_loop().time
-        while True:
-            due = [each for each in self._held.values() if each.tenure.term.renew_at <= now()]
-            await self._each(self._renew(each) for each in due)
-            stale = [each for each in self._held.values() if each.expire_at <= now()]
-            await self._each(self._expire(each) for each in stale)
-            self.beat_at = now()
-            await asyncio.sleep(min(1.0, self._settings.times.renew_s / 10))
 
     async def _each(self, jobs: Iterable[Coroutine[object, object, None]]) -> None:
         """Run jobs side by side, a bounded number at a time."""
@@ -161,13 +184,40 @@ class Ownership:
         async def gated(job: Coroutine[object, object, None]) -> None:
             async with self._gate:
                 await job
-            self.beat_at = asyncio.get_running_loop().time()
+            self._beat_at = asyncio.get_running_loop().time()
 
         async with asyncio.TaskGroup() as group:
             for job in jobs:
                 group.create_task(gated(job), name="ownership")
 
     # ------------------------------------------------------------------------------------- taking
+
+    def _candidates(self, changed: bool) -> tuple[Sequence[Shard], Sequence[Shard]]:
+        """The shards to try now, and those to try only if one of the first was free.
+
+        A worker that goes gives back all it had, so of very many that another one holds it is enough to try some.
+        """
+        if changed:
+            fresh = [each for each in self._catalogue.shards if each not in self._held and each not in self._left]
+            left = [(shard, each) for shard, each in self._left.items() if shard not in self._held]
+        else:
+            fresh, left = [], [(shard, each) for shard, each in self._left.items() if not each.settled]
+        now = asyncio.get_running_loop().time()
+        due = [(shard, each) for shard, each in left if each.not_before <= now or each.evicted]
+        elsewhere = [shard for shard, each in due if each.holder is not None]
+        tried = max(PORTION, len(elsewhere) // ROUNDS_ELSEWHERE)
+        return fresh + [shard for shard, each in due if each.holder is None] + elsewhere[:tried], elsewhere[tried:]
+
+    async def _take_all(self, shards: Sequence[Shard], further: Sequence[Shard]) -> None:
+        if self._dormant.is_possible and len(shards) > PORTION:
+            shards = await self._dormant.busy_first(shards)
+        for start in range(0, len(shards), PORTION):
+            portion = shards[start : start + PORTION]
+            await self._each(self._consider(shard) for shard in portion)
+            if self._dormant.is_possible:
+                await self._dormant.look(portion)
+        if further and any(each in self._held for each in shards):
+            await self._take_all(further, ())
 
     async def _consider(self, shard: Shard) -> None:
         """Take a shard if it is ours to deliver and free."""
@@ -177,26 +227,26 @@ class Ownership:
         try:
             if left is not None and left.not_before > now and not (left.evicted and await self._is_claimed(shard)):
                 return
-            why = reason_to_leave(await self._topic_of(shard), self._schemes)
+            known = self._catalogue.topic(shard)
+            why = reason_to_leave(known or await first_known_topic(self._store, shard), self._schemes)
             if why is not None:
-                self._left[shard] = Left(why)
+                self._left[shard] = Left(why, settled=known is not None)
                 self._telemetry.left_alone(shard.queue, why)
                 return
             await self._take(shard)
+            if left is not None and left.damaged:
+                self._telemetry.recovered(self._label(shard))
         except ShardGone:
             self._left[shard] = Left("registered, but there is no queue object of this name")
+        except StoreDamaged as exc:
+            self._left[shard] = Left(str(exc), not_before=now + DAMAGE_PAUSE_S, damaged=True)
+            self._telemetry.failed(self._label(shard), "damaged", str(exc))
         except StoreError as exc:
             self._left[shard] = Left(str(exc))
 
     async def _is_claimed(self, shard: Shard) -> bool:
         holder = (await self._store.stats(shard)).holder
         return holder is not None and holder.cookie.startswith(CLAIM_COOKIE)
-
-    async def _topic_of(self, shard: Shard) -> Topic | None:
-        known = self._catalogue.topic(shard)
-        if known is not None:
-            return known
-        return await first_known_topic(self._store, shard)
 
     async def _take(self, shard: Shard) -> None:
         times, loop = self._settings.times, asyncio.get_running_loop()
@@ -206,12 +256,13 @@ class Ownership:
             await self._store.evict(shard, answer)
             asked_at = loop.time()
             answer = await self._store.acquire(shard, self._cookie, times.lease_s)
-        if isinstance(answer, LockHolder):
-            self._left[shard] = Left("held by another owner", answer)
-            self._telemetry.handed_off(shard.queue, f"{answer.entity} {answer.cookie}")
-            return
         left = self._left.pop(shard, None)
-        self._begin(answer, Term.granted(times, asked_at), taken_over=left is not None and self._ran_out(left))
+        if isinstance(answer, LockHolder):
+            self._left[shard] = Left("held by another owner", answer, seen_at=loop.time())
+            if self._are_named:
+                self._telemetry.handed_off(shard.queue, f"{answer.entity} {answer.cookie}")
+        else:
+            self._begin(answer, Term.granted(times, asked_at), taken_over=left is not None and self._ran_out(left))
 
     def _may_evict(self, holder: LockHolder) -> bool:
         """Whether a lock may be broken: one that was taken for us, and a gateway's where the settings say so."""
@@ -221,39 +272,83 @@ class Ownership:
 
     def _ran_out(self, left: Left) -> bool:
         """Whether a lock that is free now was let run out, rather than given back or broken."""
-        return left.holder is not None and left.holder.lease_left_s <= 2 * self._settings.discovery_interval_s
+        if left.holder is None:
+            return False
+        age_s = asyncio.get_running_loop().time() - left.seen_at
+        return left.holder.lease_left_s <= age_s + self._settings.discovery_interval_s
 
     def _begin(self, hold: Hold, term: Term, *, taken_over: bool) -> None:
-        tenure = Tenure(hold, term, owned=lambda: len(self._held))
-        service = self._serve(tenure)
-        task = self._tasks.create_task(self._serve_shard(tenure, service), name=f"shard {hold.shard}")
         now = asyncio.get_running_loop().time()
-        self._held[hold.shard] = _Held(tenure, service, task, expire_at=now + self._settings.reservation_interval_s)
-        self._telemetry.acquired(hold.shard.queue, taken_over)
+        tenure = Tenure(hold, term, self._count_awake)
+        held = Held(tenure, expire_at=now + self._settings.reservation_interval_s, since=now)
+        self._held[hold.shard] = held
+        self._telemetry.acquired(hold.shard.queue, taken_over, named=self._are_named)
         if self._finishing.is_set():
-            service.finish()
+            self._end(held, Left("given back"))
+        elif not self._dormant.is_possible:
+            self._wake(held)
 
-    async def _serve_shard(self, tenure: Tenure, service: Service) -> None:
-        """Run the dispatcher of one shard and clear up after it, whatever ended it."""
-        shard, queue = tenure.shard, tenure.shard.queue
-        left = Left("given back")
-        held = self._held[shard]
+    def _count_awake(self) -> int:
+        return self._awake
+
+    @property
+    def _are_named(self) -> bool:
+        return len(self._present) <= MOST_NAMED
+
+    # ------------------------------------------------------------------------------------ serving
+
+    def _wake(self, held: Held) -> None:
+        """Serve a held shard that is dormant."""
+        if self._finishing.is_set():
+            return
+        held.service = service = self._serve(held.tenure)
+        held.task = self._tasks.create_task(self._serve_shard(held, service), name=f"shard {held.tenure.shard}")
+        self._awake += 1
+
+    async def _serve_shard(self, held: Held, service: Service) -> None:
+        """Run the dispatcher of one shard; then the shard is dormant, or it is cleared up after, whatever ended it."""
+        left: Left | None = Left("given back")
         try:
             await service.run()
+            if not self._finishing.is_set() and held.ended is None:
+                left = None
         except (OwnershipLost, ShardGone) as exc:
-            left = self._lost(tenure, exc)
+            left = self._lost(held.tenure, exc)
         except NotOurs as exc:
             left = Left(str(exc))
         except Exception:  # the one place where anything is caught: a defect costs its shard only
-            self._telemetry.crashed(queue)
+            self._telemetry.crashed(held.tenure.shard.queue)
             again_at = asyncio.get_running_loop().time() + CRASH_PAUSE_S
             left = Left("stopped by a defect, see the log", not_before=again_at)
         finally:
-            try:
-                await self._let_go(tenure)
-            finally:
-                del self._held[shard]
-                self._left[shard] = held.ended or left
+            self._awake -= 1
+            if left is None:
+                held.rest(asyncio.get_running_loop().time())
+            else:
+                await self._leave(held, left)
+
+    def _review_dormant(self) -> None:
+        """Look at dormant shards after the catalogue changed: one may not be ours any more, or be gone."""
+        for shard, held in list(self._held.items()):
+            if not held.is_dormant:
+                continue
+            topic = self._catalogue.topic(shard)
+            if shard not in self._present:
+                self._wake(held)  # only the queue itself says whether it is gone, or the registry is wrong
+            elif topic is not None and (why := reason_to_leave(topic, self._schemes)):
+                self._end(held, Left(why))
+
+    # ------------------------------------------------------------------------------------- leaving
+
+    async def _leave(self, held: Held, left: Left) -> None:
+        """Give a shard back whose service has ended; only then may it be taken again."""
+        shard = held.tenure.shard
+        held.ended = held.ended or left
+        try:
+            await self._let_go(held.tenure)
+        finally:
+            del self._held[shard]
+            self._left[shard] = held.ended
 
     async def _let_go(self, tenure: Tenure) -> None:
         """Release a lock, shielded and within a few seconds; if that fails the lease runs out by itself."""
@@ -261,48 +356,32 @@ class Ownership:
         try:
             await asyncio.shield(release)
         except asyncio.CancelledError:
-            await asyncio.wait([release], timeout=3.0)
+            await asyncio.wait([release], timeout=CANCELLED_S)
             raise
 
     async def _release(self, tenure: Tenure) -> None:
         try:
-            async with asyncio.timeout(self._settings.release_timeout_s):
+            async with asyncio.timeout(self._settings.release_timeout_s), self._gate:
                 await self._store.release(tenure.hold)
         except (StoreError, TimeoutError) as exc:
             self._telemetry.release_failed(tenure.shard.queue, str(exc))
         else:
-            self._telemetry.released(tenure.shard.queue)
+            self._telemetry.released(tenure.shard.queue, named=self._are_named)
 
-    # ------------------------------------------------------------------------------------ keeping
-
-    async def _renew(self, held: _Held) -> None:
-        times, started = self._settings.times, asyncio.get_running_loop().time()
-        try:
-            await self._store.renew(held.tenure.hold, times.lease_s)
-        except (OwnershipLost, ShardGone) as exc:
-            self._end(held, exc)
-        except StoreError as exc:
-            held.tenure.renewal_failed(times)
-            self._telemetry.renewal_failed(held.tenure.shard.queue, str(exc))
-        else:
-            held.tenure.renewed(times, started)
-            self._telemetry.renewed(asyncio.get_running_loop().time() - started)
-
-    async def _expire(self, held: _Held) -> None:
-        held.expire_at = asyncio.get_running_loop().time() + self._settings.reservation_interval_s
-        try:
-            await self._store.expire_reservations(held.tenure.hold, self._settings.reservation_age_s)
-        except (OwnershipLost, ShardGone) as exc:
-            self._end(held, exc)
-        except StoreError as exc:
-            self._telemetry.renewal_failed(held.tenure.shard.queue, str(exc))
-
-    def _end(self, held: _Held, exc: StoreError) -> None:
+    def _end(self, held: Held, left: Left) -> None:
         """The hold is over: stop its service at once, and once only, so that its lock is released in peace."""
         if held.ended is not None:
             return
-        held.ended = self._lost(held.tenure, exc)
-        held.task.cancel()
+        held.ended = left
+        if held.task is not None:
+            held.task.cancel()
+        else:
+            held.task = self._tasks.create_task(self._leave(held, left), name=f"leave {held.tenure.shard}")
+
+    def _lose(self, held: Held, exc: StoreError) -> None:
+        """The store refused to keep a hold."""
+        if held.ended is None:
+            self._end(held, self._lost(held.tenure, exc))
 
     def _lost(self, tenure: Tenure, exc: StoreError) -> Left:
         """Why a shard is not held any more, and until when to stay away from it.
@@ -318,3 +397,7 @@ class Ownership:
         if isinstance(exc, OwnershipLost) and tenure.term.is_trusted(now):
             return Left(str(exc), not_before=now + EVICTED_PAUSE_S, evicted=True)
         return Left(str(exc))
+
+    def _label(self, shard: Shard) -> str:
+        topic = self._catalogue.topic(shard)
+        return topic.label if topic is not None else shard.queue

@@ -1,7 +1,7 @@
 """One shard's entries on their way through one route, from the first read to the last removal.
 
-A session ends when it is told to, when its topic or route changed, or at the first failure. It never retries:
-the dispatcher starts another one. What keeps the order, in short:
+A session ends when it is told to, when its topic or route changed, at the first failure, or when nothing came for
+long. It never retries: the dispatcher starts another one. What keeps the order, in short:
 
 * entries are read and packed in queue order;
 * a lane has one parcel under way, and the next one starts only when that one has arrived;
@@ -17,6 +17,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from remora.codec.render import Renderer
@@ -40,7 +41,7 @@ from remora.model.errors import (
 from remora.model.record import Listing, Record
 from remora.model.topic import Source, Topic
 from remora.policy.acks import Round
-from remora.policy.idle import idle_delay
+from remora.policy.idle import idle_delay, rest_after
 from remora.policy.lifetime import Limits
 from remora.policy.retry import read_limit
 from remora.ports import DeliveryStore, Parcel, Route
@@ -54,9 +55,11 @@ class Shelf:
     """What a shard's sessions hand on to each other; it ends with the hold.
 
     `done` and `attempts` are by position and only hold entries that stand in the queue because something
-    failed. `rounds_arrived` counts whole listings since the last failure.
+    failed. `rounds_arrived` counts whole listings since the last failure. `news` is set when the store told of
+    new entries, and cleared right before each read.
     """
 
+    news: asyncio.Event = field(default_factory=asyncio.Event)
     done: set[bytes] = field(default_factory=set)
     attempts: dict[bytes, int] = field(default_factory=dict)
     first_tried: dict[bytes, float] = field(default_factory=dict)
@@ -110,7 +113,10 @@ class Session:
         held: Allowance,
         on_round: Callable[[], None],
     ) -> None:
-        """`on_round` is called whenever a whole listing has arrived."""
+        """`on_round` is called whenever a whole listing has arrived.
+
+        `rests` is true after a session that ended because nothing came for long.
+        """
         self._tools = tools
         self._tenure = tenure
         self._route = route
@@ -124,6 +130,7 @@ class Session:
         self._over = asyncio.Event()
         self._settled = asyncio.Event()
         self._proved = asyncio.Event()
+        self.rests = False
         self._failure: RemoraError | None = None
         self._ahead: asyncio.Task[Listing | None] | None = None
         self._tasks = asyncio.TaskGroup()
@@ -184,11 +191,28 @@ class Session:
                     await self._proved.wait()  # after a failure: nothing more until the probe has arrived
             else:
                 self._shelf.has_work = not self._trimmer.is_empty
-                settings = self._tools.settings
-                await asyncio.sleep(
-                    idle_delay(now() - busy_at, self._tenure.owned(), settings.idle_min_s, settings.idle_max_s)
-                )
+                if self._may_rest(now() - busy_at):
+                    self.rests = True
+                    break
+                await self._wait_for_news(now() - busy_at)
         self._turn_back()
+
+    def _may_rest(self, idle_s: float) -> bool:
+        """Whether nothing needs to run for this shard until the store tells of new entries."""
+        if not (self._tools.store.tells_arrivals and self._trimmer.is_empty):
+            return False
+        return idle_s >= rest_after(self._tenure.awake()) and not self._shelf.news.is_set()
+
+    async def _wait_for_news(self, idle_s: float) -> None:
+        """Wait until an empty queue is worth another look: when the store tells, and else after a time."""
+        awake, settings = self._tenure.awake(), self._tools.settings
+        if self._tools.store.tells_arrivals and self._trimmer.is_empty:
+            delay = max(settings.idle_min_s, rest_after(awake) - idle_s)
+        else:
+            delay = idle_delay(idle_s, awake, settings.idle_min_s, settings.idle_max_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(delay):
+                await self._shelf.news.wait()
 
     async def _take_room(self) -> int:
         """Wait until another listing may be held; returns the bytes that are held for it."""
@@ -219,6 +243,7 @@ class Session:
     async def _read(self, start: bytes, limit: int) -> Listing | None:
         try:
             self._tenure.require_trust()
+            self._shelf.news.clear()  # before the read: what is told of from now on may have come too late for it
             return await self._tools.store.read(self._tenure.hold, start, limit)
         except (StoreError, CodecError) as exc:
             self._fail(exc)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from remora.engine.catalogue import Catalogue
@@ -10,9 +11,8 @@ from remora.engine.ownership import Ownership
 from remora.metrics import Telemetry
 from remora.model.errors import CodecError, StoreError
 from remora.model.shard import Shard, ShardStats
+from remora.model.topic import Topic
 from remora.ports import Inspection
-
-AT_ONCE = 8
 
 
 @dataclass(slots=True)
@@ -33,7 +33,10 @@ class Backlog:
 
 
 class Survey:
-    """Looks at the held shards every `interval_s`, a few at a time; a topic that is held no more is forgotten."""
+    """Looks at the held shards every `interval_s`; a topic that is held no more is forgotten.
+
+    Ownership is told which queues have entries, so that a shard that missed their arrival does not for long.
+    """
 
     def __init__(
         self, store: Inspection, catalogue: Catalogue, ownership: Ownership, telemetry: Telemetry, interval_s: float
@@ -44,6 +47,9 @@ class Survey:
         self._telemetry = telemetry
         self._interval_s = interval_s
         self._shown: set[str] = set()
+        self._empty: set[str] = set()
+        self._labelled: Mapping[Shard, Topic] = {}
+        self._labels: dict[Shard, str] = {}
 
     async def run(self) -> None:
         """Look again and again until cancelled."""
@@ -52,28 +58,43 @@ class Survey:
             await asyncio.sleep(self._interval_s)
 
     async def look(self) -> None:
-        """Look once. A shard that does not answer is left out of this reading; what is held is not forgotten."""
-        gate = asyncio.Semaphore(AT_ONCE)
-        shards = [each.shard for each in self._ownership.tenures]
-        async with asyncio.TaskGroup() as tasks:
-            looks = [tasks.create_task(self._stats(shard, gate), name="survey") for shard in shards]
+        """Look once. What cannot be looked at now is shown as it was.
+
+        A queue that is left out of the store's answer is empty, or did not answer; the latter only matters where
+        its dispatcher knows of work.
+        """
+        shards = self._ownership.shards
+        try:
+            found = await self._store.survey(shards)
+        except (StoreError, CodecError):
+            return
+        self._ownership.told([each.shard for each in found if each.entries])
         backlogs: dict[str, Backlog] = {}
-        for stats in filter(None, (each.result() for each in looks)):
+        for stats in found:
             backlogs.setdefault(self._label(stats.shard), Backlog()).add(stats)
         for topic, backlog in backlogs.items():
             self._telemetry.backlog(topic, backlog.entries, backlog.exact, backlog.nbytes, backlog.oldest_age_s)
+        self._clear(shards, backlogs.keys())
+
+    def _clear(self, shards: Sequence[Shard], found: Collection[str]) -> None:
+        """Show the topics of these shards that were not `found` as empty, and forget those that are held no more."""
         held = {self._label(shard) for shard in shards}
+        working = {each.topic or each.queue for each in self._ownership.served() if each.has_work}
+        for topic in (held - self._empty).difference(found, working):
+            self._telemetry.backlog(topic, 0, True, 0, 0.0)
+            self._empty.add(topic)
         for topic in self._shown - held:
             self._telemetry.forget_topic(topic)
         self._shown = held
-
-    async def _stats(self, shard: Shard, gate: asyncio.Semaphore) -> ShardStats | None:
-        async with gate:
-            try:
-                return await self._store.stats(shard)
-            except (StoreError, CodecError):
-                return None
+        self._empty = (self._empty & held).difference(found)
 
     def _label(self, shard: Shard) -> str:
-        topic = self._catalogue.topic(shard)
-        return topic.label if topic is not None else shard.queue
+        """The topic's name; looked up once while the catalogue stands, since there may be very many shards."""
+        topics = self._catalogue.topics
+        if topics is not self._labelled:
+            self._labelled, self._labels = topics, {}
+        label = self._labels.get(shard)
+        if label is None:
+            topic = self._catalogue.topic(shard)
+            label = self._labels[shard] = topic.label if topic is not None else shard.queue
+        return label

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from remora.model.errors import StoreUnavailable
+from remora.model.errors import StoreDamaged, StoreError, StoreUnavailable
 from remora.model.shard import Hold, Shard
 from remora.policy.lease import LeaseTimes, Term
 
@@ -17,11 +17,14 @@ class LeaseUncertain(StoreUnavailable):
 class Tenure:
     """The hold of one shard with its current term; ownership extends it, everything else asks it."""
 
-    def __init__(self, hold: Hold, term: Term, owned: Callable[[], int]) -> None:
-        """`owned` tells how many shards this worker holds in all."""
+    __slots__ = ("_damage", "awake", "hold", "term")
+
+    def __init__(self, hold: Hold, term: Term, awake: Callable[[], int]) -> None:
+        """`awake` tells for how many shards of this worker a dispatcher runs, this one included."""
         self.hold = hold
         self.term = term
-        self.owned = owned
+        self.awake = awake
+        self._damage: StoreDamaged | None = None
 
     @property
     def shard(self) -> Shard:
@@ -29,14 +32,21 @@ class Tenure:
         return self.hold.shard
 
     def require_trust(self) -> None:
-        """Raise LeaseUncertain when somebody else may hold the shard by now. Ask right before each step."""
-        if not self.term.is_trusted(asyncio.get_running_loop().time()):
-            raise LeaseUncertain(f"the lock of {self.shard} was not renewed in time")
+        """Raise LeaseUncertain when somebody else may hold the shard by now. Ask right before each step.
 
-    def renewed(self, times: LeaseTimes, asked_at: float) -> None:
-        """A renewal that was asked for at `asked_at` succeeded."""
-        self.term = Term.granted(times, asked_at)
+        Where the lock cannot be renewed because its part of the store is damaged, that is raised instead.
+        """
+        if self.term.is_trusted(asyncio.get_running_loop().time()):
+            return
+        if self._damage is not None:
+            raise StoreDamaged(str(self._damage))
+        raise LeaseUncertain(f"the lock of {self.shard} was not renewed in time")
 
-    def renewal_failed(self, times: LeaseTimes) -> None:
+    def renewed(self, term: Term) -> None:
+        """A renewal succeeded and gave this term."""
+        self.term, self._damage = term, None
+
+    def renewal_failed(self, times: LeaseTimes, why: StoreError) -> None:
         """A renewal got no answer: try again soon, and trust as long as before."""
         self.term = self.term.retry_renewal(times, asyncio.get_running_loop().time())
+        self._damage = why if isinstance(why, StoreDamaged) else None

@@ -13,7 +13,8 @@ from remora.config import DeliverySettings, OwnershipSettings
 from remora.engine.allowance import Allowance
 from remora.engine.catalogue import Catalogue
 from remora.engine.dispatcher import Dispatcher, ShardStatus
-from remora.engine.ownership import Left, Ownership
+from remora.engine.held import Left
+from remora.engine.ownership import Ownership
 from remora.engine.session import Tools
 from remora.engine.survey import Survey
 from remora.engine.tenure import Tenure
@@ -87,7 +88,7 @@ class Worker:
 
     def progress(self) -> Progress:
         """Whether anything moves, over all held shards."""
-        working = [each for each in self.shards if each.has_work]
+        working = [each for each in self.ownership.served() if each.has_work]
         if not working:
             return Progress(has_work=False, age_s=0.0)
         return Progress(has_work=True, age_s=min(each.progress_age_s for each in working))

@@ -83,7 +83,7 @@ class Telemetry:
         self._failing = Failing(
             labels,
             "remora_topic_failing",
-            "1 while a topic's last attempt failed; kind=configuration: stopped until somebody acts.",
+            "1 while a topic's last attempt failed; kind=configuration or damaged: stopped until somebody acts.",
         )
         for collector in (self._ages, self._backlogs, self._failing):
             registry.register(collector)
@@ -109,7 +109,7 @@ class Telemetry:
         self._releases = counter("remora_lock_releases", "Queue locks given back.")
         self._renewal_s = Histogram(
             "remora_lock_renewal_seconds",
-            "Time that renewing a queue lock took.",
+            "Time that renewing queue locks took, of all that were due together.",
             registry=registry,
             buckets=(0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30),
         )
@@ -159,13 +159,14 @@ class Telemetry:
     # --------------------------------------------------------------------------------- failures
 
     def failed(self, topic: str, kind: str, reason: str) -> None:
-        """An attempt failed; `kind` is transient, configuration, poison or store."""
+        """An attempt failed; `kind` is transient, configuration, poison, store or damaged."""
         self._failed.add(topic, 1, kind)
         since, count = self._failures.get(topic, (self._clock(), 0))
         self._failures[topic] = (since, count + 1)
         self._failing.kinds[topic] = kind
-        level = logging.ERROR if kind == "configuration" else logging.WARNING
-        text = "the topic is stopped until somebody acts" if kind == "configuration" else "delivery failed"
+        stopped = kind in ("configuration", "damaged")
+        level = logging.ERROR if stopped else logging.WARNING
+        text = "the topic is stopped until somebody acts" if stopped else "delivery failed"
         self._say_seldom(level, "topic_failed", ("failed", topic, kind), text, topic=topic, kind=kind, reason=reason)
 
     def recovered(self, topic: str) -> None:
@@ -227,18 +228,25 @@ class Telemetry:
         """There are so many queues that remora is to deliver, held by whomever."""
         self._eligible.set(shards)
 
-    def acquired(self, queue: str, taken_over: bool) -> None:
-        """A queue's lock was taken; `taken_over` when another owner had let it run out."""
+    def acquired(self, queue: str, taken_over: bool, *, named: bool = True) -> None:
+        """A queue's lock was taken; `taken_over` when another owner had let it run out.
+
+        Not `named` where there are so many queues that a line for each would drown everything else.
+        """
         self._acquired.inc()
         if taken_over:
             self._takeovers.inc()
         text = "queue taken over from an owner that went silent" if taken_over else "queue locked"
-        level = logging.WARNING if taken_over else logging.INFO
+        level = (logging.WARNING if taken_over else logging.INFO) if named else logging.DEBUG
         _say(level, "shard_acquired", text, queue=queue)
 
-    def renewed(self, seconds: float) -> None:
-        """A lock was renewed, which took so many seconds."""
-        self._renewals.inc()
+    def acquired_many(self, shards: int) -> None:
+        """So many queues were locked that they are not named."""
+        _say(logging.INFO, "shards_acquired", "queues locked", queues=shards)
+
+    def renewed(self, seconds: float, locks: int = 1) -> None:
+        """Locks were renewed together, which took so many seconds."""
+        self._renewals.inc(locks)
         self._renewal_s.observe(seconds)
 
     def renewal_failed(self, queue: str, why: str) -> None:
@@ -248,19 +256,28 @@ class Telemetry:
             logging.WARNING, "renewal_failed", "renewal_failed", "a lock was not renewed", queue=queue, reason=why
         )
 
+    def expiry_failed(self, queue: str, why: str) -> None:
+        """Stale reservations of a queue were not looked for; that is repeated."""
+        self._say_seldom(
+            logging.WARNING, "expiry_failed", "expiry_failed", "reservations were not expired", queue=queue, reason=why
+        )
+
     def lost(self, queue: str, why: str) -> None:
         """A lock is held no longer though nobody here gave it back."""
         self._losses.inc()
         _say(logging.WARNING, "shard_lost", "queue let go because its lock is lost", queue=queue, reason=why)
 
-    def released(self, queue: str) -> None:
-        """A lock was given back, so that another owner can take it at once."""
+    def released(self, queue: str, *, named: bool = True) -> None:
+        """A lock was given back, so that another owner can take it at once; `named` as in `acquired`."""
         self._releases.inc()
-        _say(logging.INFO, "shard_released", "queue released", queue=queue)
+        _say(logging.INFO if named else logging.DEBUG, "shard_released", "queue released", queue=queue)
 
     def release_failed(self, queue: str, why: str) -> None:
         """A lock could not be given back; others wait for the lease to run out."""
-        _say(logging.WARNING, "release_failed", "queue not released, its lease runs out", queue=queue, reason=why)
+        self._say_seldom(
+            logging.WARNING, "release_failed", "release_failed", "queue not released, its lease runs out",
+            queue=queue, reason=why,
+        )  # fmt: skip
 
     def handed_off(self, queue: str, owner: str) -> None:
         """A queue that this process would take is held by somebody else. Each owner is named once."""
@@ -292,6 +309,12 @@ class Telemetry:
         self._discovery_failures.inc()
         self._say_seldom(
             logging.WARNING, "discovery_failed", "discovery", "queues and topics could not be read", reason=why
+        )
+
+    def arrivals_failed(self, why: str) -> None:
+        """The store could not tell of new entries; idle queues are looked into until it can."""
+        self._say_seldom(
+            logging.WARNING, "arrivals_failed", "arrivals", "new entries were not told of by the store", reason=why
         )
 
     # ---------------------------------------------------------------------------------- process

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from remora.codec.queue_ops import decode_listing, encode_expire, encode_list, encode_remove
 from remora.model.entry import Time
-from remora.model.errors import OwnershipLost, ShardGone
+from remora.model.errors import OwnershipLost, ShardGone, StoreError
 from remora.model.position import Position
 from remora.model.record import Listing
 from remora.model.shard import Hold
@@ -15,6 +17,8 @@ from remora.storage.librados import Operation
 from remora.storage.rados.connection import Connection
 from remora.storage.rados.face import QUEUE_CLASS, Face, decoded, held_read, held_write
 from remora.storage.rados.refusals import HELD
+
+_AT_ONCE = 32
 
 _START = Position(0, 0)
 
@@ -72,6 +76,20 @@ class Queue(Face):
         operation = held_write(hold)
         operation.call(QUEUE_CLASS, "2pc_queue_expire_reservations", encode_expire(Time(*divmod(stale, 10**9))))
         await self._run(operation, hold, f"expiring reservations of {hold.shard}")
+
+    async def expire_all(self, holds: Sequence[Hold], older_than_s: float) -> Sequence[StoreError | None]:
+        """Expire in several queues, a bounded number at a time."""
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(hold: Hold) -> StoreError | None:
+            try:
+                async with gate:
+                    await self.expire_reservations(hold, older_than_s)
+            except StoreError as exc:
+                return exc
+            return None
+
+        return await asyncio.gather(*map(one, holds))
 
     async def _run(self, operation: Operation, hold: Hold, what: str) -> None:
         try:

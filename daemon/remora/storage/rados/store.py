@@ -40,7 +40,7 @@ class RadosStore:
         self.acquire, self.renew, self.renew_all = locks.acquire, locks.renew, locks.renew_all
         self.release, self.evict = locks.release, locks.evict
         self.read, self.remove = queue.read, queue.remove
-        self.expire_reservations = queue.expire_reservations
+        self.expire_reservations, self.expire_all = queue.expire_reservations, queue.expire_all
         self.park, self.letters = letters.park, letters.letters
         self.stats, self.survey, self.dump = inspection.stats, inspection.survey, inspection.dump
         self.reserve, self.commit, self.abort = two_phase.reserve, two_phase.commit, two_phase.abort
