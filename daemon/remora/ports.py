@@ -226,9 +226,10 @@ class Ingest(Protocol):
     async def commit_events(self, topic: Topic, reservation: str, events: Sequence[Placed], digest: bytes) -> Stored:
         """Store exactly the events that room was reserved for, and end the reservation.
 
-        What was promised before the topic was closed is still taken. The same commit again, for at least ten minutes and over a restart, stores nothing and is answered as the
-        first time. Raises ReservationUnknown, ReservationExpired, ReservationMismatch, ReservationExceeded, and
-        OnceConflict when other events were committed before.
+        What was promised before the topic was closed is still taken. The same commit again, for at least ten minutes
+        and over a restart, stores nothing and is answered as the first time. Raises ReservationUnknown,
+        ReservationExpired, ReservationMismatch, ReservationExceeded, and OnceConflict when other events were committed
+        before.
         """
         ...
 
