@@ -75,6 +75,7 @@ class Telemetry:
         self._counters = (
             self._listed_entries, self._listed_bytes, self._delivered_entries, self._delivered_bytes,
             self._removed_entries, self._failed, self._parked, self._retries, self._retry_pauses,
+            *self._make_ingest_counters(),
         )  # fmt: skip
         self._ages = AgeHistogram(
             labels, "remora_event_age_seconds", "Time from an event's commit by the gateway to its acknowledgement."
@@ -87,6 +88,20 @@ class Telemetry:
         )
         for collector in (self._ages, self._backlogs, self._failing):
             registry.register(collector)
+
+    def _make_ingest_counters(self) -> tuple[TopicCounter, ...]:
+        registry, labels = self.registry, self._labels
+        self._ingested_events = TopicCounter(registry, labels, "remora_ingested_events", "Events taken in and stored.")
+        self._ingested_bytes = TopicCounter(
+            registry, labels, "remora_ingested_bytes", "Bytes of the entries that were made of such events."
+        )
+        self._ingest_dropped = TopicCounter(
+            registry, labels, "remora_ingest_dropped_fields", "Members of events that an entry cannot hold."
+        )
+        self._ingest_repeated = TopicCounter(
+            registry, labels, "remora_ingest_repeats", "Requests that had been stored before and were answered again."
+        )
+        return self._ingested_events, self._ingested_bytes, self._ingest_dropped, self._ingest_repeated
 
     def _make_worker_metrics(self) -> None:
         registry = self.registry
@@ -127,6 +142,23 @@ class Telemetry:
             registry=registry,
             buckets=(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5),
         )
+
+        self._make_ingest_metrics(counter, gauge)
+
+    def _make_ingest_metrics(self, counter: Callable[..., Counter], gauge: Callable[..., Gauge]) -> None:
+        self._ingest_s = Histogram(
+            "remora_ingest_request_seconds",
+            "Time from a request's headers to its answer, by kind of request and class of status.",
+            ("kind", "status"),
+            registry=self.registry,
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 30),
+        )
+        self._ingest_times: dict[tuple[str, int], Histogram] = {}
+        self._ingest_refused = counter("remora_ingest_refusals", "Requests refused, by the code of the answer.", "code")
+        self._ingest_cut = counter("remora_ingest_cut_connections", "Connections cut, by what was wrong.", "reason")
+        self._ingest_requests = gauge("remora_ingest_requests", "Requests that are under way.")
+        self._ingest_held = gauge("remora_ingest_held_bytes", "Bytes of bodies of the requests that are under way.")
+        self._ingest_connections = gauge("remora_ingest_connections", "Connections that are open.")
 
     # ---------------------------------------------------------------------------------- batches
 
@@ -309,6 +341,63 @@ class Telemetry:
         self._discovery_failures.inc()
         self._say_seldom(
             logging.WARNING, "discovery_failed", "discovery", "queues and topics could not be read", reason=why
+        )
+
+    # ----------------------------------------------------------------------------------- ingest
+
+    def ingested(self, topic: str, events: int, nbytes: int, dropped: int) -> None:
+        """Events were taken in and are stored; `dropped` members of them had no place in an entry."""
+        self._ingested_events.add(topic, events)
+        self._ingested_bytes.add(topic, nbytes)
+        if dropped:
+            self._ingest_dropped.add(topic, dropped)
+        if _log.isEnabledFor(logging.DEBUG):
+            _say(logging.DEBUG, "ingested", "events stored", topic=topic, events=events, bytes=nbytes, dropped=dropped)
+
+    def ingest_repeated(self, topic: str) -> None:
+        """A request came again, and nothing was stored twice."""
+        self._ingest_repeated.add(topic, 1)
+
+    def ingest_answered(self, kind: str, status: int, seconds: float) -> None:
+        """A request was answered; `kind` is one of few."""
+        times = self._ingest_times.get((kind, status))
+        if times is None:
+            times = self._ingest_times[kind, status] = self._ingest_s.labels(kind, f"{status // 100}xx")
+        times.observe(seconds)
+
+    def ingest_refused(self, code: str, status: int, reason: str, client: str = "") -> None:
+        """A request was refused. Only those that somebody should look at are logged."""
+        self._ingest_refused.labels(code).inc()
+        if status >= 500 or status in (401, 403):
+            self._say_seldom(
+                logging.WARNING, "ingest_refused", ("ingest", code), "events were not taken",
+                code=code, reason=reason, **({"client": client} if client else {}),
+            )  # fmt: skip
+
+    def ingest_connection_cut(self, reason: str) -> None:
+        """A connection was ended from this side; `reason` is one of few."""
+        self._ingest_cut.labels(reason).inc()
+        self._say_seldom(logging.INFO, "ingest_connection_cut", ("cut", reason), "a connection was cut", reason=reason)
+
+    def ingest_load(self, connections: int, requests: int, nbytes: int) -> None:
+        """So much is open and under way now."""
+        self._ingest_connections.set(connections)
+        self._ingest_requests.set(requests)
+        self._ingest_held.set(nbytes)
+
+    def ingest_serving(self, address: str, tokens: int | None) -> None:
+        """Events are taken in; from whoever can connect where `tokens` is None."""
+        who = "whoever can connect" if tokens is None else f"the holders of {tokens} tokens"
+        _say(logging.INFO, "ingest_serving", "events are taken in", address=address, senders=who)
+
+    def ingest_credentials(self, what: str) -> None:
+        """Tokens or certificate were read again and count from now on."""
+        _say(logging.INFO, "ingest_credentials", "credentials were read again", files=what)
+
+    def ingest_credentials_refused(self, why: str) -> None:
+        """Tokens or certificate were read again and refused; those of before go on counting."""
+        self._say_seldom(
+            logging.ERROR, "ingest_credentials_refused", ("credentials", why), "the old credentials stay", reason=why
         )
 
     def arrivals_failed(self, why: str) -> None:

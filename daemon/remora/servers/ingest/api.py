@@ -1,0 +1,357 @@
+"""What each request of the ingest API does: from its path, through checks, to the store and back.
+
+The order of the checks is that of their cost and of what they may reveal: the path and method, the token, its right
+to the topic, the topic, the size, the body, the events. Only the last step changes anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol
+
+import msgspec
+from aiohttp import web
+from aiohttp.web_request import BaseRequest
+
+from remora.codec.s3_events import MalformedEvent, place
+from remora.config import IngestSettings
+from remora.metrics import Telemetry
+from remora.model.entry import Time
+from remora.model.errors import OnceConflict, StoreError, TopicUnknown
+from remora.model.ingest import Once, Placed, Stored
+from remora.model.shard import Origin
+from remora.model.topic import Topic
+from remora.ports import Catalog, Ingest, Topics
+from remora.servers.ingest.body import read_body
+from remora.servers.ingest.connections import Connections
+from remora.servers.ingest.credentials import Credentials
+from remora.servers.ingest.held import Held, Share
+from remora.servers.ingest.openapi import DOCUMENT
+from remora.servers.ingest.problems import (
+    BAD_REQUEST,
+    DECIDED,
+    DEFECT,
+    FORBIDDEN,
+    NO_RESERVATION,
+    NO_TOPIC,
+    NOT_FOUND,
+    STOPPING,
+    UNAUTHORIZED,
+    WRONG_METHOD,
+    WRONG_TYPE,
+    Problem,
+    of_error,
+)
+from remora.servers.ingest.reading import JSON, digest, idempotency_key, is_ndjson, malformed, rooms_of
+from remora.servers.ingest.topics import TopicLookup
+
+JSON_HEADERS = MappingProxyType({"Content-Type": JSON, "Server": "remora"})
+
+AT_ONCE_BYTES = 128 << 10
+"""A body up to this size is worked through in one go; it takes a millisecond or two."""
+
+_RESERVATION = re.compile(r"([A-Za-z0-9_-]{1,200})\.[A-Za-z0-9_-]{1,64}")
+
+
+class IngestStore(Catalog, Topics, Ingest, Protocol):
+    """What taking events in needs of a store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request on its way through a handler: what it is for, and the memory that it holds."""
+
+    request: BaseRequest
+    argument: str
+    share: Share
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What a method of a resource does, and how it is called in metrics."""
+
+    kind: str
+    handle: Callable[[Api, Call], Awaitable[web.Response]]
+
+
+class Api:
+    """Answers requests. It belongs to one event loop."""
+
+    def __init__(
+        self,
+        settings: IngestSettings,
+        store: IngestStore,
+        telemetry: Telemetry,
+        credentials: Credentials,
+        reservation_s: float,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._settings = settings
+        self._store = store
+        self._telemetry = telemetry
+        self._credentials = credentials
+        self._reservation_s = reservation_s
+        self._topics = TopicLookup(store)
+        self.held = Held(settings.max_held_bytes)
+        self.under_way = 0
+        self.stopping = False
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    async def answer(self, request: BaseRequest, connections: Connections) -> web.Response:
+        """Answer one request, whatever happens."""
+        started = self._loop.time()
+        connection = connections.of(request.protocol)
+        if connection is not None:
+            connection.begin()
+        self.under_way += 1
+        self.idle.clear()
+        kind = "other"
+        try:
+            with self.held.share() as share:
+                kind, work = self._route(request, share)
+                response = await work
+        except Exception as exc:  # the top of the loop over requests
+            response = self._refusal(request, exc)
+        finally:
+            self.under_way -= 1
+            if not self.under_way:
+                self.idle.set()
+            if connection is not None:
+                connection.answered()
+        if self.stopping:
+            response.force_close()
+        self._telemetry.ingest_answered(kind, response.status, self._loop.time() - started)
+        return response
+
+    def _route(self, request: BaseRequest, share: Share) -> tuple[str, Awaitable[web.Response]]:
+        if self.stopping:
+            raise Problem(STOPPING, "the daemon is stopping and takes no more requests")
+        template, argument = template_of(request.path)
+        operations = ROUTES.get(template)
+        if operations is None:
+            raise Problem(NOT_FOUND, "there is no such resource; /v1/openapi.json tells which there are")
+        operation = operations.get("GET" if request.method == "HEAD" else request.method)
+        if operation is None:
+            allowed = ", ".join([*operations, *(["HEAD"] if "GET" in operations else [])])
+            raise Problem(WRONG_METHOD, f"only {allowed}", headers={"Allow": allowed})
+        return operation.kind, operation.handle(self, Call(request, argument, share))
+
+    def _refusal(self, request: BaseRequest, exc: Exception) -> web.Response:
+        if isinstance(exc, MalformedEvent):
+            exc = malformed(exc)
+        elif isinstance(exc, StoreError):
+            exc = of_error(exc)
+        elif isinstance(exc, ConnectionError):  # the client is gone, and nobody will read this
+            exc = Problem(BAD_REQUEST, "the connection ended")
+        elif not isinstance(exc, Problem):
+            self._telemetry.crashed("ingest")
+            exc = Problem(DEFECT, "the daemon's log has the reason")
+        peer = request.remote or ""
+        self._telemetry.ingest_refused(exc.kind.code, exc.kind.status, exc.detail, peer)
+        response = exc.response()
+        if "Expect" in request.headers:
+            response.force_close()  # whether its body follows is up to the client now, so nothing else may
+        return response
+
+    # ------------------------------------------------------------------------------------------ rights
+
+    def _permit(self, call: Call, topic: str) -> None:
+        """Raise Problem unless the request may send to the topic."""
+        may_send = self._rights(call)
+        if not may_send(topic):
+            raise Problem(FORBIDDEN, f"this token may not send to {topic}")
+
+    def _rights(self, call: Call) -> Callable[[str], bool]:
+        tokens = self._credentials.tokens
+        if tokens is None:
+            return _everything
+        scheme, _, token = call.request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            raise _unauthorized("send the token as Authorization: Bearer", "")
+        grant = tokens.grant(token.strip())
+        if grant is None:
+            raise _unauthorized("this token is not known here", ', error="invalid_token"')
+        return grant.allows
+
+    # ------------------------------------------------------------------------------------------ events
+
+    async def publish(self, call: Call) -> web.Response:
+        """Store events in one step."""
+        self._permit(call, call.argument)
+        ndjson, key = is_ndjson(call.request), idempotency_key(call.request)
+        await self._topics.get(call.argument)
+        body = await self._body(call)
+        once = Once(key, await digest(body, ndjson)) if key else None
+        try:
+            stored, dropped, nbytes = await self._store_once(call.argument, body, ndjson, once)
+        except TopicUnknown:  # it was made anew within the second that we believed to know it
+            self._topics.forget(call.argument)
+            stored, dropped, nbytes = await self._store_once(call.argument, body, ndjson, once)
+        self._count(call.argument, stored, nbytes, dropped)
+        return _json(200, {"stored": stored.events, "repeated": stored.repeated, "dropped_fields": dropped})
+
+    async def _store_once(self, name: str, body: bytes, ndjson: bool, once: Once | None) -> tuple[Stored, int, int]:
+        topic = await self._topics.get(name)
+        seed = f"{topic.name}\0{once.key}".encode() if once else os.urandom(16)
+        events, dropped = await self._placed(body, topic, ndjson, seed)
+        stored = await self._store.publish(topic, events, once)
+        return stored, dropped, _nbytes(events)
+
+    async def reserve(self, call: Call) -> web.Response:
+        """Reserve room for events to come."""
+        self._permit(call, call.argument)
+        if is_ndjson(call.request):
+            raise Problem(WRONG_TYPE, f"a reservation is {JSON}")
+        topic = await self._topics.get(call.argument)
+        rooms = rooms_of(await self._body(call), topic, self._settings.max_events)
+        try:
+            reservation = await self._store.reserve_events(topic, rooms)
+        except TopicUnknown:
+            self._topics.forget(call.argument)
+            topic = await self._topics.get(call.argument)
+            reservation = await self._store.reserve_events(topic, rooms)
+        answer = {"reservation": reservation, "expires_in_seconds": int(self._reservation_s), "events": len(rooms)}
+        return _json(201, answer, {"Location": f"/v1/reservations/{reservation}"})
+
+    async def commit(self, call: Call) -> web.Response:
+        """Store the events that room was reserved for."""
+        topic = await self._topic_of_reservation(call)
+        ndjson = is_ndjson(call.request)
+        body = await self._body(call)
+        events, dropped = await self._placed(body, topic, ndjson, call.argument.encode())
+        asked = await digest(body, ndjson)
+        try:
+            stored = await self._store.commit_events(topic, call.argument, events, asked)
+        except OnceConflict as exc:
+            raise Problem(DECIDED, str(exc)) from exc
+        self._count(topic.name, stored, _nbytes(events), dropped)
+        return _json(200, {"stored": stored.events, "repeated": stored.repeated, "dropped_fields": dropped})
+
+    async def abort(self, call: Call) -> web.Response:
+        """Give reserved room back."""
+        topic = await self._topic_of_reservation(call)
+        try:
+            await self._store.abort_events(topic, call.argument)
+        except OnceConflict as exc:
+            raise Problem(DECIDED, str(exc)) from exc
+        return web.Response(status=204, headers={"Server": "remora"})
+
+    async def _topic_of_reservation(self, call: Call) -> Topic:
+        match = _RESERVATION.fullmatch(call.argument)
+        self._permit(call, match[1] if match else "")
+        try:
+            if match:
+                return await self._topics.get(match[1])
+        except Problem as exc:
+            if exc.kind is not NO_TOPIC:
+                raise
+        raise Problem(NO_RESERVATION, "there is no such reservation")
+
+    async def _body(self, call: Call) -> bytes:
+        settings = self._settings
+        return await read_body(
+            call.request, call.share, most_bytes=settings.max_request_bytes, timeout_s=settings.request_timeout_s
+        )
+
+    async def _placed(self, body: bytes, topic: Topic, ndjson: bool, seed: bytes) -> tuple[list[Placed], int]:
+        """The events of a body, and how many of their members were dropped. Others get their turn meanwhile."""
+        events: list[Placed] = []
+        dropped, large = 0, len(body) > AT_ONCE_BYTES
+        created = Time(*divmod(time.time_ns(), 10**9))
+        for part in place(body, topic, ndjson=ndjson, most=self._settings.max_events, created=created, seed=seed):
+            events += part.events
+            dropped += part.dropped
+            if large:
+                await asyncio.sleep(0)
+        return events, dropped
+
+    def _count(self, topic: str, stored: Stored, nbytes: int, dropped: int) -> None:
+        if stored.repeated:
+            self._telemetry.ingest_repeated(topic)
+        else:
+            self._telemetry.ingested(topic, stored.events, nbytes, dropped)
+
+    # -------------------------------------------------------------------------------------------- looks
+
+    async def topics(self, call: Call) -> web.Response:
+        """The topics that may be sent to."""
+        may_send = self._rights(call)
+        found = (await self._store.topics()).values()
+        shown = [each for each in found if each.origin is Origin.REMORA and may_send(each.name)]
+        return _json(200, {"topics": [_topic_json(each) for each in sorted(shown, key=lambda each: each.name)]})
+
+    async def topic(self, call: Call) -> web.Response:
+        """One topic."""
+        self._permit(call, call.argument)
+        return _json(200, _topic_json(await self._topics.get(call.argument)))
+
+    async def openapi(self, _: Call) -> web.Response:
+        """The description of all this."""
+        return web.Response(body=DOCUMENT, headers=JSON_HEADERS)
+
+    async def health(self, _: Call) -> web.Response:
+        """Whether requests are taken: where they are not, this is refused like all others."""
+        return _json(200, {"ok": True})
+
+
+ROUTES: Mapping[str, Mapping[str, Operation]] = MappingProxyType({
+    "/v1/topics/{topic}/events": {"POST": Operation("publish", Api.publish)},
+    "/v1/topics/{topic}/reservations": {"POST": Operation("reserve", Api.reserve)},
+    "/v1/reservations/{reservation}": {
+        "PUT": Operation("commit", Api.commit),
+        "DELETE": Operation("abort", Api.abort),
+    },
+    "/v1/topics": {"GET": Operation("look", Api.topics)},
+    "/v1/topics/{topic}": {"GET": Operation("look", Api.topic)},
+    "/v1/openapi.json": {"GET": Operation("look", Api.openapi)},
+    "/v1/health": {"GET": Operation("look", Api.health)},
+})  # fmt: skip
+"""Every resource by its template in the OpenAPI document, with its methods."""
+
+
+def template_of(path: str) -> tuple[str, str]:
+    """The template that a decoded path fits, and what stands for its parameter."""
+    match path.split("/"):
+        case ["", "v1", "topics", name, ("events" | "reservations") as what] if name:
+            return f"/v1/topics/{{topic}}/{what}", name
+        case ["", "v1", "reservations", name] if name:
+            return "/v1/reservations/{reservation}", name
+        case ["", "v1", "topics", name] if name:
+            return "/v1/topics/{topic}", name
+        case _:
+            return path, ""
+
+
+def _everything(_: str) -> bool:
+    return True
+
+
+def _unauthorized(detail: str, error: str) -> Problem:
+    return Problem(UNAUTHORIZED, detail, headers={"WWW-Authenticate": f'Bearer realm="remora"{error}'})
+
+
+def _nbytes(events: Sequence[Placed]) -> int:
+    return sum([len(each.payload) for each in events])
+
+
+def _topic_json(topic: Topic) -> dict[str, object]:
+    return {
+        "name": topic.name,
+        "shards": topic.shards,
+        "endpoint": topic.target.redacted,
+        "kafka_topic": topic.target.topic,
+        "closed": topic.closed,
+    }
+
+
+def _json(status: int, value: object, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.Response(
+        status=status, body=msgspec.json.encode(value), headers={**JSON_HEADERS, **headers} if headers else JSON_HEADERS
+    )

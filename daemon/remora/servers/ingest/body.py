@@ -1,0 +1,106 @@
+"""Reading a request's body: within its bounds, in time, and without keeping the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web_request import BaseRequest
+
+from remora.servers.ingest.held import Share
+from remora.servers.ingest.problems import (
+    BAD_REQUEST,
+    EXPECTATION,
+    TIMEOUT,
+    TOO_LARGE,
+    WRONG_TYPE,
+    Problem,
+)
+
+PIECE_BYTES = 256 << 10
+"""What is inflated in one go: half a millisecond or so."""
+
+
+async def read_body(request: BaseRequest, share: Share, *, most_bytes: int, timeout_s: float) -> bytes:
+    """The whole body, inflated where it is compressed.
+
+    Raises Problem when it is larger than `most_bytes`, before it is read where its length was told; when it does not
+    arrive within `timeout_s`; and when other requests hold all the memory.
+    """
+    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding not in ("identity", "gzip"):
+        detail = f'Content-Encoding may be "gzip", not {encoding!r}'
+        raise Problem(WRONG_TYPE, detail, headers={"Accept-Encoding": "gzip"})
+    told = request.content_length
+    if told is not None:
+        if told > most_bytes:
+            raise _too_large(most_bytes)
+        share.cover(told)
+    await _continue(request)
+    if request.content.is_eof() and encoding == "identity":  # as nearly always: it came with its headers
+        return await _plain(request, share, most_bytes)
+    try:
+        async with asyncio.timeout(timeout_s):
+            if encoding == "gzip":
+                return await _inflated(request, share, most_bytes)
+            return await _plain(request, share, most_bytes)
+    except TimeoutError as exc:
+        raise Problem(TIMEOUT, f"the body was not complete within {timeout_s:g} s") from exc
+    except (web.RequestPayloadError, HttpProcessingError) as exc:
+        raise Problem(BAD_REQUEST, "the body ended early or its chunks are malformed") from exc
+
+
+async def _plain(request: BaseRequest, share: Share, most_bytes: int) -> bytes:
+    content = request.content
+    first = await content.readany()
+    if content.at_eof():
+        if len(first) > most_bytes:
+            raise _too_large(most_bytes)
+        share.cover(len(first))
+        return first
+    body = bytearray(first)
+    while True:
+        if len(body) > most_bytes:
+            raise _too_large(most_bytes)
+        share.cover(len(body))
+        piece = await content.readany()
+        if not piece:
+            return bytes(body)
+        body += piece
+
+
+async def _inflated(request: BaseRequest, share: Share, most_bytes: int) -> bytes:
+    inflater, body = zlib.decompressobj(wbits=31), bytearray()
+    try:
+        while piece := await request.content.readany():
+            while piece and not inflater.eof:
+                body += inflater.decompress(piece, PIECE_BYTES)
+                piece = inflater.unconsumed_tail
+                if len(body) > most_bytes:
+                    raise _too_large(most_bytes)
+                share.cover(len(body))
+                await asyncio.sleep(0)
+            if inflater.eof and (piece or inflater.unused_data):
+                raise Problem(BAD_REQUEST, "there is more behind the end of the gzip stream")
+    except zlib.error as exc:
+        raise Problem(BAD_REQUEST, "the body is not gzip, though Content-Encoding says so") from exc
+    if not inflater.eof:
+        raise Problem(BAD_REQUEST, "the gzip stream ends early")
+    return bytes(body)
+
+
+async def _continue(request: BaseRequest) -> None:
+    """Tell a client that waits for it to go on: curl does for large bodies, and so does radosgw with it."""
+    expected = request.headers.get("Expect")
+    if expected is None:
+        return
+    if expected.lower() != "100-continue":
+        raise Problem(EXPECTATION, "only 100-continue can be expected here")
+    if request.transport is not None:
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+def _too_large(most_bytes: int) -> Problem:
+    return Problem(TOO_LARGE, f"the body is larger than {most_bytes} bytes, the most that a request may have")

@@ -1,0 +1,185 @@
+"""The open connections: how many there may be, and how long each may be silent or slow.
+
+aiohttp cuts a connection that is idle between two requests, and nothing else. So a protocol of our own stands before
+its handler, and notes the few moments that tell a slow client from a busy one. One look a second over all
+connections is cheaper than a timer for each request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import TYPE_CHECKING, cast
+
+from remora.metrics import Telemetry
+
+if TYPE_CHECKING:
+    from aiohttp.web_protocol import RequestHandler
+
+LOOK_S = 1.0
+HANDSHAKE_S = 10.0
+"""A TLS handshake may take so long; until it is done there is nothing to talk to, and nothing to cut."""
+
+
+class Phase(Enum):
+    """What a connection waits for."""
+
+    IDLE = auto()
+    ARRIVING = auto()
+    ANSWERING = auto()
+
+
+class Connections:
+    """All of them, and the bounds that they share."""
+
+    def __init__(
+        self,
+        new_handler: Callable[[], RequestHandler],
+        telemetry: Telemetry,
+        *,
+        most: int,
+        request_timeout_s: float,
+        idle_timeout_s: float,
+        handshakes: bool,
+    ) -> None:
+        """With `handshakes`, a connection counts from its handshake on, which may fail without a word."""
+        self._loop = asyncio.get_running_loop()
+        self._new_handler = new_handler
+        self._telemetry = telemetry
+        self._most = most
+        self._request_timeout_s = request_timeout_s
+        self._idle_timeout_s = idle_timeout_s
+        self._handshakes = handshakes
+        self._arriving: dict[Connection, float] = {}
+        self._open: dict[RequestHandler, Connection] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def accept(self) -> asyncio.Protocol:
+        """The protocol for a connection that was accepted; one too many is closed at once."""
+        if len(self._open) + len(self._arriving) >= self._most:
+            self._telemetry.ingest_connection_cut("too many")
+            return _Refused()
+        connection = Connection(self)
+        if self._handshakes:
+            self._arriving[connection] = self._loop.time()
+        return connection
+
+    def of(self, handler: RequestHandler) -> Connection | None:
+        """The connection of a request's handler; None when it is gone."""
+        return self._open.get(handler)
+
+    def made(self, connection: Connection) -> RequestHandler:
+        """It is open: the handler that is to have it."""
+        self._arriving.pop(connection, None)
+        handler = self._new_handler()
+        self._open[handler] = connection
+        return handler
+
+    def lost(self, handler: RequestHandler) -> None:
+        """It is gone."""
+        self._open.pop(handler, None)
+
+    def look(self) -> None:
+        """Cut whoever has been silent or slow for too long."""
+        now = self._loop.time()
+        for connection in list(self._open.values()):
+            if reason := connection.overdue(now, self._request_timeout_s, self._idle_timeout_s):
+                self._telemetry.ingest_connection_cut(reason)
+                connection.cut()
+        for connection, since in list(self._arriving.items()):
+            if now - since > HANDSHAKE_S + LOOK_S:
+                del self._arriving[connection]
+
+    def end_idle(self) -> None:
+        """End those that wait for nothing but another request."""
+        for connection in list(self._open.values()):
+            if connection.phase is Phase.IDLE:
+                connection.end()
+
+    def cut_all(self) -> None:
+        """End all of them, whatever they are doing."""
+        for connection in list(self._open.values()):
+            connection.cut()
+
+
+class Connection(asyncio.Protocol):
+    """One connection: passes everything on, and remembers since when it has been in which phase."""
+
+    __slots__ = ("_all", "_handler", "_loop", "_since", "_transport", "_unread_since", "phase")
+
+    _handler: RequestHandler
+    _transport: asyncio.Transport
+
+    def __init__(self, connections: Connections) -> None:
+        self._all = connections
+        self._loop = asyncio.get_running_loop()
+        self._unread_since: float | None = None
+        self._since = 0.0
+        self.phase = Phase.IDLE
+
+    def begin(self) -> None:
+        """A request's headers are complete: its body and its answer have time-outs of their own."""
+        self.phase = Phase.ANSWERING
+
+    def answered(self) -> None:
+        """The request is answered, and the next one may come."""
+        self.phase = Phase.IDLE
+        self._since = self._loop.time()
+
+    def overdue(self, now: float, request_timeout_s: float, idle_timeout_s: float) -> str:
+        """Why this connection is to be cut; empty where it is not."""
+        if self._unread_since is not None and now - self._unread_since > request_timeout_s:
+            return "unread"
+        if self.phase is Phase.ARRIVING and now - self._since > request_timeout_s:
+            return "slow"
+        if self.phase is Phase.IDLE and now - self._since > idle_timeout_s:
+            return "idle"
+        return ""
+
+    def end(self) -> None:
+        """Close it when all that was written is sent."""
+        self._transport.close()
+
+    def cut(self) -> None:
+        """End it now; what a client did not read until now it need not have."""
+        self._transport.abort()
+
+    # ------------------------------------------------------------------------------------ the protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        self._since = self._loop.time()
+        self._handler = self._all.made(self)
+        self._handler.connection_made(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.phase is Phase.IDLE:
+            self.phase = Phase.ARRIVING
+            self._since = self._loop.time()
+        self._handler.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        self._handler.eof_received()
+        return None
+
+    def pause_writing(self) -> None:
+        self._unread_since = self._loop.time()
+        self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._unread_since = None
+        self._handler.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._all.lost(self._handler)
+        self._handler.connection_lost(exc)
+
+
+class _Refused(asyncio.Protocol):
+    """A connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()

@@ -1,0 +1,127 @@
+"""What a request says: its headers, and the events that a reservation announces. All of it may be nonsense."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Annotated
+
+import msgspec
+from aiohttp.web_request import BaseRequest
+
+from remora.codec.s3_events import MOST_BUCKET, MOST_KEY, MalformedEvent, TooManyEvents
+from remora.codec.shard_hash import shards
+from remora.model.ingest import Room
+from remora.model.topic import Topic
+from remora.servers.ingest.problems import BAD_REQUEST, MALFORMED, TOO_MANY, WRONG_TYPE, Problem
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+
+ROOM_BYTES = 4096
+MOST_ROOM_BYTES = 16 << 20
+"""What an event to come is reserved when its sender does not say, and the most that may be said."""
+
+DIGEST_AT_ONCE_BYTES = 1 << 20
+
+_TYPES = MappingProxyType({"": False, JSON: False, NDJSON: True, "application/ndjson": True})
+_CHARSET = re.compile(r'charset="?([^";\s]*)', re.IGNORECASE)
+_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+
+
+class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An event to come, as a reservation announces it."""
+
+    bucket: Annotated[str, msgspec.Meta(min_length=1)]
+    object: Annotated[str, msgspec.Meta(min_length=1)]
+    bytes: Annotated[int, msgspec.Meta(ge=1, le=MOST_ROOM_BYTES)] = ROOM_BYTES
+
+
+class Announced(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a reservation."""
+
+    events: list[Event]
+
+
+_ANNOUNCED = msgspec.json.Decoder(Announced)
+
+
+def is_ndjson(request: BaseRequest) -> bool:
+    """Whether the body has its records in lines. Raises Problem for what is neither that nor JSON."""
+    given = request.headers.get("Content-Type", "")
+    name, _, parameters = given.partition(";")
+    found = _TYPES.get(name.strip().lower())
+    charset = _CHARSET.search(parameters)
+    if found is None or (charset and charset[1].lower() not in ("utf-8", "utf8", "us-ascii")):
+        raise Problem(WRONG_TYPE, f"expected {JSON} or {NDJSON} in UTF-8, not {given!r}")
+    return found
+
+
+def idempotency_key(request: BaseRequest) -> str:
+    """The header's value; the draft writes it in quotes, many clients do not."""
+    given = request.headers.get("Idempotency-Key")
+    if given is None:
+        return ""
+    key = given[1:-1] if len(given) > 1 and given[0] == given[-1] == '"' else given
+    if not _KEY.fullmatch(key):
+        raise Problem(
+            BAD_REQUEST, "Idempotency-Key: expected 1 to 255 visible ASCII characters", field="Idempotency-Key"
+        )
+    return key
+
+
+async def digest(body: bytes, ndjson: bool) -> bytes:
+    """What tells two requests apart that have the same key."""
+    if len(body) > DIGEST_AT_ONCE_BYTES:
+        return await asyncio.to_thread(_digest_now, body, ndjson)
+    return _digest_now(body, ndjson)
+
+
+def _digest_now(body: bytes, ndjson: bool) -> bytes:
+    return hashlib.blake2b(body, digest_size=16, person=b"ndjson" if ndjson else b"json").digest()
+
+
+def rooms_of(body: bytes, topic: Topic, most: int) -> Sequence[Room]:
+    """The room that a reservation asks for. Raises Problem with the event and the field that are wrong."""
+    announced = _announced(body)
+    if len(announced) > most:
+        raise Problem(TOO_MANY, f"{len(announced)} events, more than {most}")
+    keys = [_key_of(number, each) for number, each in enumerate(announced)]
+    numbers = shards(keys, topic.shards)
+    return [Room(number, key, each.bytes) for number, key, each in zip(numbers, keys, announced, strict=True)]
+
+
+def malformed(exc: MalformedEvent) -> Problem:
+    kind = TOO_MANY if isinstance(exc, TooManyEvents) else MALFORMED
+    return Problem(kind, str(exc), record=exc.record, line=exc.line, field=exc.field or None)
+
+
+def _announced(body: bytes) -> Sequence[Event]:
+    try:
+        events = _ANNOUNCED.decode(body).events
+    except msgspec.ValidationError as exc:
+        reason, _, path = str(exc).partition(" - at ")
+        field = path.strip("`").removeprefix("$").removeprefix(".")
+        number = re.match(r"events\[([0-9]+)\]\.?", field)
+        raise Problem(
+            MALFORMED,
+            f"{field}: {reason}" if field else reason,
+            record=int(number[1]) if number else None,
+            field=(field[number.end() :] if number else field) or None,
+        ) from exc
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
+        raise Problem(MALFORMED, f"not valid JSON: {exc}") from exc
+    if not events:
+        raise Problem(MALFORMED, "events is empty", field="events")
+    return events
+
+
+def _key_of(number: int, event: Event) -> bytes:
+    """What the event's shard is chosen by."""
+    for name, text, most in (("bucket", event.bucket, MOST_BUCKET), ("object", event.object, MOST_KEY)):
+        if len(text.encode(errors="surrogatepass")) > most:
+            raise Problem(MALFORMED, f"{name} is longer than {most} bytes", record=number, field=name)
+    return f"{event.bucket}:{event.object}".encode(errors="surrogatepass")

@@ -1,0 +1,109 @@
+"""The ingest server's life: listening, one look a second, and an end that finishes what is under way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+from aiohttp.web_request import BaseRequest
+
+from remora.config import IngestSettings
+from remora.metrics import Telemetry
+from remora.servers.ingest.api import Api, IngestStore
+from remora.servers.ingest.connections import LOOK_S, Connections
+from remora.servers.ingest.credentials import Credentials
+from remora.servers.ingest.listening import listening
+
+LINGER_S = 2.0
+"""After a refusal the rest of a body is read and thrown away for so long, so that the client sees the answer."""
+
+GOODBYE_S = 1.0
+
+
+class IngestServer:
+    """A server that takes requests, until it is told to finish."""
+
+    def __init__(
+        self,
+        address: str,
+        listener: asyncio.Server,
+        api: Api,
+        connections: Connections,
+        credentials: Credentials,
+        telemetry: Telemetry,
+    ) -> None:
+        self.address = address
+        self._listener = listener
+        self._api = api
+        self._connections = connections
+        self._credentials = credentials
+        self._telemetry = telemetry
+        self._timer = asyncio.get_running_loop().call_soon(self._look)
+
+    def reload(self) -> None:
+        """Read tokens and certificate again, as happens by itself within a second or two of their change."""
+        self._credentials.reload()
+
+    def finish(self) -> None:
+        """Take no more connections and requests; what is under way goes on. May be called again."""
+        if self._api.stopping:
+            return
+        self._api.stopping = True
+        self._listener.close()
+        self._connections.end_idle()
+
+    async def finished(self, most_s: float) -> None:
+        """Wait until nothing is under way. Each request has its own time-outs, and all of them have this one."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(most_s):
+                await self._api.idle.wait()
+
+    def close(self) -> None:
+        """End every connection that is still there."""
+        self._timer.cancel()
+        self._connections.cut_all()
+
+    def _look(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+        self._connections.look()
+        self._credentials.refresh()
+        self._telemetry.ingest_load(len(self._connections), self._api.under_way, self._api.held.nbytes)
+
+
+@asynccontextmanager
+async def serve_ingest(
+    settings: IngestSettings, store: IngestStore, telemetry: Telemetry, *, reservation_s: float = 120.0
+) -> AsyncIterator[IngestServer]:
+    """Take events in while the block runs; when it ends, requests under way are finished.
+
+    `reservation_s` is how long the store keeps a reservation open. Raises ConfigError for an address that cannot be
+    listened on, and for tokens or certificates that cannot be used.
+    """
+    credentials = Credentials(settings, telemetry)
+    api = Api(settings, store, telemetry, credentials, reservation_s)
+
+    async def answer(request: BaseRequest) -> web.Response:
+        return await api.answer(request, connections)
+
+    handlers = web.Server(answer, access_log=None, lingering_time=LINGER_S, auto_decompress=False)
+    connections = Connections(
+        handlers,
+        telemetry,
+        most=settings.max_connections,
+        request_timeout_s=settings.request_timeout_s,
+        idle_timeout_s=settings.idle_timeout_s,
+        handshakes=credentials.tls is not None,
+    )
+    async with listening(settings, credentials.tls, connections.accept) as (listener, address):
+        server = IngestServer(address, listener, api, connections, credentials, telemetry)
+        telemetry.ingest_serving(address, None if credentials.tokens is None else len(credentials.tokens))
+        try:
+            yield server
+        finally:
+            server.finish()
+            await server.finished(settings.request_timeout_s)
+            await handlers.shutdown(GOODBYE_S)
+            server.close()

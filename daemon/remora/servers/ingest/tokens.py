@@ -1,0 +1,132 @@
+"""Who may send: bearer tokens, of which only digests are kept, and the topics that each may send to.
+
+A token is `rmr_` and 32 random bytes. Nobody can guess or enumerate such a number, so a plain SHA-256 of it is as
+good in a file as a slow password hash would be, and costs a request next to nothing. The prefix lets scanners for
+leaked secrets recognise one.
+
+The file has one token a line, `<name> <sha256 in hex> <topics>`. `<topics>` is `*`, or names and beginnings of names
+(`logs-*`) with commas between. Lines of one name are several tokens of one sender, as while a token is replaced by
+another. Empty lines and lines that begin with `#` are skipped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from remora.model.errors import ConfigError
+
+PREFIX = "rmr_"
+MOST_BYTES = 1 << 20
+
+_NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_TOPICS = re.compile(r"[A-Za-z0-9_-]{1,200}\*?|\*")
+
+
+def new_token() -> str:
+    """A token that nobody has had before."""
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def line_of(name: str, token: str, topics: str) -> str:
+    """The line of the tokens file that lets this token in. Raises ValueError with what is wrong."""
+    line = f"{name} {_digest_of(token).hex()} {topics}"
+    _grant(line)
+    return line
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One line of the file: whose token it is, its digest, and what it may send to."""
+
+    name: str
+    digest: bytes
+    topics: tuple[str, ...]
+
+    def allows(self, topic: str) -> bool:
+        """Whether events may be sent to this topic."""
+        return any(topic.startswith(each[:-1]) if each.endswith("*") else topic == each for each in self.topics)
+
+
+class Tokens:
+    """The grants of a file."""
+
+    def __init__(self, grants: tuple[Grant, ...]) -> None:
+        self._grants = grants
+
+    def __len__(self) -> int:
+        return len(self._grants)
+
+    def grant(self, token: str) -> Grant | None:
+        """What this token may do, None for one that is not known.
+
+        All digests are compared, each in constant time: how long it takes tells nothing about them.
+        """
+        digest = _digest_of(token)
+        found = None
+        for each in self._grants:
+            if hmac.compare_digest(each.digest, digest):
+                found = each
+        return found
+
+
+def load(path: str) -> Tokens:
+    """Read a tokens file. Raises ConfigError with the line, or for a file that others may read or write."""
+    try:
+        with Path(path).open("rb") as file:
+            _check_owner(path, os.fstat(file.fileno()))
+            raw = file.read(MOST_BYTES + 1)
+    except OSError as exc:
+        raise ConfigError("ingest.tokens", f"cannot read {path}: {exc.strerror}") from exc
+    if len(raw) > MOST_BYTES:
+        raise ConfigError("ingest.tokens", f"{path} is larger than {MOST_BYTES} bytes: not a tokens file")
+    return parse(raw, path)
+
+
+def parse(raw: bytes, path: str) -> Tokens:
+    """The grants of a file's content. Raises ConfigError with the line that is wrong, and never shows its content."""
+    grants: list[Grant] = []
+    for number, line in enumerate(raw.decode(errors="replace").splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        try:
+            grant = _grant(line)
+        except ValueError as exc:
+            raise ConfigError("ingest.tokens", f"{path}, line {number}: {exc}") from exc
+        if any(grant.digest == each.digest for each in grants):
+            raise ConfigError("ingest.tokens", f"{path}, line {number}: this token has a line already")
+        grants.append(grant)
+    return Tokens(tuple(grants))
+
+
+def _grant(line: str) -> Grant:
+    words = line.split()
+    if len(words) != 3:
+        raise ValueError("expected a name, a SHA-256 in hex, and topics, with blanks between")
+    name, digest, topics = words
+    if not _NAME.fullmatch(name):
+        raise ValueError("the name may have letters, digits, '.', '_', '@' and '-', at most 64 of them")
+    if not _DIGEST.fullmatch(digest):
+        raise ValueError("the second word is not a SHA-256 in 64 small hex digits")
+    each = tuple(topics.split(","))
+    if not all(map(_TOPICS.fullmatch, each)):
+        raise ValueError("topics are `*`, or names and beginnings such as `logs-*` with commas between, without blanks")
+    return Grant(name, bytes.fromhex(digest), each)
+
+
+def _check_owner(path: str, found: os.stat_result) -> None:
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise ConfigError("ingest.tokens", f"{path} can be read or written by others; mend it with: chmod 0600 {path}")
+    if found.st_uid not in (os.geteuid(), 0):
+        raise ConfigError("ingest.tokens", f"{path} belongs to user {found.st_uid}, neither to root nor to this daemon")
+
+
+def _digest_of(token: str) -> bytes:
+    return hashlib.sha256(token.encode(errors="surrogateescape")).digest()

@@ -1,0 +1,179 @@
+"""An ingest server for tests, a store that answers as scripted, and requests to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from remora.config import IngestSettings
+from remora.metrics import Telemetry
+from remora.model.errors import RemoraError, TopicUnknown
+from remora.model.ingest import Once, Placed, Removed, Room, Stored
+from remora.model.shard import Origin, Shard
+from remora.model.topic import Target, Topic
+from remora.servers.ingest import IngestServer, serve_ingest
+from remora.servers.ingest.api import IngestStore
+
+
+def own_topic(name: str, **changes: Any) -> Topic:
+    """A topic of remora's own, with a password in its endpoint."""
+    given: dict[str, Any] = {"shards": 3, "id": f"{name}-1", "origin": Origin.REMORA}
+    return Topic(name, "", name, Target("kafka://u:secret@broker:9092", "", f"{name}-events"), **given | changes)
+
+
+class ScriptedStore:
+    """Takes everything and keeps it in lists, or raises `error`; while `gate` is closed nothing is answered."""
+
+    def __init__(self, *topics: Topic) -> None:
+        self.own = {each.name: each for each in topics}
+        self.published: list[tuple[Topic, list[Placed], Once | None]] = []
+        self.reserved: list[list[Room]] = []
+        self.committed: list[tuple[str, list[Placed], bytes]] = []
+        self.aborted: list[str] = []
+        self.error: RemoraError | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.asked = asyncio.Event()
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether no request got as far as to change anything."""
+        return not (self.published or self.reserved or self.committed or self.aborted)
+
+    async def _pass(self, topic: Topic) -> None:
+        self.asked.set()
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        if (now := self.own.get(topic.name)) is None or now.id != topic.id:
+            raise TopicUnknown(f"topic {topic.name} is another one by now")
+
+    async def publish(self, topic: Topic, events: Sequence[Placed], once: Once | None = None) -> Stored:
+        await self._pass(topic)
+        repeated = once is not None and any(once == earlier for _, _, earlier in self.published)
+        if not repeated:
+            self.published.append((topic, list(events), once))
+        return Stored(len(events), repeated)
+
+    async def reserve_events(self, topic: Topic, rooms: Sequence[Room]) -> str:
+        await self._pass(topic)
+        self.reserved.append(list(rooms))
+        return f"{topic.name}.{len(self.reserved)}"
+
+    async def commit_events(self, topic: Topic, reservation: str, events: Sequence[Placed], digest: bytes) -> Stored:
+        await self._pass(topic)
+        self.committed.append((reservation, list(events), digest))
+        return Stored(len(events))
+
+    async def abort_events(self, topic: Topic, reservation: str) -> None:
+        await self._pass(topic)
+        self.aborted.append(reservation)
+
+    async def own_topic(self, name: str) -> Topic | None:
+        return self.own.get(name)
+
+    async def create_topic(self, topic: Topic) -> Topic:
+        self.own[topic.name] = topic
+        return topic
+
+    async def change_topic(self, topic: Topic) -> None:
+        self.own[topic.name] = topic
+
+    async def remove_topic(self, topic: Topic, *, discard: bool) -> Removed:
+        del self.own[topic.name]
+        return Removed(topic.shards, 0)
+
+    async def shards(self) -> Sequence[Shard]:
+        return [shard for each in self.own.values() for shard in each.all_shards()]
+
+    async def topics(self) -> Mapping[Shard, Topic]:
+        return {each.first_shard: each for each in self.own.values()}
+
+    async def peek(self, shard: Shard) -> bytes | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a request got."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> str:
+        """The code of the problem that it is."""
+        assert self.headers["Content-Type"] == "application/problem+json", self
+        assert self.json["status"] == self.status
+        return str(self.json["code"])
+
+
+@dataclass
+class Site:
+    """A running server, and how to ask it."""
+
+    server: IngestServer
+    telemetry: Telemetry
+    session: aiohttp.ClientSession = field(repr=False)
+    base: str = "http://remora"
+
+    async def ask(
+        self, method: str, path: str, body: bytes | Any = b"", headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """Send a request; what is neither bytes nor an iterator of such is sent as JSON."""
+        data = body if isinstance(body, bytes) or hasattr(body, "__aiter__") else json.dumps(body).encode()
+        given = {"Content-Type": "application/json"} | dict(headers or {})
+        async with self.session.request(method, self.base + path, data=data, headers=given) as answer:
+            return Answer(answer.status, answer.headers, await answer.read())
+
+    def metric(self, name: str, **labels: str) -> float:
+        """A sample's value; 0 where there is none."""
+        return self.telemetry.registry.get_sample_value(name, labels) or 0.0
+
+
+@asynccontextmanager
+async def ingest_site(store: IngestStore, folder: Path, **settings: Any) -> AsyncIterator[Site]:
+    """A server on a socket in the folder, unless the settings say where."""
+    path = folder / "ingest.sock"
+    given = IngestSettings(**{"listen": f"unix:{path}"} | settings)
+    telemetry = Telemetry()
+    async with serve_ingest(given, store, telemetry) as server:
+        on_socket = server.address.startswith("unix:")
+        connector = aiohttp.UnixConnector(str(path)) if on_socket else aiohttp.TCPConnector(ssl=False)
+        base = "http://remora" if on_socket else server.address
+        async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as session:
+            yield Site(server, telemetry, session, base)
+
+
+def record(key: str = "k", **changes: Any) -> dict[str, Any]:
+    """An event's record, as radosgw writes it."""
+    return {
+        "eventVersion": "2.2",
+        "eventSource": "ceph:s3",
+        "eventTime": "2026-11-21T17:00:00.000000Z",
+        "eventName": "ObjectCreated:Put",
+        "eventId": f"id-{key}",
+        "s3": {"bucket": {"name": "b"}, "object": {"key": key, "size": 1}},
+    } | changes
+
+
+def records(*keys: str) -> dict[str, Any]:
+    """A document with a record for each key."""
+    return {"Records": [record(key) for key in keys]}
+
+
+def ndjson(*values: Any) -> bytes:
+    """A line for each value."""
+    return b"".join(json.dumps(value).encode() + b"\n" for value in values)
