@@ -39,6 +39,14 @@ async def kafka_topics(address: str, names: Sequence[str], partitions: int) -> A
         await client.close()
 
 
+async def ends(address: str, names: Sequence[str], partitions: int) -> int:
+    """How many records the topics have."""
+    async with AIOKafkaConsumer(bootstrap_servers=address, enable_auto_commit=False) as consumer:
+        places = [TopicPartition(name, number) for name in names for number in range(partitions)]
+        found: dict[TopicPartition, int] = await consumer.end_offsets(places)
+        return sum(found.values())
+
+
 async def read_back(address: str, names: Sequence[str], partitions: int) -> Delivered:
     """Read everything in these topics and count it by the event id in the headers."""
     consumer = AIOKafkaConsumer(

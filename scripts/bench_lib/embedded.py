@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
 from remora.config import SqliteSettings, show_size
 from remora.model.shard import Origin
 from remora.model.topic import Target, Topic
 from remora.storage.sqlite import SqliteStore
+
+NOBODY = "kafka://127.0.0.1:1"
+"""An endpoint where nobody listens: a daemon then only stores."""
 
 _CONFIGURATION = """\
 [store]
@@ -47,6 +53,22 @@ class Embedded:
     def store(self) -> SqliteStore:
         """The store itself, to be opened beside a daemon or without one."""
         return SqliteStore(self.settings)
+
+    async def entries(self, topic: Topic) -> int:
+        """How many entries wait in a topic; without a daemon."""
+        async with self.store() as store:
+            return sum(each.entries for each in await store.survey(topic.all_shards()))
+
+    async def metric(self, name: str) -> float:
+        """The sum of a metric's samples in the running daemon."""
+        connector = aiohttp.UnixConnector(self.admin.removeprefix("unix:"))
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.get("http://remora/metrics") as answer,
+        ):
+            text = await answer.text()
+        families = text_string_to_metric_families(text)
+        return sum(sample.value for family in families for sample in family.samples if sample.name == name)
 
     async def make_topics(self, names: Iterable[str], endpoint: str, shards: int) -> list[Topic]:
         """Make topics that deliver to the Kafka topics of their names."""

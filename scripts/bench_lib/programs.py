@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
 import shutil
 import signal
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench_lib.clusters import ROOT, BenchError, Clusters
+from bench_lib.embedded import Embedded
 
 # One process that answers at once and writes nothing. radosgw opens a connection for every entry that it has listed,
 # 1,000 for each queue: the limits are such that none of them waits or is closed.
@@ -77,9 +79,7 @@ def sink(folder: Path) -> Iterator[Sink]:
     path = shutil.which("nginx", path="/usr/sbin:/usr/bin:/sbin")
     if path is None:
         raise BenchError("nginx is missing: run scripts/setup, or install Debian's nginx-light")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     conf = folder / "nginx.conf"
     conf.write_text(_NGINX.format(folder=folder, port=port, files=resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     with _running([path, "-c", str(conf), "-e", str(folder / "nginx.log")], folder / "nginx.out") as process:
@@ -101,11 +101,52 @@ def remora(clusters: Clusters, folder: Path) -> Iterator[int]:
     env = clusters.ceph
     conf, log = folder / "remora.toml", folder / "remora.log"
     conf.write_text(_REMORA.format(folder=folder, **{key: env[key] for key in ("conf", "client", "keyring")}))
-    with _running([str(ROOT / ".venv/bin/remora"), "run", "-c", str(conf)], log) as process:
+    with _daemon(conf, log) as process:
         yield process.pid
+
+
+@contextmanager
+def remora_on(embedded: Embedded) -> Iterator[subprocess.Popen[bytes]]:
+    """The daemon on an embedded store, told to end at the end unless it has been killed; it need not serve yet."""
+    with _daemon(embedded.configuration, embedded.log) as process:
+        yield process
+
+
+async def listening(process: subprocess.Popen[bytes], embedded: Embedded) -> None:
+    """Return when the daemon takes events in."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            if embedded.ingest.startswith("unix:"):
+                _, writer = await asyncio.open_unix_connection(embedded.ingest.removeprefix("unix:"))
+            else:
+                _, writer = await asyncio.open_connection(*embedded.ingest.split(":"))
+        except OSError:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise BenchError(f"remora does not listen: {_last_words(embedded.log)}") from None
+            await asyncio.sleep(0.05)
+        else:
+            writer.close()
+            return
+
+
+@contextmanager
+def _daemon(conf: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with _running([str(ROOT / ".venv/bin/remora"), "run", "-c", str(conf)], log) as process:
+        yield process
+        if process.returncode == -signal.SIGKILL:
+            return
         process.send_signal(signal.SIGTERM)
         if process.wait(60) != 0:
             raise BenchError(f"remora ended with {process.returncode}: {_last_words(log)}")
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 @contextmanager
@@ -114,7 +155,7 @@ def _running(argv: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
     try:
         yield process
-        if process.poll() not in (None, 0):
+        if process.poll() not in (None, 0, -signal.SIGKILL):
             raise BenchError(f"{Path(argv[0]).name} ended with {process.returncode}: {_last_words(log)}")
     finally:
         if process.poll() is None:
