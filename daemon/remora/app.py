@@ -28,6 +28,7 @@ from remora.model.exits import Exit
 from remora.model.topic import Target
 from remora.ports import ShardStore
 from remora.servers.admin import Health, Sources, serve_admin
+from remora.servers.ingest import IngestServer, serve_ingest
 from remora.servers.lag import measure_lag
 from remora.servers.notify import Notifier
 
@@ -128,6 +129,7 @@ class Daemon:
         self._cookie = worker_cookie(settings.ownership)
         self._store: ShardStore
         self._worker: Worker
+        self._ingest: IngestServer | None = None
 
     async def run(self) -> Exit:
         """Open everything, serve until told to stop, close everything in the opposite order."""
@@ -144,10 +146,22 @@ class Daemon:
                     self._store, [kafka], telemetry, settings.ownership, settings.delivery, self._cookie, rng
                 )
                 sources = Sources(self._live, self._ready, self._status)
-                async with serve_admin(settings.admin, telemetry, sources):
+                async with serve_admin(settings.admin, telemetry, sources), self._taking_events_in():
                     self._listen_for_signals(notifier)
                     notifier.ready()
                     return await self._serve(notifier)
+
+    @asynccontextmanager
+    async def _taking_events_in(self) -> AsyncIterator[None]:
+        """Serve the ingest API while the block runs, unless it is turned off."""
+        settings = self._settings
+        if settings.ingest.address is None:
+            yield
+            return
+        reservation_s = settings.ownership.reservation_age_s
+        async with serve_ingest(settings.ingest, self._store, self._telemetry, reservation_s=reservation_s) as ingest:
+            self._ingest = ingest
+            yield
 
     async def _look_once(self) -> None:
         """Raise StoreMisconfigured when this user may not even see the queues; for a store that is away don't wait."""
@@ -178,6 +192,8 @@ class Daemon:
         """Finish what is in flight, for as long as the settings allow; returns whether everything was finished."""
         loop = asyncio.get_running_loop()
         started, self._draining = loop.time(), True
+        if self._ingest is not None:
+            self._ingest.finish()
         self._worker.finish()
         at_once = asyncio.ensure_future(self._stop_now.wait())
         await asyncio.wait(
@@ -221,6 +237,8 @@ class Daemon:
             changed = config.changes(self._settings, new)
             self._apply(new)
             self._telemetry.reloaded(changed.live, changed.restart)
+            if self._ingest is not None:
+                self._ingest.reload()
         notifier.ready()
 
     def _apply(self, new: Settings) -> None:
@@ -286,6 +304,7 @@ class Daemon:
                 "connected": connected,
                 "state": text,
             },
+            "ingest": self._ingest.address if self._ingest else "",
             "in_flight_bytes": self._worker.held.held,
             "shards": [_shard_json(each) for each in self._worker.shards],
             "left": [

@@ -94,6 +94,7 @@ class Daemon:
         self.log = self.config.with_suffix(".log")
         self.sections: dict[str, dict[str, object]] = {name: dict(options) for name, options in sections.items()}
         self.sections.setdefault("admin", {}).setdefault("listen", f"unix:{self._socket}")
+        self.sections.setdefault("ingest", {}).setdefault("listen", f"unix:{self._socket.with_name('ingest')}")
         self._command = command
         self._env = dict(os.environ) | dict(env or {})
         self._process: asyncio.subprocess.Process | None = None
@@ -168,9 +169,15 @@ class Daemon:
             except TimeoutError:
                 await self.kill()
         self._socket.unlink(missing_ok=True)
+        self._socket.with_name("ingest").unlink(missing_ok=True)
         self._socket.parent.rmdir()
 
     # --------------------------------------------------------------------------------------- looks
+
+    @property
+    def ingest(self) -> str:
+        """Where it takes events in: `unix:/path` or `host:port`."""
+        return str(self.sections["ingest"]["listen"])
 
     async def get(self, path: str) -> tuple[int, str]:
         """The status code and text of a path of the admin server."""

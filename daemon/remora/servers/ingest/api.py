@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -29,7 +29,7 @@ from remora.model.shard import Origin
 from remora.model.topic import Topic
 from remora.ports import Catalog, Ingest, Topics
 from remora.servers.ingest.body import read_body
-from remora.servers.ingest.connections import Connections
+from remora.servers.ingest.connections import Connection, Connections
 from remora.servers.ingest.credentials import Credentials
 from remora.servers.ingest.held import Held, Share
 from remora.servers.ingest.openapi import DOCUMENT
@@ -51,6 +51,8 @@ from remora.servers.ingest.problems import (
 from remora.servers.ingest.reading import JSON, digest, idempotency_key, is_ndjson, malformed, rooms_of
 from remora.servers.ingest.topics import TopicLookup
 
+T = TypeVar("T")
+
 JSON_HEADERS = MappingProxyType({"Content-Type": JSON, "Server": "remora"})
 
 AT_ONCE_BYTES = 128 << 10
@@ -70,6 +72,7 @@ class Call:
     request: BaseRequest
     argument: str
     share: Share
+    connection: Connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +111,13 @@ class Api:
         """Answer one request, whatever happens."""
         started = self._loop.time()
         connection = connections.of(request.protocol)
-        if connection is not None:
-            connection.begin()
+        connection.begin()
         self.under_way += 1
         self.idle.clear()
         kind = "other"
         try:
             with self.held.share() as share:
-                kind, work = self._route(request, share)
+                kind, work = self._route(request, share, connection)
                 response = await work
         except Exception as exc:  # the top of the loop over requests
             response = self._refusal(request, exc)
@@ -123,14 +125,13 @@ class Api:
             self.under_way -= 1
             if not self.under_way:
                 self.idle.set()
-            if connection is not None:
-                connection.answered()
+            connection.answered()
         if self.stopping:
             response.force_close()
         self._telemetry.ingest_answered(kind, response.status, self._loop.time() - started)
         return response
 
-    def _route(self, request: BaseRequest, share: Share) -> tuple[str, Awaitable[web.Response]]:
+    def _route(self, request: BaseRequest, share: Share, connection: Connection) -> tuple[str, Awaitable[web.Response]]:
         if self.stopping:
             raise Problem(STOPPING, "the daemon is stopping and takes no more requests")
         template, argument = template_of(request.path)
@@ -141,7 +142,7 @@ class Api:
         if operation is None:
             allowed = ", ".join([*operations, *(["HEAD"] if "GET" in operations else [])])
             raise Problem(WRONG_METHOD, f"only {allowed}", headers={"Allow": allowed})
-        return operation.kind, operation.handle(self, Call(request, argument, share))
+        return operation.kind, operation.handle(self, Call(request, argument, share, connection))
 
     def _refusal(self, request: BaseRequest, exc: Exception) -> web.Response:
         if isinstance(exc, MalformedEvent):
@@ -189,20 +190,16 @@ class Api:
         await self._topics.get(call.argument)
         body = await self._body(call)
         once = Once(key, await digest(body, ndjson)) if key else None
-        try:
-            stored, dropped, nbytes = await self._store_once(call.argument, body, ndjson, once)
-        except TopicUnknown:  # it was made anew within the second that we believed to know it
-            self._topics.forget(call.argument)
-            stored, dropped, nbytes = await self._store_once(call.argument, body, ndjson, once)
+        stored, dropped, nbytes = await self._in_topic(
+            call.argument, lambda topic: self._publish(topic, body, ndjson, once)
+        )
         self._count(call.argument, stored, nbytes, dropped)
         return _json(200, {"stored": stored.events, "repeated": stored.repeated, "dropped_fields": dropped})
 
-    async def _store_once(self, name: str, body: bytes, ndjson: bool, once: Once | None) -> tuple[Stored, int, int]:
-        topic = await self._topics.get(name)
+    async def _publish(self, topic: Topic, body: bytes, ndjson: bool, once: Once | None) -> tuple[Stored, int, int]:
         seed = f"{topic.name}\0{once.key}".encode() if once else os.urandom(16)
         events, dropped = await self._placed(body, topic, ndjson, seed)
-        stored = await self._store.publish(topic, events, once)
-        return stored, dropped, _nbytes(events)
+        return await self._store.publish(topic, events, once), dropped, _nbytes(events)
 
     async def reserve(self, call: Call) -> web.Response:
         """Reserve room for events to come."""
@@ -211,44 +208,55 @@ class Api:
             raise Problem(WRONG_TYPE, f"a reservation is {JSON}")
         topic = await self._topics.get(call.argument)
         rooms = rooms_of(await self._body(call), topic, self._settings.max_events)
-        try:
-            reservation = await self._store.reserve_events(topic, rooms)
-        except TopicUnknown:
-            self._topics.forget(call.argument)
-            topic = await self._topics.get(call.argument)
-            reservation = await self._store.reserve_events(topic, rooms)
+        reservation = await self._in_topic(call.argument, lambda topic: self._store.reserve_events(topic, rooms))
         answer = {"reservation": reservation, "expires_in_seconds": int(self._reservation_s), "events": len(rooms)}
         return _json(201, answer, {"Location": f"/v1/reservations/{reservation}"})
 
     async def commit(self, call: Call) -> web.Response:
         """Store the events that room was reserved for."""
-        topic = await self._topic_of_reservation(call)
+        name = await self._topic_of_reservation(call)
         ndjson = is_ndjson(call.request)
         body = await self._body(call)
-        events, dropped = await self._placed(body, topic, ndjson, call.argument.encode())
         asked = await digest(body, ndjson)
+        stored, dropped, nbytes = await self._in_topic(
+            name, lambda topic: self._commit(topic, call.argument, body, ndjson, asked)
+        )
+        self._count(name, stored, nbytes, dropped)
+        return _json(200, {"stored": stored.events, "repeated": stored.repeated, "dropped_fields": dropped})
+
+    async def _commit(
+        self, topic: Topic, reservation: str, body: bytes, ndjson: bool, asked: bytes
+    ) -> tuple[Stored, int, int]:
+        events, dropped = await self._placed(body, topic, ndjson, reservation.encode())
         try:
-            stored = await self._store.commit_events(topic, call.argument, events, asked)
+            return await self._store.commit_events(topic, reservation, events, asked), dropped, _nbytes(events)
         except OnceConflict as exc:
             raise Problem(DECIDED, str(exc)) from exc
-        self._count(topic.name, stored, _nbytes(events), dropped)
-        return _json(200, {"stored": stored.events, "repeated": stored.repeated, "dropped_fields": dropped})
 
     async def abort(self, call: Call) -> web.Response:
         """Give reserved room back."""
-        topic = await self._topic_of_reservation(call)
+        name = await self._topic_of_reservation(call)
         try:
-            await self._store.abort_events(topic, call.argument)
+            await self._in_topic(name, lambda topic: self._store.abort_events(topic, call.argument))
         except OnceConflict as exc:
             raise Problem(DECIDED, str(exc)) from exc
         return web.Response(status=204, headers={"Server": "remora"})
 
-    async def _topic_of_reservation(self, call: Call) -> Topic:
+    async def _in_topic(self, name: str, work: Callable[[Topic], Awaitable[T]]) -> T:
+        """Do something in a topic; once more where it was made anew within the time that we believed to know it."""
+        try:
+            return await work(await self._topics.get(name))
+        except TopicUnknown:
+            self._topics.forget(name)
+            return await work(await self._topics.get(name))
+
+    async def _topic_of_reservation(self, call: Call) -> str:
+        """The name of the topic that a reservation begins with, when there is one and it may be sent to."""
         match = _RESERVATION.fullmatch(call.argument)
         self._permit(call, match[1] if match else "")
         try:
             if match:
-                return await self._topics.get(match[1])
+                return (await self._topics.get(match[1])).name
         except Problem as exc:
             if exc.kind is not NO_TOPIC:
                 raise
@@ -256,9 +264,11 @@ class Api:
 
     async def _body(self, call: Call) -> bytes:
         settings = self._settings
-        return await read_body(
+        body = await read_body(
             call.request, call.share, most_bytes=settings.max_request_bytes, timeout_s=settings.request_timeout_s
         )
+        call.connection.complete()
+        return body
 
     async def _placed(self, body: bytes, topic: Topic, ndjson: bool, seed: bytes) -> tuple[list[Placed], int]:
         """The events of a body, and how many of their members were dropped. Others get their turn meanwhile."""

@@ -26,8 +26,9 @@ class Phase(Enum):
     """What a connection waits for."""
 
     IDLE = auto()
-    ARRIVING = auto()
-    ANSWERING = auto()
+    HEADERS = auto()
+    BODY = auto()
+    ANSWER = auto()
 
 
 class Connections:
@@ -67,9 +68,9 @@ class Connections:
             self._arriving[connection] = self._loop.time()
         return connection
 
-    def of(self, handler: RequestHandler) -> Connection | None:
-        """The connection of a request's handler; None when it is gone."""
-        return self._open.get(handler)
+    def of(self, handler: RequestHandler) -> Connection:
+        """The connection of a request's handler; another one, that nobody sees, when it is gone meanwhile."""
+        return self._open.get(handler) or Connection(self)
 
     def made(self, connection: Connection) -> RequestHandler:
         """It is open: the handler that is to have it."""
@@ -99,10 +100,11 @@ class Connections:
             if connection.phase is Phase.IDLE:
                 connection.end()
 
-    def cut_all(self) -> None:
-        """End all of them, whatever they are doing."""
+    def cut_all(self, *, but_answers: bool = False) -> None:
+        """End all of them; with `but_answers` those stay whose request is complete and has no answer yet."""
         for connection in list(self._open.values()):
-            connection.cut()
+            if not (but_answers and connection.phase is Phase.ANSWER):
+                connection.cut()
 
 
 class Connection(asyncio.Protocol):
@@ -121,8 +123,12 @@ class Connection(asyncio.Protocol):
         self.phase = Phase.IDLE
 
     def begin(self) -> None:
-        """A request's headers are complete: its body and its answer have time-outs of their own."""
-        self.phase = Phase.ANSWERING
+        """A request's headers are complete; its body has a time-out of its own."""
+        self.phase = Phase.BODY
+
+    def complete(self) -> None:
+        """All of the request is there, and the store has its own time-outs."""
+        self.phase = Phase.ANSWER
 
     def answered(self) -> None:
         """The request is answered, and the next one may come."""
@@ -133,7 +139,7 @@ class Connection(asyncio.Protocol):
         """Why this connection is to be cut; empty where it is not."""
         if self._unread_since is not None and now - self._unread_since > request_timeout_s:
             return "unread"
-        if self.phase is Phase.ARRIVING and now - self._since > request_timeout_s:
+        if self.phase is Phase.HEADERS and now - self._since > request_timeout_s:
             return "slow"
         if self.phase is Phase.IDLE and now - self._since > idle_timeout_s:
             return "idle"
@@ -157,7 +163,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.phase is Phase.IDLE:
-            self.phase = Phase.ARRIVING
+            self.phase = Phase.HEADERS
             self._since = self._loop.time()
         self._handler.data_received(data)
 

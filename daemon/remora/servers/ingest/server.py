@@ -20,7 +20,11 @@ from remora.servers.ingest.listening import listening
 LINGER_S = 2.0
 """After a refusal the rest of a body is read and thrown away for so long, so that the client sees the answer."""
 
+GRACE_S = 3.0
+STORE_S = 30.0
 GOODBYE_S = 1.0
+"""At the end: how long bodies may still arrive, the store may take (it has its own time-outs, below that), and answers
+may be on their way to their readers."""
 
 
 class IngestServer:
@@ -55,16 +59,18 @@ class IngestServer:
         self._listener.close()
         self._connections.end_idle()
 
-    async def finished(self, most_s: float) -> None:
-        """Wait until nothing is under way. Each request has its own time-outs, and all of them have this one."""
+    async def close(self) -> None:
+        """Finish what is under way, and end every connection. Requests that still arrive are given a short time."""
+        self.finish()
+        await self._finished(GRACE_S)
+        self._connections.cut_all(but_answers=True)
+        await self._finished(STORE_S)
+        self._timer.cancel()
+
+    async def _finished(self, most_s: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(most_s):
                 await self._api.idle.wait()
-
-    def close(self) -> None:
-        """End every connection that is still there."""
-        self._timer.cancel()
-        self._connections.cut_all()
 
     def _look(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
@@ -103,7 +109,6 @@ async def serve_ingest(
         try:
             yield server
         finally:
-            server.finish()
-            await server.finished(settings.request_timeout_s)
+            await server.close()
             await handlers.shutdown(GOODBYE_S)
-            server.close()
+            connections.cut_all()
