@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 
 from remora.config import RadosSettings
 from remora.model.shard import Shard
 from remora.storage.rados.catalog import Catalog
+from remora.storage.rados.completing import Completer
 from remora.storage.rados.connection import Connection
 from remora.storage.rados.dead_letters import DeadLetters
+from remora.storage.rados.ingest import Ingest
 from remora.storage.rados.inspection import Inspection
 from remora.storage.rados.locks import Locks
 from remora.storage.rados.own_queues import OwnQueues
 from remora.storage.rados.own_topics import OwnTopics
 from remora.storage.rados.queue import Queue
+from remora.storage.rados.recovery import Recovery
+from remora.storage.rados.requests import Requests
 from remora.storage.rados.two_phase import TwoPhase
 
 
@@ -44,8 +50,15 @@ class RadosStore:
         self.park, self.letters = letters.park, letters.letters
         self.stats, self.survey, self.dump = inspection.stats, inspection.survey, inspection.dump
         self.reserve, self.commit, self.abort = two_phase.reserve, two_phase.commit, two_phase.abort
+        requests = Requests(self._connection)
+        completer = Completer(requests, own_queues)
+        ingest = Ingest(requests, own_queues, own_topics, completer)
+        self._recovery = Recovery(requests, completer)
+        self._stack = AsyncExitStack()
         self.own_topic, self.create_topic = own_topics.own_topic, own_topics.create_topic
         self.change_topic, self.remove_topic = own_topics.change_topic, own_topics.remove_topic
+        self.publish, self.reserve_events = ingest.publish, ingest.reserve_events
+        self.commit_events, self.abort_events = ingest.commit_events, ingest.abort_events
 
     @property
     def connected(self) -> bool:
@@ -68,8 +81,13 @@ class RadosStore:
 
     async def __aenter__(self) -> RadosStore:
         """Open without waiting for the cluster. Raises StoreMisconfigured for what can never work."""
-        await self._connection.__aenter__()
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._connection)
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            recovering = tasks.create_task(self._recovery.run(), name="rados recovery")
+            stack.callback(recovering.cancel)
+            self._stack = stack.pop_all()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self._connection.__aexit__(*exc_info)
+        await self._stack.aclose()

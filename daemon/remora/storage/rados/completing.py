@@ -1,0 +1,143 @@
+"""Carries out what was decided, ends what was given up, and forgets what nobody repeats any more.
+
+Anybody may do this at any time and side by side: each share of a request is committed by one operation that demands
+that it has not been, and that says so from then on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+
+from remora.model.errors import ShardGone, StoreError, StoreUnavailable, TopicUnknown
+from remora.model.shard import Shard
+from remora.storage.rados.own_queues import OwnQueues, Share, each_of
+from remora.storage.rados.refusals import MismatchError
+from remora.storage.rados.requests import Entry, Part, Request, Requests, Stage, State, now_ms
+
+RESERVED_S = 120.0
+"""How old a reservation may be when it is committed."""
+
+_GRACE_S = 3.0
+_REMEMBERED_S = 900.0
+
+# The marks of a request that nobody can repeat have to outlast whoever is carrying it out, and he stops in time.
+_MARKED_S, _CARRYING_S = 180.0, 60.0
+_TRIES = 5
+
+
+def open_entry(name: str, request: Request) -> Entry:
+    """The agenda's entry of a request that is being carried out."""
+    return Entry(Stage.OPEN, request.decided_ms + int(_GRACE_S * 1000), name)
+
+
+def held_entry(name: str, request: Request) -> Entry:
+    """The agenda's entry of a reservation."""
+    return Entry(Stage.HELD, request.made_ms + int((RESERVED_S + _GRACE_S) * 1000), name)
+
+
+class Completer:
+    """Brings requests to their end."""
+
+    def __init__(self, requests: Requests, queues: OwnQueues) -> None:
+        self._requests = requests
+        self._queues = queues
+
+    async def carry_out(self, name: str, request: Request) -> None:
+        """Commit the shares of a decided request that are not committed yet.
+
+        Raises StoreUnavailable when some cannot be now; somebody will, later. TopicUnknown when the topic is gone.
+        """
+        begun = _seconds()
+        outcomes = await each_of(request.parts, lambda part: self._carry_out(name, request, part, begun))
+        errors = [outcome for outcome in outcomes if outcome is not None]
+        gone = [error for error in errors if isinstance(error, TopicUnknown)]
+        if len(errors) > len(gone):
+            problem = next(error for error in errors if error not in gone)
+            raise StoreUnavailable(f"events of topic {request.topic} are about to be stored: {problem}") from problem
+        # Should this fail, the request is found open later, and every share of it as done.
+        with contextlib.suppress(StoreError):
+            await self._requests.change(name, request.slim(), State.DECIDED, State.ENDED if gone else State.DONE)
+        with contextlib.suppress(StoreError):
+            await self.keep(name, request)
+        if gone:
+            raise gone[0]
+
+    async def end(self, name: str, request: Request) -> None:
+        """Give a reservation's room back for good. MismatchError when it is not merely reserved any more."""
+        await self._requests.change(name, request.slim(), State.RESERVED, State.ENDED)
+        await self.give_back(request)
+        await self.keep(name, request)
+
+    async def give_back(self, request: Request) -> None:
+        """End the queues' own reservations; those that cannot be ended now expire."""
+        await each_of(
+            request.parts, lambda part: self._queues.abort(request.shard(part), request.topic_id, part.reservation)
+        )
+
+    async def forget(self, entries: Sequence[Entry]) -> None:
+        """Remove requests that are done or ended, and before them the marks that they left in queues."""
+        found = await each_of(entries, self._finished)
+        marks: dict[tuple[Shard, str], list[str]] = defaultdict(list)
+        for entry, request in zip(entries, found, strict=True):
+            if isinstance(request, Request):
+                for part in request.parts:
+                    marks[request.shard(part), request.topic_id].append(entry.name)
+        queues = list(marks)
+        answers = await each_of(queues, lambda queue: self._queues.forget(*queue, marks[queue]))
+        marked = {name for queue, answer in zip(queues, answers, strict=True) if answer for name in marks[queue]}
+        free = [
+            entry
+            for entry, request in zip(entries, found, strict=True)
+            if not isinstance(request, StoreError) and entry.name not in marked
+        ]
+        answers = await each_of(free, lambda entry: self._requests.remove(entry.name))
+        if removed := [entry for entry, answer in zip(free, answers, strict=True) if answer is None]:
+            await self._requests.move(removed, None)
+
+    async def _finished(self, entry: Entry) -> Request | None:
+        """A request that is done or ended; one whose last step got lost is so by now."""
+        known = await self._requests.load(entry.name)
+        if known is not None and known.state is State.DECIDED:
+            with contextlib.suppress(TopicUnknown):
+                await self.carry_out(entry.name, known.request)
+        return known.request if known else None
+
+    async def _carry_out(self, name: str, request: Request, part: Part, begun: float) -> None:
+        """Commit one share, in a new reservation when the first one has expired.
+
+        `begun` is when the request was seen to be decided. Long after that it may be done and its marks forgotten.
+        """
+        shard, reservation = request.shard(part), part.reservation
+        for _ in range(_TRIES):
+            if _seconds() - begun > _CARRYING_S:
+                raise StoreUnavailable(f"committing to {shard} takes too long")
+            try:
+                await self._queues.commit_once(shard, request.topic_id, reservation, part.payloads, name)
+            except (MismatchError, ShardGone):
+                share = await self._queues.share(shard, request.topic_id, name)
+            else:
+                return
+            if share is Share.DONE:
+                return
+            if share is Share.GONE:
+                raise TopicUnknown(f"topic {request.topic} was removed")
+            if share is Share.LEAVING:
+                raise StoreUnavailable(f"topic {request.topic} is being removed")
+            with contextlib.suppress(MismatchError, ShardGone):
+                sizes = [len(payload) for payload in part.payloads]
+                reservation = await self._queues.reserve(shard, request.topic_id, sizes, late=True)
+        raise StoreUnavailable(f"committing to {shard}: its reservations keep expiring")
+
+    async def keep(self, name: str, request: Request) -> None:
+        """Have the agenda show the request as one that is remembered, and as nothing else."""
+        kept_s = _REMEMBERED_S if request.repeated else _MARKED_S
+        entries = [open_entry(name, request), held_entry(name, request)]
+        await self._requests.move(entries, Entry(Stage.KEPT, now_ms() + int(kept_s * 1000), name))
+
+
+def _seconds() -> float:
+    """A clock that goes on while this host sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
