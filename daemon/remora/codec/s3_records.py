@@ -9,8 +9,10 @@ Promises about single members:
 * `s3.object.key` is URL-decoded (`+` is a space), unless `eventSource` is `ceph:s3`, which does not encode keys. It
   may then be any bytes.
 * `eventName`, `s3.bucket.name` and `s3.object.key` must be there. A text that is missing or null is empty, a size
-  is 0, an `eventTime` is the time of storing, and a missing `eventId` is made from the seed and the record's index.
-* MinIO's `userMetadata` is taken for `metadata` where there is none.
+  is 0, and an `eventTime` is the time of storing. An `eventId` that is missing or empty is made from the seed and the
+  record's index.
+* MinIO's `userMetadata` is taken for `metadata` where there is none. What stands beside `Records` is passed over.
+* A name that stands twice in an object is refused, where the object is read.
 * Sizes are below 2^63, times within 1970 to 2106; the longest texts are below. A NUL is a character like others.
 """
 
@@ -38,6 +40,9 @@ MOST_TEXT = 8192
 
 MOST_PAIRS = 256
 """Pairs in the metadata, and in the tags, of an object."""
+
+
+_MOST_SHOWN = 200
 
 
 class MalformedEvent(RemoraError, ValueError):
@@ -71,6 +76,8 @@ class Found(NamedTuple):
 
     def refuse(self, field: str, reason: str) -> NoReturn:
         """Raise for one of its members."""
+        if len(field) > _MOST_SHOWN or not field.isprintable():  # the sender's own names can be a part of it
+            field = ascii(field[:_MOST_SHOWN])[1:-1]
         raise MalformedEvent(self.record, self.line, field, reason)
 
 
@@ -156,12 +163,12 @@ def _kind(value: object) -> str:
 
 
 class Reader:
-    """Reads the members of one object of a record, and counts those that nobody asked for."""
+    """Reads the members of one object of a record, each once, and counts those that nobody asked for."""
 
-    __slots__ = ("_asked", "_found", "_members", "_path")
+    __slots__ = ("_asked", "_found", "_members", "_path", "_within")
 
     def __init__(self, found: Found, path: str, value: object) -> None:
-        self._found, self._path, self._asked = found, path, 0
+        self._found, self._path, self._asked, self._within = found, path, 0, 0
         if value is None and path:
             value = {}
         if not isinstance(value, dict):
@@ -172,16 +179,12 @@ class Reader:
 
     @property
     def dropped(self) -> int:
-        """Members that were not asked for, so far."""
-        return len(self._members) - self._asked
+        """Members that were not asked for, so far, those of its pairs included."""
+        return len(self._members) - self._asked + self._within
 
     def is_just(self, count: int) -> bool:
         """Whether it has this many members, and all of them were asked for."""
         return len(self._members) == self._asked == count
-
-    def has(self, name: str) -> bool:
-        """Whether a member is there, and not null."""
-        return self._members.get(name) is not None
 
     def text(self, name: str, most: int = MOST_TEXT, *, required: bool = False) -> bytes:
         """A string of at most so many bytes; empty where it is missing and not required."""
@@ -221,7 +224,9 @@ class Reader:
 
     def _pair(self, name: str, value: object) -> tuple[bytes, bytes]:
         reader = Reader(self._found, self._name(name), value)
-        return reader.text("key"), reader.text("val")
+        pair = reader.text("key"), reader.text("val")
+        self._within += reader.dropped
+        return pair
 
     def mapping(self, name: str) -> Pairs:
         """An object whose members are strings."""
@@ -272,14 +277,12 @@ def read(found: Found, created: Time, seed: bytes) -> Read:
     bucket, thing = s3.inner("bucket"), s3.inner("object")
     owner = bucket.inner("ownerIdentity")
     source = record.text("eventSource")
-    metadata = thing.pairs("metadata")
-    if not metadata and thing.has("userMetadata"):
-        metadata = thing.mapping("userMetadata")
+    metadata = thing.pairs("metadata") or thing.mapping("userMetadata")
     event = Event(
         event_version=record.text("eventVersion"),
         event_source=source,
         aws_region=record.text("awsRegion"),
-        event_time=_time(record) if record.has("eventTime") else created,
+        event_time=_time(record) or created,
         event_name=record.text("eventName", required=True),
         user_identity=user.text("principalId"),
         source_ip_address=request.text("sourceIPAddress"),
@@ -327,9 +330,11 @@ _SECOND = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}")
 _EARLY = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})")
 
 
-def _time(record: Reader) -> Time:
+def _time(record: Reader) -> Time | None:
     """`eventTime`: ISO 8601 with a zone, or the seconds that radosgw writes for the first ten years after 1970."""
     text = record.text("eventTime", 64).decode()
+    if not text:
+        return None
     if match := _EARLY.fullmatch(text):
         return Time(int(match[1]), _nanoseconds(match[2]))
     match = _ISO.fullmatch(text)
