@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -16,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from remora import __version__, app
-from remora.cli import group, main
+from remora.cli import group
 from remora.cli.output import duration, exit_code, size
 from remora.model.errors import (
     ConfigError,
@@ -30,7 +28,10 @@ from remora.model.errors import (
     TopicUnknown,
 )
 from remora.model.exits import Exit
+from support.commands import Run, config, remora
 from support.entries import raw_entry
+
+__all__ = ["config", "remora"]
 
 
 def commands(command: click.Command = group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -39,39 +40,6 @@ def commands(command: click.Command = group, path: tuple[str, ...] = ()) -> Iter
     if isinstance(command, click.Group):
         for name, each in command.commands.items():
             yield from commands(each, (*path, name))
-
-
-@dataclass(frozen=True)
-class Ended:
-    """What a command gave."""
-
-    code: int
-    out: bytes
-    err: str
-
-
-Run = Callable[..., Ended]
-
-
-@pytest.fixture
-def remora(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
-    """Runs the command as its script does, save for a process of its own, which would take a second each."""
-
-    def run(*args: str | Path, stdin: bytes = b"") -> Ended:
-        monkeypatch.setattr(sys, "argv", ["remora", *map(str, args)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        with pytest.raises(SystemExit) as end:
-            main()
-        out, err = capfdbinary.readouterr()
-        return Ended(int(end.value.code or 0), out, err.decode())
-
-    return run
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    """A file for a test to write its configuration to."""
-    return tmp_path / "remora.toml"
 
 
 # ------------------------------------------------------------------------------------- help, completion

@@ -52,12 +52,14 @@ async def _emptied(store: ShardStore, topic: Topic) -> Removed:
 
 
 async def _waiting(store: ShardStore, topic: Topic) -> int:
-    return sum(each.entries for each in await store.survey(topic.all_shards()))
+    """What has to leave the queues: entries, and reservations, which may still be committed."""
+    return sum(each.entries + each.reservations for each in await store.survey(topic.all_shards()))
 
 
 async def _what_waits(store: ShardStore, topic: Topic) -> str:
-    found = [each for each in await store.survey(topic.all_shards()) if each.entries]
-    text = f"{sum(each.entries for each in found)} entries wait in {len(found)} of {topic.shards} queues"
+    found = await store.survey(topic.all_shards())
+    entries, reservations = sum(each.entries for each in found), sum(each.reservations for each in found)
+    text = f"{entries} entries and {reservations} reservations wait in {len(found)} of {topic.shards} queues"
     if any(each.holder is None or each.holder.lease_left_s <= 0 for each in found):
         return f"{text}, some of which nobody holds: does a daemon run?"
     return f"{text}; `remora status` says why"

@@ -1,0 +1,53 @@
+"""Commands of `remora` that run inside the test's process."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remora.cli import main
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a command gave."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """What it printed, read as one JSON document."""
+        return json.loads(self.out)
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def remora(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
+    """Runs the command as its script does, save for a process of its own, which would take a second each."""
+
+    def run(*args: str | Path, stdin: bytes = b"") -> Ended:
+        monkeypatch.setattr(sys, "argv", ["remora", *map(str, args)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = capfdbinary.readouterr()
+        return Ended(int(end.value.code or 0), out, err.decode())
+
+    return run
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A file for a test to write its configuration to."""
+    return tmp_path / "remora.toml"
