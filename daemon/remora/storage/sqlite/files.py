@@ -15,6 +15,7 @@ from typing import TypeVar
 from remora.config import SqliteSettings
 from remora.model.errors import StoreDamaged, StoreError, StoreUnavailable
 from remora.model.shard import Shard
+from remora.storage.sqlite.bell import Bell
 from remora.storage.sqlite.connecting import connect, snapshot
 from remora.storage.sqlite.directory import locked, make_directory, opening_error, prepare
 from remora.storage.sqlite.owners import Owner
@@ -26,9 +27,6 @@ T = TypeVar("T")
 Look = Callable[[sqlite3.Connection], T]
 """Reads something; all of it is of one moment. It runs in the event loop, so it is short: some thousand rows."""
 
-Announce = Callable[[Sequence[Shard]], None]
-"""Is told of queues that got entries."""
-
 _BUSY_FOR_S = 5.0
 _BUSY_PAUSE_S = 0.0005
 _JOIN_WITHIN_S = 10.0
@@ -37,12 +35,10 @@ _JOIN_WITHIN_S = 10.0
 class File:
     """One file of the store."""
 
-    def __init__(
-        self, path: Path, announce: Callable[[Sequence[Shard]], None], damaged: Callable[[File], None]
-    ) -> None:
+    def __init__(self, path: Path, bell: Bell, damaged: Callable[[File], None]) -> None:
         self.path = path
         self.damage: StoreDamaged | None = None
-        self._announce = announce
+        self._bell = bell
         self._damaged = damaged
         self._writer = Writer(path, self.mark_damaged)
         self._reader: sqlite3.Connection | None = None
@@ -62,7 +58,7 @@ class File:
         self._check()
         result = await self._writer.write(job, durable=durable)
         if arrived:
-            self._announce(arrived)
+            self._bell.ring(arrived)
         return result
 
     def post(self, job: Job[object]) -> None:
@@ -99,6 +95,10 @@ class File:
                 self.mark_damaged(error)
             raise error from exc
 
+    def version(self) -> int:
+        """Another number whenever anybody has committed to the file since. Raises as `glance` does."""
+        return self.glance(_data_version)
+
     def mark_damaged(self, error: StoreDamaged) -> None:
         """Let every call say so from now on: what goes on in a damaged file may damage it more."""
         if self.damage is None:
@@ -124,24 +124,29 @@ class File:
             raise StoreDamaged(str(self.damage))
 
 
+def _data_version(connection: sqlite3.Connection) -> int:
+    (version,) = connection.execute("PRAGMA data_version").fetchone()
+    return int(version)
+
+
 class Files:
     """All files of a directory. A topic lies whole in one of them.
 
-    `on_state` is called as the store's; `announce` gets the queues that this process committed to.
+    `on_state` is called as the store's.
     """
 
-    def __init__(
-        self,
-        settings: SqliteSettings,
-        on_state: Callable[[bool, str], None],
-        announce: Announce,
-    ) -> None:
+    def __init__(self, settings: SqliteSettings, on_state: Callable[[bool, str], None]) -> None:
         self.settings = settings
+        self.bell = Bell()
         self._directory = Path(settings.directory)
         self._on_state = on_state
-        self._announce = announce
         self._all: tuple[File, ...] = ()
         self._owner: Owner | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was opened, and not closed since."""
+        return bool(self._all)
 
     @property
     def all(self) -> Sequence[File]:
@@ -149,6 +154,16 @@ class Files:
         if not self._all:
             raise StoreUnavailable(f"the store in {self._directory} is not open")
         return self._all
+
+    @property
+    def sound(self) -> Sequence[File]:
+        """The files that are not damaged."""
+        return [file for file in self.all if file.damage is None]
+
+    @property
+    def description(self) -> str:
+        """One line for log and status."""
+        return f"embedded store in {self._directory}"
 
     @property
     def owner(self) -> Owner:
@@ -170,7 +185,7 @@ class Files:
     async def open(self) -> None:
         """Make or migrate the files, and become a holder of locks. Raises StoreMisconfigured."""
         paths, damaged = await asyncio.to_thread(self._prepare)
-        self._all = tuple(File(path, self._announce, self._tell) for path in paths)
+        self._all = tuple(File(path, self.bell, self._tell) for path in paths)
         self._tell_state()
         for file in self._all:
             if error := damaged.get(file.path):

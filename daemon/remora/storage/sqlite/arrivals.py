@@ -1,0 +1,96 @@
+"""Who got new entries: from this process at once, from others by looking whether a file changed."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from remora.model.errors import StoreError
+from remora.model.shard import Origin, Shard
+from remora.storage.sqlite.face import Face
+from remora.storage.sqlite.files import File, Files
+
+_LOOK_EVERY_S = 0.05
+
+_CATALOGUE = "SELECT value FROM meta WHERE key = 'catalogue'"
+_NAMES = "SELECT id, name FROM queues ORDER BY id"
+_TAILS = "SELECT group_concat(tail) FROM (SELECT tail FROM queues ORDER BY id)"
+
+
+class _Queues(NamedTuple):
+    """The queues of a file, as of a version of its catalogue."""
+
+    version: int
+    shards: Sequence[tuple[int, Shard]]
+
+
+_NONE = _Queues(-1, ())
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What is known of a file: all its queues, and where their ends were at the last look."""
+
+    version: int = -1
+    queues: _Queues = _NONE
+    text: str = ""
+    tails: dict[int, str] = field(default_factory=dict)
+
+
+class Arrivals(Face):
+    """Waits for commits of any process."""
+
+    def __init__(self, files: Files) -> None:
+        super().__init__(files)
+        self._seen: dict[File, _Seen] = {}
+        self._looked_at = 0.0
+
+    def begin(self) -> None:
+        """Tell of everything that is committed from now on."""
+        self._seen = {file: _Seen() for file in self._files.all}
+        self._look()
+        self._files.bell.take()
+
+    async def arrivals(self) -> Sequence[Shard]:
+        """Wait for commits, and answer which queues got entries."""
+        bell = self._files.bell
+        while True:
+            if time.monotonic() - self._looked_at >= _LOOK_EVERY_S:
+                self._look()
+            if found := bell.take():
+                return found
+            await bell.wait(_LOOK_EVERY_S)
+
+    def _look(self) -> None:
+        self._looked_at = time.monotonic()
+        for file in self._files.sound:
+            # What is in the way now is not there at the next look; damage is told where it is found.
+            with suppress(StoreError, sqlite3.OperationalError):
+                self._look_into(file, self._seen[file])
+
+    def _look_into(self, file: File, seen: _Seen) -> None:
+        version = file.version()
+        if version == seen.version:
+            return
+        queues, text = file.glance(lambda connection: _ends(connection, seen.queues))
+        if text != seen.text or queues is not seen.queues:
+            tails = dict(zip((number for number, _ in queues.shards), text.split(","), strict=False))
+            self._files.bell.ring(
+                shard for number, shard in queues.shards if tails[number] != seen.tails.get(number, "0")
+            )
+            seen.tails = tails
+        seen.version, seen.queues, seen.text = version, queues, text
+
+
+def _ends(connection: sqlite3.Connection, known: _Queues) -> tuple[_Queues, str]:
+    """The queues of a file, and the ends of all of them as one row: seven hundred rows would take ten times as long."""
+    (version,) = connection.execute(_CATALOGUE).fetchone()
+    if version != known.version:
+        rows = connection.execute(_NAMES).fetchall()
+        known = _Queues(version, [(number, Shard(name, Origin.REMORA)) for number, name in rows])
+    (text,) = connection.execute(_TAILS).fetchone()
+    return known, text or ""

@@ -1,0 +1,35 @@
+"""Where commits of this process announce themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from remora.model.shard import Shard
+
+
+class Bell:
+    """Collects the queues that got entries, until somebody takes them."""
+
+    def __init__(self) -> None:
+        self._shards: dict[Shard, None] = {}
+        self._rung = asyncio.Event()
+
+    def ring(self, shards: Iterable[Shard]) -> None:
+        """Queues that got entries just now."""
+        self._shards.update(dict.fromkeys(shards))
+        if self._shards:
+            self._rung.set()
+
+    def take(self) -> Sequence[Shard]:
+        """What has been collected, each once; it is collected anew from now on."""
+        taken, self._shards = tuple(self._shards), {}
+        self._rung.clear()
+        return taken
+
+    async def wait(self, within_s: float) -> None:
+        """Return when there is something to take, or after a time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._rung.wait()

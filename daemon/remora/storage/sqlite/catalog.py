@@ -1,0 +1,89 @@
+"""What topics and queues there are."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
+from typing import NamedTuple
+
+import msgspec
+
+from remora.model.errors import StoreDamaged
+from remora.model.shard import Shard
+from remora.model.topic import Topic
+from remora.storage.sqlite.attributes import COLUMNS, queues_of, topic_of_row
+from remora.storage.sqlite.face import Face, queue_row
+from remora.storage.sqlite.files import File, Files
+from remora.storage.sqlite.schema import rowid
+
+_VERSION = "SELECT value FROM meta WHERE key = 'catalogue'"
+_TOPICS = f"SELECT {COLUMNS} FROM topics"  # noqa: S608 - a constant
+_ENTRY = "SELECT data FROM entries WHERE id = ?"
+
+
+class _Part(NamedTuple):
+    """A file's topics as of a version of its catalogue; and all its queues, also of topics that cannot be read."""
+
+    version: int
+    topics: Mapping[Shard, Topic]
+    shards: Sequence[Shard]
+
+
+class Catalog(Face):
+    """Finds topics and queues, and remembers them until something changes: then what changed is read anew."""
+
+    def __init__(self, files: Files) -> None:
+        super().__init__(files)
+        self._parts: dict[File, _Part] = {}
+        self._shards: Sequence[Shard] = []
+        self._topics: Mapping[Shard, Topic] = {}
+
+    async def shards(self) -> Sequence[Shard]:
+        """Every queue in name order; the same object while nothing changed."""
+        await self._refresh()
+        return self._shards
+
+    async def topics(self) -> Mapping[Shard, Topic]:
+        """All topics by their first shard; the same object while nothing changed."""
+        await self._refresh()
+        return self._topics
+
+    async def peek(self, shard: Shard) -> bytes | None:
+        """The first entry of a queue, read without the lock; None when it is empty."""
+
+        def look(connection: sqlite3.Connection) -> bytes | None:
+            queue = queue_row(connection, shard)
+            row = connection.execute(_ENTRY, (rowid(queue.id, queue.head),)).fetchone()
+            return row[0] if row else None
+
+        return await self._file(shard).read(look)
+
+    async def _refresh(self) -> None:
+        """Read what changed. Of a damaged file the last that was known stands."""
+        has_changed = False
+        for file in self._files.all:
+            with suppress(StoreDamaged):
+                known = self._parts.get(file)
+                part = await file.read(lambda connection: _part(connection, known))  # noqa: B023 - awaited
+                self._parts[file] = part
+                has_changed |= part is not known
+        if has_changed:
+            parts = [self._parts[file] for file in self._files.all if file in self._parts]
+            self._shards = sorted(chain.from_iterable(part.shards for part in parts), key=lambda shard: shard.queue)
+            self._topics = {shard: topic for part in parts for shard, topic in part.topics.items()}
+
+
+def _part(connection: sqlite3.Connection, known: _Part | None) -> _Part:
+    """A file's topics; those that are known when they are of the same version."""
+    (version,) = connection.execute(_VERSION).fetchone()
+    if known is not None and known.version == version:
+        return known
+    topics: list[Topic] = []
+    shards: list[Shard] = []
+    for row in connection.execute(_TOPICS).fetchall():
+        shards += queues_of(*row)
+        with suppress(msgspec.MsgspecError):
+            topics.append(topic_of_row(*row))
+    return _Part(version, {topic.first_shard: topic for topic in topics}, shards)

@@ -1,0 +1,95 @@
+"""What the store's faces share: finding a queue, and the check that comes before each operation of a hold."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from remora.model.errors import OwnershipLost, ShardGone
+from remora.model.position import Position
+from remora.model.shard import Hold, LockHolder, Shard
+from remora.storage.sqlite.clock import boot_id, now_ns
+from remora.storage.sqlite.files import File, Files
+
+_QUEUE = "SELECT id, topic, head, tail, used_bytes FROM queues WHERE name = ?"
+_HELD = """
+SELECT q.id, q.topic, q.head, q.tail, q.used_bytes, l.queue IS NOT NULL
+FROM queues AS q LEFT JOIN locks AS l
+ON l.queue = q.id AND l.entity = ? AND l.cookie = ? AND l.boot = ? AND l.until_ns > ?
+WHERE q.name = ? AND q.incarnation = ?
+"""
+
+
+class QueueRow(NamedTuple):
+    """A queue as it is now: entries have the positions from `head` up to `tail`."""
+
+    id: int
+    topic: int
+    head: int
+    tail: int
+    used_bytes: int
+
+
+class Face:
+    """One face of the store on the files that all of them share."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def _file(self, shard: Shard) -> File:
+        return self._files.file_of(topic_of(shard.queue))
+
+    def _by_file(self, holds: Sequence[Hold]) -> Mapping[File, Sequence[Hold]]:
+        """Holds by the file of their shards, in order."""
+        found: defaultdict[File, list[Hold]] = defaultdict(list)
+        for hold in holds:
+            found[self._file(hold.shard)].append(hold)
+        return found
+
+
+def topic_of(queue: str) -> str:
+    """The topic that a queue belongs to: topics have no dot in their names, and queues one before their number."""
+    return queue.partition(".")[0]
+
+
+def queue_row(connection: sqlite3.Connection, shard: Shard) -> QueueRow:
+    """The queue of this name. Raises ShardGone."""
+    row = connection.execute(_QUEUE, (shard.queue,)).fetchone()
+    if row is None:
+        raise ShardGone(f"there is no queue {shard}")
+    return QueueRow(*row)
+
+
+def held_row(connection: sqlite3.Connection, hold: Hold, entity: str) -> QueueRow:
+    """The queue of a hold. Raises ShardGone when it is another one by now, OwnershipLost when its lock has gone."""
+    key = (entity, hold.cookie, boot_id(), now_ns(), hold.shard.queue, hold.incarnation)
+    row = connection.execute(_HELD, key).fetchone()
+    if row is None:
+        raise ShardGone(f"the queue {hold.shard} that was locked is gone")
+    *queue, is_held = row
+    if not is_held:
+        raise OwnershipLost(f"the lock of {hold.shard} is not held by {hold.cookie}")
+    return QueueRow(*queue)
+
+
+def holder_of(files: Files, entity: str, cookie: str, boot: str, until_ns: int) -> LockHolder:
+    """Who has a lock by its row, with nothing left of a lease that does not count any more."""
+    left_s = max(0.0, (until_ns - now_ns()) / 1e9) if boot == boot_id() else 0.0
+    if left_s and files.owner.is_dead(entity):
+        left_s = 0.0
+    return LockHolder(entity, cookie, left_s)
+
+
+def marker(position: int) -> bytes:
+    """A position as it stands in a listing."""
+    return b"0/%d" % position
+
+
+def parsed(text: bytes) -> int:
+    """The position of a marker. ValueError for one that no listing of this store has."""
+    gen, position = Position.parse(text.decode("ascii"))
+    if gen:
+        raise ValueError(f"no position that was ever listed: {text!r}")
+    return position

@@ -1,0 +1,110 @@
+"""Looks at queues from outside, without their lock and while others list and remove."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+
+from remora.codec import event_entry, record
+from remora.model.errors import CodecError, ShardGone, StoreError
+from remora.model.record import Listing
+from remora.model.shard import Shard, ShardStats
+from remora.storage.sqlite.face import Face, holder_of, queue_row
+from remora.storage.sqlite.files import File
+from remora.storage.sqlite.queue import listing
+from remora.storage.sqlite.schema import POSITION_BITS
+
+_PAGE = 256
+_SURVEYED_AT_ONCE = 64
+
+_FIGURES = f"""
+SELECT q.name, q.tail - q.head, q.used_bytes, q.capacity_bytes, q.reservations, q.reserved_bytes, e.data,
+    l.entity, l.cookie, l.boot, l.until_ns
+FROM queues AS q
+LEFT JOIN entries AS e ON e.id = (q.id << {POSITION_BITS} | q.head)
+LEFT JOIN locks AS l ON l.queue = q.id
+WHERE q.name = ?
+"""  # noqa: S608 - a constant of the schema
+_NOT_EMPTY = "SELECT name FROM queues WHERE tail > head OR reservations > 0"
+
+
+class Inspection(Face):
+    """Figures and contents of a queue."""
+
+    async def stats(self, shard: Shard, *, exact: bool = False) -> ShardStats:
+        """Figures of one queue, all of one moment and exact."""
+        return await self._file(shard).read(lambda connection: self._figures(connection, shard))
+
+    async def survey(self, shards: Sequence[Shard]) -> Sequence[ShardStats]:
+        """Figures of many queues; those that are empty, or in a damaged file, are left out."""
+        wanted: defaultdict[File, dict[str, Shard]] = defaultdict(dict)
+        for shard in shards:
+            wanted[self._file(shard)][shard.queue] = shard
+        found: list[ShardStats] = []
+        for file, of_file in wanted.items():
+            with suppress(StoreError):
+                found += await self._survey(file, of_file)
+        return found
+
+    async def dump(self, shard: Shard) -> AsyncIterator[tuple[str, bytes]]:
+        """Position and raw bytes of each pending entry, oldest first, none of them twice.
+
+        Who owns the queue removes meanwhile. When that passes the next page, it begins at the front instead.
+        """
+        start, truncated = b"", True
+        while truncated:
+            page = await self._page(shard, start)
+            for position, entry in zip(page.positions, page.entries, strict=False):  # one position is left over
+                yield position.decode("ascii"), entry
+            start, truncated = page.positions[-1], page.truncated
+
+    async def _page(self, shard: Shard, start: bytes) -> Listing:
+        return await self._file(shard).read(
+            lambda connection: listing(connection, queue_row(connection, shard), start, _PAGE)
+        )
+
+    async def _survey(self, file: File, wanted: dict[str, Shard]) -> list[ShardStats]:
+        names = await file.read(lambda connection: [name for (name,) in connection.execute(_NOT_EMPTY)])
+        shards = [wanted[name] for name in names if name in wanted]
+        found: list[ShardStats] = []
+        for i in range(0, len(shards), _SURVEYED_AT_ONCE):
+            some = shards[i : i + _SURVEYED_AT_ONCE]
+            found += await file.read(lambda connection: self._figures_of(connection, some))  # noqa: B023 - awaited
+            await asyncio.sleep(0)  # others have their turn
+        return found
+
+    def _figures_of(self, connection: sqlite3.Connection, shards: Sequence[Shard]) -> list[ShardStats]:
+        found: list[ShardStats] = []
+        for shard in shards:
+            with suppress(ShardGone):
+                found.append(self._figures(connection, shard))
+        return found
+
+    def _figures(self, connection: sqlite3.Connection, shard: Shard) -> ShardStats:
+        row = connection.execute(_FIGURES, (shard.queue,)).fetchone()
+        if row is None:
+            raise ShardGone(f"there is no queue {shard}")
+        _, entries, used, capacity, reservations, reserved, oldest, *lock = row
+        return ShardStats(
+            shard=shard,
+            entries=entries,
+            entries_exact=True,
+            used_bytes=used,
+            capacity_bytes=capacity,
+            reservations=reservations,
+            reserved_bytes=reserved,
+            oldest_age_s=None if oldest is None else _age_s(oldest),
+            holder=None if lock[0] is None else holder_of(self._files, *lock),
+        )
+
+
+def _age_s(entry: bytes) -> float | None:
+    try:
+        created_ns = record.created_ns(event_entry.decode(entry))
+    except CodecError:
+        return None
+    return max(0.0, time.time() - created_ns / 1e9)

@@ -1,0 +1,127 @@
+"""The exclusive lock of each queue: a row beside it, so that whatever is done under it checks it in one transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+import msgspec
+
+from remora.model.errors import OwnershipLost, ShardGone, StoreError
+from remora.model.shard import Hold, LockHolder, Shard
+from remora.storage.sqlite.clock import boot_id, now_ns
+from remora.storage.sqlite.face import Face, held_row, holder_of
+from remora.storage.sqlite.files import File
+
+_LOOK = """
+SELECT q.id, q.incarnation, l.entity, l.cookie, l.boot, l.until_ns
+FROM queues AS q LEFT JOIN locks AS l ON l.queue = q.id WHERE q.name = ?
+"""
+_TAKE = "INSERT OR REPLACE INTO locks (queue, entity, cookie, boot, until_ns) VALUES (?, ?, ?, ?, ?)"
+_EXTEND = "UPDATE locks SET until_ns = ? WHERE queue = ?"
+_RELEASE = """
+DELETE FROM locks WHERE entity = ? AND cookie = ?
+AND queue = (SELECT id FROM queues WHERE name = ? AND incarnation = ?)
+"""
+_EVICT = "DELETE FROM locks WHERE entity = ? AND cookie = ? AND queue = (SELECT id FROM queues WHERE name = ?)"
+
+# Many locks in two statements, because the driver lets go of the interpreter for each row that it steps over, and gets
+# it back from a busy event loop only after up to milliseconds. A hold is [queue, incarnation, cookie].
+_NOT_HELD = """
+SELECT hold.key, q.id IS NULL FROM json_each(:holds) AS hold
+LEFT JOIN queues AS q ON q.name = hold.value ->> 0 AND q.incarnation = hold.value ->> 1
+LEFT JOIN locks AS l ON l.queue = q.id AND l.entity = :entity AND l.cookie = hold.value ->> 2
+AND l.boot = :boot AND l.until_ns > :now
+WHERE l.queue IS NULL
+"""
+_EXTEND_ALL = """
+UPDATE locks SET until_ns = :until WHERE queue IN (
+    SELECT l.queue FROM json_each(:holds) AS hold
+    JOIN queues AS q ON q.name = hold.value ->> 0 AND q.incarnation = hold.value ->> 1
+    JOIN locks AS l ON l.queue = q.id AND l.entity = :entity AND l.cookie = hold.value ->> 2
+    AND l.boot = :boot AND l.until_ns > :now
+)
+"""
+
+
+class Locks(Face):
+    """Takes, extends and gives back locks. No lock is worth a sync: it does not outlive a start of the host."""
+
+    async def acquire(self, shard: Shard, cookie: str, lease_s: float) -> Hold | LockHolder:
+        """Take the lock, or extend one that this very store already has; else say who holds it."""
+        file = self._file(shard)
+
+        def take(connection: sqlite3.Connection) -> Hold | LockHolder:
+            queue, incarnation, rival = self._look(connection, shard, cookie)
+            if rival is not None:
+                return rival
+            me = self._files.owner.entity
+            connection.execute(_TAKE, (queue, me, cookie, boot_id(), _until_ns(lease_s)))
+            return Hold(shard, cookie, incarnation)
+
+        # Whoever waits for a lock asks again and again: that costs no transaction.
+        _, _, rival = await file.read(lambda connection: self._look(connection, shard, cookie))
+        return await file.write(take, durable=False) if rival is None else rival
+
+    async def renew(self, hold: Hold, lease_s: float) -> None:
+        """Extend a lock that is still held."""
+
+        def extend(connection: sqlite3.Connection) -> None:
+            queue = held_row(connection, hold, self._files.owner.entity)
+            connection.execute(_EXTEND, (_until_ns(lease_s), queue.id))
+
+        await self._file(hold.shard).write(extend, durable=False)
+
+    async def renew_all(self, holds: Sequence[Hold], lease_s: float) -> Sequence[StoreError | None]:
+        """Extend several locks, those of each file in one transaction."""
+        found: dict[Hold, StoreError] = {}
+        for file, of_file in self._by_file(holds).items():
+            try:
+                found |= await self._renew_in(file, of_file, lease_s)
+            except StoreError as exc:
+                found |= dict.fromkeys(of_file, exc)
+        return [found.get(hold) for hold in holds]
+
+    async def release(self, hold: Hold) -> None:
+        """Give the lock back; no error when it is not held any more."""
+        key = (self._files.owner.entity, hold.cookie, hold.shard.queue, hold.incarnation)
+        await self._file(hold.shard).write(lambda connection: connection.execute(_RELEASE, key), durable=False)
+
+    async def evict(self, shard: Shard, holder: LockHolder) -> None:
+        """Break exactly this holder's lock; no error when it has gone meanwhile."""
+        key = (holder.entity, holder.cookie, shard.queue)
+        await self._file(shard).write(lambda connection: connection.execute(_EVICT, key), durable=False)
+
+    def _look(self, connection: sqlite3.Connection, shard: Shard, cookie: str) -> tuple[int, str, LockHolder | None]:
+        """The queue's id and incarnation, and who keeps this cookie from its lock. Raises ShardGone."""
+        row = connection.execute(_LOOK, (shard.queue,)).fetchone()
+        if row is None:
+            raise ShardGone(f"there is no queue {shard}")
+        queue, incarnation, *lock = row
+        if lock[0] is None or lock[:2] == [self._files.owner.entity, cookie]:
+            return queue, incarnation, None
+        holder = holder_of(self._files, *lock)
+        return queue, incarnation, holder if holder.lease_left_s else None
+
+    async def _renew_in(self, file: File, holds: Sequence[Hold], lease_s: float) -> dict[Hold, StoreError]:
+        """Renew locks of one file; which of them turned out to be lost."""
+        wanted = [(hold.shard.queue, hold.incarnation, hold.cookie) for hold in holds]
+        values = {"holds": msgspec.json.encode(wanted).decode(), "entity": self._files.owner.entity, "boot": boot_id()}
+
+        def extend(connection: sqlite3.Connection) -> dict[Hold, StoreError]:
+            at = values | {"now": now_ns(), "until": _until_ns(lease_s)}
+            lost = connection.execute(_NOT_HELD, at).fetchall()
+            connection.execute(_EXTEND_ALL, at)
+            return {holds[place]: _lost(holds[place], is_gone) for place, is_gone in lost}
+
+        return await file.write(extend, durable=False)
+
+
+def _lost(hold: Hold, is_gone: bool) -> StoreError:
+    if is_gone:
+        return ShardGone(f"the queue {hold.shard} that was locked is gone")
+    return OwnershipLost(f"the lock of {hold.shard} is not held by {hold.cookie}")
+
+
+def _until_ns(lease_s: float) -> int:
+    return now_ns() + int(lease_s * 1e9)

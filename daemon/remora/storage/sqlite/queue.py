@@ -1,0 +1,117 @@
+"""The committed entries of held queues. Lock and incarnation are checked in each transaction itself."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from remora.model.errors import OwnershipLost, ShardGone, StoreDamaged, StoreError
+from remora.model.record import Listing
+from remora.model.shard import Hold
+from remora.storage.sqlite.face import Face, QueueRow, held_row, marker, parsed
+from remora.storage.sqlite.files import File
+from remora.storage.sqlite.ingest import expire as expire_events
+from remora.storage.sqlite.schema import ENTRY_OVERHEAD, rowid
+from remora.storage.sqlite.two_phase import expire_stale
+
+_LIST = "SELECT data FROM entries WHERE id >= ? AND id < ? ORDER BY id"
+_SIZE = "SELECT total(length(data)) FROM entries WHERE id >= ? AND id < ?"
+_DELETE = "DELETE FROM entries WHERE id >= ? AND id < ?"
+_MOVE_FRONT = "UPDATE queues SET head = ?, used_bytes = ? WHERE id = ?"
+_WITH_RESERVATIONS = "SELECT name FROM queues WHERE reservations > 0"
+
+
+class Queue(Face):
+    """Lists, removes and frees room in held queues."""
+
+    async def read(self, hold: Hold, start: bytes, limit: int) -> Listing:
+        """Up to `limit` entries from position `start` on; from the oldest one when `start` is empty.
+
+        Read in the event loop: a thread would wait for the interpreter at each row.
+        """
+        return await self._file(hold.shard).read(
+            lambda connection: listing(connection, held_row(connection, hold, self._me), start, limit)
+        )
+
+    async def remove(self, hold: Hold, upto: bytes, count: int) -> None:
+        """Remove the oldest `count` entries, all those before position `upto`.
+
+        Not synced: after a power cut they are delivered again.
+        """
+        end = parsed(upto)
+
+        def remove(connection: sqlite3.Connection) -> None:
+            queue = held_row(connection, hold, self._me)
+            if end > queue.tail:
+                raise ValueError(f"{hold.shard}: nothing was listed up to {end}, so nothing may be removed up to there")
+            if end > queue.head:
+                _remove(connection, queue, end)
+
+        await self._file(hold.shard).write(remove, durable=False)
+
+    async def expire_reservations(self, hold: Hold, older_than_s: float) -> None:
+        """Free the room of reservations older than this, also of those that concern more shards of the topic."""
+
+        def expire(connection: sqlite3.Connection) -> None:
+            _expire(connection, [held_row(connection, hold, self._me)], older_than_s)
+
+        await self._file(hold.shard).write(expire, durable=False)
+
+    async def expire_all(self, holds: Sequence[Hold], older_than_s: float) -> Sequence[StoreError | None]:
+        """Expire in several queues; where there are no reservations, which is usual, a look at each file is enough."""
+        found: dict[Hold, StoreError] = {}
+        for file, of_file in self._by_file(holds).items():
+            try:
+                found |= await self._expire_in(file, of_file, older_than_s)
+            except StoreError as exc:
+                found |= dict.fromkeys(of_file, exc)
+        return [found.get(hold) for hold in holds]
+
+    async def _expire_in(self, file: File, holds: Sequence[Hold], older_than_s: float) -> dict[Hold, StoreError]:
+        """Expire in queues of one file; which holds turned out to be lost."""
+        names = await file.read(lambda connection: {name for (name,) in connection.execute(_WITH_RESERVATIONS)})
+        due = [hold for hold in holds if hold.shard.queue in names]
+
+        def expire(connection: sqlite3.Connection) -> dict[Hold, StoreError]:
+            lost: dict[Hold, StoreError] = {}
+            queues: list[QueueRow] = []
+            for hold in due:
+                try:
+                    queues.append(held_row(connection, hold, self._me))
+                except (OwnershipLost, ShardGone) as exc:
+                    lost[hold] = exc
+            _expire(connection, queues, older_than_s)
+            return lost
+
+        return await file.write(expire, durable=False) if due else {}
+
+    @property
+    def _me(self) -> str:
+        return self._files.owner.entity
+
+
+def listing(connection: sqlite3.Connection, queue: QueueRow, start: bytes, limit: int) -> Listing:
+    """Entries of a queue from a position on, or from its front when that has passed it."""
+    first = max(queue.head, parsed(start) if start else 0)
+    end = min(first + limit, queue.tail)
+    rows = connection.execute(_LIST, (rowid(queue.id, first), rowid(queue.id, end))).fetchall()
+    if len(rows) != max(0, end - first):
+        raise StoreDamaged(f"a queue has lost entries: {len(rows)} are found where {end - first} were stored")
+    positions = [marker(position) for position in range(first, first + len(rows) + 1)]
+    return Listing(positions, [data for (data,) in rows], truncated=end < queue.tail)
+
+
+def _remove(connection: sqlite3.Connection, queue: QueueRow, end: int) -> None:
+    span = rowid(queue.id, queue.head), rowid(queue.id, end)
+    (nbytes,) = connection.execute(_SIZE, span).fetchone()
+    connection.execute(_DELETE, span)
+    freed = int(nbytes) + ENTRY_OVERHEAD * (end - queue.head)
+    connection.execute(_MOVE_FRONT, (end, queue.used_bytes - freed, queue.id))
+
+
+def _expire(connection: sqlite3.Connection, queues: Sequence[QueueRow], older_than_s: float) -> None:
+    older_than_ns = int(older_than_s * 1e9)
+    for queue in queues:
+        expire_stale(connection, queue, older_than_ns)
+    for topic in {queue.topic for queue in queues}:
+        expire_events(connection, topic, older_than_ns)

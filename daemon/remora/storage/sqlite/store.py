@@ -1,0 +1,86 @@
+"""The embedded store: queues in SQLite files of one directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from remora.config import SqliteSettings
+from remora.storage.sqlite.arrivals import Arrivals
+from remora.storage.sqlite.catalog import Catalog
+from remora.storage.sqlite.dead_letters import DeadLetters
+from remora.storage.sqlite.files import Files
+from remora.storage.sqlite.ingest import Ingest
+from remora.storage.sqlite.inspection import Inspection
+from remora.storage.sqlite.locks import Locks
+from remora.storage.sqlite.queue import Queue
+from remora.storage.sqlite.topics import Topics, sweep_all
+from remora.storage.sqlite.two_phase import TwoPhase
+from remora.storage.sqlite.writer import WriterStats
+
+
+def _nobody(connected: bool, text: str) -> None:
+    """Whoever does not ask to be told of the store's state is not told."""
+
+
+class SqliteStore:
+    """One store with all its faces, on one directory; see `ports.ShardStore`.
+
+    `on_state` is called with whether the store can be used, and a sentence: when it was opened, and when a file
+    turns out to be damaged. Several stores, of one process or of many, may share a directory; each is a holder of
+    locks of its own.
+    """
+
+    def __init__(self, settings: SqliteSettings, on_state: Callable[[bool, str], None] = _nobody) -> None:
+        self._files = files = Files(settings, on_state)
+        catalog, locks, queue, topics = Catalog(files), Locks(files), Queue(files), Topics(files)
+        letters, inspection, two_phase = DeadLetters(files), Inspection(files), TwoPhase(files)
+        self._arrivals, ingest = Arrivals(files), Ingest(files)
+
+        self.shards, self.topics, self.peek = catalog.shards, catalog.topics, catalog.peek
+        self.acquire, self.renew, self.renew_all = locks.acquire, locks.renew, locks.renew_all
+        self.release, self.evict = locks.release, locks.evict
+        self.read, self.remove = queue.read, queue.remove
+        self.expire_reservations, self.expire_all = queue.expire_reservations, queue.expire_all
+        self.arrivals = self._arrivals.arrivals
+        self.park, self.letters = letters.park, letters.letters
+        self.stats, self.survey, self.dump = inspection.stats, inspection.survey, inspection.dump
+        self.reserve, self.commit, self.abort = two_phase.reserve, two_phase.commit, two_phase.abort
+        self.own_topic, self.create_topic = topics.own_topic, topics.create_topic
+        self.change_topic, self.remove_topic = topics.change_topic, topics.remove_topic
+        self.publish, self.reserve_events = ingest.publish, ingest.reserve_events
+        self.commit_events, self.abort_events = ingest.commit_events, ingest.abort_events
+
+    @property
+    def tells_arrivals(self) -> bool:
+        """Every commit shows, whoever made it."""
+        return True
+
+    @property
+    def connected(self) -> bool:
+        """Whether the store is open."""
+        return self._files.is_open
+
+    @property
+    def damaged(self) -> Mapping[str, str]:
+        """The files that cannot be used any more, with the reason."""
+        return self._files.damaged
+
+    @property
+    def writers(self) -> Mapping[str, WriterStats]:
+        """What was written to each file since the store was opened."""
+        return {file.path.name: file.stats for file in self._files.all}
+
+    @property
+    def description(self) -> str:
+        """What this store is and where that was learnt, one line for log and status."""
+        return self._files.description
+
+    async def __aenter__(self) -> SqliteStore:
+        """Make or migrate the files, and open them. Raises StoreMisconfigured."""
+        await self._files.open()
+        self._arrivals.begin()
+        await sweep_all(self._files)
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._files.close()

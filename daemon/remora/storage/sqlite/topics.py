@@ -1,0 +1,147 @@
+"""Making, changing and removing topics, each in one transaction with its queues."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from contextlib import suppress
+
+from remora.model.errors import StoreError, TopicRefused, TopicUnknown
+from remora.model.ingest import Removed
+from remora.model.topic import MOST_SHARDS, NAME, Topic
+from remora.storage.sqlite.attributes import COLUMNS, encoded, topic_of_row
+from remora.storage.sqlite.face import Face
+from remora.storage.sqlite.files import File, Files
+from remora.storage.sqlite.schema import LAST_QUEUE_ID, rowid
+
+_TOPIC = f"SELECT {COLUMNS} FROM topics WHERE name = ?"  # noqa: S608 - a constant
+_FIND = "SELECT id, shards FROM topics WHERE name = ? AND uid = ?"
+_ADD_TOPIC = "INSERT INTO topics (name, uid, shards, closed, attributes) VALUES (?, ?, ?, ?, ?) RETURNING id"
+_ADD_QUEUE = "INSERT INTO queues (topic, number, name, incarnation, capacity_bytes) VALUES (?, ?, ?, ?, ?)"
+_CHANGE = "UPDATE topics SET closed = ?, attributes = ? WHERE id = ?"
+_CATALOGUE_CHANGED = "UPDATE meta SET value = value + 1 WHERE key = 'catalogue'"
+_LAST_QUEUE = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'queues'"
+_WAITING = "SELECT total(tail - head) FROM queues WHERE topic = ?"
+_LEAVE_ENTRIES = "INSERT INTO leftovers SELECT id, head, tail FROM queues WHERE topic = ? AND tail > head"
+_REMOVE = (
+    "DELETE FROM locks WHERE queue IN (SELECT id FROM queues WHERE topic = ?)",
+    "DELETE FROM queue_reservations WHERE queue IN (SELECT id FROM queues WHERE topic = ?)",
+    "DELETE FROM queues WHERE topic = ?",
+    "DELETE FROM topics WHERE id = ?",
+)
+
+_SWEPT_AT_ONCE = 1000
+_LEFT = "SELECT queue, head, tail FROM leftovers LIMIT 1"
+_DELETE_ENTRIES = "DELETE FROM entries WHERE id >= ? AND id < ?"
+_LESS_LEFT = "UPDATE leftovers SET head = ? WHERE queue = ?"
+_NOTHING_LEFT = "DELETE FROM leftovers WHERE queue = ?"
+
+
+class Topics(Face):
+    """Topics of remora's own: all that this store has."""
+
+    async def own_topic(self, name: str) -> Topic | None:
+        """The topic of this name as it is now; None where there is none."""
+        row = await self._files.file_of(name).read(lambda connection: connection.execute(_TOPIC, (name,)).fetchone())
+        return topic_of_row(*row) if row else None
+
+    async def create_topic(self, topic: Topic) -> Topic:
+        """Make a topic with its empty queues, all or nothing, and answer it with its id."""
+        if not NAME.fullmatch(topic.name):
+            raise TopicRefused(f'"{topic.name}" is no name for a topic: 1 to 200 letters, digits, "_" and "-" are')
+        if not 1 <= topic.shards <= MOST_SHARDS:
+            raise TopicRefused(f"a topic has 1 to {MOST_SHARDS} shards, not {topic.shards}")
+        uid, attributes = secrets.token_hex(8), _encoded(topic)
+
+        def create(connection: sqlite3.Connection) -> None:
+            if connection.execute(_TOPIC, (topic.name,)).fetchone():
+                raise TopicRefused(f"there is a topic {topic.name} already")
+            (last,) = connection.execute(_LAST_QUEUE).fetchone()
+            if last + topic.shards > LAST_QUEUE_ID:
+                raise TopicRefused(f"the file for {topic.name} has had as many queues as it ever can: use another name")
+            row = (topic.name, uid, topic.shards, topic.closed, attributes)
+            (number,) = connection.execute(_ADD_TOPIC, row).fetchone()
+            connection.executemany(_ADD_QUEUE, self._queues(topic, number))
+            connection.execute(_CATALOGUE_CHANGED)
+
+        file = self._files.file_of(topic.name)
+        await file.write(create)
+        return topic_of_row(topic.name, uid, topic.shards, topic.closed, attributes)
+
+    async def change_topic(self, topic: Topic) -> None:
+        """Replace the attributes of the topic of this name and id; never its number of shards."""
+        attributes = _encoded(topic)
+
+        def change(connection: sqlite3.Connection) -> None:
+            number, shards = _found(connection, topic)
+            if shards != topic.shards:
+                raise TopicRefused(
+                    f"{topic.name} has {shards} shards and keeps them: entries would change their shard and overtake"
+                    " each other; make a topic of another name, and remove this one when it is drained"
+                )
+            connection.execute(_CHANGE, (topic.closed, attributes, number))
+            connection.execute(_CATALOGUE_CHANGED)
+
+        await self._files.file_of(topic.name).write(change)
+
+    async def remove_topic(self, topic: Topic, *, discard: bool) -> Removed:
+        """Remove a topic with its queues at once; the room of entries that are given up comes back little by little."""
+
+        def remove(connection: sqlite3.Connection) -> Removed:
+            number, shards = _found(connection, topic)
+            entries = int(connection.execute(_WAITING, (number,)).fetchone()[0])
+            if entries and not discard:
+                raise TopicRefused(f"{entries} entries of {topic.name} wait: have them delivered, or discard them")
+            connection.execute(_LEAVE_ENTRIES, (number,))
+            for statement in _REMOVE:
+                connection.execute(statement, (number,))
+            connection.execute(_CATALOGUE_CHANGED)
+            return Removed(shards, entries)
+
+        file = self._files.file_of(topic.name)
+        removed = await file.write(remove)
+        _sweep(file)
+        return removed
+
+    def _queues(self, topic: Topic, number: int) -> list[tuple[int, int, str, str, int]]:
+        capacity = self._files.settings.queue_bytes
+        return [(number, i, shard.queue, secrets.token_hex(8), capacity) for i, shard in enumerate(topic.all_shards())]
+
+
+async def sweep_all(files: Files) -> None:
+    """Go on with the removals that were cut short when the store was last closed."""
+    for file in files.sound:
+        with suppress(StoreError):  # a file that cannot be read says so to those who need it
+            if await file.read(lambda connection: connection.execute(_LEFT).fetchone()):
+                _sweep(file)
+
+
+def _sweep(file: File) -> None:
+    """Delete the entries that removed topics left, a few in a transaction, so that nobody waits for long."""
+
+    def some(connection: sqlite3.Connection) -> None:
+        left = connection.execute(_LEFT).fetchone()
+        if left is None:
+            return
+        queue, head, tail = left
+        end = min(head + _SWEPT_AT_ONCE, tail)
+        connection.execute(_DELETE_ENTRIES, (rowid(queue, head), rowid(queue, end)))
+        connection.execute(*((_LESS_LEFT, (end, queue)) if end < tail else (_NOTHING_LEFT, (queue,))))
+        file.post(some)
+
+    file.post(some)
+
+
+def _found(connection: sqlite3.Connection, topic: Topic) -> tuple[int, int]:
+    """Number and shards of a topic. Raises TopicUnknown."""
+    row = connection.execute(_FIND, (topic.name, topic.id)).fetchone()
+    if row is None:
+        raise TopicUnknown(f"there is no topic {topic.name} of this id")
+    return row[0], row[1]
+
+
+def _encoded(topic: Topic) -> bytes:
+    try:
+        return encoded(topic)
+    except ValueError as exc:
+        raise TopicRefused(f"the attributes of {topic.name} are not text: {exc}") from exc

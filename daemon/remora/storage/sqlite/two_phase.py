@@ -1,0 +1,101 @@
+"""The producing side of single queues, as a gateway uses it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from itertools import count
+
+from remora.model.errors import QueueFull, StoreError
+from remora.model.shard import Shard
+from remora.storage.sqlite.clock import boot_id, now_ns
+from remora.storage.sqlite.face import Face, QueueRow, queue_row
+from remora.storage.sqlite.schema import END_OF_QUEUE, ENTRY_OVERHEAD, rowid
+
+_HAS_ROOM = """
+SELECT used_bytes + reserved_bytes + :overhead * (reserved_entries + :entries) + :nbytes <= capacity_bytes
+    AND tail + reserved_entries + :entries <= :last
+FROM queues WHERE id = :queue
+"""
+_RESERVE = """
+INSERT INTO queue_reservations (queue, entries, nbytes, boot, created_ns)
+VALUES (:queue, :entries, :nbytes, :boot, :now) RETURNING id
+"""
+_KEEP_ROOM = """
+UPDATE queues SET reservations = reservations + 1, reserved_entries = reserved_entries + :entries,
+    reserved_bytes = reserved_bytes + :nbytes
+WHERE id = :queue
+"""
+_FIND = "SELECT entries, nbytes FROM queue_reservations WHERE id = ? AND queue = ?"
+_APPEND = "INSERT INTO entries (id, data) VALUES (?, ?)"
+_MOVE_END = "UPDATE queues SET tail = tail + ?, used_bytes = used_bytes + ? WHERE id = ?"
+_STALE = """
+SELECT id, entries, nbytes FROM queue_reservations
+WHERE queue = ? AND (boot <> ? OR created_ns <= ?)
+"""
+_END = "DELETE FROM queue_reservations WHERE id = ?"
+_GIVE_ROOM_BACK = """
+UPDATE queues SET reservations = reservations - 1, reserved_entries = reserved_entries - ?,
+    reserved_bytes = reserved_bytes - ?
+WHERE id = ?
+"""
+
+
+class TwoPhase(Face):
+    """Reserves, commits and aborts. Only a commit is synced: no reservation outlives a start of the host."""
+
+    async def reserve(self, shard: Shard, entries: int, nbytes: int) -> int:
+        """Reserve room and answer the reservation's id."""
+
+        def reserve(connection: sqlite3.Connection) -> int:
+            asked = {"queue": queue_row(connection, shard).id, "entries": entries, "nbytes": nbytes}
+            limits = {"overhead": ENTRY_OVERHEAD, "last": END_OF_QUEUE}
+            (has_room,) = connection.execute(_HAS_ROOM, asked | limits).fetchone()
+            if not has_room:
+                raise QueueFull(f"{shard} has no room for {entries} entries of {nbytes} bytes")
+            (number,) = connection.execute(_RESERVE, asked | {"boot": boot_id(), "now": now_ns()}).fetchone()
+            connection.execute(_KEEP_ROOM, asked)
+            return int(number)
+
+        return await self._file(shard).write(reserve, durable=False)
+
+    async def commit(self, shard: Shard, reservation: int, payloads: Sequence[bytes]) -> None:
+        """Append the payloads in order, all or none, and end the reservation."""
+        what = f"committing to {shard}"
+        nbytes = sum(map(len, payloads))
+
+        def commit(connection: sqlite3.Connection) -> None:
+            queue = queue_row(connection, shard)
+            reserved = connection.execute(_FIND, (reservation, queue.id)).fetchone()
+            if reserved is None:
+                raise StoreError(f"{what}: there is no reservation {reservation}; it may have expired")
+            if len(payloads) > reserved[0] or nbytes > reserved[1]:
+                raise StoreError(f"{what}: the payloads are larger than their reservation")
+            connection.executemany(_APPEND, zip(count(rowid(queue.id, queue.tail)), payloads, strict=False))
+            used = nbytes + ENTRY_OVERHEAD * len(payloads)
+            connection.execute(_MOVE_END, (len(payloads), used, queue.id))
+            _end(connection, queue, reservation, *reserved)
+
+        await self._file(shard).write(commit, durable=True, arrived=[shard])
+
+    async def abort(self, shard: Shard, reservation: int) -> None:
+        """End the reservation; unknown ones are no error."""
+
+        def abort(connection: sqlite3.Connection) -> None:
+            queue = queue_row(connection, shard)
+            if reserved := connection.execute(_FIND, (reservation, queue.id)).fetchone():
+                _end(connection, queue, reservation, *reserved)
+
+        await self._file(shard).write(abort, durable=False)
+
+
+def expire_stale(connection: sqlite3.Connection, queue: QueueRow, older_than_ns: int) -> None:
+    """End a queue's reservations that are older than this, and all that an earlier start of the host has left."""
+    stale = connection.execute(_STALE, (queue.id, boot_id(), now_ns() - older_than_ns)).fetchall()
+    for reservation, entries, nbytes in stale:
+        _end(connection, queue, reservation, entries, nbytes)
+
+
+def _end(connection: sqlite3.Connection, queue: QueueRow, reservation: int, entries: int, nbytes: int) -> None:
+    connection.execute(_END, (reservation,))
+    connection.execute(_GIVE_ROOM_BACK, (entries, nbytes, queue.id))
