@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from remora.model.errors import StoreError, TopicRefused, TopicUnknown
 from remora.model.ingest import Removed
+from remora.model.shard import Origin
 from remora.model.topic import MOST_SHARDS, NAME, Topic
 from remora.storage.sqlite.attributes import COLUMNS, encoded, topic_of_row
 from remora.storage.sqlite.face import Face
@@ -26,6 +27,7 @@ _LEAVE_ENTRIES = "INSERT INTO leftovers SELECT id, head, tail FROM queues WHERE 
 _REMOVE = (
     "DELETE FROM locks WHERE queue IN (SELECT id FROM queues WHERE topic = ?)",
     "DELETE FROM queue_reservations WHERE queue IN (SELECT id FROM queues WHERE topic = ?)",
+    "DELETE FROM reservations WHERE topic = ? AND state = 'open'",
     "DELETE FROM queues WHERE topic = ?",
     "DELETE FROM topics WHERE id = ?",
 )
@@ -47,6 +49,7 @@ class Topics(Face):
 
     async def create_topic(self, topic: Topic) -> Topic:
         """Make a topic with its empty queues, all or nothing, and answer it with its id."""
+        _check_origin(topic)
         if not NAME.fullmatch(topic.name):
             raise TopicRefused(f'"{topic.name}" is no name for a topic: 1 to 200 letters, digits, "_" and "-" are')
         if not 1 <= topic.shards <= MOST_SHARDS:
@@ -70,6 +73,7 @@ class Topics(Face):
 
     async def change_topic(self, topic: Topic) -> None:
         """Replace the attributes of the topic of this name and id; never its number of shards."""
+        _check_origin(topic)
         attributes = _encoded(topic)
 
         def change(connection: sqlite3.Connection) -> None:
@@ -86,6 +90,7 @@ class Topics(Face):
 
     async def remove_topic(self, topic: Topic, *, discard: bool) -> Removed:
         """Remove a topic with its queues at once; the room of entries that are given up comes back little by little."""
+        _check_origin(topic)
 
         def remove(connection: sqlite3.Connection) -> Removed:
             number, shards = _found(connection, topic)
@@ -130,6 +135,11 @@ def _sweep(file: File) -> None:
         file.post(some)
 
     file.post(some)
+
+
+def _check_origin(topic: Topic) -> None:
+    if topic.origin is not Origin.REMORA:
+        raise TopicRefused(f"topic {topic.name} is a radosgw's: it is made, changed and removed there")
 
 
 def _found(connection: sqlite3.Connection, topic: Topic) -> tuple[int, int]:
