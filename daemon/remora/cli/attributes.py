@@ -158,7 +158,8 @@ def _argument(text: str) -> tuple[str, str]:
 def _password(_context: click.Context, _option: click.Parameter, file: BinaryIO | None) -> str | None:
     if file is None:
         return None
-    raw = file.read(MOST_PASSWORD_BYTES + 1)
+    with file:
+        raw = file.read(MOST_PASSWORD_BYTES + 1)
     try:
         password = raw.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:

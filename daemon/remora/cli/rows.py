@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from remora.model.exits import Exit
 from remora.model.shard import Origin, Shard, ShardStats
 from remora.model.topic import Topic
 from remora.policy.eligible import reason_to_leave
-from remora.ports import DeliveryStore
+from remora.ports import ShardStore
 
 AT_ONCE = 32
 MOST_NAMED = 20
@@ -67,7 +68,7 @@ def origin_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-async def rows_of(store: DeliveryStore) -> list[Row]:
+async def rows_of(store: ShardStore) -> list[Row]:
     """Every topic, and every queue whose topic is unknown, in the order of their names."""
     shards = await store.shards()
     topics = await store.topics()
@@ -117,39 +118,33 @@ def _some(names: Iterable[str]) -> str:
     return (", ".join(known[:MOST_NAMED]) or "none") + more
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Figures of queues, and the reasons of those that are damaged; what is gone meanwhile is in neither."""
-
-    stats: dict[Shard, ShardStats]
-    damaged: dict[Shard, str]
-
-    def of(self, shards: Iterable[Shard]) -> list[ShardStats]:
-        """The figures of some of them, in the order asked for."""
-        return [self.stats[each] for each in shards if each in self.stats]
+async def row_named(store: ShardStore, name: str, origin: Origin | None) -> Row:
+    """The one row of this name. Where a part of the store is damaged, it may be missing for that."""
+    try:
+        return pick(await rows_of(store), name, origin)
+    except UnknownTopic as exc:
+        if not store.damaged:
+            raise
+        raise UnknownTopic(f"{exc}; but {'; '.join(store.damaged.values())}") from exc
 
 
-async def look_at(store: DeliveryStore, shards: Iterable[Shard], *, exact: bool = False) -> Look:
-    """Look at queues, some at a time."""
-    look = Look({}, {})
+async def look_at(store: ShardStore, shards: Iterable[Shard], *, exact: bool = False) -> dict[Shard, ShardStats]:
+    """Figures of queues, looked at some at a time; of those that are gone meanwhile or damaged there are none."""
+    found: dict[Shard, ShardStats] = {}
     todo = iter(shards)
 
     async def work() -> None:
         for shard in todo:
-            try:
-                look.stats[shard] = await store.stats(shard, exact=exact)
-            except ShardGone:
-                continue
-            except StoreDamaged as exc:
-                look.damaged[shard] = str(exc)
+            with contextlib.suppress(ShardGone, StoreDamaged):
+                found[shard] = await store.stats(shard, exact=exact)
 
     await asyncio.gather(*(work() for _ in range(AT_ONCE)))
-    return look
+    return found
 
 
-def complain(look: Look) -> None:
-    """Say once what is damaged, and end with a failure then: the figures are not the whole truth."""
-    for reason in dict.fromkeys(look.damaged.values()):
+def complain(damaged: Mapping[str, str]) -> None:
+    """Say what is damaged, and end with a failure then: what was printed is not everything."""
+    for reason in damaged.values():
         click.echo(f"remora: {reason}", err=True)
-    if look.damaged:
+    if damaged:
         sys.exit(Exit.FAILURE)

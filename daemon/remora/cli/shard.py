@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
 from remora import app
 from remora.cli.output import config_option, duration, json_option, print_json, print_table, run_async, size
-from remora.cli.rows import Look, complain, look_at, origin_option
+from remora.cli.rows import complain, look_at, origin_option
 from remora.config import Settings
 from remora.engine.catalogue import topic_of
 from remora.engine.claims import claim, evict, is_workers
@@ -47,17 +47,17 @@ def list_command(settings: Settings, exact: bool, as_json: bool) -> None:
       remora shard list --json | jq -r '.[] | select(.owner == null) | .queue'
     """
 
-    async def figures() -> Look:
+    async def figures() -> tuple[dict[Shard, ShardStats], Mapping[str, str]]:
         async with app.store_of(settings) as store:
-            return await look_at(store, await store.shards(), exact=exact)
+            return await look_at(store, await store.shards(), exact=exact), store.damaged
 
-    look = run_async(figures())
-    stats = [look.stats[each] for each in sorted(look.stats)]
+    look, damaged = run_async(figures())
+    stats = [look[each] for each in sorted(look)]
     if as_json:
         print_json([as_json_row(each) for each in stats])
     else:
         _print_figures(stats)
-    complain(look)
+    complain(damaged)
 
 
 def _print_figures(stats: Sequence[ShardStats]) -> None:

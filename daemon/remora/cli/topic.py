@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -13,7 +13,7 @@ from remora import app
 from remora.cli.attributes import shown_arguments
 from remora.cli.output import config_option, duration, json_option, print_json, print_table, run_async, size
 from remora.cli.own_topic import create_command, rm_command, set_command
-from remora.cli.rows import Look, Row, complain, look_at, origin_option, pick, rows_of
+from remora.cli.rows import Row, complain, look_at, origin_option, row_named, rows_of
 from remora.codec.event_entry import decode
 from remora.codec.record import body
 from remora.config import Settings
@@ -53,14 +53,19 @@ def list_command(settings: Settings, as_json: bool) -> None:
       remora topic list --json | jq -r '.[] | select(.delivered_by == "remora") | .topic'
     """
 
-    async def rows() -> list[Row]:
+    async def rows() -> tuple[list[Row], Mapping[str, str]]:
         async with app.store_of(settings) as store:
-            return await rows_of(store)
+            return await rows_of(store), store.damaged
 
-    found = run_async(rows())
+    found, damaged = run_async(rows())
     if as_json:
         print_json([_as_json(row, settings) for row in found])
-        return
+    else:
+        _print_rows(found)
+    complain(damaged)
+
+
+def _print_rows(found: Sequence[Row]) -> None:
     print_table(
         ("TOPIC", "MADE BY", "SHARDS", "QUEUE", "ENDPOINT", "DELIVERED BY"),
         [
@@ -98,7 +103,7 @@ def show_command(settings: Settings, name: str, origin: Origin | None, as_json: 
 
     async def row() -> Row:
         async with app.store_of(settings) as store:
-            return pick(await rows_of(store), name, origin)
+            return await row_named(store, name, origin)
 
     shown = _as_json(run_async(row()), settings)
     if as_json:
@@ -132,20 +137,21 @@ def stats_command(settings: Settings, name: str | None, exact: bool, origin: Ori
       remora topic stats orders --json | jq .[0].entries
     """
 
-    async def figures() -> tuple[list[Row], Look]:
+    async def figures() -> tuple[list[dict[str, Any]], Mapping[str, str]]:
         async with app.store_of(settings) as store:
-            rows = await rows_of(store)
-            chosen = [pick(rows, name, origin)] if name else [row for row in rows if origin in (None, row.origin)]
-            shards = (shard for row in chosen for shard in row.shards)
-            return chosen, await look_at(store, shards, exact=exact)
+            if name:
+                rows = [await row_named(store, name, origin)]
+            else:
+                rows = [row for row in await rows_of(store) if origin in (None, row.origin)]
+            look = await look_at(store, (shard for row in rows for shard in row.shards), exact=exact)
+            return [_total(row, [look[each] for each in row.shards if each in look]) for row in rows], store.damaged
 
-    rows, look = run_async(figures())
-    totals = [_total(row, look.of(row.shards)) for row in rows]
+    totals, damaged = run_async(figures())
     if as_json:
         print_json(totals)
     else:
         _print_totals(totals)
-    complain(look)
+    complain(damaged)
 
 
 def _print_totals(totals: Sequence[dict[str, Any]]) -> None:
@@ -180,7 +186,7 @@ def dump_command(settings: Settings, name: str, raw: bool, origin: Origin | None
 
     async def dump() -> None:
         async with app.store_of(settings) as store:
-            for shard in pick(await rows_of(store), name, origin).shards:
+            for shard in (await row_named(store, name, origin)).shards:
                 try:
                     async for position, data in store.dump(shard):
                         click.echo(dump_line(shard.queue, position, data, raw=raw))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 
 from remora.config import RadosSettings
@@ -78,6 +78,11 @@ class RadosStore:
     def description(self) -> str:
         """What this store is and where that was learnt, one line for log and status."""
         return self._connection.description
+
+    @property
+    def damaged(self) -> Mapping[str, str]:
+        """Nothing: what an OSD cannot read it does not serve, and StoreUnavailable says so."""
+        return {}
 
     async def __aenter__(self) -> RadosStore:
         """Open without waiting for the cluster. Raises StoreMisconfigured for what can never work."""

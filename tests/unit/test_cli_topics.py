@@ -1,0 +1,572 @@
+"""Commands on topics of the embedded store: made, changed, looked at and removed, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remora import app
+from remora.cli.attributes import ARGUMENTS, Given, differences, without
+from remora.cli.rows import AmbiguousTopic, Row, UnknownTopic, pick
+from remora.codec.topic import parse_args
+from remora.config import load
+from remora.model.exits import Exit
+from remora.model.shard import Origin, Shard
+from remora.model.topic import Target, Topic
+from remora.ports import ShardStore
+from support.commands import Run, config, remora
+from support.daemon import write_config
+from support.entries import raw_entry
+
+__all__ = ["config", "remora"]
+
+T = TypeVar("T")
+
+ENDPOINT = "kafka://broker:9092"
+SECRET = "p&ss=w+rd %41"
+
+
+@pytest.fixture
+def topic(remora: Run, config: Path, tmp_path: Path) -> Callable[..., Any]:
+    """Runs `remora topic ...` on an embedded store of this test alone."""
+    write_config(config, {"store": {"kind": "sqlite"}, "sqlite": {"directory": str(tmp_path / "queues"), "files": 2}})
+
+    def run(*words: str | Path, stdin: bytes = b"") -> Any:
+        return remora("topic", *words, "-c", config, stdin=stdin)
+
+    return run
+
+
+def in_store(config: Path, work: Callable[[ShardStore], Awaitable[T]]) -> T:
+    """Do something in the store that the commands look into."""
+
+    async def run() -> T:
+        async with app.store_of(load(config)) as store:
+            return await work(store)
+
+    return asyncio.run(run())
+
+
+def fill(config: Path, shard: Shard, *keys: str) -> None:
+    """Commit an event for each key to a queue."""
+
+    async def work(store: ShardStore) -> None:
+        entries = [raw_entry(key, number) for number, key in enumerate(keys)]
+        reservation = await store.reserve(shard, len(entries), sum(map(len, entries)))
+        await store.commit(shard, reservation, entries)
+
+    in_store(config, work)
+
+
+def shard(queue: str) -> Shard:
+    """A queue of a topic of remora's own."""
+    return Shard(queue, Origin.REMORA)
+
+
+def attributes(shown: dict[str, Any]) -> dict[str, Any]:
+    """What `topic show --json` shows that a user can set."""
+    names = ("endpoint", "endpoint_topic", "arguments", "time_to_live", "max_retries", "retry_sleep_duration",
+             "opaque_data", "closed")  # fmt: skip
+    return {name: shown[name] for name in names}
+
+
+# ---------------------------------------------------------------------------------------------- create
+
+
+def test_a_topic_is_made_with_its_defaults(topic: Callable[..., Any]) -> None:
+    """A topic with nothing but an endpoint has 11 shards and delivers to the Kafka topic of its own name."""
+    done = topic("create", "orders", "--endpoint", ENDPOINT)
+
+    assert done.code == Exit.OK, done.err
+    assert done.out.decode() == "topic orders is made: 11 shards, to Kafka topic orders at kafka://broker:9092\n"
+    shown = topic("show", "orders", "--json").json
+    assert attributes(shown) == {
+        "endpoint": ENDPOINT, "endpoint_topic": "orders", "arguments": {}, "time_to_live": "default",
+        "max_retries": "default", "retry_sleep_duration": "default", "opaque_data": "", "closed": False,
+    }  # fmt: skip
+    assert shown["queues"] == ["orders", *(f"orders.{number}" for number in range(1, 11))]
+    assert (shown["origin"], shown["delivered_by"], shown["shards"]) == ("remora", "remora", 11)
+    assert shown["id"]
+
+
+def test_a_topic_has_what_it_was_given(topic: Callable[..., Any], config: Path, tmp_path: Path) -> None:
+    """Every attribute reaches the store as it was given, a password with any characters too, and shows it not."""
+    (tmp_path / "password").write_text(SECRET + "\n")
+
+    done = topic(
+        "create", "orders", "--endpoint", "kafka://broker:9093", "--shards", "3", "--kafka-topic", "of-orders",
+        "--arg", "use-ssl=true", "--arg", "ca-location=/etc/a b.pem", "--arg", "user-name=rem", "--arg",
+        "mechanism=SCRAM-SHA-512", "--password-file", tmp_path / "password", "--time-to-live", "1h", "--max-retries",
+        "0", "--retry-sleep-duration", "90", "--opaque-data", "ä b",
+    )  # fmt: skip
+
+    assert done.code == Exit.OK, done.err
+    found = in_store(config, lambda store: store.own_topic("orders"))
+    assert found is not None
+    assert found.target.uri == "kafka://broker:9093"
+    assert found.target.topic == "of-orders"
+    assert parse_args(found.target.args) == {
+        "use-ssl": "true", "ca-location": "/etc/a b.pem", "user-name": "rem", "mechanism": "SCRAM-SHA-512",
+        "password": SECRET,
+    }  # fmt: skip
+    assert (found.time_to_live_s, found.max_retries, found.retry_sleep_s) == (3600, 0, 90)
+    assert found.opaque_data == "ä b".encode()
+    assert len(found.all_shards()) == 3
+    shown = [topic(*words) for words in (("show", "orders"), ("show", "orders", "--json"), ("list", "--json"))]
+    for text in [done.out.decode(), done.err, *(each.out.decode() + each.err for each in shown)]:
+        assert SECRET not in text
+        assert "p%26ss" not in text
+    assert shown[1].json["arguments"]["password"] == "***"
+
+
+def test_a_password_is_read_from_standard_input(topic: Callable[..., Any], config: Path) -> None:
+    """With `-` for the file, nothing of the password is ever in a file or on the command line."""
+    words = ("create", "orders", "--endpoint", "kafka://rem@broker", "--password-file", "-")
+
+    done = topic(*words, stdin=b"geheim\r\n")
+
+    assert done.code == Exit.OK, done.err
+    assert "remark: the password travels unencrypted" in done.out.decode()
+    found = in_store(config, lambda store: store.own_topic("orders"))
+    assert found is not None
+    assert parse_args(found.target.args) == {"password": "geheim"}
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--endpoint", f"kafka://rem:{SECRET}@broker"], "--password-file"),
+        (["--endpoint", ENDPOINT, "--arg", f"password={SECRET}"], "--password-file"),
+        (["--endpoint", ENDPOINT, "--arg", f"ssl-key-password={SECRET}"], "--password-file"),
+        (["--endpoint", ENDPOINT, "--arg", "use_ssl=true"], "did you mean use-ssl?"),
+        (["--endpoint", ENDPOINT, "--arg", "nonsense=1"], ", ".join(ARGUMENTS)),
+        (["--endpoint", ENDPOINT, "--arg", "use-ssl"], "use-ssl=VALUE"),
+        (["--endpoint", ENDPOINT, "--shards", "0"], "1<=x<=1024"),
+        (["--endpoint", ENDPOINT, "--shards", "1025"], "1<=x<=1024"),
+        (["--endpoint", ENDPOINT, "--time-to-live", "1 hour"], "with a unit"),
+        (["--endpoint", ENDPOINT, "--time-to-live", "1500ms"], "whole seconds"),
+        (["--endpoint", ENDPOINT, "--time-to-live", "4294967295"], "whole seconds below 4294967295"),
+        (["--endpoint", ENDPOINT, "--max-retries", "-1"], "0<=x"),
+        (["--endpoint", ENDPOINT, "--password-file", os.devnull], "1 to 4096 bytes"),
+        ([], "--endpoint"),
+    ],
+)
+def test_wrong_usage_of_create(topic: Callable[..., Any], config: Path, words: list[str], hint: str) -> None:
+    """What cannot be meant is refused with what would do, and without repeating a secret."""
+    done = topic("create", "orders", *words)
+
+    assert done.code == Exit.USAGE
+    assert hint in " ".join(done.err.split())
+    assert SECRET not in done.err
+    assert in_store(config, lambda store: store.own_topic("orders")) is None
+
+
+@pytest.mark.parametrize("name", ["a.b", "", "tenant:t", "ä", "x" * 201])
+def test_names_that_no_topic_can_have(topic: Callable[..., Any], name: str) -> None:
+    """A name with a dot could be another topic's second queue; it is refused like everything but plain characters."""
+    done = topic("create", name, "--endpoint", ENDPOINT)
+
+    assert done.code == Exit.USAGE
+    assert "letters, digits" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--endpoint", "http://broker:9092"], "kafka:// endpoints only"),
+        (["--endpoint", "broker:9092"], "kafka:// endpoints only"),
+        (["--endpoint", "kafka://broker:99999"], "port"),
+        (["--endpoint", "kafka://"], "names no broker"),
+        (["--endpoint", ENDPOINT, "--kafka-topic", "a b"], "Kafka allows no topic"),
+        (["--endpoint", ENDPOINT, "--arg", "use-ssl=maybe"], "use-ssl must be true or false"),
+        (["--endpoint", ENDPOINT, "--arg", "user-name=rem"], "a user without a password"),
+    ],
+)
+def test_an_endpoint_that_cannot_work_is_refused(topic: Callable[..., Any], words: list[str], reason: str) -> None:
+    """Nothing is made whose events could not be delivered."""
+    done = topic("create", "orders", *words)
+
+    assert done.code == Exit.FAILURE
+    assert reason in done.err
+    assert len(done.err.splitlines()) == 1
+    assert topic("list", "--json").json == []
+
+
+def test_creating_again(topic: Callable[..., Any]) -> None:
+    """It is refused; with --if-not-exists it is no error as long as the topic is just so, and says what is not."""
+    words = ("create", "orders", "--endpoint", ENDPOINT, "--time-to-live", "1d")
+    assert topic(*words).code == Exit.OK
+    before = topic("show", "orders", "--json").json
+
+    again = topic(*words)
+    same = topic(*words, "--if-not-exists")
+    other = topic(*words[:4], "--shards", "4", "--if-not-exists")
+
+    assert again.code == Exit.FAILURE
+    assert "orders" in again.err
+    assert same.code == Exit.OK
+    assert "exists already" in same.out.decode()
+    assert other.code == Exit.FAILURE
+    assert "another shards, time-to-live: see `remora topic set`" in other.err
+    assert topic("show", "orders", "--json").json == before
+
+
+# ------------------------------------------------------------------------------------------------- set
+
+
+def test_set_changes_only_what_is_given(topic: Callable[..., Any], config: Path) -> None:
+    """Everything that is not named stays, the password and the id too; an unset attribute has its default again."""
+    topic("create", "orders", "--endpoint", "kafka://rem@broker", "--time-to-live", "1d", "--max-retries", "7",
+          "--opaque-data", "o", "--arg", "mechanism=PLAIN", "--password-file", "-", stdin=SECRET.encode())  # fmt: skip
+    before = topic("show", "orders", "--json").json
+
+    done = topic("set", "orders", "--endpoint", "kafka://rem@other", "--unset", "time-to-live", "--unset", "mechanism",
+                 "--kafka-topic", "else")  # fmt: skip
+
+    assert done.code == Exit.OK, done.err
+    assert done.out.decode().splitlines()[0] == "topic orders is changed"
+    after = topic("show", "orders", "--json").json
+    changed = {"endpoint": "kafka://other", "endpoint_topic": "else", "time_to_live": "default"}
+    assert after == before | changed | {"arguments": {"password": "***"}, "remarks": after["remarks"]}
+    found = in_store(config, lambda store: store.own_topic("orders"))
+    assert found is not None
+    assert parse_args(found.target.args) == {"password": SECRET}
+    undone = topic("set", "orders", "--unset", "kafka-topic", "--unset", "opaque-data", "--unset", "max-retries")
+    assert undone.code == Exit.OK
+    assert topic("show", "orders", "--json").json["endpoint_topic"] == "orders"
+
+
+def test_setting_what_is_so_already(topic: Callable[..., Any]) -> None:
+    """It is no error, and says that nothing changed: a script may do it again and again."""
+    topic("create", "orders", "--endpoint", ENDPOINT, "--max-retries", "3")
+
+    done = topic("set", "orders", "--max-retries", "3", "--unset", "time-to-live", "--open", "--shards", "11")
+
+    assert done.code == Exit.OK
+    assert done.out.decode() == "topic orders is just so already\n"
+
+
+def test_the_number_of_shards_stays(topic: Callable[..., Any]) -> None:
+    """Changing it is refused with the reason and the way around."""
+    topic("create", "orders", "--endpoint", ENDPOINT)
+
+    done = topic("set", "orders", "--shards", "12")
+
+    assert done.code == Exit.FAILURE
+    assert "overtake" in done.err
+    assert "another" in done.err
+    assert topic("show", "orders", "--json").json["shards"] == 11
+
+
+def test_set_refuses_an_endpoint_that_cannot_work(topic: Callable[..., Any]) -> None:
+    """A change that would stop delivery is refused, and changes nothing."""
+    topic("create", "orders", "--endpoint", "kafka://rem@broker", "--password-file", "-", stdin=b"x")
+    before = topic("show", "orders", "--json").json
+
+    done = topic("set", "orders", "--unset", "password")
+
+    assert done.code == Exit.FAILURE
+    assert "a user without a password" in done.err
+    assert topic("show", "orders", "--json").json == before
+
+
+@pytest.mark.parametrize(
+    "words", [["set", "nobody", "--open"], ["rm", "nobody"], ["show", "nobody"], ["dump", "nobody"]]
+)
+def test_unknown_topics(topic: Callable[..., Any], words: list[str]) -> None:
+    """A topic that is not there is a failure of one line with its name."""
+    topic("create", "orders", "--endpoint", ENDPOINT)
+
+    done = topic(*words)
+
+    assert done.code == Exit.FAILURE
+    assert len(done.err.splitlines()) == 1
+    assert "nobody" in done.err
+
+
+def test_set_without_anything_to_change(topic: Callable[..., Any]) -> None:
+    """Naming nothing is wrong usage."""
+    assert topic("set", "orders").code == Exit.USAGE
+
+
+_topics = st.builds(
+    Topic,
+    name=st.just("t"), tenant=st.just(""), queue=st.just("t"), origin=st.just(Origin.REMORA),
+    target=st.builds(Target, uri=st.sampled_from(["kafka://a", "kafka://b"]), topic=st.sampled_from(["t", "u"]),
+                     args=st.sampled_from(["", "use-ssl=true"])),
+    time_to_live_s=st.none() | st.integers(0, 9), max_retries=st.none() | st.integers(0, 9),
+    retry_sleep_s=st.none() | st.integers(0, 9), opaque_data=st.none() | st.just(b"o"),
+)  # fmt: skip
+_given = st.builds(
+    Given,
+    endpoint=st.none() | st.just("kafka://c"), kafka_topic=st.none() | st.just("v"),
+    args=st.dictionaries(st.sampled_from(ARGUMENTS), st.text(max_size=3)), password=st.none() | st.just("p"),
+    time_to_live_s=st.none() | st.integers(10, 19), max_retries=st.none() | st.integers(10, 19),
+    retry_sleep_s=st.none() | st.integers(10, 19), opaque_data=st.none() | st.just(b"q"),
+)  # fmt: skip
+
+
+@given(_topics, _given)
+def test_what_differs_is_what_was_given(topic: Topic, given_: Given) -> None:
+    """A changed topic differs from the one before in the attributes that were given, and in no other."""
+    expected = {
+        "endpoint": given_.endpoint, "kafka-topic": given_.kafka_topic, "time-to-live": given_.time_to_live_s,
+        "max-retries": given_.max_retries, "retry-sleep-duration": given_.retry_sleep_s,
+        "opaque-data": given_.opaque_data,
+    }  # fmt: skip
+
+    found = set(differences(topic, given_.on(topic)))
+
+    assert found - {"arguments"} == {name for name, value in expected.items() if value is not None}
+    assert parse_args(given_.on(topic).target.args) == parse_args(topic.target.args) | dict(given_.args) | (
+        {} if given_.password is None else {"password": given_.password}
+    )
+
+
+@given(_topics)
+def test_unsetting_everything_leaves_the_defaults(topic: Topic) -> None:
+    """A topic without any of its attributes is as one that was given nothing but its endpoint."""
+    names = ("kafka-topic", "max-retries", "opaque-data", "retry-sleep-duration", "time-to-live", *ARGUMENTS)
+
+    bare = Topic("t", "", "t", Target(topic.target.uri, "", "t"), origin=Origin.REMORA)
+    assert without(topic, names) == bare
+
+
+# ---------------------------------------------------------------------------------------------- looking
+
+
+def test_a_topic_of_many_shards(topic: Callable[..., Any], config: Path) -> None:
+    """With 1,024 shards, stats add all of them up, and dump prints them in the order of their numbers."""
+    topic("create", "wide", "--endpoint", ENDPOINT, "--shards", "1024")
+    for number in (1023, 2, 10, 0):
+        fill(config, shard(f"wide.{number}" if number else "wide"), f"first-{number}", f"second-{number}")
+
+    (stats,) = topic("stats", "wide", "--json").json
+    dump = [json.loads(line) for line in topic("dump", "wide").out.splitlines()]
+    table = topic("list").out.decode().splitlines()
+
+    assert (stats["shards"], stats["entries"], stats["reservations"]) == (1024, 8, 0)
+    assert stats["capacity_bytes"] == 1024 * 128_000_000
+    assert stats["bytes"] == sum(len(raw_entry(f"{each}-{n}", i)) + 10
+                                 for n in (1023, 2, 10, 0) for i, each in enumerate(("first", "second")))  # fmt: skip
+    assert stats["oldest_age_seconds"] > 0
+    keys = [line["notification"]["Records"][0]["s3"]["object"]["key"] for line in dump]
+    assert keys == [f"{each}-{number}" for number in (0, 2, 10, 1023) for each in ("first", "second")]
+    assert [line["queue"] for line in dump][::2] == ["wide", "wide.2", "wide.10", "wide.1023"]
+    assert len(table) == 2
+    assert all(len(line) < 200 for line in [*table, *topic("show", "wide").out.decode().splitlines()])
+
+
+def test_stats_of_all_topics(topic: Callable[..., Any], config: Path) -> None:
+    """Each topic is a row of its own, in name order, also one that has nothing."""
+    for name in ("b", "a", "a-b"):
+        topic("create", name, "--endpoint", ENDPOINT, "--shards", "2")
+    fill(config, shard("b.1"), "k")
+
+    found = topic("stats", "--json").json
+
+    assert [(each["topic"], each["origin"], each["entries"]) for each in found] == [
+        ("a", "remora", 0), ("a-b", "remora", 0), ("b", "remora", 1),
+    ]  # fmt: skip
+    assert [line.split()[0] for line in topic("stats").out.decode().splitlines()] == ["TOPIC", "a", "a-b", "b"]
+    assert topic("stats", "--origin", "radosgw", "--json").json == []
+
+
+def test_the_queues_of_topics(remora: Run, topic: Callable[..., Any], config: Path) -> None:
+    """`shard list` shows each queue once, with who made it and that nobody holds it."""
+    topic("create", "orders", "--endpoint", ENDPOINT, "--shards", "3")
+
+    rows = remora("shard", "list", "--json", "-c", config).json
+
+    assert [(each["queue"], each["origin"], each["owner"]) for each in rows] == [
+        ("orders", "remora", None), ("orders.1", "remora", None), ("orders.2", "remora", None),
+    ]  # fmt: skip
+    free = remora("shard", "release", "orders.1", "-c", config)
+    assert free.out.decode() == "orders.1 was free already\n"
+
+
+def _row(label: str, tenant: str = "", origin: Origin = Origin.RADOSGW) -> Row:
+    queue = f"{tenant}:{label}" if tenant else label
+    topic = Topic(label, tenant, queue, Target("kafka://b", "", label), origin=origin)
+    return Row(topic.label, topic, topic.all_shards())
+
+
+def test_a_name_that_both_have() -> None:
+    """A topic of radosgw's and one of remora's may share a name: which is meant has to be said."""
+    rows = [_row("t"), _row("t", origin=Origin.REMORA)]
+
+    with pytest.raises(AmbiguousTopic, match="--origin"):
+        pick(rows, "t")
+    assert [pick(rows, "t", origin).origin for origin in Origin] == list(Origin)
+
+
+def test_a_name_in_several_tenants() -> None:
+    """The name alone is not enough then; the label of one is, even if it is another's bare name."""
+    rows = [_row("t", "a"), _row("t", "b"), _row("u", "a"), _row("u")]
+
+    with pytest.raises(AmbiguousTopic, match="a:t, b:t"):
+        pick(rows, "t")
+    assert pick(rows, "b:t") is rows[1]
+    assert pick(rows, "u") is rows[3]
+
+
+def test_an_unknown_name_among_thousands() -> None:
+    """The message names some of the known ones, not all."""
+    with pytest.raises(UnknownTopic) as refused:
+        pick([_row(f"topic-{number:05}") for number in range(5000)], "x")
+
+    assert "and 4980 more" in str(refused.value)
+    assert len(str(refused.value)) < 500
+
+
+# ---------------------------------------------------------------------------------------------- removing
+
+
+def test_a_topic_with_entries_is_not_removed(topic: Callable[..., Any], config: Path) -> None:
+    """Removal says how many entries wait and what can be done; --discard removes it and counts what it gave up."""
+    topic("create", "orders", "--endpoint", ENDPOINT, "--shards", "2")
+    fill(config, shard("orders"), "a", "b")
+    fill(config, shard("orders.1"), "c")
+
+    refused = topic("rm", "orders")
+
+    assert refused.code == Exit.FAILURE
+    assert "3 entries" in refused.err
+    assert "--drain" in refused.err
+    assert "--discard" in refused.err
+    assert topic("stats", "orders", "--json").json[0]["entries"] == 3
+    discarded = topic("rm", "orders", "--discard")
+    assert discarded.out.decode() == "topic orders is removed with 2 shards; 3 entries were given up\n"
+    assert topic("list", "--json").json == []
+
+
+def test_an_empty_topic_is_removed(topic: Callable[..., Any]) -> None:
+    """Nothing waits, so nothing has to be said; a topic of the name can be made again, and is another one."""
+    topic("create", "orders", "--endpoint", ENDPOINT)
+    first = topic("show", "orders", "--json").json["id"]
+
+    done = topic("rm", "orders")
+
+    assert (done.code, done.out.decode()) == (Exit.OK, "topic orders is removed with 11 shards\n")
+    assert topic("create", "orders", "--endpoint", ENDPOINT).code == Exit.OK
+    assert topic("show", "orders", "--json").json["id"] != first
+
+
+def test_a_drain_that_nobody_helps(topic: Callable[..., Any], config: Path) -> None:
+    """Without a daemon a drain ends with its time: the topic stays, closed, until it is opened or drained again."""
+    topic("create", "orders", "--endpoint", ENDPOINT, "--shards", "2")
+    fill(config, shard("orders.1"), "a", "b")
+
+    done = topic("rm", "orders", "--drain", "--timeout", "0")
+
+    assert done.code == Exit.DRAIN_TIMEOUT
+    assert (
+        "2 entries and 0 reservations wait in 1 of 2 queues, some of which nobody holds: does a daemon run?" in done.err
+    )
+    assert "`remora topic set orders --open`" in done.err
+    assert topic("show", "orders", "--json").json["closed"] is True
+    assert "closed for new events" in topic("list").out.decode()
+    assert topic("set", "orders", "--open").code == Exit.OK
+    assert topic("show", "orders", "--json").json["closed"] is False
+
+
+def test_an_empty_topic_is_drained_at_once(topic: Callable[..., Any]) -> None:
+    """With nothing to wait for, a drain is a removal."""
+    topic("create", "orders", "--endpoint", ENDPOINT)
+
+    done = topic("rm", "orders", "--drain")
+
+    assert (done.code, done.err) == (Exit.OK, "")
+    assert topic("list", "--json").json == []
+
+
+@pytest.mark.parametrize("words", [["--discard", "--drain"], ["--timeout", "5s"]], ids=" ".join)
+def test_wrong_usage_of_rm(topic: Callable[..., Any], words: list[str]) -> None:
+    """Options that contradict each other are wrong usage."""
+    assert topic("rm", "orders", *words).code == Exit.USAGE
+
+
+# ------------------------------------------------------------------------------- hosts, users and damage
+
+WITHOUT_CEPH = """
+import ctypes, sys
+real = ctypes.CDLL.__init__
+def refusing(self, name, *args, **kwargs):
+    if "rados" in str(name):
+        raise OSError(f"{name}: cannot open shared object file: No such file or directory")
+    real(self, name, *args, **kwargs)
+ctypes.CDLL.__init__ = refusing
+for name in ("rados", "remora.storage.rados", "remora.storage.librados"):
+    sys.modules[name] = None
+from remora.cli import main
+main()
+"""
+
+
+def without_ceph(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a command where neither librados nor its binding can be had, and the store on RADOS not be imported."""
+    command = [sys.executable, "-c", WITHOUT_CEPH, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_host_without_ceph(topic: Callable[..., Any], config: Path, tmp_path: Path) -> None:
+    """The embedded store needs nothing of Ceph, while the store on RADOS does."""
+    commands: Sequence[Sequence[str | Path]] = (
+        ["--help"],
+        ["check-config", config],
+        ["topic", "create", "orders", "--endpoint", ENDPOINT, "-c", config],
+        ["topic", "list", "-c", config],
+    )
+    done = [without_ceph(*words) for words in commands]
+    rados = write_config(tmp_path / "rados.toml", {"store": {"kind": "rados"}})
+
+    assert [(each.returncode, each.stderr) for each in done] == [(0, "")] * len(commands)
+    assert "orders" in done[-1].stdout
+    assert without_ceph("topic", "list", "-c", rados).returncode != 0, "the check itself would see an import"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+def test_a_store_of_another_user(topic: Callable[..., Any], tmp_path: Path) -> None:
+    """Who runs a command as the wrong user is told in one line whose the store is, and how to become that one."""
+    topic("create", "orders", "--endpoint", ENDPOINT)
+    shutil.chown(tmp_path / "queues", "nobody")
+
+    done = topic("list")
+
+    assert done.code == Exit.NO_PERMISSION
+    (line,) = done.err.splitlines()
+    assert f"{tmp_path}/queues belongs to nobody" in line
+    assert "sudo -u nobody" in line
+
+
+def test_a_damaged_file(remora: Run, topic: Callable[..., Any], config: Path, tmp_path: Path) -> None:
+    """What is sound is printed, the damaged file is named, and the exit code says that it is not all."""
+    names = {"a", "b", "c", "d"}
+    for name in names:
+        topic("create", name, "--endpoint", ENDPOINT, "--shards", "1")
+    damaged = tmp_path / "queues" / "queues-001.db"
+    damaged.write_bytes(damaged.read_bytes()[:100] + b"\xff" * damaged.stat().st_size)
+
+    done = [topic("stats", "--json"), topic("list", "--json"), remora("shard", "list", "--json", "-c", config)]
+
+    for each in done:
+        assert each.code == Exit.FAILURE
+        assert str(damaged) in each.err
+    sound = {each["topic"] for each in done[0].json}
+    assert set() < sound < names
+    assert {each["topic"] for each in done[1].json} == {each["queue"] for each in done[2].json} == sound
+    for name in names - sound:
+        shown = topic("show", name)
+        assert shown.code == Exit.FAILURE
+        assert str(damaged) in shown.err
