@@ -83,7 +83,7 @@ async def test_incarnation_lasts(bench: Bench) -> None:
 
 async def test_unknown_queue(bench: Bench) -> None:
     """A queue that never was is gone too, and asking for its lock does not make it."""
-    shard = Shard("never-made")
+    shard = Shard("never-made", bench.yard.origin)
 
     with pytest.raises(ShardGone):
         await bench.store.acquire(shard, "w1", QUIET_S)

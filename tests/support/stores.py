@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sqlite3
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import pytest
 
+from remora.config import SqliteSettings
 from remora.model.ingest import Placed
 from remora.model.shard import Hold, Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.ports import ShardStore
+from remora.storage.sqlite import SqliteStore
 
 T = TypeVar("T")
 
@@ -25,6 +30,11 @@ QUIET_S = 90.0
 class Yard(Protocol):
     """Where one kind of store keeps its queues."""
 
+    @property
+    def origin(self) -> Origin:
+        """Who makes its queues."""
+        ...
+
     def worker(self) -> AbstractAsyncContextManager[ShardStore]:
         """A store as another worker opens it: with a holder's identity of its own."""
         ...
@@ -33,8 +43,8 @@ class Yard(Protocol):
         """Create a queue and register it."""
         ...
 
-    async def register(self, queues: list[str]) -> None:
-        """Put names into the registry that no queue belongs to."""
+    async def register(self, count: int) -> list[str]:
+        """Have at least so many queues found, with all kinds of names; the names."""
         ...
 
     async def delete(self, queue: str) -> None:
@@ -49,6 +59,8 @@ class Yard(Protocol):
 class RadosYard:
     """Queues in a namespace of a real cluster, made by an independent client."""
 
+    origin = Origin.RADOSGW
+
     def __init__(self, settings: Any, gateway: Any) -> None:
         self._settings = settings
         self._gateway = gateway
@@ -61,8 +73,10 @@ class RadosYard:
     async def make(self, queue: str, ring_bytes: int) -> None:
         self._gateway.make_queue(queue, ring_bytes)
 
-    async def register(self, queues: list[str]) -> None:
-        self._gateway.register(*queues)
+    async def register(self, count: int) -> list[str]:
+        names = [f"q{i:05}" for i in range(count)] + [":t", "tenant:t", "t.3", "ünïcode"]
+        self._gateway.register(*names)
+        return names
 
     async def delete(self, queue: str) -> None:
         self._gateway.delete_queue(queue)
@@ -70,6 +84,47 @@ class RadosYard:
     async def exists(self, queue: str) -> bool:
         found: bool = self._gateway.exists(queue)
         return found
+
+
+class SqliteYard:
+    """Topics of a single queue each, in a directory of the test's own."""
+
+    origin = Origin.REMORA
+
+    def __init__(self, directory: Path, files: int = 4) -> None:
+        self.settings = SqliteSettings(directory=str(directory), files=files)
+
+    def worker(self) -> AbstractAsyncContextManager[ShardStore]:
+        return SqliteStore(self.settings)
+
+    async def make(self, queue: str, ring_bytes: int) -> None:
+        async with SqliteStore(replace(self.settings, queue_bytes=ring_bytes)) as store:
+            await store.create_topic(own_topic(queue, 1))
+
+    async def register(self, count: int) -> list[str]:
+        topics = [own_topic(f"t-{i}", 500) for i in range(count // 500)] + [own_topic("T_x"), own_topic("t", 11)]
+        async with SqliteStore(self.settings) as store:
+            await asyncio.gather(*map(store.create_topic, topics))
+        return [shard.queue for topic in topics for shard in topic.all_shards()]
+
+    async def delete(self, queue: str) -> None:
+        async with SqliteStore(self.settings) as store:
+            topic = await store.own_topic(queue)
+            assert topic is not None
+            await store.remove_topic(topic, discard=True)
+
+    async def exists(self, queue: str) -> bool:
+        return any(queue in _queues_in(path) for path in self.paths)
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files, in the order of their numbers."""
+        return sorted(Path(self.settings.directory).glob("*.db"))
+
+
+def _queues_in(path: Path) -> set[str]:
+    with closing(sqlite3.connect(path)) as connection:
+        return {name for (name,) in connection.execute("SELECT name FROM queues")}
 
 
 class Bench:
@@ -102,7 +157,7 @@ class Bench:
         """A new, empty queue."""
         queue = f"{name}-{uuid.uuid4().hex[:8]}"
         await self.yard.make(queue, ring_bytes)
-        return Shard(queue)
+        return Shard(queue, self.yard.origin)
 
     async def held(self, shard: Shard, cookie: str = "w1", lease_s: float = QUIET_S) -> Hold:
         """A lock that must be there for the taking."""
@@ -146,9 +201,11 @@ async def until(condition: Callable[[], Awaitable[T]], within_s: float = 10.0) -
     return value
 
 
-@pytest.fixture(params=[pytest.param("rados", marks=pytest.mark.ceph)])
+@pytest.fixture(params=["sqlite", pytest.param("rados", marks=pytest.mark.ceph)])
 def yard(request: pytest.FixtureRequest) -> Yard:
     """Every store that keeps the contract, one after the other."""
+    if request.param == "sqlite":
+        return SqliteYard(request.getfixturevalue("tmp_path") / "store")
     return RadosYard(request.getfixturevalue("settings"), request.getfixturevalue("gateway"))
 
 
