@@ -81,7 +81,7 @@ CREATE TABLE queue_reservations (
 CREATE INDEX queue_reservations_of ON queue_reservations (queue);
 
 -- Room in several queues of a topic. `state` is open, committed, aborted or expired; `digest` is of what was committed,
--- `rooms` is empty when the reservation is not open any more. `boot` and `since_ns` tell since when it is in this state.
+-- `rooms` is empty when the reservation is not open any more. `boot` and `since_ns` tell since when this state lasts.
 -- Numbers tell the order in which reservations were made, so that old ones can be found and forgotten.
 CREATE TABLE reservations (
     number INTEGER PRIMARY KEY,
