@@ -56,7 +56,8 @@ def make_directory(path: Path) -> None:
             path.mkdir(mode=0o700)
     except OSError as exc:
         raise StoreMisconfigured(
-            f"cannot make {path}: {exc.strerror}; as root: install -d -m 0700 -o {_our_name()} {path}"
+            f"cannot make {path}: {exc.strerror}; run this as the user of the store (sudo -u remora ...), or where"
+            f" there is none make it as root: install -d -m 0700 -o {_our_name()} {path}"
         ) from exc
     _check(path, 0o700)
 
@@ -174,6 +175,7 @@ def _create(path: Path, meta: dict[str, object]) -> None:
 def _migrate(path: Path, migrations: Sequence[schema.Migration], damaged: dict[Path, StoreDamaged]) -> None:
     try:
         with _opened(path) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")  # a copy made by VACUUM INTO has lost it
             migrate(connection, path, migrations)
     except StoreDamaged as exc:
         damaged[path] = exc
@@ -204,8 +206,8 @@ def _check(path: Path, mode: int) -> None:
         raise StoreMisconfigured(f"{path} is not a {'directory' if mode == 0o700 else 'file'}")
     if found.st_uid != os.geteuid():
         raise StoreMisconfigured(
-            f"{path} belongs to {_name_of(found.st_uid)} and not to {_our_name()}, whom remora runs as;"
-            f" as root: chown -R {_our_name()} {path}"
+            f"{path} belongs to {_name_of(found.st_uid)} and not to {_our_name()}, whom remora runs as: run it as"
+            f" that user (sudo -u {_name_of(found.st_uid)} remora ...), or as root: chown -R {_our_name()} {path}"
         )
     if stat.S_IMODE(found.st_mode) & 0o777 != mode:
         raise StoreMisconfigured(f"{path} must be readable and writable by its owner alone: chmod {mode:04o} {path}")
