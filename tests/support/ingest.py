@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -134,6 +135,8 @@ class Site:
     ) -> Answer:
         """Send a request; what is neither bytes nor an iterator of such is sent as JSON."""
         data = body if isinstance(body, bytes) or hasattr(body, "__aiter__") else json.dumps(body).encode()
+        if isinstance(data, bytes) and len(data) > 1 << 20:
+            data = io.BytesIO(data)  # aiohttp warns of large ones
         given = {"Content-Type": "application/json"} | dict(headers or {})
         async with self.session.request(method, self.base + path, data=data, headers=given) as answer:
             return Answer(answer.status, answer.headers, await answer.read())

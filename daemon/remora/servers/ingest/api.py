@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_request import BaseRequest
 
 from remora.codec.s3_events import MalformedEvent, place
@@ -120,7 +121,7 @@ class Api:
                 kind, work = self._route(request, share, connection)
                 response = await work
         except Exception as exc:  # the top of the loop over requests
-            response = self._refusal(request, exc)
+            response = self.refuse(request, exc)
         finally:
             self.under_way -= 1
             if not self.under_way:
@@ -144,11 +145,14 @@ class Api:
             raise Problem(WRONG_METHOD, f"only {allowed}", headers={"Allow": allowed})
         return operation.kind, operation.handle(self, Call(request, argument, share, connection))
 
-    def _refusal(self, request: BaseRequest, exc: Exception) -> web.Response:
+    def refuse(self, request: BaseRequest, exc: BaseException | None) -> web.Response:
+        """The answer to a request that failed with this, which is being handled."""
         if isinstance(exc, MalformedEvent):
             exc = malformed(exc)
         elif isinstance(exc, StoreError):
             exc = of_error(exc)
+        elif isinstance(exc, HttpProcessingError):
+            exc = Problem(BAD_REQUEST, f"not HTTP: {exc.message.splitlines()[0] if exc.message else ''}")
         elif isinstance(exc, ConnectionError):  # the client is gone, and nobody will read this
             exc = Problem(BAD_REQUEST, "the connection ended")
         elif not isinstance(exc, Problem):

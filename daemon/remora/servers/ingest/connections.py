@@ -58,6 +58,11 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
+    @property
+    def receiving(self) -> int:
+        """Those on which a request has begun whose headers are not complete."""
+        return sum(each.phase is Phase.HEADERS for each in self._open.values())
+
     def accept(self) -> asyncio.Protocol:
         """The protocol for a connection that was accepted; one too many is closed at once."""
         if len(self._open) + len(self._arriving) >= self._most:

@@ -15,10 +15,8 @@ from remora.metrics import Telemetry
 from remora.servers.ingest.api import Api, IngestStore
 from remora.servers.ingest.connections import LOOK_S, Connections
 from remora.servers.ingest.credentials import Credentials
+from remora.servers.ingest.handler import Handlers
 from remora.servers.ingest.listening import listening
-
-LINGER_S = 2.0
-"""After a refusal the rest of a body is read and thrown away for so long, so that the client sees the answer."""
 
 GRACE_S = 3.0
 STORE_S = 30.0
@@ -46,6 +44,21 @@ class IngestServer:
         self._credentials = credentials
         self._telemetry = telemetry
         self._timer = asyncio.get_running_loop().call_soon(self._look)
+
+    @property
+    def connections(self) -> int:
+        """Connections that are open."""
+        return len(self._connections)
+
+    @property
+    def receiving(self) -> int:
+        """Connections on which a request has begun whose headers are not complete."""
+        return self._connections.receiving
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of bodies of the requests that are under way."""
+        return self._api.held.nbytes
 
     def reload(self) -> None:
         """Read tokens and certificate again, as happens by itself within a second or two of their change."""
@@ -76,7 +89,7 @@ class IngestServer:
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
         self._connections.look()
         self._credentials.refresh()
-        self._telemetry.ingest_load(len(self._connections), self._api.under_way, self._api.held.nbytes)
+        self._telemetry.ingest_load(self.connections, self._api.under_way, self.held_bytes)
 
 
 @asynccontextmanager
@@ -94,7 +107,7 @@ async def serve_ingest(
     async def answer(request: BaseRequest) -> web.Response:
         return await api.answer(request, connections)
 
-    handlers = web.Server(answer, access_log=None, lingering_time=LINGER_S, auto_decompress=False)
+    handlers = Handlers(answer, api.refuse)
     connections = Connections(
         handlers,
         telemetry,

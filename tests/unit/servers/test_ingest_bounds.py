@@ -1,0 +1,364 @@
+"""The ingest server's bounds: time, connections and memory, against clients that are slow, silent or many."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import logging
+import socket
+import time
+from asyncio import StreamReader, StreamWriter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remora.servers.ingest import handler, server
+from support.ingest import ScriptedStore, Site, ingest_site, ndjson, own_topic, record, records
+
+EVENTS = "/v1/topics/t/events"
+DEADLINE_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the server does every second, or gives some seconds to, is done sooner here."""
+    monkeypatch.setattr(server, "LOOK_S", 0.05)
+    monkeypatch.setattr(server, "GRACE_S", 0.3)
+    monkeypatch.setattr(handler, "LINGER_S", 0.3)
+
+
+@pytest.fixture
+def store() -> ScriptedStore:
+    """A store with one topic."""
+    return ScriptedStore(own_topic("t"))
+
+
+@asynccontextmanager
+async def connected(folder: Path) -> AsyncIterator[tuple[StreamReader, StreamWriter]]:
+    """A connection to the server whose socket is in the folder."""
+    reader, writer = await asyncio.open_unix_connection(folder / "ingest.sock", limit=1 << 24)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+def head(path: str = EVENTS, *lines: str, method: str = "POST") -> bytes:
+    """A request's head, complete."""
+    first = (f"{method} {path} HTTP/1.1", "Host: remora", "Content-Type: application/json")
+    return "\r\n".join([*first, *lines, "", ""]).encode()
+
+
+def with_length(body: bytes, *lines: str) -> bytes:
+    """A whole request."""
+    return head(EVENTS, f"Content-Length: {len(body)}", *lines) + body
+
+
+BODY = json.dumps(records("a")).encode()
+
+
+async def answer(reader: StreamReader) -> tuple[int, Any]:
+    """Status and document of the next answer."""
+    async with asyncio.timeout(DEADLINE_S):
+        text = (await reader.readuntil(b"\r\n\r\n")).decode()
+        lines = dict(line.lower().split(": ", 1) for line in text.split("\r\n")[1:] if line)
+        body = await reader.readexactly(int(lines.get("content-length", "0")))
+        return int(text.split()[1]), json.loads(body) if body else None
+
+
+async def ended(reader: StreamReader) -> bytes:
+    """What comes until the connection's end, which must come."""
+    async with asyncio.timeout(DEADLINE_S):
+        try:
+            return await reader.read()
+        except ConnectionResetError:
+            return b""
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return when it is true."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+def cut(site: Site, reason: str) -> float:
+    """How many connections were cut for this reason."""
+    return site.metric("remora_ingest_cut_connections_total", reason=reason)
+
+
+# ------------------------------------------------------------------------------------------------ time
+
+
+async def test_a_silent_connection_is_cut(store: ScriptedStore, tmp_path: Path) -> None:
+    """Also one that has been of use before."""
+    async with (
+        ingest_site(store, tmp_path, idle_timeout_s=0.2) as site,
+        connected(tmp_path) as (silent, _),
+        connected(tmp_path) as (used, writer),
+    ):
+        writer.write(with_length(BODY))
+        assert (await answer(used))[0] == 200
+
+        assert await ended(silent) == b""
+        assert await ended(used) == b""
+        assert cut(site, "idle") == 2
+
+
+async def test_slow_headers_are_cut(store: ScriptedStore, tmp_path: Path) -> None:
+    """A client that sends a byte now and then holds nothing for longer than a request may take."""
+    async with ingest_site(store, tmp_path, request_timeout_s=0.2) as site, connected(tmp_path) as (reader, writer):
+        for byte in iter(head()[:-2] + b"X-Long: " + b"x" * 4000):
+            writer.write(bytes([byte]))
+            try:
+                assert await asyncio.wait_for(reader.read(1), 0.02) == b""
+                break
+            except TimeoutError:
+                continue
+        else:
+            pytest.fail("it was never cut")
+        assert cut(site, "slow") == 1
+
+
+async def test_a_slow_body_is_refused_and_cut(store: ScriptedStore, tmp_path: Path) -> None:
+    """408, then the connection's end; nothing was stored and the memory is given back."""
+    async with ingest_site(store, tmp_path, request_timeout_s=0.2) as site, connected(tmp_path) as (reader, writer):
+        writer.write(head(EVENTS, "Content-Length: 1000000") + b"{")
+
+        status, problem = await answer(reader)
+        assert (status, problem["code"]) == (408, "RequestTimeout")
+        assert await ended(reader) == b""
+        await until(lambda: site.server.held_bytes == 0)
+        assert store.is_untouched
+
+
+async def test_a_client_that_does_not_read_is_cut(store: ScriptedStore, tmp_path: Path) -> None:
+    """Answers that nobody takes do not pile up."""
+    async with ingest_site(store, tmp_path, request_timeout_s=0.3) as site:
+        with socket.socket(socket.AF_UNIX) as deaf:
+            deaf.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(deaf, str(tmp_path / "ingest.sock"))
+            await loop.sock_sendall(deaf, head("/v1/openapi.json", "Content-Length: 0", method="GET") * 60)
+
+            await until(lambda: cut(site, "unread") == 1)
+
+
+async def test_a_store_that_is_slow_cuts_nobody(store: ScriptedStore, tmp_path: Path) -> None:
+    """Once all of a request is there, only the store's own time-outs count."""
+    async with (
+        ingest_site(store, tmp_path, request_timeout_s=0.1, idle_timeout_s=0.1) as site,
+        connected(tmp_path) as (reader, writer),
+        connected(tmp_path) as (other, _),
+    ):
+        store.gate.clear()
+        writer.write(with_length(BODY))
+        await store.asked.wait()
+        assert await ended(other) == b""  # so the server has looked after clients meanwhile
+
+        store.gate.set()
+        assert (await answer(reader))[0] == 200
+        assert cut(site, "slow") == 0
+
+
+# ------------------------------------------------------------------------------------------ connections
+
+
+async def test_a_connection_too_many_is_closed(store: ScriptedStore, tmp_path: Path) -> None:
+    """It ends at once, and when another one is gone there is room again."""
+    async with ingest_site(store, tmp_path, max_connections=2) as site:
+        async with connected(tmp_path) as (reader, writer), connected(tmp_path) as (_, last):
+            for each in (writer, last):
+                each.write(with_length(BODY))
+            assert (await answer(reader))[0] == 200
+            async with connected(tmp_path) as (refused, _):
+                assert await ended(refused) == b""
+            assert cut(site, "too many") == 1
+        await until(lambda: site.server.connections == 0)
+        async with connected(tmp_path) as (reader, writer):
+            writer.write(with_length(BODY))
+            assert (await answer(reader))[0] == 200
+
+
+async def test_what_is_no_http_is_refused_quietly(
+    store: ScriptedStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A problem document and the connection's end, counted, and no traceback in the log."""
+    async with ingest_site(store, tmp_path) as site:
+        for nonsense in (b"\x16\x03\x01\x02\x00", b"HELLO\r\n\r\n", b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n"):
+            async with connected(tmp_path) as (reader, writer):
+                writer.write(nonsense + b"\r\n")
+                status, problem = await answer(reader)
+                assert (status, problem["code"]) == (400, "BadRequest")
+                assert await ended(reader) == b""
+        assert site.metric("remora_ingest_refusals_total", code="BadRequest") == 3
+    assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
+
+
+async def test_pipelined_requests_are_answered_in_order(store: ScriptedStore, tmp_path: Path) -> None:
+    """One after the other, and events are stored in the order in which they were sent."""
+    async with ingest_site(store, tmp_path), connected(tmp_path) as (reader, writer):
+        bodies = [json.dumps(records(*"k" * (n + 1))).encode() for n in range(20)]
+        writer.write(b"".join(map(with_length, bodies)))
+
+        answers = [(await answer(reader))[1]["stored"] for _ in bodies]
+        assert answers == [n + 1 for n in range(20)]
+        assert [len(events) for _, events, _ in store.published] == answers
+
+
+# ---------------------------------------------------------------------------------------------- memory
+
+
+async def test_bytes_under_way_are_bounded_over_all_requests(store: ScriptedStore, tmp_path: Path) -> None:
+    """What does not fit beside the others is 503 SlowDown before it is read, and fits when they are done."""
+    bounds = {"max_request_bytes": 100_000, "max_held_bytes": 150_000}
+    async with ingest_site(store, tmp_path, **bounds) as site, connected(tmp_path) as (first, writer):
+        store.gate.clear()
+        body = BODY + b" " * (90_000 - len(BODY))
+        writer.write(with_length(body))
+        await store.asked.wait()
+        assert site.server.held_bytes == 90_000
+
+        refused = await site.ask("POST", EVENTS, body)
+        assert (refused.status, refused.code) == (503, "SlowDown")
+        assert refused.headers["Retry-After"] == "1"
+        store.gate.set()
+        assert (await answer(first))[0] == 200
+        assert (await site.ask("POST", EVENTS, body)).status == 200
+        assert site.server.held_bytes == 0
+
+
+async def test_a_body_too_large_is_refused_before_it_is_sent(store: ScriptedStore, tmp_path: Path) -> None:
+    """A client that asks first is told 413 and never 100."""
+    async with ingest_site(store, tmp_path, max_request_bytes=100_000), connected(tmp_path) as (reader, writer):
+        writer.write(head(EVENTS, "Content-Length: 100001", "Expect: 100-continue"))
+
+        status, problem = await answer(reader)
+        assert (status, problem["code"]) == (413, "EntityTooLarge")
+        assert await ended(reader) == b""
+        assert store.is_untouched
+
+
+async def test_a_client_that_asks_first_is_told_to_go_on(store: ScriptedStore, tmp_path: Path) -> None:
+    """100, then the answer to the body, as libcurl and so radosgw wants it for larger ones."""
+    async with ingest_site(store, tmp_path), connected(tmp_path) as (reader, writer):
+        writer.write(head(EVENTS, f"Content-Length: {len(BODY)}", "Expect: 100-continue"))
+        assert (await answer(reader))[0] == 100
+
+        writer.write(BODY)
+        assert (await answer(reader))[0] == 200
+
+
+async def test_a_body_is_bounded_whose_length_is_not_told(store: ScriptedStore, tmp_path: Path) -> None:
+    """In chunks, or compressed a thousandfold: more than the bound is never held."""
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            yield b" " * 10_000
+
+    async with ingest_site(store, tmp_path, max_request_bytes=100_000) as site:
+        chunked = await site.ask("POST", EVENTS, chunks())
+        bomb = await site.ask("POST", EVENTS, gzip.compress(b" " * 50_000_000), {"Content-Encoding": "gzip"})
+
+        assert (chunked.status, chunked.code) == (413, "EntityTooLarge")
+        assert (bomb.status, bomb.code) == (413, "EntityTooLarge")
+        assert site.server.held_bytes == 0
+        assert store.is_untouched
+
+
+async def test_a_large_body_leaves_the_loop_to_others(store: ScriptedStore, tmp_path: Path) -> None:
+    """While a request with thousands of events is worked through, others get their turn again and again."""
+    lines = ndjson(*(record(f"k{n}", opaqueData="x" * 900) for n in range(8000)))
+    async with ingest_site(store, tmp_path) as site:
+        large = asyncio.ensure_future(site.ask("POST", EVENTS, lines, {"Content-Type": "application/x-ndjson"}))
+        turns = 0
+        while not large.done():
+            await site.ask("GET", "/v1/health")
+            turns += 1
+
+        assert (await large).json["stored"] == 8000
+        assert turns > 10
+
+
+# ------------------------------------------------------------------------------------------------- ends
+
+
+async def test_a_client_that_leaves_in_its_body_changes_nothing(
+    store: ScriptedStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Half a request is none; its memory is given back, and nobody has to act."""
+    async with ingest_site(store, tmp_path) as site:
+        async with connected(tmp_path) as (_, writer):
+            writer.write(head(EVENTS, "Content-Length: 100000") + BODY)
+            await until(lambda: site.server.held_bytes == 100_000)
+        await until(lambda: site.server.held_bytes == 0 and site.server.connections == 0)
+
+        assert store.is_untouched
+        assert (await site.ask("POST", EVENTS, records("a"))).status == 200
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+
+async def test_a_client_that_leaves_before_its_answer_has_sent_all_the_same(
+    store: ScriptedStore, tmp_path: Path
+) -> None:
+    """What is handed to the store is stored."""
+    async with ingest_site(store, tmp_path) as site:
+        store.gate.clear()
+        async with connected(tmp_path) as (_, writer):
+            writer.write(with_length(BODY))
+            await store.asked.wait()
+        await until(lambda: site.server.connections == 0)
+        store.gate.set()
+        await until(lambda: len(store.published) == 1)
+
+
+async def test_the_end_finishes_what_is_under_way(store: ScriptedStore, tmp_path: Path) -> None:
+    """No new connection or request is taken, silent ones end, and the request in the store gets its answer."""
+    async with (
+        ingest_site(store, tmp_path) as site,
+        connected(tmp_path) as (busy, writer),
+        connected(tmp_path) as (idle, _),
+    ):
+        store.gate.clear()
+        writer.write(with_length(BODY))
+        await store.asked.wait()
+        await until(lambda: site.server.connections == 2)
+
+        site.server.finish()
+        assert await ended(idle) == b""
+        with pytest.raises(OSError):
+            await asyncio.open_unix_connection(tmp_path / "ingest.sock")
+        writer.write(with_length(BODY))  # behind the one that is under way
+        store.gate.set()
+        assert (await answer(busy))[0] == 200
+        assert await ended(busy) == b""
+    assert len(store.published) == 1
+
+
+async def test_a_request_that_arrives_at_the_end_is_refused(store: ScriptedStore, tmp_path: Path) -> None:
+    """503 with Retry-After, for one whose connection was made before."""
+    async with ingest_site(store, tmp_path) as site, connected(tmp_path) as (reader, writer):
+        writer.write(head(EVENTS, f"Content-Length: {len(BODY)}")[:20])
+        await until(lambda: site.server.receiving == 1)
+        site.server.finish()
+        writer.write(head(EVENTS, f"Content-Length: {len(BODY)}")[20:] + BODY)
+
+        status, problem = await answer(reader)
+        assert (status, problem["code"]) == (503, "ServiceUnavailable")
+        assert await ended(reader) == b""
+        assert store.is_untouched
+
+
+async def test_the_end_does_not_wait_for_slow_clients(store: ScriptedStore, tmp_path: Path) -> None:
+    """A body that does not come is given up after some seconds, long before its own time-out."""
+    async with asyncio.timeout(DEADLINE_S), ingest_site(store, tmp_path, request_timeout_s=3600.0) as site:
+        _, writer = await asyncio.open_unix_connection(tmp_path / "ingest.sock")
+        writer.write(head(EVENTS, "Content-Length: 1000") + b"{")
+        await until(lambda: site.server.held_bytes == 1000)
+    writer.close()
+    assert store.is_untouched
