@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 
 from remora.model.shard import Shard
 
@@ -30,6 +29,8 @@ class Bell:
 
     async def wait(self, within_s: float) -> None:
         """Return when there is something to take, or after a time."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
-                await self._rung.wait()
+        alarm = asyncio.get_running_loop().call_later(within_s, self._rung.set)
+        try:
+            await self._rung.wait()
+        finally:
+            alarm.cancel()

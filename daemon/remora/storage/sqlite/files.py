@@ -82,11 +82,22 @@ class File:
 
     def glance(self, look: Look[T]) -> T:
         """As `read`, but sqlite3.OperationalError when others are in the way."""
+
+        def of_one_moment(connection: sqlite3.Connection) -> T:
+            with snapshot(connection):
+                return look(connection)
+
+        return self._on_reader(of_one_moment)
+
+    def version(self) -> int:
+        """Another number whenever anybody has committed to the file since. Raises as `glance` does."""
+        return self._on_reader(_data_version)
+
+    def _on_reader(self, look: Look[T]) -> T:
         try:
             if self._reader is None:
                 self._reader = connect(self.path, reader=True)
-            with snapshot(self._reader):
-                return look(self._reader)
+            return look(self._reader)
         except sqlite3.Error as exc:
             if is_busy(exc):
                 raise
@@ -94,10 +105,6 @@ class File:
             if isinstance(error, StoreDamaged):
                 self.mark_damaged(error)
             raise error from exc
-
-    def version(self) -> int:
-        """Another number whenever anybody has committed to the file since. Raises as `glance` does."""
-        return self.glance(_data_version)
 
     def mark_damaged(self, error: StoreDamaged) -> None:
         """Let every call say so from now on: what goes on in a damaged file may damage it more."""
