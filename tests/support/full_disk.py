@@ -1,0 +1,134 @@
+"""What becomes of the embedded store when its disk has no room left, told step by step.
+
+Run as a program on a directory that has little room: on a small file system, or under a limit on a file's size. With a
+second argument the room is taken by another file, of that name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+from remora.config import SqliteSettings
+from remora.model.errors import StoreFull
+from remora.model.ingest import Once, Placed, Room, Stored
+from remora.model.shard import Hold
+from remora.model.topic import Topic
+from remora.storage.sqlite import SqliteStore
+from support.stores import QUIET_S, by_shard, own_topic
+
+PER_REQUEST, PAYLOAD = 12, 4_000
+ROUNDS = 3
+
+
+class Story:
+    """A topic that is filled until nothing more fits, then emptied, and again."""
+
+    def __init__(self, store: SqliteStore, topic: Topic) -> None:
+        self.store = store
+        self.topic = topic
+        self.waiting: list[list[Placed]] = []
+        self._numbers = count()
+
+    def request(self) -> list[Placed]:
+        """Events that no other request has."""
+        number = next(self._numbers)
+        return [
+            Placed(i % self.topic.shards, b"bkt:k", (b"%d-%d " % (number, i)).ljust(PAYLOAD, b"."))
+            for i in range(PER_REQUEST)
+        ]
+
+    async def publish(self, request: list[Placed]) -> None:
+        """Store events that were not stored before."""
+        once = Once(request[0].payload[:20].decode(), b"digest")
+        assert await self.store.publish(self.topic, request, once) == Stored(PER_REQUEST)
+        self.waiting.append(request)
+
+    async def fill(self) -> list[Placed]:
+        """Publish until the disk is full; the request that was refused."""
+        while True:
+            request = self.request()
+            try:
+                await self.publish(request)
+            except StoreFull:
+                return request
+
+    async def check(self) -> None:
+        """Exactly what was answered for is there, whole and in order."""
+        expected = by_shard(self.topic, *self.waiting)
+        for shard, entries in zip(self.topic.all_shards(), expected, strict=True):
+            assert [entry async for _, entry in self.store.dump(shard)] == entries
+
+    async def empty(self) -> None:
+        """Take locks, renew them, and remove everything, as delivering does."""
+        holds = [await self.store.acquire(shard, "w", QUIET_S) for shard in self.topic.all_shards()]
+        for hold in holds:
+            assert isinstance(hold, Hold), hold
+            await self.store.renew(hold, QUIET_S)
+            while (listing := await self.store.read(hold, b"", 100)).entries:
+                await self.store.remove(hold, listing.positions[-1], len(listing.entries))
+            await self.store.release(hold)
+        self.waiting = []
+
+
+async def main(directory: Path, ballast: Path | None = None) -> None:
+    """Tell the story, and look at its end again after a restart."""
+    async with SqliteStore(SqliteSettings(directory=str(directory), files=1, queue_bytes=1 << 40)) as store:
+        story = Story(store, await store.create_topic(own_topic("t")))
+        await (crowded_out(story, ballast) if ballast else filled_by_itself(story))
+    async with SqliteStore(SqliteSettings(directory=str(directory))) as store:
+        story.store = store
+        await story.check()
+    sys.stdout.write("as told\n")
+
+
+async def filled_by_itself(story: Story) -> None:
+    """Fill and empty the store some times over, without opening it anew."""
+    for _ in range(ROUNDS):
+        refused = await story.fill()
+        await story.check()
+        assert len(story.waiting) > 10, "there was hardly any room"
+        await large_commit(story)
+        await story.empty()
+        await story.check()
+        await story.publish(refused)
+
+
+async def crowded_out(story: Story, ballast: Path) -> None:
+    """Let another file take all room to the last byte, some times over, and give it back."""
+    for _ in range(ROUNDS):
+        await story.publish(story.request())
+        await asyncio.to_thread(_take_all_room, ballast)
+        refused = await story.fill()
+        await story.check()
+        await asyncio.to_thread(ballast.unlink)
+        await story.publish(refused)
+    await story.empty()
+
+
+def _take_all_room(ballast: Path) -> None:
+    with suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while file.write(bytes(1 << 12)):
+            pass
+
+
+async def large_commit(story: Story) -> None:
+    """A reservation costs no room on the disk that is worth speaking of, but events that it is for do."""
+    try:
+        reservation = await story.store.reserve_events(story.topic, [Room(0, b"bkt:k", 10 * PAYLOAD)])
+    except StoreFull:
+        return
+    try:
+        await story.store.commit_events(story.topic, reservation, [Placed(0, b"bkt:k", bytes(10 * PAYLOAD))], b"d")
+    except StoreFull:
+        await story.check()
+        await story.store.abort_events(story.topic, reservation)
+    else:
+        story.waiting.append([Placed(0, b"bkt:k", bytes(10 * PAYLOAD))])
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*map(Path, sys.argv[1:3])))

@@ -1,0 +1,72 @@
+"""One of several processes that work on one directory of the embedded store.
+
+Run as a program it stores events in a topic and delivers whatever it gets hold of there, its own events and others',
+and prints a line for each entry that it has removed: shard, position and payload. It ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from remora.config import SqliteSettings
+from remora.model.ingest import Placed, Room
+from remora.model.shard import Hold, Shard
+from remora.model.topic import Topic
+from remora.storage.sqlite import SqliteStore
+from support.stores import QUIET_S
+
+PER_REQUEST = 6
+
+
+def request(topic: Topic, me: str, number: int) -> list[Placed]:
+    """The events of one request; each has the process, the request and its own number in it."""
+    return [Placed((number + i) % topic.shards, b"bkt:k", f"{me}/{number:06}/{i}".encode()) for i in range(PER_REQUEST)]
+
+
+async def store_events(store: SqliteStore, topic: Topic, me: str, requests: int) -> None:
+    """Publish one request after the other, every third one in two phases."""
+    for number in range(requests):
+        events = request(topic, me, number)
+        if number % 3:
+            await store.publish(topic, events)
+        else:
+            rooms = [Room(event.shard, event.key, 100) for event in events]
+            reservation = await store.reserve_events(topic, rooms)
+            await store.commit_events(topic, reservation, events, b"digest")
+
+
+async def deliver(store: SqliteStore, topic: Topic, me: str) -> None:
+    """Take the shards in turn, and remove what is there."""
+    while True:
+        for shard in topic.all_shards():
+            hold = await store.acquire(shard, me, QUIET_S)
+            if isinstance(hold, Hold):
+                await _some(store, shard, hold)
+                await store.release(hold)
+        await asyncio.sleep(0.001)
+
+
+async def _some(store: SqliteStore, shard: Shard, hold: Hold) -> None:
+    listing = await store.read(hold, b"", 20)
+    if listing.entries:
+        await store.remove(hold, listing.positions[-1], len(listing.entries))
+    for position, entry in zip(listing.positions, listing.entries, strict=False):
+        sys.stdout.write(f"{shard.queue} {position.decode()} {entry.decode()}\n")
+    sys.stdout.flush()
+
+
+async def main(directory: str, name: str, me: str, requests: int) -> None:
+    """Store and deliver until the input ends."""
+    async with SqliteStore(SqliteSettings(directory=directory)) as store:
+        topic = await store.own_topic(name)
+        assert topic is not None
+        async with asyncio.TaskGroup() as tasks:
+            delivering = tasks.create_task(deliver(store, topic, me))
+            tasks.create_task(store_events(store, topic, me, requests))
+            await asyncio.to_thread(sys.stdin.read)
+            delivering.cancel()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])))

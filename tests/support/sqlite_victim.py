@@ -1,0 +1,138 @@
+"""A process that is killed at each step of a request to the embedded store.
+
+Run as a program it carries out one kind of request again and again, each time in a process and in a topic of its own
+(`<kind>-1`, `<kind>-2` ...), which kills itself before the first, second ... statement of the request's transaction, or
+between its end and the answer, until one comes through. It prints a line for each: the number, and whether the request
+was answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from remora.config import SqliteSettings
+from remora.model.ingest import Once, Placed, Room, Stored
+from remora.model.topic import Topic
+from remora.storage.sqlite import SqliteStore, writer
+from support.stores import own_topic, spread
+
+EVENTS, SHARDS, DIGEST = 30, 3, b"digest"
+RESERVED_AS = "reservation-of"
+"""Files of this name, with the topic's, hold the id of its reservation."""
+
+
+@dataclass
+class Killer:
+    """Counts the statements of the writing connection from when it is armed, and kills this process at one of them."""
+
+    at: int
+    seen: int = 0
+    is_armed: bool = False
+
+    def __call__(self, statement: str) -> None:
+        self.seen += self.is_armed
+        if self.is_armed and self.seen == self.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def settings(directory: Path) -> SqliteSettings:
+    """One file for all topics, so that each process finds what those before it have left."""
+    return SqliteSettings(directory=str(directory), files=1)
+
+
+def rooms(events: Sequence[Placed]) -> list[Room]:
+    """Room for these events, with some bytes to spare."""
+    return [Room(event.shard, event.key, len(event.payload) + 100) for event in events]
+
+
+async def publish(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
+    """Store events under an idempotency key."""
+    return lambda: store.publish(topic, spread(topic, EVENTS), Once("key", DIGEST))
+
+
+async def reserve(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
+    """Reserve room in all shards."""
+    return lambda: store.reserve_events(topic, rooms(spread(topic, EVENTS)))
+
+
+async def commit(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
+    """Store the events that room is reserved for."""
+    reservation = await _reserved(store, topic, directory)
+    return lambda: store.commit_events(topic, reservation, spread(topic, EVENTS), DIGEST)
+
+
+async def abort(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
+    """Give the room back."""
+    reservation = await _reserved(store, topic, directory)
+    return lambda: store.abort_events(topic, reservation)
+
+
+KINDS = {each.__name__: each for each in (publish, reserve, commit, abort)}
+
+
+async def _reserved(store: SqliteStore, topic: Topic, directory: Path) -> str:
+    reservation = await store.reserve_events(topic, rooms(spread(topic, EVENTS)))
+    (directory.parent / f"{RESERVED_AS}-{topic.name}").write_text(reservation)
+    return reservation
+
+
+async def request(kind: str, directory: Path, step: int) -> None:
+    """Carry out one request, and die before its statement number `step`."""
+    killer = Killer(step)
+    connect = writer.connect  # type: ignore[attr-defined]  # where the writer looks it up
+
+    def watched(path: Path, *, reader: bool) -> sqlite3.Connection:
+        connection = connect(path, reader=reader)
+        connection.set_trace_callback(killer)
+        return connection
+
+    def settled(self: writer.Writer, orders: Sequence[object]) -> None:
+        killer("the answer, once the transaction is committed")
+        settle(self, orders)  # type: ignore[arg-type]  # what it is handed
+
+    settle = writer.Writer._settle
+    writer.connect, writer.Writer._settle = watched, settled  # type: ignore[attr-defined,method-assign]
+    async with SqliteStore(settings(directory)) as store:
+        topic = await store.create_topic(own_topic(f"{kind}-{step}", SHARDS))
+        act = await KINDS[kind](store, topic, directory)
+        killer.is_armed = True
+        answer = await act()
+        assert not (isinstance(answer, Stored) and answer.repeated)
+        killer.is_armed = False
+
+
+def tell(step: int, outcome: str) -> None:
+    """Print what became of a request."""
+    sys.stdout.write(f"{step} {outcome}\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Die at each step, one after the other."""
+    kind, directory = sys.argv[1], Path(sys.argv[2])
+    for step in range(1, 100):
+        child = os.fork()
+        if not child:
+            asyncio.run(request(kind, directory, step))
+            sys.stdout.flush()
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+            tell(step, "killed")
+        elif status == 0:
+            tell(step, "answered")
+            return
+        else:
+            sys.exit(f"step {step} ended with {status}")
+    sys.exit("it never came through")
+
+
+if __name__ == "__main__":
+    main()
