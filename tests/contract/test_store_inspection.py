@@ -31,6 +31,22 @@ async def test_figures(bench: Bench) -> None:
     assert stats.oldest_age_s == pytest.approx(100, abs=5)
 
 
+async def test_survey(bench: Bench) -> None:
+    """A survey has the figures of the queues that hold something, of those that were asked for and are there."""
+    filled, empty, reserved, unasked, gone = [await bench.queue() for _ in range(5)]
+    await bench.commit(filled, raw_entry("k1"), raw_entry("k2"))
+    await bench.store.reserve(reserved, 1, 4096)
+    await bench.commit(unasked, b"x")
+    await bench.commit(gone, b"x")
+    await bench.yard.delete(gone.queue)
+
+    found = await bench.store.survey([filled, empty, gone, reserved])
+
+    assert {each.shard: (each.entries, each.reservations) for each in found} == {filled: (2, 0), reserved: (0, 1)}
+    alone = await bench.store.stats(filled)
+    assert [each.used_bytes for each in found if each.shard == filled] == [alone.used_bytes]
+
+
 async def test_undecodable_oldest_entry(bench: Bench) -> None:
     """A first entry that nobody can decode has no age, and is no error."""
     shard = await bench.queue()

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from remora.model.errors import OwnershipLost
+from remora.model.errors import OwnershipLost, ShardGone
 from remora.model.shard import Hold, LockHolder, Shard
 from remora.ports import ShardStore
 from support.stores import QUIET_S, Bench, until
@@ -178,3 +178,36 @@ async def test_holder_is_shown(bench: Bench) -> None:
 
     await bench.store.release(hold)
     assert (await bench.store.stats(shard)).holder is None
+
+
+async def test_many_are_renewed_together(bench: Bench) -> None:
+    """Renewing several locks extends those that are held, and says of each other one what became of it."""
+    shards, other = [await bench.queue() for _ in range(5)], await bench.another()
+    holds = [await bench.held(shard, "w1", 5) for shard in shards]
+    holder = await other.acquire(shards[1], "w2", QUIET_S)
+    assert isinstance(holder, LockHolder)
+    await other.evict(shards[1], holder)
+    await other.acquire(shards[1], "w2", QUIET_S)
+    await bench.yard.delete(shards[3].queue)
+
+    answers = await bench.store.renew_all(holds, 60)
+
+    assert [type(answer) for answer in answers] == [type(None), OwnershipLost, type(None), ShardGone, type(None)]
+    for number in (0, 2, 4):
+        holder = await other.acquire(shards[number], "w2", QUIET_S)
+        assert isinstance(holder, LockHolder)
+        assert holder.lease_left_s > 50
+    assert await bench.store.renew_all([], 60) == []
+
+
+async def test_renewal_of_a_successor(bench: Bench) -> None:
+    """A hold on a deleted queue extends no lock of the queue that has its name now, and says that it is gone."""
+    shard = await bench.queue()
+    old = await bench.held(shard)
+    await bench.yard.delete(shard.queue)
+    await bench.yard.make(shard.queue, 1 << 20)
+    new = await bench.held(shard, old.cookie, 5)
+
+    answers = await bench.store.renew_all([old, new], QUIET_S)
+
+    assert [type(answer) for answer in answers] == [ShardGone, type(None)]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from remora.model.errors import QueueFull, StoreError
+from remora.model.errors import OwnershipLost, QueueFull, StoreError
 from remora.model.position import Position
 from remora.model.shard import Hold
 from support.stores import Bench
@@ -174,6 +174,24 @@ async def test_stale_reservations_end(bench: Bench) -> None:
     with pytest.raises(StoreError, match="no reservation"):
         await bench.store.commit(shard, stale, [b"too late"])
     assert await bench.contents(shard) == [b"kept"]
+
+
+async def test_stale_reservations_of_many_queues_end(bench: Bench) -> None:
+    """Expiry in several queues frees the old reservations of each, and says which holds were lost."""
+    shards, other = [await bench.queue() for _ in range(4)], await bench.another()
+    holds = [await bench.held(shard) for shard in shards]
+    for shard in shards[:3]:
+        await bench.store.reserve(shard, 1, 100)
+    holder = (await bench.store.stats(shards[1])).holder
+    assert holder is not None
+    await other.evict(shards[1], holder)
+
+    assert [type(each) for each in await bench.store.expire_all(holds, 3600)][::2] == [type(None)] * 2
+    assert [(await bench.store.stats(shard)).reservations for shard in shards] == [1, 1, 1, 0]
+    answers = await bench.store.expire_all(holds, -60)
+
+    assert [type(answer) for answer in answers] == [type(None), OwnershipLost, type(None), type(None)]
+    assert [(await bench.store.stats(shard)).reservations for shard in shards] == [0, 1, 0, 0]
 
 
 async def test_many_committers_get_reservations_of_their_own(bench: Bench) -> None:
