@@ -13,6 +13,7 @@ from remora.cli.entry import entry
 from remora.cli.output import exit_code
 from remora.cli.run import check_config, run, status
 from remora.cli.shard import shard
+from remora.cli.token import token
 from remora.cli.topic import topic
 from remora.model.errors import RemoraError
 
@@ -40,7 +41,7 @@ def group() -> None:
     """
 
 
-for command in (run, check_config, status, topic, shard, entry, dlq, completion):
+for command in (run, check_config, status, topic, shard, entry, dlq, token, completion):
     group.add_command(command)
 
 

@@ -1,0 +1,72 @@
+"""`remora token`: make a token for a sender of events."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from remora.cli.output import print_json
+from remora.model.errors import RemoraError
+from remora.servers.ingest import tokens
+
+
+class TokensFileRefused(RemoraError):
+    """The tokens file cannot be added to."""
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--topics",
+    default="*",
+    show_default=True,
+    metavar="TOPICS",
+    help="What it may send to: names and beginnings such as logs-*, with commas between.",
+)
+@click.option(
+    "--append",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Add the line to this tokens file, made with mode 0600 where it is missing, and print the token only.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def token(name: str, topics: str, file: Path | None, as_json: bool) -> None:
+    """Make a token for the sender NAME, and the line of the tokens file (ingest.tokens) that lets it in.
+
+    The file holds a digest: the token itself is shown now and never again. A running daemon reads the file again
+    within seconds. To replace a token, add a second line of the same NAME, give the new token to the sender, and then
+    remove the old line.
+
+    \b
+    Examples:
+      remora token gateway-1 --topics 'orders,audit-*'
+      remora token gateway-1 --append /etc/remora/tokens
+    """
+    made = tokens.new_token()
+    try:
+        line = tokens.line_of(name, made, topics)
+    except ValueError as exc:
+        raise click.UsageError(str(exc)) from exc
+    if file is not None:
+        _append(file, line)
+    if as_json:
+        print_json({"token": made, "line": line})
+    elif file is not None:
+        click.echo(made)
+    else:
+        click.echo(f"token: {made}\nline:  {line}")
+
+
+def _append(file: Path, line: str) -> None:
+    """Add the line to the file, whole or not at all for a daemon that reads meanwhile."""
+    try:
+        opened = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(opened, "r+b") as content:
+            before = content.read()
+            tokens.parse(before, str(file))  # a file that is refused would not let this token in either
+            content.write(b"" if not before or before.endswith(b"\n") else b"\n")
+            content.write(line.encode() + b"\n")
+    except OSError as exc:
+        raise TokensFileRefused(f"cannot add to {file}: {exc.strerror}") from exc
