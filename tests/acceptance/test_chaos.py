@@ -1,0 +1,154 @@
+"""The daemon is killed again and again while events are stored; and the verdict on that finds what is wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from support.kafka import Kafka
+
+CHAOS = Path(__file__).parents[2] / "scripts/chaos"
+
+
+def load_verdict() -> ModuleType:
+    """The verdict's module, which is no part of any package that tests can import."""
+    path = CHAOS.with_name("chaos_lib") / "verdict.py"
+    spec = importlib.util.spec_from_file_location("chaos_verdict", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["chaos_verdict"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+verdict: Any = load_verdict()
+STORED, REFUSED, OPEN = verdict.Fate.STORED, verdict.Fate.REFUSED, verdict.Fate.OPEN
+
+
+def copy(
+    number: int,
+    *,
+    at: int | None = None,
+    key: bytes = b"b/k",
+    partition: int = 0,
+    offset: int = -1,
+    sent_at: float = 0.0,
+) -> Any:
+    """A record of event `number`, whose entry stands at the place `at`, by default that of its number."""
+    place = number if at is None else at
+    return verdict.Copy(
+        event_id=f"00-{number:08}",
+        key=key,
+        place=verdict.Place.read("t.1", f"inc:0/{place}"),
+        end=verdict.Place.read("t.1", f"inc:0/{place + 1}"),
+        partition=partition,
+        offset=number if offset < 0 else offset,
+        sent_at=sent_at,
+    )
+
+
+def request(fate: Any, *numbers: int) -> Any:
+    """A request with these events."""
+    return verdict.Request(tuple(f"00-{number:08}" for number in numbers), fate)
+
+
+def judged(requests: Iterable[Any], copies: Iterable[Any], kills: Iterable[tuple[float, float]] = ()) -> list[str]:
+    """What the verdict says."""
+    arrived = verdict.Arrived()
+    for each in copies:
+        arrived.add(each)
+    found: list[str] = verdict.judge(list(requests), arrived, [verdict.Kill(*each) for each in kills])
+    return found
+
+
+def test_a_faultless_run_has_no_findings() -> None:
+    """Acknowledged events that all arrived, a copy that a kill explains, and whole or absent open requests are well."""
+    requests = [request(STORED, 1, 2), request(OPEN, 3, 4), request(OPEN, 5, 6), request(REFUSED, 7)]
+    copies = [copy(1, sent_at=1.0), copy(2, sent_at=1.0), copy(1, offset=9, sent_at=3.0), copy(3), copy(4)]
+
+    assert judged(requests, copies, [(2.0, 2.1)]) == []
+
+
+def test_a_lost_event_is_found() -> None:
+    """An acknowledged event that is not in Kafka is a finding."""
+    (found,) = judged([request(STORED, 1, 2)], [copy(1)])
+
+    assert found.startswith("lost: 00-00000002")
+
+
+def test_an_event_that_was_stored_twice_is_found() -> None:
+    """One event id at two places of the queue is a finding, whatever was killed between."""
+    (found,) = judged([request(STORED, 1)], [copy(1), copy(1, at=2, sent_at=3.0)], [(1.0, 2.0)])
+
+    assert found.startswith("stored twice: 00-00000001")
+
+
+def test_a_refused_and_an_unknown_event_are_found() -> None:
+    """Events that were refused, or that nobody sent, are findings when they arrive."""
+    found = judged([request(STORED, 1), request(REFUSED, 2)], [copy(1), copy(2), copy(3)])
+
+    assert found == ["nobody stored: 00-00000002", "nobody stored: 00-00000003"]
+
+
+def test_half_a_request_is_found() -> None:
+    """Some but not all events of a request that was never answered are a finding."""
+    (found,) = judged([request(OPEN, 1, 2, 3)], [copy(1), copy(2)])
+
+    assert found.startswith("half a request: 2 of 3")
+
+
+def test_a_key_out_of_order_is_found() -> None:
+    """First copies of one key that stand in Kafka, or in their queue, in another order than sent are findings."""
+    in_kafka = judged([request(STORED, 1, 2)], [copy(1, offset=5), copy(2, offset=4)])
+    in_queue = judged([request(STORED, 1, 2)], [copy(1, at=2, offset=1), copy(2, at=1, offset=2)])
+
+    assert [each.partition(":")[0] for each in in_kafka] == ["order of b/k in Kafka", "order of b/k in its queue"]
+    assert [each.partition(":")[0] for each in in_queue] == ["order of b/k in its queue"]
+
+
+def test_a_key_in_two_partitions_is_found() -> None:
+    """A key that is spread over partitions is a finding."""
+    (found,) = judged([request(STORED, 1, 2)], [copy(1), copy(2, partition=1)])
+
+    assert found == "in several shards or partitions: b/k"
+
+
+def test_a_gap_in_a_queue_is_found() -> None:
+    """An entry that ends where no other one begins, though the queue goes on, is a finding."""
+    (found,) = judged([request(STORED, 1, 3)], [copy(1), copy(3)])
+
+    assert found.startswith("a gap in t.1")
+
+
+@pytest.mark.parametrize(("kill", "is_found"), [((0.5, 0.9), True), ((3.5, 3.6), True), ((2.0, 2.1), False)])
+def test_a_copy_needs_a_kill_between(kill: tuple[float, float], is_found: bool) -> None:
+    """A second copy of an entry is a finding unless the daemon was killed between the two."""
+    copies = [copy(1, sent_at=1.0), copy(1, offset=2, sent_at=3.0)]
+
+    assert bool(judged([request(STORED, 1)], copies, [kill])) == is_found
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(240)
+def test_twenty_kills_lose_nothing_and_store_nothing_twice(tmp_path: Path, kafka: Kafka) -> None:
+    """After twenty kills under a mixed load every event is accounted for, and every kind of request was made."""
+    summary = tmp_path / "summary.json"
+    options = ["--rounds", "20", "--bootstrap", kafka.address, "--json", str(summary)]
+
+    done = subprocess.run([str(CHAOS), "--ingest", *options], capture_output=True, text=True, check=False, timeout=220)
+
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    found = json.loads(summary.read_text())
+    assert (found["kills"], found["wrong"]) == (20, [])
+    assert found["in_kafka"] >= found["events"]["stored"] > 100
+    assert found["events"]["refused"] > 0
+    assert {"single", "batch", "two_phase", "interrupted", "repeated", "conflicting", "malformed"} <= set(found["done"])
