@@ -24,6 +24,7 @@ from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite.connecting import PAGE_BYTES
 from support import sqlite_peer
 from support import sqlite_victim as victim
+from support.mounts import with_mount
 from support.programs import program
 from support.stores import QUIET_S, by_shard, own_topic, spread
 
@@ -244,14 +245,9 @@ async def test_disk_full_of_something_else(tmp_path: Path) -> None:
 
 
 def on_small_disk(disk: Path, *names: str) -> list[str]:
-    """The command that tells the story in these places on a disk of its own, which ends with the process."""
-    alone = [program("unshare", "util-linux"), "--mount", "--propagation", "private"]
-    if os.geteuid():
-        alone += ["--user", "--map-root-user"]
-    if "CI" not in os.environ and subprocess.run([*alone, "true"], check=False, capture_output=True).returncode:
-        pytest.skip("needs to be allowed a mount")
-    mounted = f'mount -t tmpfs -o size={DISK},mode=0700 tmpfs "$0" && exec "$@"'
-    return [*alone, "sh", "-c", mounted, str(disk), *python("full_disk", *(disk / name for name in names))]
+    """The command that tells the story in these places on a disk of its own."""
+    mount = f'mount -t tmpfs -o size={DISK},mode=0700 tmpfs "$0"'
+    return with_mount(mount, disk, python("full_disk", *(disk / name for name in names)))
 
 
 async def test_file_size_limit(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 Run as a program it carries out one kind of request again and again, each time in a process and in a topic of its own
 (`<kind>-1`, `<kind>-2` ...), which kills itself before the first, second ... statement of the request's transaction, or
-between its end and the answer, until one comes through. It prints a line for each: the number, and whether the request
-was answered.
+between its end and the answer, until one comes through. Of the kind `open` it opens stores that have never been opened.
+It prints a line for each: the number, and whether the request was answered.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from remora.config import SqliteSettings
 from remora.model.ingest import Once, Placed, Room, Stored
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, writer
+from remora.storage.sqlite import directory as opened_by
 from support.stores import own_topic, spread
 
 EVENTS, SHARDS, DIGEST = 30, 3, b"digest"
@@ -83,29 +85,43 @@ async def _reserved(store: SqliteStore, topic: Topic, directory: Path) -> str:
     return reservation
 
 
-async def request(kind: str, directory: Path, step: int) -> None:
-    """Carry out one request, and die before its statement number `step`."""
-    killer = Killer(step)
-    connect = writer.connect  # type: ignore[attr-defined]  # where the writer looks it up
-
-    def watched(path: Path, *, reader: bool) -> sqlite3.Connection:
-        connection = connect(path, reader=reader)
-        connection.set_trace_callback(killer)
-        return connection
+async def request(kind: str, directory: Path, killer: Killer) -> None:
+    """Carry out one request, and die before the statement that the killer waits for."""
 
     def settled(self: writer.Writer, orders: Sequence[object]) -> None:
         killer("the answer, once the transaction is committed")
         settle(self, orders)  # type: ignore[arg-type]  # what it is handed
 
     settle = writer.Writer._settle
-    writer.connect, writer.Writer._settle = watched, settled  # type: ignore[attr-defined,method-assign]
+    writer.Writer._settle = settled  # type: ignore[method-assign]
+    watch(writer, killer)
     async with SqliteStore(settings(directory)) as store:
-        topic = await store.create_topic(own_topic(f"{kind}-{step}", SHARDS))
+        topic = await store.create_topic(own_topic(f"{kind}-{killer.at}", SHARDS))
         act = await KINDS[kind](store, topic, directory)
         killer.is_armed = True
         answer = await act()
         assert not (isinstance(answer, Stored) and answer.repeated)
         killer.is_armed = False
+
+
+async def opening(kind: str, directory: Path, killer: Killer) -> None:
+    """Open a store that has never been opened, in a directory of its own."""
+    watch(opened_by, killer)
+    killer.is_armed = True
+    async with SqliteStore(settings(directory / f"{kind}-{killer.at}")):
+        killer.is_armed = False
+
+
+def watch(module: Any, killer: Killer) -> None:
+    """Have the killer count the statements of connections that this module opens."""
+    connect = module.connect
+
+    def watched(path: Path, *, reader: bool) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(path, reader=reader)
+        connection.set_trace_callback(killer)
+        return connection
+
+    module.connect = watched
 
 
 def tell(step: int, outcome: str) -> None:
@@ -120,7 +136,7 @@ def main() -> None:
     for step in range(1, 100):
         child = os.fork()
         if not child:
-            asyncio.run(request(kind, directory, step))
+            asyncio.run((request if kind in KINDS else opening)(kind, directory, Killer(step)))
             sys.stdout.flush()
             os._exit(0)
         _, status = os.waitpid(child, 0)
