@@ -8,6 +8,7 @@ connections is cheaper than a timer for each request.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import TYPE_CHECKING, cast
@@ -156,7 +157,8 @@ class Connection(asyncio.Protocol):
 
     def cut(self) -> None:
         """End it now; what a client did not read until now it need not have."""
-        self._transport.abort()
+        with contextlib.suppress(AttributeError):  # of asyncio's TLS transport when it was told to close twice
+            self._transport.abort()
 
     # ------------------------------------------------------------------------------------ the protocol
 
