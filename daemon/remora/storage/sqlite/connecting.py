@@ -43,7 +43,8 @@ def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
     finally:
-        connection.execute("COMMIT")
+        if connection.in_transaction:  # some errors end it
+            connection.execute("COMMIT")
 
 
 @contextmanager

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from remora.model.errors import OwnershipLost, ShardGone
+from remora.model.errors import OwnershipLost, ShardGone, StoreError
 from remora.model.position import Position
 from remora.model.shard import Hold, LockHolder, Shard
 from remora.storage.sqlite.clock import boot_id, now_ns
@@ -41,12 +42,23 @@ class Face:
     def _file(self, shard: Shard) -> File:
         return self._files.file_of(topic_of(shard.queue))
 
-    def _by_file(self, holds: Sequence[Hold]) -> Mapping[File, Sequence[Hold]]:
-        """Holds by the file of their shards, in order."""
-        found: defaultdict[File, list[Hold]] = defaultdict(list)
+    async def _in_each_file(
+        self, holds: Sequence[Hold], act: Callable[[File, Sequence[Hold]], Awaitable[dict[Hold, StoreError]]]
+    ) -> Sequence[StoreError | None]:
+        """What became of each hold, where those of a file are done together and `act` names the lost ones."""
+        by_file: defaultdict[File, list[Hold]] = defaultdict(list)
         for hold in holds:
-            found[self._file(hold.shard)].append(hold)
-        return found
+            by_file[self._file(hold.shard)].append(hold)
+        lost: dict[Hold, StoreError] = {}
+
+        async def one(file: File, of_file: Sequence[Hold]) -> None:
+            try:
+                lost.update(await act(file, of_file))
+            except StoreError as exc:
+                lost.update(dict.fromkeys(of_file, exc))
+
+        await asyncio.gather(*(one(file, of_file) for file, of_file in by_file.items()))
+        return [lost.get(hold) for hold in holds]
 
 
 def topic_of(queue: str) -> str:

@@ -64,7 +64,7 @@ class Inspection(Face):
 
     async def _page(self, shard: Shard, start: bytes) -> Listing:
         return await self._file(shard).read(
-            lambda connection: listing(connection, queue_row(connection, shard), start, _PAGE)
+            lambda connection: listing(connection, shard, queue_row(connection, shard), start, _PAGE)
         )
 
     async def _survey(self, file: File, wanted: dict[str, Shard]) -> list[ShardStats]:

@@ -74,13 +74,7 @@ class Locks(Face):
 
     async def renew_all(self, holds: Sequence[Hold], lease_s: float) -> Sequence[StoreError | None]:
         """Extend several locks, those of each file in one transaction."""
-        found: dict[Hold, StoreError] = {}
-        for file, of_file in self._by_file(holds).items():
-            try:
-                found |= await self._renew_in(file, of_file, lease_s)
-            except StoreError as exc:
-                found |= dict.fromkeys(of_file, exc)
-        return [found.get(hold) for hold in holds]
+        return await self._in_each_file(holds, lambda file, of_file: self._renew_in(file, of_file, lease_s))
 
     async def release(self, hold: Hold) -> None:
         """Give the lock back; no error when it is not held any more."""

@@ -38,7 +38,8 @@ class Owner:
         """Delete the files of those that are dead."""
         for path in self._directory.iterdir():
             if self.is_dead(path.name):
-                path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    path.unlink()
 
     def close(self) -> None:
         """Be dead from now on."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from remora.model.errors import OwnershipLost, ShardGone, StoreDamaged, StoreError
 from remora.model.record import Listing
-from remora.model.shard import Hold
+from remora.model.shard import Hold, Shard
 from remora.storage.sqlite.face import Face, QueueRow, held_row, marker, parsed
 from remora.storage.sqlite.files import File
 from remora.storage.sqlite.ingest import expire as expire_events
@@ -30,7 +30,7 @@ class Queue(Face):
         Read in the event loop: a thread would wait for the interpreter at each row.
         """
         return await self._file(hold.shard).read(
-            lambda connection: listing(connection, held_row(connection, hold, self._me), start, limit)
+            lambda connection: listing(connection, hold.shard, held_row(connection, hold, self._me), start, limit)
         )
 
     async def remove(self, hold: Hold, upto: bytes, count: int) -> None:
@@ -59,13 +59,7 @@ class Queue(Face):
 
     async def expire_all(self, holds: Sequence[Hold], older_than_s: float) -> Sequence[StoreError | None]:
         """Expire in several queues; where there are no reservations, which is usual, a look at each file is enough."""
-        found: dict[Hold, StoreError] = {}
-        for file, of_file in self._by_file(holds).items():
-            try:
-                found |= await self._expire_in(file, of_file, older_than_s)
-            except StoreError as exc:
-                found |= dict.fromkeys(of_file, exc)
-        return [found.get(hold) for hold in holds]
+        return await self._in_each_file(holds, lambda file, of_file: self._expire_in(file, of_file, older_than_s))
 
     async def _expire_in(self, file: File, holds: Sequence[Hold], older_than_s: float) -> dict[Hold, StoreError]:
         """Expire in queues of one file; which holds turned out to be lost."""
@@ -90,13 +84,13 @@ class Queue(Face):
         return self._files.owner.entity
 
 
-def listing(connection: sqlite3.Connection, queue: QueueRow, start: bytes, limit: int) -> Listing:
+def listing(connection: sqlite3.Connection, shard: Shard, queue: QueueRow, start: bytes, limit: int) -> Listing:
     """Entries of a queue from a position on, or from its front when that has passed it."""
     first = max(queue.head, parsed(start) if start else 0)
     end = min(first + limit, queue.tail)
     rows = connection.execute(_LIST, (rowid(queue.id, first), rowid(queue.id, end))).fetchall()
     if len(rows) != max(0, end - first):
-        raise StoreDamaged(f"a queue has lost entries: {len(rows)} are found where {end - first} were stored")
+        raise StoreDamaged(f"{shard} has lost entries: {len(rows)} are left of {end - first} that were stored")
     positions = [marker(position) for position in range(first, first + len(rows) + 1)]
     return Listing(positions, [data for (data,) in rows], truncated=end < queue.tail)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
@@ -34,13 +33,17 @@ def ends_transaction(exc: sqlite3.Error) -> bool:
     return primary_code(exc) in _ENDS
 
 
-def translated(exc: sqlite3.Error, path: Path) -> StoreError:
-    """The store's error for one of SQLite's, with the file in its text."""
+def translated(exc: Exception, path: Path) -> StoreError:
+    """The store's error for one of SQLite's or of the file system's, with the file in its text."""
+    if isinstance(exc, OSError):
+        return StoreUnavailable(f"{path}: {exc.strerror or exc}")
+    if not isinstance(exc, sqlite3.Error):
+        return StoreError(f"{path}: {exc!r}")
     code = primary_code(exc)
     if code in _DAMAGED:
         return StoreDamaged(f"{path} is damaged: {exc}")
     if code == sqlite3.SQLITE_FULL:
-        return StoreFull(f"{path}: the disk has no room left")
+        return StoreFull(f"{path}: the disk is full, save for what removals need")
     # For a limit on a file's size, and for a quota, SQLite has no name of its own.
     if code in _MAYBE_FULL and (reason := _no_room(path)):
         return StoreFull(f"{path}: {reason}")
@@ -51,9 +54,8 @@ def translated(exc: sqlite3.Error, path: Path) -> StoreError:
 
 def _no_room(path: Path) -> str:
     """Why a file beside this one cannot get as large as it; empty where it can."""
-    trial = path.with_name(f".room-{secrets.token_hex(4)}")
     try:
-        descriptor = os.open(trial, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except OSError as exc:
         return _reason(exc)
     try:
@@ -63,8 +65,6 @@ def _no_room(path: Path) -> str:
         return _reason(exc)
     finally:
         os.close(descriptor)
-        with suppress(OSError):
-            trial.unlink()
     return ""
 
 

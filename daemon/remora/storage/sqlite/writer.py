@@ -157,7 +157,7 @@ class Writer:
         batch: list[_Order] = []
         try:
             self._transact(waiting, batch)
-        except (sqlite3.Error, StoreError) as exc:
+        except Exception as exc:  # the thread outlives whatever happens in a transaction
             error = self._recover(exc)
             if not batch:  # it did not even begin, and for the others it would not either
                 batch.extend(waiting)
@@ -185,7 +185,7 @@ class Writer:
         self.stats.transactions += 1
         self.stats.durable += durable
         self.stats.jobs += len(batch)
-        self._keep_log_small(connection)
+        self._keep_log_small()
 
     def _one(self, connection: sqlite3.Connection, order: _Order, shared: bool) -> None:
         """Run one job. What it raises is its own affair, unless the whole transaction cannot go on."""
@@ -210,7 +210,7 @@ class Writer:
         for order in batch:
             try:
                 self._transact(deque([order]), [])
-            except (sqlite3.Error, StoreError) as exc:
+            except Exception as exc:
                 order.error = self._recover(exc)
 
     def _begin(self, durable: bool) -> sqlite3.Connection:
@@ -248,9 +248,9 @@ class Writer:
             connection.execute(f"PRAGMA max_page_count = {most}")
             self._most_pages = most
 
-    def _recover(self, exc: sqlite3.Error | StoreError) -> StoreError:
+    def _recover(self, exc: Exception) -> StoreError:
         """Undo the transaction, with a new connection where this one may not be trusted; what the error means."""
-        error = translated(exc, self._path) if isinstance(exc, sqlite3.Error) else exc
+        error = exc if isinstance(exc, StoreError) else translated(exc, self._path)
         self.stats.last_error = str(error)
         try:
             if self._connection is not None and self._connection.in_transaction:
@@ -261,10 +261,11 @@ class Writer:
             self._disconnect()
         return error
 
-    def _keep_log_small(self, connection: sqlite3.Connection) -> None:
+    def _keep_log_small(self) -> None:
         """Begin a large log anew: readers that follow closely can keep the usual checkpoints from it."""
-        if os.stat(self._log).st_size > _LARGE_LOG_BYTES:
-            self._checkpoint("RESTART")
+        with suppress(FileNotFoundError):  # nothing was ever written
+            if os.stat(self._log).st_size > _LARGE_LOG_BYTES:
+                self._checkpoint("RESTART")
 
     def _checkpoint(self, mode: str) -> None:
         with suppress(sqlite3.Error):
