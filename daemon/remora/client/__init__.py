@@ -1,0 +1,39 @@
+"""A client of the ingest API, for programs that send events.
+
+    async with IngestClient("unix:/run/remora/ingest.sock") as client:
+        await client.publish("photos", [record, record])
+
+It imports nothing of the daemon but its values, so that it can be used where no daemon runs.
+"""
+
+from __future__ import annotations
+
+from remora.client.errors import (
+    Ambiguous,
+    EventsRefused,
+    IngestError,
+    IngestMisconfigured,
+    IngestUnavailable,
+    NotPermitted,
+    Problem,
+    RequestRejected,
+    ReservationGone,
+    TopicNotFound,
+)
+from remora.client.ingest import IngestClient, Reservation, Taken
+
+__all__ = [
+    "Ambiguous",
+    "EventsRefused",
+    "IngestClient",
+    "IngestError",
+    "IngestMisconfigured",
+    "IngestUnavailable",
+    "NotPermitted",
+    "Problem",
+    "RequestRejected",
+    "Reservation",
+    "ReservationGone",
+    "Taken",
+    "TopicNotFound",
+]

@@ -1,0 +1,313 @@
+"""Sending events to the ingest API, in one step or in two, again and again until it is known what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import secrets
+import ssl
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from random import Random
+from typing import Self, TypeVar
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from remora.client.errors import (
+    IngestError,
+    IngestMisconfigured,
+    IngestUnavailable,
+    Problem,
+    RequestRejected,
+    problem_of,
+    refusal,
+)
+from remora.policy.retry import Backoff
+
+T = TypeVar("T")
+
+Event = bytes | Mapping[str, object]
+"""A record in S3's event format: as JSON on one line, or as the value that JSON is made of."""
+
+NDJSON = "application/x-ndjson"
+
+_BACKOFF = Backoff(base_s=0.1, cap_s=5.0)
+_LONGEST_RETRY_AFTER_S = 60.0
+_ABORT_S = 5.0
+_AGAIN = frozenset({408, 425, 429, 502, 503, 504, 507})
+_LARGE = 1 << 20  # aiohttp warns of larger bodies unless they are handed over as a file
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Events that are stored durably; `repeated` when an earlier attempt of this very request had stored them.
+
+    `dropped_fields` counts the members of records that a queue's entry has no room for.
+    """
+
+    events: int
+    repeated: bool
+    dropped_fields: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Room for some events of a topic, which cannot be refused any more until it expires."""
+
+    id: str
+    events: int
+    expires_in_s: float
+
+
+class _TakenJson(msgspec.Struct):
+    stored: int
+    repeated: bool = False
+    dropped_fields: int = 0
+
+
+class _ReservationJson(msgspec.Struct):
+    reservation: str
+    events: int = 0
+    expires_in_seconds: float = 0.0
+
+
+_taken = msgspec.json.Decoder(_TakenJson)
+_reserved = msgspec.json.Decoder(_ReservationJson)
+
+
+class IngestClient:
+    """One server's ingest API, over at most so many connections. Belongs to the event loop that entered it.
+
+    `address` is `unix:/path`, `http://host:port` or `https://host:port`; `ca_file` is what a TLS server's
+    certificate is checked with, in place of the system's authorities.
+
+    Each call is repeated, with pauses, while the server is away, does not answer, or has no room: as long as an
+    attempt can begin within `deadline_s`, and then it raises IngestUnavailable. A repetition never stores anything
+    twice. Each attempt may take `attempt_s`; the last one too, because one that is cut off leaves its outcome
+    unknown. Every other refusal is raised at once, as one of the errors of this package.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: str = "",
+        ca_file: str | Path | None = None,
+        connections: int = 8,
+        deadline_s: float = 60.0,
+        attempt_s: float = 35.0,
+    ) -> None:
+        self._path, self._base = _parse_address(address)
+        self._address = address
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._ca_file = ca_file
+        # Not the connector's own limit: what waits there would use up the time of an attempt.
+        self._free = asyncio.Semaphore(connections)
+        self._deadline_s = deadline_s
+        self._attempt_s = attempt_s
+        self._rng = Random()  # noqa: S311  # spreads load, guards nothing
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._path:
+            connector: aiohttp.BaseConnector = aiohttp.UnixConnector(self._path, limit=0)
+        else:
+            connector = aiohttp.TCPConnector(limit=0, ssl=self._tls())
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            headers=self._headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=self._attempt_s),
+        )
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    # ----------------------------------------------------------------------------------------- one step
+
+    async def publish(self, topic: str, records: Iterable[Event], *, idempotency_key: str | None = None) -> Taken:
+        """Store events, all or none; returns when they are durable.
+
+        Without a key each call is a request of its own. With one, a later call that has the same key and the same
+        records is a repetition of it.
+        """
+        return await self.publish_ndjson(topic, ndjson(records), idempotency_key=idempotency_key)
+
+    async def publish_ndjson(self, topic: str, lines: bytes, *, idempotency_key: str | None = None) -> Taken:
+        """Store the events of some lines, each of which is a record or `{"Records":[...]}`."""
+        headers = {"Content-Type": NDJSON, "Idempotency-Key": idempotency_key or secrets.token_hex(16)}
+        answer = await self._ask("POST", f"/v1/topics/{quote(topic, safe='')}/events", lines, headers)
+        return _as_taken(answer)
+
+    # ---------------------------------------------------------------------------------------- two steps
+
+    async def reserve(self, topic: str, rooms: Sequence[tuple[str, str, int]]) -> Reservation:
+        """Reserve room for events to come, each of (bucket, object key, bytes at most), in all shards or none.
+
+        An attempt whose answer was lost leaves a reservation behind, which expires by itself.
+        """
+        events = [{"bucket": bucket, "object": key, "bytes": nbytes} for bucket, key, nbytes in rooms]
+        body = msgspec.json.encode({"events": events})
+        headers = {"Content-Type": "application/json"}
+        answer = await self._ask("POST", f"/v1/topics/{quote(topic, safe='')}/reservations", body, headers)
+        found = _read(_reserved, answer)
+        return Reservation(found.reservation, found.events, found.expires_in_seconds)
+
+    async def commit(self, reservation: Reservation, records: Iterable[Event]) -> Taken:
+        """Store the events that room was reserved for, and end the reservation."""
+        return await self.commit_ndjson(reservation, ndjson(records))
+
+    async def commit_ndjson(self, reservation: Reservation, lines: bytes) -> Taken:
+        """Store the events of some lines, and end the reservation."""
+        answer = await self._ask("PUT", _path_of(reservation), lines, {"Content-Type": NDJSON})
+        return _as_taken(answer)
+
+    async def abort(self, reservation: Reservation) -> None:
+        """Give the room back. Aborting again is no error."""
+        await self._ask("DELETE", _path_of(reservation), b"", {})
+
+    @asynccontextmanager
+    async def reserved(self, topic: str, rooms: Sequence[tuple[str, str, int]]) -> AsyncIterator[Reservation]:
+        """A reservation for the block to commit; it is aborted when the block fails.
+
+        Where that cannot be done within a few seconds it is left to expire.
+        """
+        reservation = await self.reserve(topic, rooms)
+        try:
+            yield reservation
+        except BaseException:
+            with contextlib.suppress(IngestError, TimeoutError):
+                async with asyncio.timeout(_ABORT_S):
+                    await self.abort(reservation)
+            raise
+
+    # ----------------------------------------------------------------------------------------- requests
+
+    async def _ask(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+        """The body of the answer to a request that succeeded, after as many attempts as it takes."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + self._deadline_s
+        failures, outcome_unknown = 0, False
+        while True:
+            failure = await self._attempt(method, path, body, headers)
+            if isinstance(failure, bytes):
+                return failure
+            failures += 1
+            outcome_unknown = outcome_unknown or failure.outcome_unknown
+            delay_s = max(failure.retry_after_s, _BACKOFF.delay(failures, self._rng.random()))
+            if loop.time() + delay_s >= give_up:
+                text = f"{self._address}: {failure.text}; tried {failures} times in {self._deadline_s:g} s"
+                raise IngestUnavailable(text, failure.problem, outcome_unknown=outcome_unknown)
+            await asyncio.sleep(delay_s)
+
+    async def _attempt(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes | _Failure:
+        """The body of a good answer, or why to try again. Raises what is not to be tried again."""
+        if self._session is None:
+            raise RuntimeError("enter the client first: async with IngestClient(...)")
+        try:
+            async with (
+                self._free,
+                self._session.request(
+                    method,
+                    self._base + path,
+                    data=io.BytesIO(body) if len(body) > _LARGE else body,
+                    headers=headers,
+                    allow_redirects=False,  # the token is for this address alone
+                ) as response,
+            ):
+                answer = await response.read()
+                status = response.status
+                retry_after = response.headers.get("Retry-After", "")
+        except aiohttp.ClientSSLError as exc:
+            raise IngestMisconfigured(f"{self._address}: {exc}") from exc
+        except aiohttp.ClientConnectorError as exc:
+            if isinstance(exc.os_error, PermissionError):
+                raise IngestMisconfigured(f"{self._address}: {exc.os_error.strerror}") from exc
+            return _Failure(f"cannot connect: {exc.os_error.strerror or exc.os_error}", outcome_unknown=False)
+        except TimeoutError:
+            return _Failure("no answer in time", outcome_unknown=True)
+        except (aiohttp.ClientError, OSError) as exc:
+            return _Failure(f"the connection broke: {str(exc) or type(exc).__name__}", outcome_unknown=True)
+        if 200 <= status < 300:
+            return answer
+        problem = problem_of(status, answer)
+        if status in _AGAIN:
+            # Only a server that lost its own store does not know what became of a request that it answers.
+            unknown = problem.code == "StoreUnavailable" or status in (502, 504)
+            return _Failure(problem.text, unknown, _retry_after_s(retry_after), problem)
+        raise refusal(problem)
+
+    def _tls(self) -> ssl.SSLContext | bool:
+        if self._ca_file is None:
+            return True
+        try:
+            return ssl.create_default_context(cafile=str(self._ca_file))
+        except (OSError, ssl.SSLError) as exc:
+            raise IngestMisconfigured(f"cannot use the certificates in {self._ca_file}: {exc}") from exc
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """An attempt that may be repeated."""
+
+    text: str
+    outcome_unknown: bool
+    retry_after_s: float = 0.0
+    problem: Problem | None = None
+
+
+def ndjson(records: Iterable[Event]) -> bytes:
+    """Records one a line. Raises ValueError for bytes with a line break inside."""
+    lines = [_line(record) for record in records]
+    return b"\n".join([*lines, b""])
+
+
+def _line(record: Event) -> bytes:
+    if not isinstance(record, bytes):
+        return msgspec.json.encode(record)
+    line = record.strip()
+    if b"\n" in line:
+        raise ValueError("a record that is given as bytes must be on one line")
+    return line
+
+
+def _parse_address(address: str) -> tuple[str, str]:
+    """The path of a socket (or nothing), and what URLs begin with."""
+    kind, _, rest = address.partition(":")
+    if kind == "unix" and rest.startswith("/"):
+        return rest, "http://localhost"
+    host = rest.removeprefix("//").rstrip("/")
+    if kind in ("http", "https") and rest.startswith("//") and host and not set(host) & set("/?#@"):
+        return "", f"{kind}://{host}"
+    raise IngestMisconfigured(f'expected "unix:/path", "http://host:port" or "https://host:port", not "{address}"')
+
+
+def _path_of(reservation: Reservation) -> str:
+    return f"/v1/reservations/{quote(reservation.id, safe='')}"
+
+
+def _retry_after_s(header: str) -> float:
+    """Seconds of a Retry-After; a date counts as nothing, and what is too long is cut."""
+    return min(float(header), _LONGEST_RETRY_AFTER_S) if header.isascii() and header.isdigit() else 0.0
+
+
+def _as_taken(answer: bytes) -> Taken:
+    found = _read(_taken, answer)
+    return Taken(found.stored, found.repeated, found.dropped_fields)
+
+
+def _read(decoder: msgspec.json.Decoder[T], answer: bytes) -> T:
+    try:
+        return decoder.decode(answer)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        problem = Problem(status=HTTPStatus.OK, detail="the answer is none of the ingest API's")
+        raise RequestRejected(problem.detail, problem) from exc
