@@ -151,7 +151,7 @@ class FakeStore:
 
     async def renew_all(self, holds: Sequence[Hold], lease_s: float) -> Sequence[StoreError | None]:
         self.calls["renew_all"] += 1
-        return await asyncio.gather(*(_answer(self.renew(hold, lease_s)) for hold in holds))
+        return await asyncio.gather(*(_answer(self.renew, hold, lease_s) for hold in holds))
 
     async def release(self, hold: Hold) -> None:
         async with self._call("release"):
@@ -199,7 +199,7 @@ class FakeStore:
 
     async def expire_all(self, holds: Sequence[Hold], older_than_s: float) -> Sequence[StoreError | None]:
         self.calls["expire_all"] += 1
-        return await asyncio.gather(*(_answer(self.expire_reservations(hold, older_than_s)) for hold in holds))
+        return await asyncio.gather(*(_answer(self.expire_reservations, hold, older_than_s) for hold in holds))
 
     # ----------------------------------------------------------------------------------- arrivals
 
@@ -317,6 +317,7 @@ class FakeEndpoint:
         self.fate: Callable[[FakeRoute, Parcel], Fate] = lambda *_: Fate()
         self.too_large: Callable[[Record], bool] = lambda _: False
         self.opening: Callable[[Target], EndpointError | None] = lambda _: None
+        self.closing_s = 0.0
         self.routes: list[FakeRoute] = []
         self.pushes = 0
 
@@ -331,6 +332,7 @@ class FakeEndpoint:
         route = FakeRoute(self, shard, target)
         self.routes.append(route)
         yield route
+        await asyncio.sleep(self.closing_s)
 
     async def take(self, route: FakeRoute, parcel: Parcel) -> None:
         self.pushes += 1
@@ -345,9 +347,9 @@ class FakeEndpoint:
         return [r.event_id for t, r in self.arrived if topic in (None, t)]
 
 
-async def _answer(call: Awaitable[None]) -> StoreError | None:
+async def _answer(call: Callable[[Hold, float], Awaitable[None]], hold: Hold, seconds: float) -> StoreError | None:
     try:
-        await call
+        await call(hold, seconds)
     except StoreError as exc:
         return exc
     return None

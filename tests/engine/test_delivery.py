@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
 from typing import Literal
@@ -12,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
-from remora.config import DeliverySettings, OwnershipSettings
+from engine.runs import QUICK, a_topic, a_worker, drained, running
+from remora.config import DeliverySettings
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.errors import (
@@ -23,38 +22,9 @@ from remora.model.errors import (
     RemoraError,
     StoreUnavailable,
 )
-from remora.model.topic import Target, Topic
 from remora.ports import Parcel
 from support.clock import in_virtual_time
 from support.entries import raw_entry
-
-QUICK = OwnershipSettings(lease_s=9, renew_interval_s=3, trust_margin_s=1, discovery_interval_s=1)
-
-
-def a_topic(queue: str = "t", uri: str = "kafka://b:9092", to: str = "t", max_retries: int | None = None) -> Topic:
-    return Topic(queue, "", queue, Target(uri, "", to), max_retries=max_retries)
-
-
-def a_worker(
-    store: FakeStore, endpoint: FakeEndpoint, delivery: DeliverySettings | None = None, cookie: str = "remora/h/b/w1"
-) -> Worker:
-    return Worker(store, [endpoint], Telemetry(), QUICK, delivery or DeliverySettings(), cookie, Random(7))
-
-
-@asynccontextmanager
-async def running(worker: Worker) -> AsyncIterator[asyncio.Task[None]]:
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(worker.run())
-        try:
-            yield task
-        finally:
-            worker.finish()
-
-
-async def drained(store: FakeStore, *queues: str, within_s: float = 3600) -> None:
-    async with asyncio.timeout(within_s):
-        while any(store.queues[q].waiting for q in queues or store.queues):  # noqa: ASYNC110  # the clock is virtual
-            await asyncio.sleep(0.05)
 
 
 def first_occurrences(endpoint: FakeEndpoint) -> dict[bytes, list[int]]:

@@ -41,13 +41,18 @@ class Left:
 
 @dataclass(slots=True)
 class Held:
-    """A held shard. Its `task` runs its service, or gives it back; a dormant one has neither, and costs nothing."""
+    """A held shard. Its `task` runs its service, or gives it back; a dormant one has neither, and costs nothing.
+
+    `begun` tells that the task has taken its first step: one that is cancelled before would never run at all, so
+    it is not, and finds `ended` set.
+    """
 
     tenure: Tenure
     expire_at: float
     since: float
     service: Service | None = None
     task: asyncio.Task[None] | None = None
+    begun: bool = False
     renewing: bool = False
     ended: Left | None = None
 
@@ -59,4 +64,5 @@ class Held:
     def rest(self, now: float) -> None:
         """Its service has returned: it is dormant from here on."""
         self.service = self.task = None
+        self.begun = False
         self.since = now

@@ -152,7 +152,7 @@ class Ownership:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             releases = [
-                asyncio.ensure_future(self._release(each.tenure)) for each in self._held.values() if each.is_dormant
+                asyncio.ensure_future(self._release(each.tenure)) for each in self._held.values() if not each.begun
             ]
             if releases:
                 await asyncio.wait(releases, timeout=CANCELLED_S)
@@ -307,9 +307,11 @@ class Ownership:
 
     async def _serve_shard(self, held: Held, service: Service) -> None:
         """Run the dispatcher of one shard; then the shard is dormant, or it is cleared up after, whatever ended it."""
+        held.begun = True
         left: Left | None = Left("given back")
         try:
-            await service.run()
+            if held.ended is None:
+                await service.run()
             if not self._finishing.is_set() and held.ended is None:
                 left = None
         except (OwnershipLost, ShardGone) as exc:
@@ -342,7 +344,7 @@ class Ownership:
 
     async def _leave(self, held: Held, left: Left) -> None:
         """Give a shard back whose service has ended; only then may it be taken again."""
-        shard = held.tenure.shard
+        shard, held.begun = held.tenure.shard, True
         held.ended = held.ended or left
         try:
             await self._let_go(held.tenure)
@@ -373,10 +375,10 @@ class Ownership:
         if held.ended is not None:
             return
         held.ended = left
-        if held.task is not None:
-            held.task.cancel()
-        else:
+        if held.task is None:
             held.task = self._tasks.create_task(self._leave(held, left), name=f"leave {held.tenure.shard}")
+        elif held.begun:
+            held.task.cancel()
 
     def _lose(self, held: Held, exc: StoreError) -> None:
         """The store refused to keep a hold."""

@@ -37,6 +37,7 @@ from remora.model.errors import (
     RemoraError,
     ShardGone,
     StoreError,
+    StoreFull,
 )
 from remora.model.record import Listing, Record
 from remora.model.topic import Source, Topic
@@ -132,13 +133,15 @@ class Session:
         self._proved = asyncio.Event()
         self.rests = False
         self._failure: RemoraError | None = None
+        self._full = False
         self._ahead: asyncio.Task[Listing | None] | None = None
         self._tasks = asyncio.TaskGroup()
         self._trimmer = Trimmer(
             tools.store,
             tenure,
-            on_removed=lambda count: tools.telemetry.removed(topic.label, count),
+            on_removed=self._removed,
             on_failure=self._fail,
+            on_full=self._not_removed,
             more_to_come=lambda: bool(self._lanes),
         )
 
@@ -349,6 +352,17 @@ class Session:
             self._shelf.rounds_arrived += 1
             self._proved.set()
             self._on_round()
+
+    def _removed(self, count: int) -> None:
+        self._tools.telemetry.removed(self._topic.label, count)
+        if self._full:
+            self._full = False
+            self._tools.telemetry.recovered(self._topic.label)
+
+    def _not_removed(self, exc: StoreFull) -> None:
+        """The store has no room for a removal: what was delivered stays in it, and delivering goes on."""
+        self._full = True
+        self._tools.telemetry.failed(self._topic.label, "store", str(exc))
 
     # ------------------------------------------------------------------------------------- parking
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from remora.engine.tenure import Tenure
-from remora.model.errors import RemoraError, StoreError
+from remora.model.errors import RemoraError, StoreError, StoreFull
 from remora.model.record import Listing
 from remora.policy.acks import Round, Window
 from remora.ports import Queue
@@ -15,7 +15,8 @@ from remora.ports import Queue
 class Trimmer:
     """The window of entries between a queue's front and what was read, and the removals from its front.
 
-    One removal at a time; whatever gets done meanwhile joins the next one.
+    One removal at a time; whatever gets done meanwhile joins the next one. A store without room even for removals
+    stops nothing else: entries that are done wait in the window, and the removal is tried again after a pause.
     """
 
     def __init__(
@@ -25,6 +26,7 @@ class Trimmer:
         *,
         on_removed: Callable[[int], None],
         on_failure: Callable[[RemoraError], None],
+        on_full: Callable[[StoreFull], None],
         more_to_come: Callable[[], bool],
     ) -> None:
         """`more_to_come` tells whether more entries will be done soon, so that a whole round is worth waiting for."""
@@ -32,6 +34,7 @@ class Trimmer:
         self._tenure = tenure
         self._on_removed = on_removed
         self._on_failure = on_failure
+        self._on_full = on_full
         self._more_to_come = more_to_come
         self._window = Window()
         self._dirty = asyncio.Event()
@@ -62,25 +65,45 @@ class Trimmer:
 
     async def run(self) -> None:
         """Remove until cancelled."""
+        pauses = _pauses()
         while True:
             await self._dirty.wait()
             self._dirty.clear()
-            await self.trim()
+            try:
+                await self._remove()
+            except StoreFull as exc:
+                self._on_full(exc)
+                await asyncio.sleep(next(pauses))
+                self._dirty.set()
+            except StoreError as exc:
+                self._on_failure(exc)
+            else:
+                pauses = _pauses()
 
     async def trim(self) -> None:
         """Remove what is done, now. A removal without an answer counts as a failure and may be repeated."""
+        try:
+            await self._remove()
+        except StoreError as exc:
+            self._on_failure(exc)
+
+    async def _remove(self) -> None:
         async with self._removing:
             prefix = self._window.removable(whole_rounds=self._more_to_come())
             if prefix is None or self._stopped:
                 return
-            try:
-                await self._store.remove(self._tenure.hold, prefix.upto, prefix.count)
-            except StoreError as exc:
-                self._on_failure(exc)
-                return
+            await self._store.remove(self._tenure.hold, prefix.upto, prefix.count)
             self._window.removed(prefix)
             self._on_removed(prefix.count)
 
     def abandon(self) -> frozenset[bytes]:
         """Forget the window; returns the positions that are done but stand in the queue yet."""
         return self._window.abandon()
+
+
+def _pauses() -> Iterator[float]:
+    """Seconds between attempts to remove from a full store: doubling, since it takes somebody to make room."""
+    pause = 1.0
+    while True:
+        yield pause
+        pause = min(2 * pause, 30.0)

@@ -1,0 +1,51 @@
+"""A worker on a scripted store and endpoint, started and finished around a test's body."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+from engine.fakes import FakeEndpoint, FakeStore
+from remora.config import DeliverySettings, OwnershipSettings
+from remora.engine.worker import Worker
+from remora.metrics import Telemetry
+from remora.model.topic import Target, Topic
+
+QUICK = OwnershipSettings(lease_s=9, renew_interval_s=3, trust_margin_s=1, discovery_interval_s=1)
+
+
+def a_topic(
+    queue: str = "t", uri: str = "kafka://b:9092", to: str = "t", max_retries: int | None = None, shards: int = 1
+) -> Topic:
+    return Topic(queue, "", queue, Target(uri, "", to), max_retries=max_retries, shards=shards)
+
+
+def a_worker(
+    store: FakeStore,
+    endpoint: FakeEndpoint,
+    delivery: DeliverySettings | None = None,
+    cookie: str = "remora/h/b/w1",
+    telemetry: Telemetry | None = None,
+    ownership: OwnershipSettings = QUICK,
+) -> Worker:
+    return Worker(
+        store, [endpoint], telemetry or Telemetry(), ownership, delivery or DeliverySettings(), cookie, Random(7)
+    )
+
+
+@asynccontextmanager
+async def running(worker: Worker) -> AsyncIterator[asyncio.Task[None]]:
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(worker.run())
+        try:
+            yield task
+        finally:
+            worker.finish()
+
+
+async def drained(store: FakeStore, *queues: str, within_s: float = 3600) -> None:
+    async with asyncio.timeout(within_s):
+        while any(store.queues[q].waiting for q in queues or store.queues):  # noqa: ASYNC110  # the clock is virtual
+            await asyncio.sleep(0.05)
