@@ -227,17 +227,12 @@ class ReadOp(Operation):
 class WriteOp(Operation):
     """A compound write. Librados' C interface hands out no output of a class call in it.
 
-    When the cluster or the pool is full it waits until it times out, unless `try_when_full` was asked for.
+    When the cluster or the pool is full it is answered with ENOSPC or EDQUOT if it needs room, and carried out if it
+    needs none. Otherwise librados would keep back every write, removals and locks too, until they time out.
     """
 
     def __init__(self) -> None:
         super().__init__(load().rados_create_write_op())
-        self._flags = 0
-
-    def try_when_full(self) -> WriteOp:
-        """Be answered with ENOSPC or EDQUOT when there is no room, instead of waiting for some."""
-        self._flags = _FULL_TRY
-        return self
 
     def create(self, *, exclusive: bool) -> WriteOp:
         """Make the object; an exclusive creation is refused with EEXIST when there is one."""
@@ -298,7 +293,7 @@ class WriteOp(Operation):
         return self
 
     def submit(self, ioctx: c_void_p, oid: bytes, completion: c_void_p) -> int:
-        result: int = self._library.rados_aio_write_op_operate(self._handle, ioctx, completion, oid, None, self._flags)
+        result: int = self._library.rados_aio_write_op_operate(self._handle, ioctx, completion, oid, None, _FULL_TRY)
         return result
 
     def finish(self, answered: bool) -> None:

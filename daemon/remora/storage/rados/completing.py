@@ -11,6 +11,8 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 
+import msgspec
+
 from remora.model.errors import ShardGone, StoreError, StoreUnavailable, TopicUnknown
 from remora.model.shard import Shard
 from remora.storage.rados.own_queues import OwnQueues, Share, each_of
@@ -110,26 +112,40 @@ class Completer:
 
         `begun` is when the request was seen to be decided. Long after that it may be done and its marks forgotten.
         """
-        shard, reservation = request.shard(part), part.reservation
+        if await self._is_committed(name, request, part):
+            return
+        shard, sizes = request.shard(part), [len(payload) for payload in part.payloads]
         for _ in range(_TRIES):
             if _seconds() - begun > _CARRYING_S:
                 raise StoreUnavailable(f"committing to {shard} takes too long")
             try:
-                await self._queues.commit_once(shard, request.topic_id, reservation, part.payloads, name)
-            except (MismatchError, ShardGone):
-                share = await self._queues.share(shard, request.topic_id, name)
-            else:
-                return
-            if share is Share.DONE:
-                return
-            if share is Share.GONE:
-                raise TopicUnknown(f"topic {request.topic} was removed")
-            if share is Share.LEAVING:
-                raise StoreUnavailable(f"topic {request.topic} is being removed")
-            with contextlib.suppress(MismatchError, ShardGone):
-                sizes = [len(payload) for payload in part.payloads]
                 reservation = await self._queues.reserve(shard, request.topic_id, sizes, late=True)
+            except (MismatchError, ShardGone) as exc:
+                raise StoreUnavailable(f"topic {request.topic} is being removed") from exc
+            late = msgspec.structs.replace(part, reservation=reservation)
+            if await self._is_committed(name, request, late):
+                return
         raise StoreUnavailable(f"committing to {shard}: its reservations keep expiring")
+
+    async def _is_committed(self, name: str, request: Request, part: Part) -> bool:
+        """Commit one share in its reservation; False when that has expired.
+
+        When somebody else has committed the share the reservation is given back, should it be another one.
+        """
+        shard = request.shard(part)
+        try:
+            await self._queues.commit_once(shard, request.topic_id, part.reservation, part.payloads, name)
+        except (MismatchError, ShardGone):
+            share = await self._queues.share(shard, request.topic_id, name)
+        else:
+            return True
+        if share is Share.GONE:
+            raise TopicUnknown(f"topic {request.topic} was removed")
+        if share is Share.LEAVING:
+            raise StoreUnavailable(f"topic {request.topic} is being removed")
+        if share is Share.DONE:
+            await self._queues.abort(shard, request.topic_id, part.reservation)
+        return share is Share.DONE
 
     async def keep(self, name: str, request: Request) -> None:
         """Have the agenda show the request as one that is remembered, and as nothing else."""

@@ -81,7 +81,7 @@ class OwnQueues(Face):
         """
         what = f"making queue {shard}"
         for _ in range(_TRIES):
-            operation = WriteOp().try_when_full().create(exclusive=True)
+            operation = WriteOp().create(exclusive=True)
             operation.call(QUEUE_CLASS, "2pc_queue_init", encode_init(QUEUE_BYTES)).set_xattr(_TOPIC, topic_id)
             try:
                 await self._run(operation, shard, what, OWN)
@@ -147,7 +147,7 @@ class OwnQueues(Face):
         ShardGone when there is no such reservation or queue, MismatchError when the queue is another topic's.
         """
         request = encode_commit(reservation, payloads)
-        operation = _of(topic_id).try_when_full().call(QUEUE_CLASS, "2pc_queue_commit", request)
+        operation = _of(topic_id).call(QUEUE_CLASS, "2pc_queue_commit", request)
         await self._run(operation, shard, f"committing to {shard}", _MARKED)
 
     async def commit_once(
@@ -155,7 +155,7 @@ class OwnQueues(Face):
     ) -> None:
         """The same, and mark the request's share as done; MismatchError too when it is done already."""
         mark = _DONE + request
-        operation = _of(topic_id).try_when_full().assert_omap(mark, b"")
+        operation = _of(topic_id).assert_omap(mark, b"")
         operation.call(QUEUE_CLASS, "2pc_queue_commit", encode_commit(reservation, payloads)).set_omap({mark: b"1"})
         await self._run(operation, shard, f"committing to {shard}", _MARKED)
 

@@ -342,7 +342,7 @@ class OwnTopics(Face):
 
 
 def _registry_write() -> WriteOp:
-    return WriteOp().try_when_full().create(exclusive=False)
+    return WriteOp().create(exclusive=False)
 
 
 def _check_own(topic: Topic) -> None:

@@ -163,13 +163,13 @@ class Requests(Face):
 
     async def make(self, name: str, request: Request, state: State) -> None:
         """Store a new request. ExistsError when there is one of this name."""
-        operation = WriteOp().try_when_full().create(exclusive=True)
+        operation = WriteOp().create(exclusive=True)
         operation.write_full(msgspec.msgpack.encode(request)).set_xattr(_STATE, state)
         await self._run(operation, name, f"storing request {name}")
 
     async def change(self, name: str, request: Request, old: State, new: State) -> None:
         """Replace a request. MismatchError when its state is not `old`, MissingError when it is gone."""
-        operation = WriteOp().try_when_full().assert_exists().assert_xattr(_STATE, old)
+        operation = WriteOp().assert_exists().assert_xattr(_STATE, old)
         operation.write_full(msgspec.msgpack.encode(request)).set_xattr(_STATE, new)
         await self._run(operation, name, f"storing request {name}")
 
@@ -188,7 +188,7 @@ class Requests(Face):
 
     async def note(self, entry: Entry) -> None:
         """Put a request on the agenda."""
-        operation = WriteOp().try_when_full().create(exclusive=False).set_omap({entry.key: b""})
+        operation = WriteOp().create(exclusive=False).set_omap({entry.key: b""})
         await self._run_agenda(operation)
 
     async def move(self, entries: Sequence[Entry], to: Entry | None) -> None:

@@ -84,7 +84,7 @@ class TwoPhase(Face):
 
     async def _reserve(self, shard: Shard, entries: int, nbytes: int, xattrs: Mapping[str, str], version: int) -> None:
         """Reserve in the queue as it was at this version."""
-        operation = WriteOp().try_when_full().assert_exists().assert_version(version)
+        operation = WriteOp().assert_exists().assert_version(version)
         for name, value in xattrs.items():
             operation.assert_xattr(name, value)
         operation.call(QUEUE_CLASS, "2pc_queue_reserve", encode_reserve(nbytes, entries))

@@ -1,0 +1,379 @@
+"""Ingest on RADOS when its process, its cluster or its reservations go in the midst of a request."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from remora.config import RadosSettings
+from remora.model.errors import (
+    OnceConflict,
+    ReservationExpired,
+    StoreFull,
+    StoreMisconfigured,
+    StoreUnavailable,
+    TopicRefused,
+    TopicUnknown,
+)
+from remora.model.ingest import Once, Placed, Removed, Stored
+from remora.model.shard import Hold, Shard
+from remora.model.topic import Topic
+from remora.storage.rados import RadosStore
+from remora.storage.rados.requests import Stage
+from support.ceph import Ceph, Gateway, reached
+from support.rados_victim import DIGEST, EVENTS, ONCE, SHARDS, Victim, after_write, armed, rooms, victims
+from support.stores import by_shard, own_topic, spread, until
+
+pytestmark = pytest.mark.ceph
+
+OSDS = ("osd.0", "osd.1")
+
+
+@pytest.fixture
+async def store(settings: RadosSettings) -> AsyncIterator[RadosStore]:
+    """An open store, which is not the one that anything happens to."""
+    async with reached(settings) as store:
+        yield store
+
+
+async def pending(store: RadosStore, topic: Topic) -> list[list[bytes]]:
+    """All pending entries of each of a topic's shards."""
+    return [[entry async for _, entry in store.dump(shard)] for shard in topic.all_shards()]
+
+
+async def reserved(store: RadosStore, topic: Topic) -> int:
+    """Open reservations of all shards."""
+    return sum([(await store.stats(shard)).reservations for shard in topic.all_shards()])
+
+
+async def topic_of(store: RadosStore, victim: Victim) -> Topic:
+    topic = await store.own_topic(victim.topic)
+    assert topic is not None
+    return topic
+
+
+async def expire(store: RadosStore, topic: Topic) -> None:
+    """What the holder of each shard does to reservations that are too old, done to all of them."""
+    for shard in topic.all_shards():
+        hold = await store.acquire(shard, "w", 90)
+        assert isinstance(hold, Hold)
+        await store.expire_reservations(hold, -60)
+        await store.release(hold)
+
+
+async def outcomes(store: RadosStore, left: Sequence[Victim]) -> list[bool]:
+    """Whether each victim's events are stored, when all of them are or none, each once and in order, for good."""
+    found: list[list[list[bytes]]] = []
+
+    async def settled() -> bool:
+        found[:] = [await pending(store, await topic_of(store, victim)) for victim in left]
+        open_entries = (await store._recovery._requests.agenda())[Stage.OPEN]
+        return not [entry for entry in open_entries if not await _was_never_made(store, entry.name)]
+
+    await until(settled, 60)
+    expected = by_shard(own_topic("any", SHARDS), spread(own_topic("any", SHARDS), EVENTS))
+    assert all(each in (expected, [[]] * SHARDS) for each in found)
+    return [each == expected for each in found]
+
+
+async def _was_never_made(store: RadosStore, name: str) -> bool:
+    return await store._recovery._requests.load(name) is None
+
+
+# ---------------------------------------------------------------------------------------- killed processes
+
+
+async def test_killed_while_publishing(settings: RadosSettings, store: RadosStore) -> None:
+    """Whatever step a publisher is killed after, others store all of its events or none, and its repeat stores once."""
+    left = await victims(settings, "publish")
+
+    stored = await outcomes(store, left)
+
+    # Reservations, a note and the decision; commits, and two steps to remember it by.
+    assert stored == [False] * (SHARDS + 1) + [True] * (SHARDS + 4)
+    for victim, was_stored in zip(left, stored, strict=True):
+        topic = await topic_of(store, victim)
+        assert await store.publish(topic, spread(topic, EVENTS), ONCE) == Stored(EVENTS, repeated=was_stored)
+    assert all(await outcomes(store, left))
+
+
+async def test_repeated_at_once_after_a_kill(settings: RadosSettings, store: RadosStore) -> None:
+    """Repeats that do not wait for anything, from several workers at once, store a killed publisher's events once."""
+    left = await victims(settings, "publish")
+
+    async with reached(settings) as other:
+        for victim in left:
+            topic = await topic_of(store, victim)
+            answers = await asyncio.gather(
+                *(each.publish(topic, spread(topic, EVENTS), ONCE) for each in (store, other, store, other))
+            )
+            assert {answer.events for answer in answers} == {EVENTS}
+            assert sum(not answer.repeated for answer in answers) <= 1
+
+    assert all(await outcomes(store, left))
+
+
+async def test_killed_while_reserving(settings: RadosSettings, store: RadosStore) -> None:
+    """What a killed process has reserved is no entry, and its room comes back when it expires."""
+    for victim in await victims(settings, "reserve"):
+        topic = await topic_of(store, victim)
+
+        assert await pending(store, topic) == [[]] * SHARDS
+        await expire(store, topic)
+        assert await reserved(store, topic) == 0
+
+
+async def test_killed_while_committing(settings: RadosSettings, store: RadosStore) -> None:
+    """Whatever step a commit is killed after, the same commit again stores the events once, and another one none."""
+    left = await victims(settings, "commit")
+
+    for victim in left:
+        topic = await topic_of(store, victim)
+        events = spread(topic, EVENTS)
+        answer = await store.commit_events(topic, victim.reservation, events, DIGEST)
+        assert answer == Stored(EVENTS, repeated=answer.repeated)
+        with pytest.raises(OnceConflict):
+            await store.commit_events(topic, victim.reservation, events, b"other")
+        assert await reserved(store, topic) == 0
+
+    assert all(await outcomes(store, left))
+
+
+async def test_killed_while_aborting(settings: RadosSettings, store: RadosStore) -> None:
+    """Whatever step an abort is killed after, the same abort again is no error, and no commit comes after it."""
+    for victim in await victims(settings, "abort"):
+        topic = await topic_of(store, victim)
+
+        await store.abort_events(topic, victim.reservation)
+
+        with pytest.raises(ReservationExpired):
+            await store.commit_events(topic, victim.reservation, spread(topic, EVENTS), DIGEST)
+        await expire(store, topic)
+        assert (await pending(store, topic), await reserved(store, topic)) == ([[]] * SHARDS, 0)
+
+
+async def test_killed_while_making_a_topic(settings: RadosSettings, store: RadosStore) -> None:
+    """A topic that was not made to its end is none, and making it again makes it whole."""
+    left = await victims(settings, "create")
+
+    for victim in left[:-2]:
+        assert await store.own_topic(victim.topic) is None
+        made = await store.create_topic(own_topic(victim.topic, SHARDS))
+        await store.publish(made, spread(made, EVENTS))
+        assert await pending(store, made) == by_shard(made, spread(made, EVENTS))
+    for victim in left[-2:]:  # killed after the last write, and not at all
+        with pytest.raises(TopicRefused):
+            await store.create_topic(own_topic(victim.topic, SHARDS))
+    assert len(await store.shards()) == SHARDS * len(left)
+
+
+async def test_killed_while_removing_a_topic(settings: RadosSettings, store: RadosStore) -> None:
+    """A removal that was cut short takes no events and can be gone on with; then the name is free."""
+    left = await victims(settings, "remove")
+
+    for victim in left[:-2]:
+        topic = await topic_of(store, victim)
+        assert topic.closed
+        assert topic.first_shard not in await store.topics()
+        with pytest.raises(TopicRefused, match="removed"):
+            await store.create_topic(own_topic(victim.topic, SHARDS))
+        removed = await store.remove_topic(topic, discard=True)
+        assert removed == Removed(SHARDS, removed.entries)
+    for victim in left:
+        made = await store.create_topic(own_topic(victim.topic, SHARDS))
+        assert await pending(store, made) == [[]] * SHARDS
+
+
+# -------------------------------------------------------------------------------- between decision and commits
+
+
+async def undone(settings: RadosSettings, topic: Topic, events: Sequence[Placed], writes: int) -> None:
+    """Leave a request that went no further than so many writes; nobody has looked after it yet."""
+    async with reached(settings) as another:
+        publishing = asyncio.ensure_future(armed(another.publish(topic, events, ONCE)))
+        after_write(another, writes, publishing.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await publishing
+
+
+DECIDED = SHARDS + 2
+"""Writes of a publication up to the one that decides it."""
+
+
+async def test_expiry_after_the_decision(settings: RadosSettings, store: RadosStore) -> None:
+    """Events that are decided are stored once even when their reservations have expired before they were committed."""
+    topic = await store.create_topic(own_topic("t", SHARDS))
+    await undone(settings, topic, spread(topic, EVENTS), DECIDED)
+    await expire(store, topic)
+
+    async with reached(settings) as other:
+        answers = await asyncio.gather(
+            *(each.publish(topic, spread(topic, EVENTS), ONCE) for each in (store, other, store, other))
+        )
+
+    assert set(answers) == {Stored(EVENTS, repeated=True)}
+    assert await pending(store, topic) == by_shard(topic, spread(topic, EVENTS))
+    assert await reserved(store, topic) == 0
+
+
+async def test_removal_after_the_decision(settings: RadosSettings, store: RadosStore) -> None:
+    """Events that were decided for a topic which is removed then never get into a later topic of its name."""
+    old = await store.create_topic(own_topic("t", SHARDS))
+    await undone(settings, old, spread(old, EVENTS), DECIDED)
+    await store.remove_topic(old, discard=True)
+    new = await store.create_topic(own_topic("t", SHARDS))
+
+    with pytest.raises(TopicUnknown):
+        await store.publish(old, spread(old, EVENTS), ONCE)
+
+    async def looked_after() -> bool:
+        return not (await store._recovery._requests.agenda())[Stage.OPEN]
+
+    await until(looked_after, 60)
+    assert await pending(store, new) == [[]] * SHARDS
+    assert await reserved(store, new) == 0
+
+
+async def test_full_queue_after_the_decision(settings: RadosSettings, store: RadosStore) -> None:
+    """Events that are decided, but whose room was lost to others, wait for room and are then stored once."""
+    topic = await store.create_topic(own_topic("t", SHARDS))
+    events = spread(topic, EVENTS, "x" * 200)
+    await undone(settings, topic, events, DECIDED)
+    await expire(store, topic)
+    stats = await store.stats(topic.shard(1))
+    blocker = await store.reserve(topic.shard(1), 1, stats.capacity_bytes - 1000)
+
+    with pytest.raises(StoreUnavailable):
+        await store.publish(topic, events, ONCE)
+    expected = by_shard(topic, events)
+    assert await pending(store, topic) == [expected[0], [], expected[2]]
+
+    await store.abort(topic.shard(1), blocker)
+    assert await store.publish(topic, events, ONCE) == Stored(EVENTS, repeated=True)
+    assert await pending(store, topic) == expected
+
+
+# ------------------------------------------------------------------------------------ a cluster that is away
+
+
+@pytest.mark.parametrize("writes", [0, SHARDS, DECIDED])
+async def test_frozen_osds(ceph: Ceph, settings: RadosSettings, store: RadosStore, writes: int) -> None:
+    """A publication whose OSDs stop answering at any step fails in time, and its repeat stores its events once."""
+    topic = await store.create_topic(own_topic("t", SHARDS))
+    events = spread(topic, EVENTS)
+    await store.publish(topic, events[:1])
+    async with reached(replace(settings, op_timeout_s=1.0)) as hasty, AsyncExitStack() as frost:
+        after_write(hasty, writes, lambda: frost.enter_context(ceph.frozen(*OSDS)))
+        if writes == 0:
+            frost.enter_context(ceph.frozen(*OSDS))
+
+        with pytest.raises(StoreUnavailable):
+            async with asyncio.timeout(30):
+                await armed(hasty.publish(topic, events, ONCE))
+
+    await until(lambda: answers(store, topic), 60)
+    answer = await store.publish(topic, events, ONCE)
+    assert answer.events == EVENTS
+    assert await pending(store, topic) == by_shard(topic, events[:1], events)
+
+
+async def answers(store: RadosStore, topic: Topic) -> bool:
+    """Whether every queue of a topic can be looked at again."""
+    with suppress(StoreUnavailable):
+        await pending(store, topic)
+        return True
+    return False
+
+
+async def test_full_pool(ceph: Ceph, settings: RadosSettings) -> None:
+    """A pool whose quota is used up refuses events and stores none, delivers on, and takes them when there is room."""
+    ceph.command(prefix="osd pool create", pool="narrow", pg_num=1)
+    try:
+        async with reached(replace(settings, pool="narrow")) as store:
+            topic = await store.create_topic(own_topic("t", SHARDS))
+            events = spread(topic, EVENTS)
+            ceph.command(prefix="osd pool set-quota", pool="narrow", field="max_objects", val="1")
+
+            async def refused() -> bool:
+                try:
+                    await store.publish(topic, events[:1], Once(uuid.uuid4().hex, b""))
+                except StoreFull:
+                    return True
+                return False
+
+            await until(refused, 60)
+            stored = await pending(store, topic)
+            with pytest.raises(StoreFull):
+                await store.publish(topic, events, ONCE)
+            with pytest.raises(StoreFull):
+                await store.reserve_events(topic, rooms(events))
+            assert await pending(store, topic) == stored
+            hold = await store.acquire(topic.shard(0), "w", 90)
+            assert isinstance(hold, Hold)
+            listing = await store.read(hold, b"", 1000)
+            await store.remove(hold, listing.positions[-1], len(listing.entries))
+            assert (await pending(store, topic))[0] == []
+
+            ceph.command(prefix="osd pool set-quota", pool="narrow", field="max_objects", val="0")
+
+            async def taken() -> bool:
+                with suppress(StoreFull):
+                    return (await store.publish(topic, events, ONCE)).events == EVENTS
+                return False
+
+            await until(taken, 60)
+            assert [found[-EVENTS // SHARDS :] for found in await pending(store, topic)] == by_shard(topic, events)
+    finally:
+        ceph.command(prefix="osd pool delete", pool="narrow", pool2="narrow", yes_i_really_really_mean_it=True)
+
+
+# ---------------------------------------------------------------------------------------------- permissions
+
+
+async def test_least_permissions(ceph: Ceph, namespace: str) -> None:
+    """A user with the permissions that an operator is told to give makes, fills, delivers and removes topics."""
+    async with reached(ceph.least) as store:
+        topic = await store.create_topic(own_topic("t", SHARDS))
+        events = spread(topic, EVENTS)
+        await store.publish(topic, events, ONCE)
+        reservation = await store.reserve_events(topic, rooms(events))
+        await store.commit_events(topic, reservation, events, DIGEST)
+        await store.change_topic(replace(topic, closed=True))
+
+        hold = await store.acquire(topic.shard(1), "w", 90)
+        assert isinstance(hold, Hold)
+        listing = await store.read(hold, b"", 100)
+        await store.remove(hold, listing.positions[-1], len(listing.entries))
+
+        assert listing.entries == by_shard(topic, events, events)[1]
+        assert set(topic.all_shards()) <= set(await store.shards())
+        assert await store.remove_topic(topic, discard=True) == Removed(SHARDS, 2 * EVENTS * 2 // SHARDS)
+
+
+async def test_without_permission_for_own_topics(
+    ceph: Ceph, settings: RadosSettings, gateway: Gateway, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A user who may not look into remora's namespace serves a radosgw's queues, and is told once what is missing."""
+    gateway.make_queue("q")
+    user = "client.gateways-only"
+    caps = ["mon", "allow r", "osd", f"allow rwx pool=default.rgw.log namespace={settings.namespace}"]
+    extra = {"key_type": "aes"} if ceph.env["release"] != 16 else {}
+    key = ceph.command(prefix="auth get-or-create", entity=user, caps=caps, **extra)[0]["key"]
+    keyring = tmp_path / "keyring"
+    keyring.write_text(f"[{user}]\n key = {key}\n")
+
+    async with reached(replace(settings, name=user, keyring=str(keyring))) as store:
+        for _ in range(3):
+            assert list(await store.shards()) == [Shard("q")]
+        with pytest.raises(StoreMisconfigured, match="permission"):
+            await store.create_topic(own_topic("t"))
+
+    remarks = [record for record in caplog.records if "remora's own" in record.getMessage()]
+    assert len(remarks) == 1
+    ceph.command(prefix="auth rm", entity=user)

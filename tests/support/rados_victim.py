@@ -1,0 +1,144 @@
+"""A process that is killed after each step of a request to the store on RADOS.
+
+Run as a program it carries out one kind of request again and again, each time in a process and with a topic of its
+own (`<kind>-1`, `<kind>-2` ...), which kills itself when the first, second ... write of the request was answered,
+until one comes through. It prints a line for each: its number, the wait status, and the reservation it had, if any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from remora.config import RadosSettings
+from remora.model.ingest import Once, Placed, Room
+from remora.storage.librados import WriteOp
+from remora.storage.rados import RadosStore
+from support.ceph import reached
+from support.stores import own_topic, spread
+
+EVENTS, SHARDS, DIGEST, ONCE = 30, 3, b"digest", Once("key", b"digest")
+
+Act = Callable[[], Awaitable[object]]
+
+_armed: ContextVar[bool] = ContextVar("armed", default=False)
+"""Set around the request alone, so that what the store does by itself is not counted."""
+
+
+class Victim(NamedTuple):
+    """What was left of one process."""
+
+    topic: str
+    survived: bool
+    reservation: str
+
+
+def after_write(store: RadosStore, number: int, act: Callable[[], object]) -> None:
+    """Have something happen when so many writes of what runs `armed` have been answered."""
+    connection: Any = store._connection
+    run, seen = connection.run, 0
+
+    async def counting(operation: object, *arguments: Any, **named: Any) -> int:
+        nonlocal seen
+        version: int = await run(operation, *arguments, **named)
+        if isinstance(operation, WriteOp) and _armed.get():
+            seen += 1
+            if seen == number:
+                act()
+        return version
+
+    connection.run = counting
+
+
+async def armed(act: Awaitable[object]) -> object:
+    """Carry something out, counted."""
+    _armed.set(True)
+    try:
+        return await act
+    finally:
+        _armed.set(False)
+
+
+def rooms(events: Sequence[Placed]) -> list[Room]:
+    """Room for these events, with some bytes to spare."""
+    return [Room(event.shard, event.key, len(event.payload) + 100) for event in events]
+
+
+async def victims(settings: RadosSettings, kind: str) -> list[Victim]:
+    """Run the program, and answer what became of each of its processes; only the last one survived."""
+    command = [sys.executable, "-W", "error", "-m", "support.rados_victim", json.dumps(asdict(settings)), kind]
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+    try:
+        out, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0
+    found = []
+    for line in out.decode().splitlines():
+        number, status, reservation = line.split(",")
+        found.append(Victim(f"{kind}-{number}", status == "0", reservation))
+    assert [each.survived for each in found] == [False] * (len(found) - 1) + [True]
+    return found
+
+
+async def _prepare(store: RadosStore, kind: str, name: str) -> tuple[Act, str]:
+    """What is to be cut short, and the reservation that it is about."""
+    asked = own_topic(name, SHARDS)
+    if kind == "create":
+        return lambda: store.create_topic(asked), ""
+    topic, events = await store.create_topic(asked), spread(asked, EVENTS)
+    if kind == "publish":
+        return lambda: store.publish(topic, events, ONCE), ""
+    if kind == "reserve":
+        return lambda: store.reserve_events(topic, rooms(events)), ""
+    if kind == "remove":
+        await store.publish(topic, events)
+        return lambda: store.remove_topic(topic, discard=True), ""
+    reservation = await store.reserve_events(topic, rooms(events))
+    if kind == "commit":
+        return lambda: store.commit_events(topic, reservation, events, DIGEST), reservation
+    return lambda: store.abort_events(topic, reservation), reservation
+
+
+async def _cut_short(settings: RadosSettings, kind: str, number: int, out: int) -> None:
+    async with reached(settings) as store:
+        act, reservation = await _prepare(store, kind, f"{kind}-{number}")
+        os.write(out, reservation.encode())
+        after_write(store, number, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        await armed(act())
+
+
+def main() -> None:
+    """Fork a process for each step."""
+    settings, kind = RadosSettings(**json.loads(sys.argv[1])), sys.argv[2]
+    status, number = -1, 0
+    while status != 0:
+        number += 1
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reader)
+            asyncio.run(_cut_short(settings, kind, number, writer))
+            os._exit(0)
+        os.close(writer)
+        reservation = os.read(reader, 1000).decode()
+        os.close(reader)
+        _, status = os.waitpid(child, 0)
+        sys.stdout.write(f"{number},{status},{reservation}\n")
+        if status not in (0, signal.SIGKILL):
+            sys.exit(f"process {number} ended with status {status}")
+
+
+if __name__ == "__main__":
+    main()
