@@ -99,5 +99,6 @@ def _text(note: str) -> str:
             },
         },
         "eventId": f"1795230088.{_STAND_IN}.fbade9e36a3f36d3d676c1b808451dd7",
+        "opaqueData": "",
     }
     return json.dumps(record, separators=(",", ":"), ensure_ascii=False)

@@ -247,7 +247,7 @@ class Client:
         bucket = f"chaos-{self._number:02}"
         if fresh:
             return [Event(each := self._id(), bucket, f"once/{each}") for _ in range(count)]
-        return [Event(self._id(), bucket, f"again/{self._chance.randrange(OBJECTS)}") for _ in range(count)]
+        return [Event(self._id(), bucket, f"again/{'x' * self._chance.randrange(OBJECTS)}") for _ in range(count)]
 
     def _id(self) -> str:
         return f"{self._number:02}-{next(self._numbers):08}"

@@ -24,7 +24,8 @@ class Event(NamedTuple):
     key: str
 
     def record(self) -> dict[str, Any]:
-        """As an S3 event record."""
+        """As an S3 event record: of some objects exactly as radosgw writes it, of others in another way."""
+        opaque = {"opaqueData": ""} if len(self.key) % 2 else {}
         return {
             "eventVersion": "2.2",
             "eventSource": "ceph:s3",
@@ -54,6 +55,7 @@ class Event(NamedTuple):
                 },
             },
             "eventId": self.id,
+            **opaque,
         }
 
 
