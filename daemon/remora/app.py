@@ -303,6 +303,7 @@ class Daemon:
                 "description": self._store.description,
                 "connected": connected,
                 "state": text,
+                "damaged": list(self._store.damaged.values()),
             },
             "ingest": self._ingest.address if self._ingest else "",
             "in_flight_bytes": self._worker.held.held,

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 from remora import __version__, app
 from remora.cli import group
 from remora.cli.output import duration, exit_code, size
+from remora.cli.run import left_rows, status_lines, status_rows
 from remora.model.errors import (
     ConfigError,
     QueueFull,
@@ -202,6 +204,45 @@ def test_status_without_daemon(remora: Run, config: Path, tmp_path: Path) -> Non
     lines = done.err.splitlines()
     assert len(lines) == 1
     assert f"unix:{tmp_path}/admin" in lines[0]
+
+
+def _shard(queue: str, topic: str, **others: Any) -> dict[str, Any]:
+    """What a status says of a queue."""
+    said = {"state": "idle", "endpoint": "kafka://b", "reason": "", "remarks": [], "since_seconds": 1.0}
+    return {"queue": queue, "topic": topic} | said | others
+
+
+def test_a_status_of_many_queues() -> None:
+    """Queues that say the same share a row with the time of the longest; what differs in anything has its own."""
+    shards = [
+        *(_shard(f"t.{number}" if number else "t", "t", since_seconds=number + 1.0) for number in range(1024)),
+        _shard("u", "u", state="retrying", reason="refused", remarks=["a remark"]),
+        _shard("u.1", "u", state="retrying", reason="no answer"),
+        _shard("x", "", endpoint=""),
+    ]
+
+    assert status_rows(shards) == [
+        ("t +1023", "t", "idle", "17m04s", "kafka://b", ""),
+        ("u", "u", "retrying", "1.0s", "kafka://b", "refused; a remark"),
+        ("u.1", "u", "retrying", "1.0s", "kafka://b", "no answer"),
+        ("x", "-", "idle", "1.0s", "-", ""),
+    ]
+
+
+def test_a_status_of_queues_that_are_not_held() -> None:
+    """Those left for one reason, to one owner, share a line."""
+    left = [{"queue": f"q{number}", "reason": "held", "owner": "a" if number < 3 else ""} for number in range(5)]
+
+    assert left_rows(left) == [("q0 +2", "held (a)"), ("q3 +1", "held")]
+
+
+def test_a_status_of_a_damaged_store() -> None:
+    """The lines before the table name the store, what of it is damaged, and where events are taken in."""
+    store = {"description": "16 files", "connected": True, "state": "16 files", "damaged": ["x.db is damaged"]}
+
+    lines = status_lines({"version": "1", "ready": False, "reasons": ["a", "b"], "store": store, "ingest": ""})
+
+    assert lines == ["remora 1, not ready: a; b", "store: 16 files", "damaged: x.db is damaged", "ingest: off"]
 
 
 @pytest.mark.parametrize(
