@@ -1,0 +1,255 @@
+"""The embedded store shared by processes: whose locks count, and how one learns what another has committed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import pytest
+
+from remora.config import SqliteSettings
+from remora.model.errors import OwnershipLost, StoreUnavailable
+from remora.model.ingest import Placed
+from remora.model.shard import Hold, LockHolder, Shard
+from remora.model.topic import Topic
+from remora.storage.sqlite import SqliteStore
+from support.stores import QUIET_S, own_topic, until
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+FOR_EVER_S = 3600.0
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> SqliteSettings:
+    """A directory of two files."""
+    return SqliteSettings(directory=str(tmp_path / "store"), files=2)
+
+
+@pytest.fixture
+async def store(settings: SqliteSettings) -> AsyncIterator[SqliteStore]:
+    """An open store."""
+    async with SqliteStore(settings) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def holder(settings: SqliteSettings, topic: Topic, lease_s: float = FOR_EVER_S) -> AsyncIterator[Process]:
+    """Another process that has the locks of all of a topic's shards."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "error", "-m", "support.sqlite_holder", settings.directory, topic.name, str(lease_s)),
+        env=ENVIRONMENT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        await answer(process, b"held\n")
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def answer(process: Process, expected: bytes) -> None:
+    assert process.stdout is not None
+    async with asyncio.timeout(60):
+        assert await process.stdout.readline() == expected
+
+
+async def commit_there(process: Process) -> None:
+    """Have the other process commit an entry to each shard."""
+    assert process.stdin is not None
+    process.stdin.write(b"go\n")
+    await process.stdin.drain()
+    await answer(process, b"committed\n")
+
+
+# ------------------------------------------------------------------------------------------------ locks
+
+
+async def test_lock_of_a_living_process(store: SqliteStore, settings: SqliteSettings) -> None:
+    """A lock that another process holds is refused here, and the refusal names that process."""
+    topic = await store.create_topic(own_topic("t"))
+
+    async with holder(settings, topic) as process:
+        found = await store.acquire(topic.shard(1), "me", QUIET_S)
+
+    assert isinstance(found, LockHolder)
+    assert (found.cookie, found.lease_left_s > FOR_EVER_S / 2) == ("holder", True)
+    assert f"pid-{process.pid}." in found.entity
+
+
+async def test_lock_of_a_dead_process(store: SqliteStore, settings: SqliteSettings) -> None:
+    """The locks of a process that was killed are free at once, however long their leases had yet to run."""
+    topic = await store.create_topic(own_topic("t"))
+
+    async with holder(settings, topic) as process:
+        process.kill()
+        await process.wait()
+        stats = await store.stats(topic.shard(0))
+        taken = [await store.acquire(shard, "me", QUIET_S) for shard in topic.all_shards()]
+
+    assert all(isinstance(each, Hold) for each in taken)
+    assert stats.holder is not None
+    assert (stats.holder.cookie, stats.holder.lease_left_s) == ("holder", 0)
+
+
+async def test_lock_of_a_frozen_process(store: SqliteStore, settings: SqliteSettings) -> None:
+    """A process that is frozen is not taken for dead: its lock is kept until its lease has run out, and then lost."""
+    topic, brief = await store.create_topic(own_topic("t")), await store.create_topic(own_topic("brief", 1))
+
+    async with holder(settings, topic) as process, holder(settings, brief, 1.0) as other:
+        for each in (process, other):
+            each.send_signal(signal.SIGSTOP)
+
+        async def freed() -> bool:
+            return isinstance(await store.acquire(brief.shard(0), "me", QUIET_S), Hold)
+
+        await until(freed, within_s=30)
+        assert isinstance(await store.acquire(topic.shard(1), "me", QUIET_S), LockHolder)
+
+
+async def test_lock_of_a_closed_store(store: SqliteStore, settings: SqliteSettings) -> None:
+    """Whoever closes the store leaves no lock behind that others would have to wait for."""
+    topic = await store.create_topic(own_topic("t"))
+    async with SqliteStore(settings) as other:
+        assert isinstance(await other.acquire(topic.shard(0), "w", QUIET_S), Hold)
+        assert isinstance(await store.acquire(topic.shard(0), "w", QUIET_S), LockHolder)
+
+    assert isinstance(await store.acquire(topic.shard(0), "w", QUIET_S), Hold)
+
+
+async def test_lock_of_an_earlier_start_of_the_host(store: SqliteStore) -> None:
+    """A lock that was taken before the host was last started counts for nothing, whatever its lease says."""
+    topic = await store.create_topic(own_topic("t"))
+    hold = await store.acquire(topic.shard(0), "w", QUIET_S)
+    assert isinstance(hold, Hold)
+
+    with closing(sqlite3.connect(store._files.file_of("t").path)) as connection, connection:
+        connection.execute("UPDATE locks SET boot = 'an earlier one', until_ns = 1 << 62")
+
+    with pytest.raises(OwnershipLost):
+        await store.read(hold, b"", 1)
+    with pytest.raises(OwnershipLost):
+        await store.renew(hold, QUIET_S)
+    assert isinstance(await store.acquire(topic.shard(0), "another", QUIET_S), Hold)
+
+
+async def test_traces_of_the_dead_are_swept(store: SqliteStore, settings: SqliteSettings) -> None:
+    """What a killed process left to tell that it lived is gone with the next start, and that of the living stays."""
+    topic = await store.create_topic(own_topic("t"))
+    owners = Path(settings.directory) / "owners"
+    async with holder(settings, topic) as process:
+        process.kill()
+        await process.wait()
+        assert len(list(owners.iterdir())) == 2
+
+        async with SqliteStore(settings):
+            assert len(list(owners.iterdir())) == 2
+
+    assert len(list(owners.iterdir())) == 1
+
+
+# --------------------------------------------------------------------------------------------- arrivals
+
+
+async def arrived(store: SqliteStore, wanted: set[Shard]) -> set[Shard]:
+    """The queues that announce themselves until all that are wanted have."""
+    found: set[Shard] = set()
+    async with asyncio.timeout(60):
+        while not wanted <= found:
+            answered = await store.arrivals()
+            assert len(set(answered)) == len(answered)
+            found |= set(answered)
+    return found
+
+
+async def test_arrivals_of_this_process(store: SqliteStore) -> None:
+    """What this process commits announces itself, that queue and no other."""
+    topic, other = await store.create_topic(own_topic("t")), await store.create_topic(own_topic("u"))
+    assert store.tells_arrivals
+
+    await store.publish(topic, [Placed(1, b"b:k", b"x"), Placed(2, b"b:k", b"y")])
+    await store.commit(other.shard(0), await store.reserve(other.shard(0), 1, 9), [b"z"])
+
+    expected = {topic.shard(1), topic.shard(2), other.shard(0)}
+    assert await arrived(store, expected) == expected
+
+
+async def test_arrivals_of_another_process(store: SqliteStore, settings: SqliteSettings) -> None:
+    """What another process commits announces itself too, time after time, that queue and no other."""
+    topic = await store.create_topic(own_topic("t"))
+    await store.create_topic(own_topic("u"))
+    expected = set(topic.all_shards())
+
+    async with holder(settings, topic) as process:
+        for _ in range(3):
+            await commit_there(process)
+            assert await arrived(store, expected) == expected
+
+
+async def test_arrivals_since_the_store_was_opened(settings: SqliteSettings) -> None:
+    """A commit between the opening and the first wait is not missed, whoever made it, nor one to a new topic."""
+    async with SqliteStore(settings) as maker:
+        topic = await maker.create_topic(own_topic("t"))
+        await maker.publish(topic, [Placed(0, b"b:k", b"before")])
+        async with SqliteStore(settings) as store:
+            new = await maker.create_topic(own_topic("u"))
+            await maker.publish(topic, [Placed(1, b"b:k", b"x")])
+            await maker.publish(new, [Placed(2, b"b:k", b"x")])
+
+            expected = {topic.shard(1), new.shard(2)}
+            assert await arrived(store, expected) == expected
+
+
+async def test_nothing_arrives(store: SqliteStore, settings: SqliteSettings) -> None:
+    """Removals, locks, reservations and new topics are no arrivals."""
+    topic = await store.create_topic(own_topic("t"))
+    await store.publish(topic, [Placed(0, b"b:k", b"x")])
+    await arrived(store, {topic.shard(0)})
+    await drained_of_echoes(store)
+
+    async with SqliteStore(settings) as other:
+        hold = await other.acquire(topic.shard(0), "w", QUIET_S)
+        assert isinstance(hold, Hold)
+        listing = await other.read(hold, b"", 1)
+        await other.remove(hold, listing.positions[-1], 1)
+        await other.reserve(topic.shard(1), 1, 10)
+        await other.create_topic(own_topic("v"))
+        waiting = asyncio.ensure_future(store.arrivals())
+        await until(lambda: looked(store), within_s=30)
+        assert not waiting.done()
+        await other.publish(topic, [Placed(2, b"b:k", b"y")])
+
+        assert list(await waiting) == [topic.shard(2)]
+
+
+async def drained_of_echoes(store: SqliteStore) -> None:
+    """Look once more: a queue may be named again although nothing is new."""
+    store._arrivals._look()
+    store._files.bell.take()
+
+
+async def looked(store: SqliteStore) -> bool:
+    """Whether the wait for arrivals has seen each file as it is now."""
+    seen = store._arrivals._seen
+    return all(seen[file].version == file.version() for file in store._files.all)
+
+
+async def test_waiting_ends_with_the_store(settings: SqliteSettings) -> None:
+    """Whoever waits for arrivals when the store is closed is told so."""
+    async with SqliteStore(settings) as store:
+        waiting = asyncio.ensure_future(store.arrivals())
+        await asyncio.sleep(0)
+
+    with pytest.raises(StoreUnavailable):
+        async with asyncio.timeout(30):
+            await waiting
