@@ -1,0 +1,268 @@
+"""The writer of a file: what waits together is one transaction, and each job answers for itself alone."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from remora.model.errors import StoreDamaged, StoreError, StoreFull, StoreUnavailable
+from remora.storage.sqlite import writer as module
+from remora.storage.sqlite.connecting import PAGE_BYTES
+from remora.storage.sqlite.writer import Writer
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A database with a single table."""
+    path = tmp_path / "x.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("CREATE TABLE t (x UNIQUE, y BLOB)")
+    return path
+
+
+@pytest.fixture
+def damages() -> list[StoreDamaged]:
+    """What the writer told of damage."""
+    return []
+
+
+@pytest.fixture
+async def writer(path: Path, damages: list[StoreDamaged]) -> AsyncIterator[Writer]:
+    """A writer that is ended after the test."""
+    made = Writer(path, damages.append)
+    yield made
+    if thread := made.end():
+        await asyncio.to_thread(thread.join, 30)
+        assert not thread.is_alive()
+
+
+def insert(value: object, nbytes: int = 0) -> Callable[[sqlite3.Connection], object]:
+    """A job that inserts a row and answers its value."""
+
+    def job(connection: sqlite3.Connection) -> object:
+        connection.execute("INSERT INTO t VALUES (?, zeroblob(?))", (value, nbytes))
+        return value
+
+    return job
+
+
+def rows(path: Path) -> list[object]:
+    """What is in the table, as another connection sees it."""
+    with closing(sqlite3.connect(path)) as connection:
+        return [value for (value,) in connection.execute("SELECT x FROM t ORDER BY rowid")]
+
+
+class Gate:
+    """A job that lasts until it is let go: what is written meanwhile waits together."""
+
+    def __init__(self) -> None:
+        self.entered, self.free = threading.Event(), threading.Event()
+
+    def __call__(self, connection: sqlite3.Connection) -> None:
+        self.entered.set()
+        assert self.free.wait(60)
+
+
+async def together(writer: Writer, *jobs: tuple[Callable[[sqlite3.Connection], object], bool]) -> list[object]:
+    """The answers of jobs, each with whether it is to be durable, that wait for the writer at the same time."""
+    gate = Gate()
+    first = asyncio.ensure_future(writer.write(gate, durable=False))
+    await asyncio.to_thread(gate.entered.wait, 60)
+    waiting = [asyncio.ensure_future(writer.write(job, durable=durable)) for job, durable in jobs]
+    await asyncio.sleep(0)
+    before = writer.stats.transactions
+    gate.free.set()
+    await first
+    answers = await asyncio.gather(*waiting, return_exceptions=True)
+    assert writer.stats.transactions == before + 2, "they did not share a transaction"
+    return list(answers)
+
+
+async def test_answer_means_committed(writer: Writer, path: Path) -> None:
+    """When a job has answered, everybody sees what it wrote."""
+    for number in range(3):
+        assert await writer.write(insert(number), durable=number == 1) == number
+        assert rows(path) == list(range(number + 1))
+
+    assert (writer.stats.transactions, writer.stats.durable, writer.stats.jobs) == (3, 1, 3)
+
+
+async def test_one_sync_for_all_that_wait(writer: Writer, path: Path) -> None:
+    """Jobs that wait together are one transaction, in the order of their arrival, and one of them makes it durable."""
+    answers = await together(writer, *((insert(number), number == 30) for number in range(50)))
+
+    assert answers == list(range(50))
+    assert rows(path) == list(range(50))
+    assert (writer.stats.transactions, writer.stats.durable, writer.stats.jobs) == (2, 1, 51)
+
+
+@pytest.mark.parametrize(("durable", "mode"), [(True, 2), (False, 1)])
+async def test_durable_is_synced(writer: Writer, durable: bool, mode: int) -> None:
+    """A durable job runs with full sync, and one that need not be without, also right after one of the other kind."""
+
+    def synchronous(connection: sqlite3.Connection) -> int:
+        (found,) = connection.execute("PRAGMA synchronous").fetchone()
+        return int(found)
+
+    await writer.write(insert(1), durable=not durable)
+
+    assert await writer.write(synchronous, durable=durable) == mode
+
+
+async def test_failing_job_is_undone_alone(writer: Writer, path: Path) -> None:
+    """A job that raises is undone, whatever it had done before, and gets its exception; the others are committed."""
+
+    def fails(connection: sqlite3.Connection) -> None:
+        insert("half")(connection)
+        raise StoreError("why")
+
+    def defect(connection: sqlite3.Connection) -> None:
+        insert("other half")(connection)
+        insert(0)(connection)  # there is one already
+
+    answers = await together(writer, (insert(0), True), (fails, True), (defect, True), (insert(1), True))
+
+    assert answers[::3] == [0, 1]
+    assert isinstance(answers[1], StoreError)
+    assert isinstance(answers[2], sqlite3.IntegrityError)
+    assert rows(path) == [0, 1]
+
+
+async def test_single_failing_job_is_undone(writer: Writer, path: Path) -> None:
+    """A job that is alone in its transaction and raises is undone, and the next one finds everything sound."""
+
+    def fails(connection: sqlite3.Connection) -> None:
+        insert("half")(connection)
+        raise ValueError("why")
+
+    with pytest.raises(ValueError, match="why"):
+        await writer.write(fails, durable=True)
+
+    assert await writer.write(insert(1), durable=True) == 1
+    assert rows(path) == [1]
+
+
+async def test_nobody_waits_for_ever(writer: Writer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call is given up after a time; what had not begun by then is not done later."""
+    monkeypatch.setattr(module, "ANSWER_WITHIN_S", 0.2)
+    gate = Gate()
+    first = asyncio.ensure_future(writer.write(gate, durable=False))
+    second = asyncio.ensure_future(writer.write(insert("late"), durable=False))
+
+    for call in (first, second):
+        with pytest.raises(StoreUnavailable, match="no answer"):
+            await call
+    gate.free.set()
+    monkeypatch.setattr(module, "ANSWER_WITHIN_S", 60)
+
+    assert await writer.write(insert("next"), durable=False) == "next"
+    assert rows(path) == ["next"]
+
+
+async def test_cancelled_caller(writer: Writer, path: Path) -> None:
+    """Who stops waiting before the job has begun has not done anything."""
+    gate = Gate()
+    first = asyncio.ensure_future(writer.write(gate, durable=False))
+    second = asyncio.ensure_future(writer.write(insert("never"), durable=False))
+    await asyncio.sleep(0)
+    second.cancel()
+    gate.free.set()
+    await first
+    await asyncio.gather(second, return_exceptions=True)
+    await writer.write(insert("next"), durable=False)
+
+    assert rows(path) == ["next"]
+
+
+async def test_others_in_the_way(writer: Writer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process that writes is waited for; one that goes on for too long is told of, and nothing was done."""
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        waiting = asyncio.ensure_future(writer.write(insert(1), durable=True))
+        await asyncio.sleep(0)
+        other.execute("INSERT INTO t VALUES (0, NULL)")
+        other.execute("COMMIT")
+        assert await waiting == 1
+
+        monkeypatch.setattr(module, "_BUSY_FOR_S", 0.1)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match="others"):
+            await writer.write(insert(2), durable=True)
+        other.execute("ROLLBACK")
+
+    assert await writer.write(insert(3), durable=True) == 3
+    assert rows(path) == [0, 1, 3]
+
+
+async def test_what_is_too_much_is_refused_alone(writer: Writer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a file may not grow, the jobs that need more room are refused, and those that need none are done."""
+    await writer.write(insert(0), durable=True)
+    used = (await asyncio.to_thread(path.stat)).st_size + 4 * PAGE_BYTES
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (used, used))
+
+    jobs = [(insert("large", 50 * PAGE_BYTES), True), (insert(1), False), (insert("larger", 90 * PAGE_BYTES), True)]
+    answers = await asyncio.gather(
+        *(writer.write(job, durable=durable) for job, durable in jobs), return_exceptions=True
+    )
+
+    assert [type(answer) for answer in answers] == [StoreFull, int, StoreFull]
+    assert rows(path) == [0, 1]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert await writer.write(jobs[0][0], durable=True) == "large"
+
+
+async def test_file_that_is_none(tmp_path: Path, damages: list[StoreDamaged]) -> None:
+    """A file that is no database is damage, told to who asked and to the store; the thread goes on."""
+    path = tmp_path / "x.db"
+    path.write_bytes(b"not a database at all, by no means" * 100)
+    writer = Writer(path, damages.append)
+
+    for _ in range(2):
+        with pytest.raises(StoreDamaged, match=r"x\.db"):
+            await writer.write(insert(1), durable=True)
+
+    assert len(damages) == 2
+    assert "x.db" in writer.stats.last_error
+    thread = writer.end()
+    assert thread is not None
+    await asyncio.to_thread(thread.join, 30)
+
+
+async def test_missing_file(tmp_path: Path, damages: list[StoreDamaged]) -> None:
+    """A file that is gone is no reason to make an empty one, and none for the thread to end: it may come back."""
+    path = tmp_path / "x.db"
+    writer = Writer(path, damages.append)
+    with pytest.raises(StoreUnavailable):
+        await writer.write(insert(1), durable=True)
+    assert not path.exists()
+
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE t (x, y)")
+    assert await writer.write(insert(1), durable=True) == 1
+
+    thread = writer.end()
+    assert thread is not None
+    await asyncio.to_thread(thread.join, 30)
+
+
+async def test_end_does_what_was_asked_for(path: Path, damages: list[StoreDamaged]) -> None:
+    """Whatever was asked for before the end is done; a writer that was never asked has no thread."""
+    writer = Writer(path, damages.append)
+    assert Writer(path, damages.append).end() is None
+    for number in range(10):
+        writer.post(insert(number))
+
+    thread = writer.end()
+    assert thread is not None
+    await asyncio.to_thread(thread.join, 30)
+
+    assert rows(path) == list(range(10))
+    assert not path.with_name("x.db-wal").exists()
