@@ -279,15 +279,14 @@ class Daemon:
         progress = self._worker.progress()
         if progress.is_stalled:
             reasons.append(f"nothing was delivered for {progress.age_s:.0f} s although entries wait")
-            reasons += sorted({f"{s.topic or s.queue}: {s.reason}" for s in self._worker.shards if s.reason})[:10]
+            reasons += sorted({f"{s.topic or s.queue}: {s.reason}" for s in self._worker.served if s.reason})[:10]
         return Health(ok=not reasons, reasons=tuple(reasons))
 
     def _line(self) -> str:
         """The one line of `systemctl status`."""
-        shards = self._worker.shards
-        broken = sum(1 for each in shards if each.state in (State.RETRYING, State.STOPPED))
+        broken = sum(1 for each in self._worker.served if each.state in (State.RETRYING, State.STOPPED))
         store = "store connected" if self._store_state[0] else f"store away: {self._store_state[1]}"
-        line = f"{store}; {len(shards)} shards held, {broken} of them failing"
+        line = f"{store}; {self._worker.held_shards} shards held, {broken} of them failing"
         return f"draining; {line}" if self._draining else line
 
     def _status(self) -> Mapping[str, object]:

@@ -82,6 +82,16 @@ class Worker:
         return self.ownership.statuses()
 
     @property
+    def served(self) -> list[ShardStatus]:
+        """How those held shards are doing that are not dormant: all that work, wait or fail are among them."""
+        return self.ownership.served()
+
+    @property
+    def held_shards(self) -> int:
+        """How many shards are held."""
+        return len(self.ownership.shards)
+
+    @property
     def left(self) -> Mapping[Shard, Left]:
         """The shards that are not held, with the reason."""
         return self.ownership.left
