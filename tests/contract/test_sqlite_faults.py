@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import subprocess
 import sys
 import zlib
@@ -26,7 +27,7 @@ from support import sqlite_peer
 from support import sqlite_victim as victim
 from support.mounts import with_mount
 from support.programs import program
-from support.stores import QUIET_S, by_shard, own_topic, spread
+from support.stores import QUIET_S, by_shard, own_topic, spread, until
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
 DISK = 24 << 20
@@ -154,6 +155,80 @@ async def test_killed_while_aborting(tmp_path: Path) -> None:
 
             assert await reserved(store, topic) == [0, 0, 0]
             assert await contents(store, topic) == [[], [], []]
+
+
+async def test_killed_while_removing(tmp_path: Path) -> None:
+    """At whatever step a process dies: all of a removal is done or nothing, and the next holder goes on from there."""
+    async with after_deaths("remove", tmp_path / "store") as (store, topics):
+        for topic, answered in topics:
+            shard = topic.shard(0)
+            all_of_it = by_shard(topic, spread(topic, victim.EVENTS))[0]
+            found = (await contents(store, topic))[0]
+            assert found in (all_of_it, all_of_it[victim.REMOVED :])
+            assert found != all_of_it or not answered
+            assert (await store.stats(shard)).entries == len(found)
+
+            hold = await store.acquire(shard, "w", QUIET_S)
+            assert isinstance(hold, Hold), "the lock of a dead process was not free"
+            listing = await store.read(hold, b"", 100)
+            assert listing.entries == found
+            await store.remove(hold, listing.positions[-1], len(found))
+
+            assert (await store.stats(shard)).used_bytes == 0
+
+
+async def test_killed_while_parking(tmp_path: Path) -> None:
+    """At whatever step a process dies: a letter is stored whole or not at all, and parking again keeps one."""
+    async with after_deaths("park", tmp_path / "store") as (store, topics):
+        for topic, answered in topics:
+            hold = await store.acquire(topic.shard(0), "w", QUIET_S)
+            assert isinstance(hold, Hold)
+            expected = victim.letter(hold)
+            found = [letter async for letter in store.letters(topic.name)]
+            assert found in ([], [expected])
+            assert found or not answered
+
+            await store.park(hold, expected)
+
+            assert [letter async for letter in store.letters(topic.name)] == [expected]
+
+
+async def test_killed_while_making_a_topic(tmp_path: Path) -> None:
+    """At whatever step a process dies: the topic is there with all its queues or not at all, and can be made then."""
+    async with after_deaths("create", tmp_path / "store") as (store, topics):
+        for topic, answered in topics:
+            name = f"{topic.name}-made"
+            made = await store.own_topic(name)
+            assert made is not None or not answered
+
+            made = made or await store.create_topic(own_topic(name, victim.SHARDS))
+
+            await store.publish(made, spread(made, 9))
+            assert await contents(store, made) == by_shard(made, spread(made, 9))
+
+
+async def test_killed_while_discarding_a_topic(tmp_path: Path) -> None:
+    """At whatever step a process dies: the topic is whole or gone, and what it has left goes with the next start."""
+    directory = tmp_path / "store"
+    printed = await ended(python("sqlite_victim", "discard", directory))
+    outcomes = dict(line.split() for line in printed.splitlines())
+    async with SqliteStore(victim.settings(directory)) as store:
+        whole = []
+        for step, outcome in outcomes.items():
+            if topic := await store.own_topic(f"discard-{step}"):
+                assert outcome == "killed"
+                assert await contents(store, topic) == by_shard(topic, spread(topic, victim.EVENTS))
+                whole.append(topic)
+        assert 5 < len(whole) < len(outcomes) - 5, "it died neither before nor after the topic was gone"
+
+        def stored(connection: sqlite3.Connection) -> int:
+            (count,) = connection.execute("SELECT count(*) FROM entries").fetchone()
+            return int(count)
+
+        async def all_gone() -> bool:
+            return await store._files.file_of("t").read(stored) == len(whole) * victim.EVENTS
+
+        await until(all_gone, within_s=30)
 
 
 # ------------------------------------------------------------------------------------------- two processes

@@ -20,7 +20,7 @@ from remora.model.errors import OwnershipLost, StoreUnavailable
 from remora.model.ingest import Placed
 from remora.model.shard import Hold, LockHolder, Shard
 from remora.model.topic import Topic
-from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite import SqliteStore, arrivals
 from support.stores import QUIET_S, own_topic, until
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
@@ -172,8 +172,9 @@ async def arrived(store: SqliteStore, wanted: set[Shard]) -> set[Shard]:
     return found
 
 
-async def test_arrivals_of_this_process(store: SqliteStore) -> None:
-    """What this process commits announces itself, that queue and no other."""
+async def test_arrivals_of_this_process(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process commits announces itself without anybody's looking for it, that queue and no other."""
+    monkeypatch.setattr(arrivals, "_LOOK_EVERY_S", FOR_EVER_S)
     topic, other = await store.create_topic(own_topic("t")), await store.create_topic(own_topic("u"))
     assert store.tells_arrivals
 

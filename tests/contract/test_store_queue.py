@@ -105,10 +105,11 @@ async def test_unlisted_position_is_refused(bench: Bench) -> None:
     await bench.commit(shard, *payloads(3))
     hold = await bench.held(shard)
     listing = await bench.store.read(hold, b"", 2)
-    beyond = Position.parse(listing.positions[-1].decode())._replace(gen=9)
+    last = Position.parse(listing.positions[-1].decode())
 
-    with pytest.raises(ValueError, match="listed"):
-        await bench.store.remove(hold, str(beyond).encode(), 3)
+    for beyond in (last._replace(gen=9), last._replace(offset=last.offset + 10_000)):
+        with pytest.raises(ValueError, match="listed"):
+            await bench.store.remove(hold, str(beyond).encode(), 3)
 
     assert await bench.contents(shard) == payloads(3)
 

@@ -20,12 +20,15 @@ from typing import Any
 
 from remora.config import SqliteSettings
 from remora.model.ingest import Once, Placed, Room, Stored
+from remora.model.record import DeadLetter
+from remora.model.shard import Hold
 from remora.model.topic import Topic
-from remora.storage.sqlite import SqliteStore, writer
+from remora.storage.sqlite import SqliteStore, topics, writer
 from remora.storage.sqlite import directory as opened_by
-from support.stores import own_topic, spread
+from support.stores import QUIET_S, own_topic, spread, until
 
 EVENTS, SHARDS, DIGEST = 30, 3, b"digest"
+REMOVED = 7
 RESERVED_AS = "reservation-of"
 """Files of this name, with the topic's, hold the id of its reservation."""
 
@@ -76,7 +79,54 @@ async def abort(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[
     return lambda: store.abort_events(topic, reservation)
 
 
-KINDS = {each.__name__: each for each in (publish, reserve, commit, abort)}
+async def remove(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
+    """Remove the first entries of a shard."""
+    hold = await _held(store, topic)
+    listing = await store.read(hold, b"", REMOVED)
+    return lambda: store.remove(hold, listing.positions[-1], REMOVED)
+
+
+async def park(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
+    """Park an entry."""
+    hold = await _held(store, topic)
+    return lambda: store.park(hold, letter(hold))
+
+
+async def create(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
+    """Make another topic."""
+    return lambda: store.create_topic(own_topic(f"{topic.name}-made", SHARDS))
+
+
+async def discard(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
+    """Remove a topic with its entries, until the last of these is deleted."""
+    topics._SWEPT_AT_ONCE = 4
+    await store.publish(topic, spread(topic, EVENTS))
+
+    async def act() -> None:
+        await store.remove_topic(topic, discard=True)
+        await until(lambda: _is_swept(store, topic))
+
+    return act
+
+
+KINDS = {each.__name__: each for each in (publish, reserve, commit, abort, remove, park, create, discard)}
+
+
+def letter(hold: Hold) -> DeadLetter:
+    """What is parked under a hold."""
+    return DeadLetter(hold.shard.queue, hold.incarnation, "0/0", "0/1", "refused", "why", 1, 1.0, 2.0, b"raw")
+
+
+async def _held(store: SqliteStore, topic: Topic) -> Hold:
+    await store.publish(topic, spread(topic, EVENTS))
+    hold = await store.acquire(topic.shard(0), "victim", QUIET_S)
+    assert isinstance(hold, Hold)
+    return hold
+
+
+async def _is_swept(store: SqliteStore, topic: Topic) -> bool:
+    look = "SELECT 1 FROM leftovers"
+    return await store._files.file_of(topic.name).read(lambda found: found.execute(look).fetchone()) is None
 
 
 async def _reserved(store: SqliteStore, topic: Topic, directory: Path) -> str:
