@@ -219,6 +219,7 @@ async def test_a_topic_beside_a_radosgws_of_the_same_name(queues: Queues, tmp_pa
     left = (await topic("list", "--json")).json
 
     assert created.code == Exit.OK, created.err
+    assert "radosgw has a topic of this name too" in created.out.decode()
     assert [(each["topic"], each["origin"], each["shards"]) for each in listed] == [
         (name, "radosgw", 1), (name, "remora", 3),
     ]  # fmt: skip

@@ -218,7 +218,7 @@ def test_creating_again(topic: Callable[..., Any]) -> None:
     assert same.code == Exit.OK
     assert "exists already" in same.out.decode()
     assert other.code == Exit.FAILURE
-    assert "another shards, time-to-live: see `remora topic set`" in other.err
+    assert "differs in shards, time-to-live;" in other.err
     assert topic("show", "orders", "--json").json == before
 
 

@@ -79,21 +79,30 @@ def create_command(settings: Settings, name: str, shards: int, if_not_exists: bo
 
     async def work() -> tuple[Topic, bool]:
         async with app.store_of(settings) as store:
-            try:
-                return await store.create_topic(asked), True
-            except TopicRefused:
-                if not if_not_exists or (found := await store.own_topic(name)) is None:
-                    raise
-                if different := differences(found, asked):
-                    raise Differs(
-                        f"topic {name} exists already, with another {', '.join(different)}: see `remora topic set`"
-                    ) from None
-                return found, False
+            made = await _made(store, asked, if_not_exists=if_not_exists)
+            if any(each.label == name and each.origin is Origin.RADOSGW for each in (await store.topics()).values()):
+                remarks.append("radosgw has a topic of this name too; commands tell the two apart by --origin")
+            return made
 
     topic, is_new = run_async(work())
     where = f"{topic.shards} shards, to Kafka topic {topic.target.topic} at {topic.target.redacted}"
     click.echo(f"topic {name} {'is made' if is_new else 'exists already'}: {where}")
     _print_remarks(remarks)
+
+
+async def _made(store: ShardStore, asked: Topic, *, if_not_exists: bool) -> tuple[Topic, bool]:
+    """The topic, and whether it is new."""
+    try:
+        return await store.create_topic(asked), True
+    except TopicRefused:
+        found = await store.own_topic(asked.name) if if_not_exists else None
+        if found is None:
+            raise
+    if different := differences(found, asked):
+        raise Differs(
+            f"topic {asked.name} exists already, and differs in {', '.join(different)}; `remora topic set` changes it"
+        )
+    return found, False
 
 
 @click.command("set")
