@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import rados
 
 from remora.config import RadosSettings
 from remora.model.errors import (
     OnceConflict,
     ReservationExpired,
+    ShardGone,
     StoreFull,
     StoreMisconfigured,
     StoreUnavailable,
+    TopicClosed,
     TopicRefused,
     TopicUnknown,
 )
 from remora.model.ingest import Once, Placed, Removed, Stored
 from remora.model.shard import Hold, Shard
 from remora.model.topic import Topic
-from remora.storage.rados import RadosStore
+from remora.storage.rados import RadosStore, recovery
 from remora.storage.rados.requests import Stage
 from support.ceph import Ceph, Gateway, reached
 from support.rados_victim import DIGEST, EVENTS, ONCE, SHARDS, Victim, after_write, armed, rooms, victims
@@ -36,8 +39,9 @@ OSDS = ("osd.0", "osd.1")
 
 
 @pytest.fixture
-async def store(settings: RadosSettings) -> AsyncIterator[RadosStore]:
-    """An open store, which is not the one that anything happens to."""
+async def store(settings: RadosSettings, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RadosStore]:
+    """An open store, which is not the one that anything happens to. It looks after others' requests often."""
+    monkeypatch.setattr(recovery, "_EVERY_S", 0.3)
     async with reached(settings) as store:
         yield store
 
@@ -225,19 +229,21 @@ async def test_expiry_after_the_decision(settings: RadosSettings, store: RadosSt
 async def test_removal_after_the_decision(settings: RadosSettings, store: RadosStore) -> None:
     """Events that were decided for a topic which is removed then never get into a later topic of its name."""
     old = await store.create_topic(own_topic("t", SHARDS))
-    await undone(settings, old, spread(old, EVENTS), DECIDED)
+    events = spread(old, EVENTS)
+    await undone(settings, old, events, DECIDED)
     await store.remove_topic(old, discard=True)
     new = await store.create_topic(own_topic("t", SHARDS))
+    reservation = await store.reserve_events(new, rooms(events))  # its queues' own numbers are those of the old ones
 
     with pytest.raises(TopicUnknown):
-        await store.publish(old, spread(old, EVENTS), ONCE)
+        await store.publish(old, events, ONCE)
 
-    async def looked_after() -> bool:
+    async def carried_out() -> bool:
         return not (await store._recovery._requests.agenda())[Stage.OPEN]
 
-    await until(looked_after, 60)
-    assert await pending(store, new) == [[]] * SHARDS
-    assert await reserved(store, new) == 0
+    await until(carried_out, 60)
+    assert (await pending(store, new), await reserved(store, new)) == ([[]] * SHARDS, SHARDS)
+    assert await store.commit_events(new, reservation, events, DIGEST) == Stored(EVENTS)
 
 
 async def test_full_queue_after_the_decision(settings: RadosSettings, store: RadosStore) -> None:
@@ -257,6 +263,116 @@ async def test_full_queue_after_the_decision(settings: RadosSettings, store: Rad
     await store.abort(topic.shard(1), blocker)
     assert await store.publish(topic, events, ONCE) == Stored(EVENTS, repeated=True)
     assert await pending(store, topic) == expected
+
+
+# ------------------------------------------------------------------------------------------- looking after
+
+
+def make_due(ceph: Ceph, stage: Stage, name: str) -> None:
+    """Have a request looked after now, as if the time for that had come."""
+    with ceph.client(namespace="remora") as ioctx, rados.WriteOpCtx() as op:
+        ioctx.set_omap(op, (f"{stage}/{1:015d}/{name}",), (b"",))
+        ioctx.operate_write_op(op, "remora.requests")
+
+
+async def looked_after(store: RadosStore, stage: Stage) -> None:
+    """Wait until nothing of this stage is due."""
+
+    async def nothing_due() -> bool:
+        return not [entry for entry in (await store._recovery._requests.agenda())[stage] if entry.overdue_s >= 0]
+
+    await until(nothing_due, 60)
+
+
+async def test_reservation_that_nobody_commits(ceph: Ceph, store: RadosStore) -> None:
+    """A reservation that is too old is ended, and its room comes back, though nobody holds the topic's shards."""
+    topic = await store.create_topic(own_topic("t", SHARDS))
+    reservation = await store.reserve_events(topic, rooms(spread(topic, EVENTS)))
+
+    make_due(ceph, Stage.HELD, reservation)
+    await looked_after(store, Stage.HELD)
+
+    assert await reserved(store, topic) == 0
+    with pytest.raises(ReservationExpired):
+        await store.commit_events(topic, reservation, spread(topic, EVENTS), DIGEST)
+
+
+async def test_reservation_of_a_removed_topic(ceph: Ceph, store: RadosStore) -> None:
+    """Ending a reservation of a removed topic does not touch one of the same number in a later topic of its name."""
+    old = await store.create_topic(own_topic("t", SHARDS))
+    events = spread(old, EVENTS)
+    reservation = await store.reserve_events(old, rooms(events))
+    await store.remove_topic(old, discard=False)
+    new = await store.create_topic(own_topic("t", SHARDS))
+    kept = await store.reserve_events(new, rooms(events))
+
+    make_due(ceph, Stage.HELD, reservation)
+    await looked_after(store, Stage.HELD)
+
+    assert await reserved(store, new) == SHARDS
+    assert await store.commit_events(new, kept, events, DIGEST) == Stored(EVENTS)
+
+
+async def test_forgetting(ceph: Ceph, store: RadosStore) -> None:
+    """What was done leaves nothing behind when it is forgotten: no request, no mark in a queue, no reminder."""
+    topic = await store.create_topic(own_topic("t", SHARDS))
+    events = spread(topic, EVENTS)
+    await store.publish(topic, events, ONCE)
+    await store.publish(topic, events)
+    reservation = await store.reserve_events(topic, rooms(events))
+    await store.commit_events(topic, reservation, events, DIGEST)
+    aborted = await store.reserve_events(topic, rooms(events))
+    await store.abort_events(topic, aborted)
+    with ceph.client(namespace="remora") as ioctx:
+        names = [each.key.removeprefix("remora.request.") for each in ioctx.list_objects() if ".request." in each.key]
+        assert len(names) == 4
+        assert len(omap_keys(ioctx, topic.shard(1).queue)) == 3
+
+    for name in [*names, "t.never-made"]:
+        make_due(ceph, Stage.KEPT, name)
+    make_due(ceph, Stage.OPEN, "t.never-made")
+    for stage in (Stage.KEPT, Stage.OPEN):
+        await looked_after(store, stage)
+
+    with ceph.client(namespace="remora") as ioctx:
+        left = {each.key for each in ioctx.list_objects()}
+        assert left == {"remora.topics", "remora.requests", *(shard.queue for shard in topic.all_shards())}
+        assert [omap_keys(ioctx, shard.queue) for shard in topic.all_shards()] == [[]] * SHARDS
+    assert await store.publish(topic, events, ONCE) == Stored(EVENTS)
+
+
+def omap_keys(ioctx: rados.Ioctx, oid: str) -> list[str]:
+    with rados.ReadOpCtx() as op:
+        found, _ = ioctx.get_omap_vals(op, "", "", 1000)
+        ioctx.operate_read_op(op, oid)
+        return [key for key, _ in found]
+
+
+async def test_removal_while_events_come(settings: RadosSettings, store: RadosStore) -> None:
+    """Of a topic that is removed while events come every one that was answered is counted, and the others are none."""
+    topic = await store.create_topic(own_topic("t", SHARDS))
+    answered, begun = [0], asyncio.Event()
+
+    async def publisher(mine: RadosStore) -> None:
+        while True:
+            try:
+                answered[0] += (await mine.publish(topic, spread(topic, SHARDS))).events
+            except StoreUnavailable:
+                continue
+            except (TopicUnknown, TopicClosed):
+                return
+            begun.set()
+
+    async with reached(settings) as other, asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        for each in (store, other, store, other):
+            tasks.create_task(publisher(each))
+        await begun.wait()
+        removed = await store.remove_topic(topic, discard=True)
+
+    assert 0 < answered[0] <= removed.entries
+    for shard in topic.all_shards():
+        with pytest.raises(ShardGone):
+            await store.stats(shard)
 
 
 # ------------------------------------------------------------------------------------ a cluster that is away
@@ -361,19 +477,26 @@ async def test_without_permission_for_own_topics(
 ) -> None:
     """A user who may not look into remora's namespace serves a radosgw's queues, and is told once what is missing."""
     gateway.make_queue("q")
-    user = "client.gateways-only"
-    caps = ["mon", "allow r", "osd", f"allow rwx pool=default.rgw.log namespace={settings.namespace}"]
-    extra = {"key_type": "aes"} if ceph.env["release"] != 16 else {}
-    key = ceph.command(prefix="auth get-or-create", entity=user, caps=caps, **extra)[0]["key"]
     keyring = tmp_path / "keyring"
-    keyring.write_text(f"[{user}]\n key = {key}\n")
-
-    async with reached(replace(settings, name=user, keyring=str(keyring))) as store:
-        for _ in range(3):
-            assert list(await store.shards()) == [Shard("q")]
-        with pytest.raises(StoreMisconfigured, match="permission"):
-            await store.create_topic(own_topic("t"))
+    with user_of(ceph, f"client.{settings.namespace}", settings.namespace, keyring) as user:
+        async with reached(replace(settings, name=user, keyring=str(keyring))) as store:
+            for _ in range(3):
+                assert list(await store.shards()) == [Shard("q")]
+            with pytest.raises(StoreMisconfigured, match="permission"):
+                await store.create_topic(own_topic("t"))
 
     remarks = [record for record in caplog.records if "remora's own" in record.getMessage()]
     assert len(remarks) == 1
-    ceph.command(prefix="auth rm", entity=user)
+
+
+@contextmanager
+def user_of(ceph: Ceph, user: str, namespace: str, keyring: Path) -> Iterator[str]:
+    """A user who may use one namespace of the queues' pool, and nothing else."""
+    caps = ["mon", "allow r", "osd", f"allow rwx pool=default.rgw.log namespace={namespace}"]
+    key_type = {} if ceph.env["release"] == 16 else {"key_type": "aes"}
+    made = ceph.command(prefix="auth get-or-create", entity=user, caps=caps, **key_type)
+    keyring.write_text(f"[{user}]\n key = {made[0]['key']}\n")
+    try:
+        yield user
+    finally:
+        ceph.command(prefix="auth rm", entity=user)
