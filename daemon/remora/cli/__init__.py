@@ -12,6 +12,7 @@ from remora.cli.dlq import dlq
 from remora.cli.entry import entry
 from remora.cli.output import exit_code
 from remora.cli.run import check_config, run, status
+from remora.cli.send import send
 from remora.cli.shard import shard
 from remora.cli.token import token
 from remora.cli.topic import topic
@@ -41,7 +42,7 @@ def group() -> None:
     """
 
 
-for command in (run, check_config, status, topic, shard, entry, dlq, token, completion):
+for command in (run, check_config, status, topic, shard, entry, dlq, token, send, completion):
     group.add_command(command)
 
 

@@ -1,0 +1,269 @@
+"""`remora send`: records from a file or standard input, into a topic of a running daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import secrets
+import signal
+import stat
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TimeElapsedColumn
+from rich.text import Text
+
+from remora.cli.output import config_option, json_option, print_json
+from remora.cli.records import Bad, Given, Piece, read_records
+from remora.cli.sending import Counts, Outcome, Plan, Sender, reservable
+from remora.client import IngestClient, IngestUnavailable
+from remora.config import IngestSettings, Settings, TcpAddress, UnixAddress
+from remora.model.errors import RemoraError
+from remora.model.exits import Exit
+
+IDLE_S = 0.2
+"""Records that arrive one by one wait this long for others that could go with them."""
+
+
+class Unreadable(RemoraError):
+    """The input broke off."""
+
+
+_existing = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("file", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
+@click.option("--to", "address", help="unix:/path, http://host:port or https://host:port  [default: as configured]")
+@click.option("--batch", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Records in a request.")
+@click.option("--connections", type=click.IntRange(1, 64), default=4, show_default=True, help="Requests at a time.")
+@click.option("--token-file", type=_existing, help="A file with the token.")
+@click.option("--ca-file", type=_existing, help="Whose signature the server's certificate must have.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, 86_400),
+    default=60.0,
+    show_default=True,
+    help="Seconds to keep trying while the server is away or a queue is full.",
+)
+@click.option("--skip-malformed", is_flag=True, help="Count malformed records and go on.")
+@click.option("--two-phase", is_flag=True, help="Reserve room for each request before it is sent.")
+@click.option(
+    "--idempotency-prefix",
+    default="",
+    help="Begins the idempotency keys: the same input sent again, with the same options, is recognised.",
+)
+@json_option
+@config_option
+def send(
+    settings: Settings,
+    topic: str,
+    file: Path,
+    address: str | None,
+    batch: int,
+    connections: int,
+    token_file: Path | None,
+    ca_file: Path | None,
+    timeout: float,
+    skip_malformed: bool,
+    two_phase: bool,
+    idempotency_prefix: str,
+    as_json: bool,
+) -> None:
+    """Send the records in FILE, or on standard input, to TOPIC of a running daemon.
+
+    The input is lines of records in S3's event format, or {"Records":[...]} documents. Records of one bucket and key
+    are stored in their order. The first malformed one ends the sending, when all before it is stored; it is reported
+    with its line. At the end stands what became of how many records; the exit code is 0 only if all are stored.
+
+    \b
+    Example:
+      remora send photos events.ndjson
+    """
+    plan = Plan(
+        topic=topic,
+        batch=batch,
+        connections=connections,
+        name=idempotency_prefix or secrets.token_hex(8),
+        repeatable=bool(idempotency_prefix),
+        two_phase=two_phase,
+        skip_malformed=skip_malformed,
+    )
+    client = IngestClient(
+        address or _configured(settings.ingest),
+        token=token_file.read_text().strip() if token_file else "",
+        ca_file=ca_file,
+        connections=connections,
+        deadline_s=timeout,
+    )
+    outcome = Outcome()
+    with _opened(file) as fd, _progress(fd, outcome.counts) as on_read, contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(_send(client, plan, fd, outcome, on_read))
+    _report(outcome, "<stdin>" if str(file) == "-" else str(file), as_json=as_json)
+    sys.exit(_exit_code(outcome))
+
+
+def _configured(settings: IngestSettings) -> str:
+    """Where the daemon of this configuration listens."""
+    match settings.address:
+        case UnixAddress(path):
+            return f"unix:{path}"
+        case TcpAddress(host, port):
+            scheme = "https" if settings.tls_certificate else "http"
+            return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+        case None:
+            raise click.UsageError("ingest.listen is empty in the configuration: say where to send with --to")
+
+
+async def _send(client: IngestClient, plan: Plan, fd: int, outcome: Outcome, on_read: Callable[[int], None]) -> None:
+    sender = Sender(client, plan, outcome)
+    async with client, _until_signalled(sender, outcome), sender:
+        feeding = asyncio.create_task(_feed(sender, plan, fd, outcome, on_read))
+        stopped = asyncio.create_task(sender.stopped.wait())
+        try:
+            await asyncio.wait([feeding, stopped], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+            feeding.cancel()
+            await asyncio.wait([feeding])
+        if not feeding.cancelled():
+            feeding.result()
+
+
+async def _feed(sender: Sender, plan: Plan, fd: int, outcome: Outcome, on_read: Callable[[int], None]) -> None:
+    """Give the sender all records, up to the first malformed one where that ends it."""
+    try:
+        await _feed_all(sender, plan, fd, outcome, on_read)
+    except OSError as exc:
+        outcome.failure = Unreadable(f"cannot read on: {exc.strerror}")
+
+
+async def _feed_all(sender: Sender, plan: Plan, fd: int, outcome: Outcome, on_read: Callable[[int], None]) -> None:
+    async with aclosing(read_records(fd)) as pieces, aclosing(_unhurried(pieces, sender)) as patient:
+        # With keys that have to be the same the next time, what is sent together may not depend on when it comes.
+        async for piece in pieces if plan.repeatable else patient:
+            for found in piece.found:
+                outcome.counts.read += 1
+                each = _checked(found, plan)
+                if isinstance(each, Given):
+                    await sender.give(each)
+                    continue
+                outcome.refuse(each)
+                if not plan.skip_malformed:
+                    return
+            on_read(piece.nbytes)
+
+
+async def _unhurried(pieces: AsyncGenerator[Piece], sender: Sender) -> AsyncGenerator[Piece]:
+    """The pieces; while none comes, what was given before is sent."""
+    while True:
+        coming = asyncio.ensure_future(anext(pieces, None))
+        try:
+            done, _ = await asyncio.wait([coming], timeout=IDLE_S)
+            if not done:
+                await sender.flush()
+            piece = await coming
+        finally:
+            coming.cancel()
+            await asyncio.wait([coming])
+        if piece is None:
+            return
+        yield piece
+
+
+def _checked(found: Given | Bad, plan: Plan) -> Given | Bad:
+    if plan.two_phase and isinstance(found, Given) and not reservable(found):
+        return Bad(found.line, "s3.object.key: is not UTF-8, so that no room can be reserved")
+    return found
+
+
+@asynccontextmanager
+async def _until_signalled(sender: Sender, outcome: Outcome) -> AsyncIterator[None]:
+    """The first signal stops the sending, requests under way are finished; a second one gives them up too."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+
+    def on_signal() -> None:
+        if outcome.interrupted:
+            task.cancel()
+        outcome.interrupted = True
+        sender.stopped.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[int]:
+    if str(file) == "-":
+        yield sys.stdin.fileno()
+        return
+    with file.open("rb", buffering=0) as opened:
+        yield opened.fileno()
+
+
+# ------------------------------------------------------------------------------------------ what is shown
+
+
+class _Stored(ProgressColumn):
+    """How many records are stored by now."""
+
+    def __init__(self, counts: Counts) -> None:
+        super().__init__()
+        self._counts = counts
+
+    def render(self, task: Task) -> Text:
+        """The figure, and the rate over the whole time."""
+        stored = self._counts.stored + self._counts.repeated
+        rate = stored / task.elapsed if task.elapsed else 0.0
+        return Text(f"{stored:,} stored, {rate:,.0f}/s")
+
+
+@contextmanager
+def _progress(fd: int, counts: Counts) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error while the block runs, where that is a terminal; gives what is to be told of bytes."""
+    status = os.fstat(fd)
+    total = status.st_size if stat.S_ISREG(status.st_mode) else None
+    console = Console(stderr=True)
+    columns = (BarColumn(), DownloadColumn(binary_units=True), _Stored(counts), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("sending", total=total)
+        yield lambda nbytes: progress.advance(task, nbytes)
+
+
+def _report(outcome: Outcome, name: str, *, as_json: bool) -> None:
+    counts = outcome.counts
+    for bad in outcome.refusals:
+        click.echo(f"{name}:{bad.line}: {bad.reason}", err=True)
+    if counts.refused > len(outcome.refusals):
+        click.echo(f"remora: {counts.refused - len(outcome.refusals)} more were refused", err=True)
+    if outcome.failure is not None:
+        click.echo(f"remora: {outcome.failure}", err=True)
+    if outcome.interrupted:
+        click.echo("remora: interrupted", err=True)
+    if as_json:
+        print_json(dataclasses.asdict(counts) | {"not_stored": counts.not_stored})
+        return
+    click.echo(
+        f"read {counts.read}, stored {counts.stored}, repeated {counts.repeated}, refused {counts.refused},"
+        f" not stored {counts.not_stored}, unknown {counts.unknown}; fields dropped {counts.dropped_fields}"
+    )
+
+
+def _exit_code(outcome: Outcome) -> Exit:
+    if isinstance(outcome.failure, IngestUnavailable):
+        return Exit.UNAVAILABLE
+    is_complete = outcome.counts.all_stored and outcome.failure is None and not outcome.interrupted
+    return Exit.OK if is_complete else Exit.FAILURE

@@ -1,0 +1,260 @@
+"""Sending many records over several connections, in order for each key, and counting what became of each."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from remora.cli.records import Bad, Given
+from remora.client import (
+    EventsRefused,
+    IngestClient,
+    IngestError,
+    IngestUnavailable,
+    Reservation,
+    ReservationGone,
+    Taken,
+)
+from remora.codec import event_entry
+from remora.model.errors import RemoraError
+
+SHOWN = 10
+"""Refused records that are shown with their reason; more are only counted."""
+
+MOST_BATCH_BYTES = 4 << 20
+_WAITING = 2  # batches that a connection may have waiting
+GRACE_S = 5.0
+"""How long requests under way have when the sending is stopped."""
+
+_RESERVE_AGAIN = 3
+_ENDPOINT_BYTES = 2048  # what the topic's own attributes may add to an entry
+_LEAST_ROOM_BYTES = 4096
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of the records that were read.
+
+    `refused` are those that are malformed or that the server does not take; `unknown` those of requests whose outcome
+    was not learnt: they may be stored or not.
+    """
+
+    read: int = 0
+    stored: int = 0
+    repeated: int = 0
+    refused: int = 0
+    unknown: int = 0
+    dropped_fields: int = 0
+
+    @property
+    def not_stored(self) -> int:
+        """Records that were read and are certainly not stored, though nothing is wrong with them."""
+        return self.read - self.stored - self.repeated - self.refused - self.unknown
+
+    @property
+    def all_stored(self) -> bool:
+        """Whether nothing is missing."""
+        return self.stored + self.repeated == self.read
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Counts, the first refusals, and what ended the sending before its time."""
+
+    counts: Counts = field(default_factory=Counts)
+    refusals: list[Bad] = field(default_factory=list)
+    failure: RemoraError | None = None
+    interrupted: bool = False
+
+    def refuse(self, bad: Bad) -> None:
+        """Count a refused record."""
+        self.counts.refused += 1
+        if len(self.refusals) < SHOWN:
+            self.refusals.append(bad)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How to send. `name` begins all idempotency keys, and has to be another one each time unless `repeatable`."""
+
+    topic: str
+    batch: int
+    connections: int
+    name: str
+    repeatable: bool
+    two_phase: bool
+    skip_malformed: bool
+
+
+Part = tuple[str, Sequence[Given]]
+"""Records that make one request, and its idempotency key."""
+
+
+class Sender:
+    """Sends what it is given. All records of a key go over one connection, one request after the other.
+
+    So they are stored in the order in which they were given, whatever fails and is repeated. Leaving its block sends
+    what is left. Once it is stopped, by a failure or from outside, nothing more is sent, and requests under way have
+    a few seconds.
+    """
+
+    def __init__(self, client: IngestClient, plan: Plan, outcome: Outcome) -> None:
+        self._client, self._plan, self._outcome = client, plan, outcome
+        self._lanes = [_Lane(number) for number in range(plan.connections)]
+        self._tasks: list[asyncio.Task[None]] = []
+        self.stopped = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        self._tasks = [asyncio.create_task(self._run(lane), name=f"send:{lane.number}") for lane in self._lanes]
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
+        try:
+            if kind is None:
+                await self._finish()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
+        for task in self._tasks:
+            if not task.cancelled():
+                task.result()
+
+    async def give(self, record: Given) -> None:
+        """Send a record, together with others of its connection; waits while that has enough to do."""
+        lane = self._lanes[zlib.crc32(record.key) % len(self._lanes)]
+        lane.add(record)
+        if len(lane.waiting) >= self._plan.batch or lane.nbytes >= MOST_BATCH_BYTES:
+            await lane.queue.put(lane.take())
+
+    async def flush(self) -> None:
+        """Send what is waiting for others of its connection."""
+        for lane in self._lanes:
+            if lane.waiting:
+                await lane.queue.put(lane.take())
+
+    async def _finish(self) -> None:
+        await self.flush()
+        for lane in self._lanes:
+            await lane.queue.put([])
+        working = asyncio.gather(*self._tasks, return_exceptions=True)
+        stopped = asyncio.ensure_future(self.stopped.wait())
+        await asyncio.wait(list[asyncio.Future[Any]]([working, stopped]), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        await asyncio.wait([working], timeout=GRACE_S)
+
+    async def _run(self, lane: _Lane) -> None:
+        # It goes on when the sender is stopped, so that nobody waits for ever for room in the queue.
+        while batch := await lane.queue.get():
+            await self._deliver((f"{self._plan.name}-{lane.number}-{lane.batches}", batch))
+            lane.batches += 1
+
+    async def _deliver(self, batch: Part) -> None:
+        """Send a batch; where some of it is refused, the rest in parts, with keys of their own."""
+        todo = deque([batch])
+        refused = False
+        while todo and not self.stopped.is_set():
+            key, part = todo.popleft()
+            try:
+                self._count(await self._send(part, key))
+            except EventsRefused as exc:
+                before, bad, after = _around(part, key, exc)
+                if bad is not None:
+                    self._outcome.refuse(bad)
+                    refused = True
+                    if not self._plan.skip_malformed:
+                        todo, after = deque(), None
+                todo.extendleft(part for part in (after, before) if part)
+            except IngestError as exc:
+                if isinstance(exc, IngestUnavailable) and exc.outcome_unknown:
+                    self._outcome.counts.unknown += len(part)
+                self._outcome.failure = self._outcome.failure or exc
+                self.stopped.set()
+            except asyncio.CancelledError:
+                self._outcome.counts.unknown += len(part)
+                raise
+        if refused and not self._plan.skip_malformed:
+            self.stopped.set()
+
+    async def _send(self, part: Sequence[Given], key: str) -> Taken:
+        lines = b"\n".join([record.record for record in part])
+        if not self._plan.two_phase:
+            return await self._client.publish_ndjson(self._plan.topic, lines, idempotency_key=key)
+        rooms = [_room(record) for record in part]
+        for _ in range(_RESERVE_AGAIN):
+            try:
+                return await self._client.commit_ndjson(await self._reserve(rooms), lines)
+            except ReservationGone as exc:  # the server was away for longer than it keeps a reservation
+                gone = exc
+        raise gone
+
+    async def _reserve(self, rooms: Sequence[tuple[str, str, int]]) -> Reservation:
+        try:
+            return await self._client.reserve(self._plan.topic, rooms)
+        except IngestUnavailable as exc:
+            raise IngestUnavailable(str(exc), exc.problem, outcome_unknown=False) from exc  # nothing is stored by it
+
+    def _count(self, taken: Taken) -> None:
+        counts = self._outcome.counts
+        if taken.repeated:
+            counts.repeated += taken.events
+        else:
+            counts.stored += taken.events
+            counts.dropped_fields += taken.dropped_fields
+
+
+class _Lane:
+    """One connection's share: what waits to become a batch, and batches that wait to be sent."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.waiting: list[Given] = []
+        self.nbytes = 0
+        self.batches = 0
+        self.queue: asyncio.Queue[Sequence[Given]] = asyncio.Queue(_WAITING)
+
+    def add(self, record: Given) -> None:
+        """Let a record wait for others."""
+        self.waiting.append(record)
+        self.nbytes += len(record.record)
+
+    def take(self) -> Sequence[Given]:
+        """All that waits."""
+        waiting, self.waiting, self.nbytes = self.waiting, [], 0
+        return waiting
+
+
+def _around(part: Sequence[Given], key: str, exc: EventsRefused) -> tuple[Part | None, Bad | None, Part | None]:
+    """What to do with a batch that the server refused: the part before the record that it named, that record, the rest.
+
+    Where it named none, the two halves. The server has the same opinion of records as this program, unless it is of
+    another release or has lower limits.
+    """
+    problem, middle = exc.problem, len(part) // 2
+    named = problem.record if problem and problem.code == "MalformedEvent" else None
+    if named is None and middle:
+        return (f"{key}.0", part[:middle]), None, (f"{key}.1", part[middle:])
+    at = named if named is not None and named < len(part) else 0
+    before, after = part[:at], part[at + 1 :]
+    bad = Bad(part[at].line, f"refused by the server: {exc}")
+    return (f"{key}.0", before) if before else None, bad, (f"{key}.1", after) if after else None
+
+
+def reservable(record: Given) -> bool:
+    """Whether room can be reserved for a record: a reservation is JSON, and cannot name just any bytes."""
+    try:
+        record.key.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _room(record: Given) -> tuple[str, str, int]:
+    """What to reserve for a record, whose entry in its topic may be larger than the one that is known here."""
+    event = event_entry.decode(record.entry).event
+    nbytes = max(_LEAST_ROOM_BYTES, len(record.entry) + _ENDPOINT_BYTES)
+    return event.bucket_name.decode(), event.object_key.decode(), nbytes
