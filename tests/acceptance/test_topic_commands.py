@@ -212,6 +212,7 @@ async def test_a_topic_beside_a_radosgws_of_the_same_name(queues: Queues, tmp_pa
     listed = (await topic("list", "--json")).json
     unclear = await topic("show", name)
     shown = [(await topic("show", name, "--origin", origin, "--json")).json for origin in ("radosgw", "remora")]
+    queue = [await remora("shard", "release", name, *words, "-c", file) for words in ([], ["--origin", "remora"])]
     stats = (await topic("stats", "--json")).json
     refused = await topic("rm", name)
     changed = await topic("set", name, "--max-retries", "1")
@@ -225,6 +226,8 @@ async def test_a_topic_beside_a_radosgws_of_the_same_name(queues: Queues, tmp_pa
     ]  # fmt: skip
     assert (unclear.code, "--origin" in unclear.err) == (Exit.FAILURE, True)
     assert [each["origin"] for each in shown] == ["radosgw", "remora"]
+    assert (queue[0].code, "--origin" in queue[0].err) == (Exit.FAILURE, True)
+    assert (queue[1].code, queue[1].out.decode()) == (Exit.OK, f"{name} was free already\n")
     assert [(each["origin"], each["entries"]) for each in stats] == [("radosgw", 3), ("remora", 1)]
     assert refused.code == Exit.FAILURE
     assert "1 entries" in refused.err
