@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
@@ -32,7 +33,7 @@ from remora.model.shard import Hold
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, sheet
 from remora.storage.sqlite.clock import boot_id, now_ns
-from support.stores import QUIET_S, by_shard, own_topic, spread
+from support.stores import QUIET_S, by_shard, own_topic, spread, until
 
 MINUTE_S = 60.0
 
@@ -154,6 +155,22 @@ async def test_whoever_stops_waiting_takes_nobody_along(store: SqliteStore) -> N
     assert isinstance(answers[0], asyncio.CancelledError)
     assert answers[1:] == [Stored(3)] * 4
     assert await pending(store, topic) == by_shard(topic, *(spread(topic, 3, f"{i}-") for i in range(5)))
+
+
+async def test_what_is_stored_is_let_go(store: SqliteStore) -> None:
+    """Once a request is answered, nothing holds its events in memory any more."""
+    topic = await store.create_topic(own_topic("t"))
+    event = Placed(0, b"bkt:k", bytes(100))
+    before = sys.getrefcount(event.payload)
+
+    await store.publish(topic, [event])
+    reservation = await store.reserve_events(topic, rooms([event]))
+    await store.commit_events(topic, reservation, [event], b"digest")
+
+    async def is_let_go() -> bool:  # the writer's thread may be a step behind the answer
+        return sys.getrefcount(event.payload) == before
+
+    await until(is_let_go)
 
 
 async def test_closed_store(configured: SqliteSettings) -> None:

@@ -73,13 +73,18 @@ class Rounds:
             current = self._open[file] = _Round()
             place = current.join(request, nbytes, arrived)
             # What others wait for too must not end with the first one's patience.
-            current.outcomes = asyncio.create_task(
-                file.write(current.run, durable=True, arrived=current.arrived), name=f"ingest {file.path.name}"
-            )
+            current.outcomes = asyncio.create_task(self._carry_out(file, current), name=f"ingest {file.path.name}")
         outcome = (await asyncio.shield(current.outcomes))[place]  # type: ignore[index]  # a new round takes one
         if isinstance(outcome, Exception):
             raise outcome
         return outcome  # type: ignore[return-value]  # each place has its own type
+
+    async def _carry_out(self, file: File, round_: _Round) -> list[object]:
+        try:
+            return await file.write(round_.run, durable=True, arrived=round_.arrived)
+        finally:
+            if self._open.get(file) is round_:  # what it holds may be megabytes
+                del self._open[file]
 
 
 def _outcome(request: Request[object], sheet: Sheet) -> object:

@@ -30,6 +30,8 @@ AGE = "(CASE boot WHEN :boot THEN :now - since_ns ELSE :now END)"
 
 _FEW_SHARDS = 64
 _CHUNKS = tuple(1 << n for n in range(9, -1, -1))
+_CHUNK_BYTES = 256 << 10
+"""How much goes into one statement at most, about: the driver keeps it in memory until the statement's next use."""
 
 _TOPIC = "SELECT id, uid, shards, closed FROM topics WHERE name = ?"
 _QUEUES = """
@@ -85,6 +87,7 @@ class QueueRow:
     reserved_bytes: int
     capacity_bytes: int
     payloads: list[bytes] = field(default_factory=list)
+    added_bytes: int = 0
     is_changed: bool = False
 
     def has_room(self, need: Need) -> bool:
@@ -97,6 +100,7 @@ class QueueRow:
         """Add entries behind the last one."""
         self.payloads += payloads
         self.used_bytes += need.cost
+        self.added_bytes += need.nbytes
         self.is_changed = True
 
     def reserve(self, need: Need, sign: int = 1) -> None:
@@ -176,10 +180,11 @@ class Sheet:
         """Write what was decided."""
         known = chain.from_iterable(each.values() for each in self._queues.values())
         touched = sorted((each for each in known if each.is_changed), key=lambda each: each.id)
-        self._insert("entries (id, data)", 2, list(chain.from_iterable(map(_flat_entries, touched))))
+        values = list(chain.from_iterable(map(_flat_entries, touched)))
+        self._insert("entries (id, data)", 2, values, sum(queue.added_bytes for queue in touched))
         for queue in touched:
             queue.tail += len(queue.payloads)
-            queue.payloads, queue.is_changed = [], False
+            queue.payloads, queue.added_bytes, queue.is_changed = [], 0, False
         if touched:
             self.connection.execute(_UPDATE, (_json([_figures(queue) for queue in touched]),))
         if self._once:
@@ -193,12 +198,13 @@ class Sheet:
         self.connection.execute(_FORGET, self.clock | {"most": 2 * len(rows)})
         self._once = {}
 
-    def _insert(self, into: str, columns: int, values: list[Any]) -> None:
-        """Insert rows, given one behind the other, in as few statements as their number has binary digits."""
+    def _insert(self, into: str, columns: int, values: list[Any], nbytes: int = 0) -> None:
+        """Insert rows, given one behind the other, many by one statement; `nbytes` is about their size."""
+        most = _CHUNK_BYTES * (len(values) // columns) // nbytes if nbytes else _CHUNKS[0]
         start = 0
         for rows in _CHUNKS:
             size = rows * columns
-            while len(values) - start >= size:
+            while len(values) - start >= size and (rows <= most or rows == 1):
                 self.connection.execute(_insertion(into, columns, rows), values[start : start + size])
                 start += size
 
