@@ -178,7 +178,7 @@ class Daemon:
             helpers = [
                 tasks.create_task(notifier.run(self._is_alive, self._line), name="notify"),
                 tasks.create_task(measure_lag(self._telemetry), name="lag"),
-                tasks.create_task(self._report_in_flight(), name="in flight"),
+                tasks.create_task(self._report_levels(), name="levels"),
             ]
             work = tasks.create_task(self._worker.run(), name="worker")
             await self._stop.wait()
@@ -206,9 +206,10 @@ class Daemon:
         self._telemetry.drained(loop.time() - started, clean)
         return clean
 
-    async def _report_in_flight(self) -> None:
+    async def _report_levels(self) -> None:
         while True:
             self._telemetry.in_flight(self._worker.held.held)
+            self._telemetry.store_synced(self._store.synced)
             await asyncio.sleep(1)
 
     # ---------------------------------------------------------------------------------------- signals

@@ -18,6 +18,7 @@ def exercise(telemetry: Telemetry) -> None:
     telemetry.parked("t", "t", "0/100", "undecodable", "cut short")
     telemetry.backlog("t", 7, True, 700, 1.5)
     telemetry.in_flight(12)
+    telemetry.store_synced(4)
     telemetry.owned(2)
     telemetry.eligible(3)
     telemetry.acquired("t", True)

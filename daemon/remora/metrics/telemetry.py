@@ -129,6 +129,8 @@ class Telemetry:
             buckets=(0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30),
         )
         self._in_flight = gauge("remora_in_flight_bytes", "Bytes held of entries that are not yet done with.")
+        self._syncs = counter("remora_store_syncs", "Transactions that the store has synced to this host's disk.")
+        self._synced = 0
         self._connected = gauge("remora_store_connected", "1 while the store answers.")
         self._discovery_failures = counter("remora_discovery_failures", "Looks for queues and topics that failed.")
         self._progress = gauge("remora_progress_timestamp_seconds", "When an entry last was delivered or parked.")
@@ -187,6 +189,11 @@ class Telemetry:
     def in_flight(self, nbytes: int) -> None:
         """So many bytes are held now."""
         self._in_flight.set(nbytes)
+
+    def store_synced(self, transactions: int) -> None:
+        """The store has synced so many transactions since it was opened."""
+        self._syncs.inc(transactions - self._synced)
+        self._synced = transactions
 
     # --------------------------------------------------------------------------------- failures
 

@@ -84,6 +84,11 @@ class RadosStore:
         """Nothing: what an OSD cannot read it does not serve, and StoreUnavailable says so."""
         return {}
 
+    @property
+    def synced(self) -> int:
+        """Nothing: the OSDs do that."""
+        return 0
+
     async def __aenter__(self) -> RadosStore:
         """Open without waiting for the cluster. Raises StoreMisconfigured for what can never work."""
         async with AsyncExitStack() as stack:

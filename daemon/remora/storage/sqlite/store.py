@@ -71,6 +71,11 @@ class SqliteStore:
         return {file.path.name: file.stats for file in self._files.all}
 
     @property
+    def synced(self) -> int:
+        """How many transactions were synced since the store was opened, of all files."""
+        return sum(each.durable for each in self.writers.values())
+
+    @property
     def description(self) -> str:
         """What this store is and where that was learnt, one line for log and status."""
         return self._files.description
