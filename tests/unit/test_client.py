@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
 import pytest
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from remora.client import (
     Ambiguous,
@@ -32,8 +29,16 @@ from remora.client import (
     Taken,
     TopicNotFound,
 )
+from support.certificates import certificate
 
 Reply = Callable[[web.Request], web.StreamResponse | Awaitable[web.StreamResponse]]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder whose path leaves room for the name of a socket."""
+    with tempfile.TemporaryDirectory(prefix="remora-") as name:
+        yield Path(name)
 
 
 @dataclass
@@ -111,9 +116,9 @@ STORED = says(200, {"stored": 2, "repeated": False, "dropped_fields": 3})
 FULL = says(503, {"code": "SlowDown", "detail": "queue t.3 is full"}, Retry_After="0")
 
 
-async def test_records_are_sent_one_a_line(tmp_path: Path) -> None:
+async def test_records_are_sent_one_a_line(folder: Path) -> None:
     """Values and finished JSON alike; the answer says what was stored, and the token goes along."""
-    async with serving(tmp_path, STORED) as server, IngestClient(server.address, token="rmr_x") as client:
+    async with serving(folder, STORED) as server, IngestClient(server.address, token="rmr_x") as client:
         taken = await client.publish("photos", [{"a": 1}, b' {"b":2}\n'])
 
     assert taken == Taken(2, repeated=False, dropped_fields=3)
@@ -124,9 +129,9 @@ async def test_records_are_sent_one_a_line(tmp_path: Path) -> None:
     assert asked.headers["Authorization"] == "Bearer rmr_x"
 
 
-async def test_a_record_of_two_lines_is_not_sent(tmp_path: Path) -> None:
+async def test_a_record_of_two_lines_is_not_sent(folder: Path) -> None:
     """It would be read as two, so that nothing is sent at all."""
-    async with serving(tmp_path, STORED) as server, IngestClient(server.address) as client:
+    async with serving(folder, STORED) as server, IngestClient(server.address) as client:
         with pytest.raises(ValueError, match="on one line"):
             await client.publish("t", [b'{"a":\n1}'])
 
@@ -134,9 +139,9 @@ async def test_a_record_of_two_lines_is_not_sent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failure", [FULL, breaks, says(507), says(502), says(504), says(429), says(408)])
-async def test_a_repetition_has_the_same_key_and_body(tmp_path: Path, failure: Reply) -> None:
+async def test_a_repetition_has_the_same_key_and_body(folder: Path, failure: Reply) -> None:
     """Whatever went wrong, the server can recognise the next attempt; another call has another key."""
-    async with serving(tmp_path, failure, failure, STORED) as server, IngestClient(server.address) as client:
+    async with serving(folder, failure, failure, STORED) as server, IngestClient(server.address) as client:
         await client.publish("t", [b"{}"])
         await client.publish("t", [b"{}"])
         await client.publish("t", [b"{}"], idempotency_key="mine")
@@ -149,7 +154,7 @@ async def test_a_repetition_has_the_same_key_and_body(tmp_path: Path, failure: R
     assert {asked.body for asked in server.asked} == {b"{}\n"}
 
 
-async def test_the_client_waits_as_long_as_it_is_asked_to(tmp_path: Path) -> None:
+async def test_the_client_waits_as_long_as_it_is_asked_to(folder: Path) -> None:
     """Between two attempts lies at least the time of Retry-After."""
     times: list[float] = []
 
@@ -162,7 +167,7 @@ async def test_the_client_waits_as_long_as_it_is_asked_to(tmp_path: Path) -> Non
         assert isinstance(found, web.StreamResponse)
         return found
 
-    async with serving(tmp_path, full) as server, IngestClient(server.address) as client:
+    async with serving(folder, full) as server, IngestClient(server.address) as client:
         await client.publish("t", [b"{}"])
 
     assert times[1] - times[0] >= 1
@@ -178,10 +183,10 @@ async def test_the_client_waits_as_long_as_it_is_asked_to(tmp_path: Path) -> Non
         (says(504), True, "status 504"),
     ],
 )
-async def test_the_deadline_ends_all_attempts(tmp_path: Path, failure: Reply, unknown: bool, text: str) -> None:
+async def test_the_deadline_ends_all_attempts(folder: Path, failure: Reply, unknown: bool, text: str) -> None:
     """The error has the last reason, and tells whether an attempt may have been carried out."""
     async with (
-        serving(tmp_path, failure) as server,
+        serving(folder, failure) as server,
         IngestClient(server.address, deadline_s=0.3, attempt_s=0.2 if failure is hangs else 35) as client,
     ):
         with pytest.raises(IngestUnavailable, match=text) as caught:
@@ -192,28 +197,28 @@ async def test_the_deadline_ends_all_attempts(tmp_path: Path, failure: Reply, un
     assert len(server.asked) >= 1
 
 
-async def test_one_doubtful_attempt_leaves_the_outcome_unknown(tmp_path: Path) -> None:
+async def test_one_doubtful_attempt_leaves_the_outcome_unknown(folder: Path) -> None:
     """A connection that broke first is not forgotten when the later attempts were refused."""
-    async with serving(tmp_path, breaks, FULL) as server, IngestClient(server.address, deadline_s=1) as client:
+    async with serving(folder, breaks, FULL) as server, IngestClient(server.address, deadline_s=1) as client:
         with pytest.raises(IngestUnavailable) as caught:
             await client.publish("t", [b"{}"])
 
     assert caught.value.outcome_unknown
 
 
-async def test_a_server_that_comes_back_is_found(tmp_path: Path) -> None:
+async def test_a_server_that_comes_back_is_found(folder: Path) -> None:
     """Attempts go on while nobody listens, and succeed when somebody does."""
-    async with IngestClient(f"unix:{tmp_path / 's'}") as client:
+    async with IngestClient(f"unix:{folder / 's'}") as client:
         sending = asyncio.create_task(client.publish("t", [b"{}"]))
         await asyncio.wait([sending], timeout=0.2)
         assert not sending.done()
-        async with serving(tmp_path, STORED):
+        async with serving(folder, STORED):
             assert (await sending).events == 2
 
 
-async def test_a_server_that_is_away_has_stored_nothing(tmp_path: Path) -> None:
+async def test_a_server_that_is_away_has_stored_nothing(folder: Path) -> None:
     """Where no attempt reached anybody the outcome is known."""
-    async with IngestClient(f"unix:{tmp_path / 's'}", deadline_s=0.3) as client:
+    async with IngestClient(f"unix:{folder / 's'}", deadline_s=0.3) as client:
         with pytest.raises(IngestUnavailable, match="cannot connect") as caught:
             await client.publish("t", [b"{}"])
 
@@ -242,7 +247,7 @@ async def test_a_server_that_is_away_has_stored_nothing(tmp_path: Path) -> None:
         (302, "", RequestRejected),
     ],
 )
-async def test_a_refusal_is_raised_at_once(tmp_path: Path, status: int, code: str, expected: type[IngestError]) -> None:
+async def test_a_refusal_is_raised_at_once(folder: Path, status: int, code: str, expected: type[IngestError]) -> None:
     """As the class that says what may help, with the whole problem document, after one attempt."""
     document = {
         "code": code,
@@ -254,7 +259,7 @@ async def test_a_refusal_is_raised_at_once(tmp_path: Path, status: int, code: st
         "type": "u",
     }
     reply = says(status, document, Location="/elsewhere")
-    async with serving(tmp_path, reply) as server, IngestClient(server.address) as client:
+    async with serving(folder, reply) as server, IngestClient(server.address) as client:
         with pytest.raises(IngestError, match="record 3: so") as caught:
             await client.publish("t", [b"{}"])
 
@@ -265,13 +270,13 @@ async def test_a_refusal_is_raised_at_once(tmp_path: Path, status: int, code: st
 
 
 @pytest.mark.parametrize("body", [b"<html>no</html>", b"", b"[1]", b'{"detail":5}', b"\xff\xfe"])
-async def test_an_answer_that_is_no_problem_document_is_shown(tmp_path: Path, body: bytes) -> None:
+async def test_an_answer_that_is_no_problem_document_is_shown(folder: Path, body: bytes) -> None:
     """What a proxy in between says is part of the error."""
 
     def refuses(_: web.Request) -> web.StreamResponse:
         return web.Response(status=403, body=body)
 
-    async with serving(tmp_path, refuses) as server, IngestClient(server.address) as client:
+    async with serving(folder, refuses) as server, IngestClient(server.address) as client:
         with pytest.raises(NotPermitted, match="status 403") as caught:
             await client.publish("t", [b"{}"])
 
@@ -280,17 +285,17 @@ async def test_an_answer_that_is_no_problem_document_is_shown(tmp_path: Path, bo
 
 
 @pytest.mark.parametrize("body", [b"", b"ok", b"{}", b'{"stored":"2"}'])
-async def test_success_that_does_not_say_what_was_stored_is_an_error(tmp_path: Path, body: bytes) -> None:
+async def test_success_that_does_not_say_what_was_stored_is_an_error(folder: Path, body: bytes) -> None:
     """Something else listens there; its good will is not taken for stored events."""
-    async with serving(tmp_path, lambda _: web.Response(body=body)) as server, IngestClient(server.address) as client:
+    async with serving(folder, lambda _: web.Response(body=body)) as server, IngestClient(server.address) as client:
         with pytest.raises(RequestRejected, match="none of the ingest API's"):
             await client.publish("t", [b"{}"])
 
 
-async def test_two_steps(tmp_path: Path) -> None:
+async def test_two_steps(folder: Path) -> None:
     """Room is reserved by bucket, key and bytes, and committed with the records under the reservation's id."""
     reserved = says(201, {"reservation": "t.1a", "events": 2, "expires_in_seconds": 120})
-    async with serving(tmp_path, reserved, STORED) as server, IngestClient(server.address) as client:
+    async with serving(folder, reserved, STORED) as server, IngestClient(server.address) as client:
         reservation = await client.reserve("t", [("b", "k", 500), ("b", "é", 600)])
         taken = await client.commit(reservation, [b"{}", b"{}"])
 
@@ -304,11 +309,11 @@ async def test_two_steps(tmp_path: Path) -> None:
     assert (second.method, second.path, second.body) == ("PUT", "/v1/reservations/t.1a", b"{}\n{}\n")
 
 
-async def test_a_block_that_fails_aborts_its_reservation(tmp_path: Path) -> None:
+async def test_a_block_that_fails_aborts_its_reservation(folder: Path) -> None:
     """Its own error comes through, also when the abort fails; a block that ends aborts nothing."""
     reserved = says(201, {"reservation": "t.1a", "events": 1, "expires_in_seconds": 120})
     script = (reserved, says(204), reserved, says(409), reserved)
-    async with serving(tmp_path, *script) as server, IngestClient(server.address) as client:
+    async with serving(folder, *script) as server, IngestClient(server.address) as client:
         for _ in range(2):
             with pytest.raises(ZeroDivisionError):
                 await _fail_in_a_block(client)
@@ -323,19 +328,19 @@ async def _fail_in_a_block(client: IngestClient) -> None:
         raise ZeroDivisionError
 
 
-async def test_connections_are_bounded_and_used_again(tmp_path: Path) -> None:
+async def test_connections_are_bounded_and_used_again(folder: Path) -> None:
     """However many calls are made at once, no more connections are open than asked for."""
-    async with serving(tmp_path, STORED) as server, IngestClient(server.address, connections=3) as client:
+    async with serving(folder, STORED) as server, IngestClient(server.address, connections=3) as client:
         await asyncio.gather(*(client.publish("t", [b"{}"]) for _ in range(60)))
 
     assert len(server.asked) == 60
     assert len(server.connections) <= 3
 
 
-async def test_a_large_body_is_sent_whole(tmp_path: Path) -> None:
+async def test_a_large_body_is_sent_whole(folder: Path) -> None:
     """Also beyond a megabyte, and again after a failure."""
     lines = b'{"k":"%b"}\n' % (b"x" * 3_000_000)
-    async with serving(tmp_path, breaks, STORED) as server, IngestClient(server.address) as client:
+    async with serving(folder, breaks, STORED) as server, IngestClient(server.address) as client:
         await client.publish_ndjson("t", lines)
 
     assert [asked.body for asked in server.asked] == [lines, lines]
@@ -350,11 +355,13 @@ def test_other_addresses_are_refused(address: str) -> None:
         IngestClient(address)
 
 
-async def test_tls_needs_a_trusted_certificate(tmp_path: Path) -> None:
+async def test_tls_needs_a_trusted_certificate(folder: Path) -> None:
     """With the server's authority events go through; without it nothing is sent, and nothing is tried again."""
-    authority, tls = _certificates(tmp_path)
-    async with serving(tmp_path, STORED, tls=tls) as server:
-        async with IngestClient(server.address, ca_file=authority) as client:
+    made = certificate(folder / "tls", "localhost")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(made.certificate, made.key)
+    async with serving(folder, STORED, tls=tls) as server:
+        async with IngestClient(server.address, ca_file=made.certificate) as client:
             assert (await client.publish("t", [b"{}"])).events == 2
         async with IngestClient(server.address) as client:
             with pytest.raises(IngestMisconfigured, match="certificate"):
@@ -363,12 +370,12 @@ async def test_tls_needs_a_trusted_certificate(tmp_path: Path) -> None:
     assert len(server.asked) == 1
 
 
-async def test_a_file_without_certificates_is_refused(tmp_path: Path) -> None:
+async def test_a_file_without_certificates_is_refused(folder: Path) -> None:
     """Missing and unreadable authorities are named when the client is entered."""
-    (tmp_path / "empty.pem").write_text("nothing")
+    (folder / "empty.pem").write_text("nothing")
     for name in ("missing.pem", "empty.pem"):
         with pytest.raises(IngestMisconfigured, match=name):
-            async with IngestClient("https://localhost:1", ca_file=tmp_path / name):
+            async with IngestClient("https://localhost:1", ca_file=folder / name):
                 pass
 
 
@@ -376,31 +383,3 @@ async def test_a_client_belongs_into_a_block() -> None:
     """Outside there is nothing that would close its connections."""
     with pytest.raises(RuntimeError, match="async with"):
         await IngestClient("unix:/x").publish("t", [b"{}"])
-
-
-def _certificates(path: Path) -> tuple[Path, ssl.SSLContext]:
-    """A certificate for `localhost` that is its own authority, and a server's context with it."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = certificate.public_bytes(serialization.Encoding.PEM)
-    (path / "ca.pem").write_bytes(pem)
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    (path / "both.pem").write_bytes(secret + pem)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(path / "both.pem")
-    return path / "ca.pem", context

@@ -83,8 +83,10 @@ async def read_records(fd: int) -> AsyncGenerator[Piece]:
 async def _pieces(fd: int) -> AsyncGenerator[bytes]:
     """What can be read, piece by piece; the last one is empty.
 
-    A thread of its own reads, which does not hold up the end of the program: a read from a terminal has no end.
+    A thread of its own reads, which does not hold up the end of the program: a read from a terminal has no end. It has
+    a descriptor of its own too, so that nobody closes it meanwhile.
     """
+    own = os.dup(fd)
     loop, queue = asyncio.get_running_loop(), asyncio.Queue[bytes | OSError]()
     room, is_over = threading.Semaphore(_AHEAD), threading.Event()
 
@@ -94,15 +96,16 @@ async def _pieces(fd: int) -> AsyncGenerator[bytes]:
 
     def read() -> None:
         data: bytes | OSError = b"-"
-        while data and isinstance(data, bytes):
-            room.acquire()
-            if is_over.is_set():
-                return
-            try:
-                data = os.read(fd, READ_BYTES)
-            except OSError as exc:
-                data = exc
-            hand_over(data)
+        with open(own, "rb", buffering=0) as file:
+            while data and isinstance(data, bytes):
+                room.acquire()
+                if is_over.is_set():
+                    return
+                try:
+                    data = file.read(READ_BYTES)
+                except OSError as exc:
+                    data = exc
+                hand_over(data)
 
     threading.Thread(target=read, name="remora-send-read", daemon=True).start()
     try:
@@ -195,8 +198,8 @@ async def _documents(pieces: AsyncIterator[bytes], begin: bytes) -> AsyncIterato
             line = exc.lineno if isinstance(exc, json.JSONDecodeError) else number
             yield Piece([Bad(line, f"not valid JSON: {getattr(exc, 'msg', exc)}")], len(whole))
             return
-        document = text[at:end].encode()
-        yield Piece(list(_from_line(document, number, "the document that begins here")), len(document))
+        document = text[at:end].encode().replace(b"\n", b" ")  # strings have none
+        yield Piece(list(_from_line(document, number, "in the document from here")), len(document))
         at = _next(text, end)
 
 
