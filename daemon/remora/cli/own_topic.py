@@ -209,4 +209,4 @@ async def _remove(store: ShardStore, topic: Topic, *, discard: bool) -> Removed:
     try:
         return await store.remove_topic(topic, discard=discard)
     except TopicRefused as exc:
-        raise TopicRefused(f"{exc}; --drain has them delivered first, --discard gives them up") from exc
+        raise TopicRefused(f"{exc} (--drain, or --discard)") from exc
