@@ -511,7 +511,7 @@ def _tried(attempt: object) -> object:
         return type(exc)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(steps)
 def test_as_the_model(taken: list[tuple[str, object, object]]) -> None:
     """Whatever is published, reserved, committed, aborted, expired and removed, the store is as the plain model."""
