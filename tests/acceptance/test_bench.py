@@ -69,3 +69,47 @@ def test_memory_is_told_for_each_backlog(tmp_path: Path, name: str) -> None:
     assert [step["backlog"] for step in found["steps"]] == [0, 500, 2000, 0]
     assert all(step["peak_rss_bytes"] >= step["rss_bytes"] > 10_000_000 for step in found["steps"])
     assert found["delivered"]["lost"] == 0
+
+
+@pytest.mark.ceph
+@pytest.mark.kafka
+@pytest.mark.timeout(300)
+def test_ingest_is_measured_beside_what_radosgw_asks_of_ceph(tmp_path: Path, name: str) -> None:
+    """Batches and single events are counted storing and delivering, each beside radosgw's rate, and none is lost."""
+    program("wrk", "wrk")
+    found = figures(
+        tmp_path, "ingest", "--seconds", "1", "--batch", "10", "--connections", "2", "--singles", "4",
+        "--partitions", "2", "--name", name,
+    )  # fmt: skip
+
+    assert found["enqueued"]["rate"] > 0
+    assert found["disk_syncs_per_s"] > 0
+    loads = ["batches of 10, 2 connections", "single events, 4 connections"]
+    assert [(turn["load"], turn["delivering"]) for turn in found["turns"]] == [
+        (load, delivering) for delivering in (False, True) for load in loads
+    ]
+    assert len(found["ratio"]) == 4
+    for turn in found["turns"]:
+        assert turn["events"] > 0
+        assert turn["rate"] > 0
+        assert 0 < turn["p50_s"] <= turn["p99_s"]
+        assert turn["syncs_per_s"] > 0
+        assert set(turn["cpu_s_per_1000"]) == {"daemon", "generator"} | ({"broker"} if turn["delivering"] else set())
+        assert (turn["delivered"] or {"events": turn["events"]})["events"] == turn["events"]
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(300)
+def test_idle_tells_of_an_idle_daemon_and_of_a_restart(tmp_path: Path, name: str) -> None:
+    """An idle daemon's share of a processor and its memory are told, and a restart that loses nothing of a backlog."""
+    found = figures(
+        tmp_path, "idle", "--topics", "20", "--settle", "0.5", "--seconds", "2", "--entries", "2000", "--restarts", "2",
+        "--name", name,
+    )  # fmt: skip
+
+    assert (found["idle"]["topics"], found["idle"]["shards"]) == (20, 220)
+    assert 0 <= found["idle"]["cpu"] < 2
+    assert found["idle"]["peak_rss_bytes"] >= found["idle"]["rss_bytes"] > 10_000_000
+    assert len(found["restart"]["firsts_s"]) == 2
+    assert 0 < found["restart"]["firsts_s"][-1] <= found["restart"]["last_s"]
+    assert found["restart"]["delivered"] == 2000
