@@ -213,16 +213,15 @@ DECIDED = SHARDS + 2
 async def test_expiry_after_the_decision(settings: RadosSettings, store: RadosStore) -> None:
     """Events that are decided are stored once even when their reservations have expired before they were committed."""
     topic = await store.create_topic(own_topic("t", SHARDS))
-    await undone(settings, topic, spread(topic, EVENTS), DECIDED)
+    events = spread(topic, EVENTS, "x" * 20_000)  # more than is read of a request at once
+    await undone(settings, topic, events, DECIDED)
     await expire(store, topic)
 
     async with reached(settings) as other:
-        answers = await asyncio.gather(
-            *(each.publish(topic, spread(topic, EVENTS), ONCE) for each in (store, other, store, other))
-        )
+        answers = await asyncio.gather(*(each.publish(topic, events, ONCE) for each in (store, other, store, other)))
 
     assert set(answers) == {Stored(EVENTS, repeated=True)}
-    assert await pending(store, topic) == by_shard(topic, spread(topic, EVENTS))
+    assert await pending(store, topic) == by_shard(topic, events)
     assert await reserved(store, topic) == 0
 
 

@@ -123,21 +123,37 @@ class Omap:
 
 
 class Operation(ABC):
-    """What reads and writes share: a handle, and the cells that live as long as it."""
+    """What reads and writes share: a handle, and the cells that live as long as it.
+
+    One that was never started, because there was no session, is freed with this object.
+    """
+
+    _is_finished = True  # nothing to free until there is a handle
 
     def __init__(self, handle: int) -> None:
         self._library = load()
         self._handle = c_void_p(handle)
         self._cells: list[Cell] = []
+        self._is_finished = False
+
+    def __del__(self) -> None:
+        self.finish(answered=False)
 
     @abstractmethod
     def submit(self, ioctx: c_void_p, oid: bytes, completion: c_void_p) -> int:
         """Start the operation; a negative result means that it was not started."""
 
+    @abstractmethod
+    def _release(self) -> None:
+        """Free the handle."""
+
     def finish(self, answered: bool) -> None:
         """Collect every answer and free the handle. Only after completion, or when it was never started."""
-        for cell in self._cells:
-            cell.collect(answered)
+        if not self._is_finished:
+            self._is_finished = True
+            for cell in self._cells:
+                cell.collect(answered)
+            self._release()
 
 
 class ReadOp(Operation):
@@ -219,8 +235,7 @@ class ReadOp(Operation):
         result: int = self._library.rados_aio_read_op_operate(self._handle, ioctx, completion, oid, 0)
         return result
 
-    def finish(self, answered: bool) -> None:
-        super().finish(answered)
+    def _release(self) -> None:
         self._library.rados_release_read_op(self._handle)
 
 
@@ -296,8 +311,7 @@ class WriteOp(Operation):
         result: int = self._library.rados_aio_write_op_operate(self._handle, ioctx, completion, oid, None, _FULL_TRY)
         return result
 
-    def finish(self, answered: bool) -> None:
-        super().finish(answered)
+    def _release(self) -> None:
         self._library.rados_release_write_op(self._handle)
 
 

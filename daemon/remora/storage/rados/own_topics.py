@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from remora.model.errors import (
     ShardGone,
     StoreError,
-    StoreMisconfigured,
     StoreUnavailable,
     TopicClosed,
     TopicRefused,
@@ -130,7 +129,7 @@ class OwnTopics(Face):
             await self._refresh()
         except MissingError:
             self._keep(NONE, -1)
-        except (StoreMisconfigured, StoreUnavailable) as exc:
+        except StoreError as exc:
             self._remark(str(exc))
         else:
             self._remarked = ""

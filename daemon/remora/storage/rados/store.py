@@ -55,6 +55,7 @@ class RadosStore:
         ingest = Ingest(requests, own_queues, own_topics, completer)
         self._recovery = Recovery(requests, completer)
         self._stack = AsyncExitStack()
+        self._own_topics = own_topics
         self.own_topic, self.create_topic = own_topics.own_topic, own_topics.create_topic
         self.change_topic, self.remove_topic = own_topics.change_topic, own_topics.remove_topic
         self.publish, self.reserve_events = ingest.publish, ingest.reserve_events
