@@ -25,6 +25,7 @@ from remora.engine.worker import Worker
 from remora.metrics import Telemetry, configure_logging
 from remora.model.errors import ConfigError, EndpointMisconfigured, RemoraError, StoreError, StoreMisconfigured
 from remora.model.exits import Exit
+from remora.model.ingest import RESERVATION_AGE_S
 from remora.model.topic import Target
 from remora.ports import ShardStore
 from remora.servers.admin import Health, Sources, serve_admin
@@ -158,7 +159,8 @@ class Daemon:
         if settings.ingest.address is None:
             yield
             return
-        reservation_s = settings.ownership.reservation_age_s
+        # The store takes no later commit; expiry may give the room back sooner.
+        reservation_s = min(RESERVATION_AGE_S, settings.ownership.reservation_age_s)
         async with serve_ingest(settings.ingest, self._store, self._telemetry, reservation_s=reservation_s) as ingest:
             self._ingest = ingest
             yield
