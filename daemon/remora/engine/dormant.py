@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 
 from remora.engine.dispatcher import ShardStatus, State
 from remora.engine.held import Held
@@ -27,17 +28,34 @@ from remora.ports import DeliveryStore
 DEAF_S = 2.0
 """The pause before the store is asked again when it could not tell of arrivals."""
 
+WAVE_S = 0.05
+"""The pause between two waves of shards that are woken."""
+
+AWAKE_AT_ONCE = 1000
+LEAST_WAVE = 32
+"""A wave brings the shards that are awake up to the former number; it is never smaller than the latter, so that
+shards behind broken endpoints, which stay awake, keep nobody asleep."""
+
 
 class Dormant:
     """Wakes dormant shards, and passes on to the others what they are told."""
 
     def __init__(
-        self, store: DeliveryStore, telemetry: Telemetry, held: Mapping[Shard, Held], wake: Callable[[Held], None]
+        self,
+        store: DeliveryStore,
+        telemetry: Telemetry,
+        held: Mapping[Shard, Held],
+        wake: Callable[[Held], None],
+        awake: Callable[[], int],
     ) -> None:
+        """`awake` tells how many shards are."""
         self._store = store
         self._telemetry = telemetry
         self._held = held
         self._wake = wake
+        self._awake = awake
+        self._due: dict[Shard, None] = {}
+        self._next_wave: asyncio.TimerHandle | None = None
 
     @property
     def is_possible(self) -> bool:
@@ -61,9 +79,20 @@ class Dormant:
             if held is None:
                 continue
             if held.is_dormant:
-                self._wake(held)
+                self._due[shard] = None
             elif held.service is not None:
                 held.service.arrived()
+        if self._next_wave is None:
+            self._wake_some()
+
+    def _wake_some(self) -> None:
+        """Wake a wave of those that are due now, and the next one soon: thousands at once would hold much memory."""
+        for shard in list(islice(self._due, max(LEAST_WAVE, AWAKE_AT_ONCE - self._awake()))):
+            del self._due[shard]
+            held = self._held.get(shard)
+            if held is not None and held.is_dormant:
+                self._wake(held)
+        self._next_wave = asyncio.get_running_loop().call_later(WAVE_S, self._wake_some) if self._due else None
 
     async def look(self, shards: Sequence[Shard]) -> None:
         """Wake those of these shards that have entries. When that cannot be told now, the survey tells later."""

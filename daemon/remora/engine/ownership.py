@@ -82,7 +82,7 @@ class Ownership:
         self._gate = asyncio.Semaphore(AT_ONCE)
         self._finishing = asyncio.Event()
         self._tasks = asyncio.TaskGroup()
-        self._dormant = Dormant(store, telemetry, self._held, self._wake)
+        self._dormant = Dormant(store, telemetry, self._held, self._wake, self._count_awake)
         self._keeper = Keeper(store, telemetry, settings, self._held, self._lose, self._wake)
         self._beat_at = asyncio.get_running_loop().time()
 

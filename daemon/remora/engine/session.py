@@ -194,28 +194,34 @@ class Session:
                     await self._proved.wait()  # after a failure: nothing more until the probe has arrived
             else:
                 self._shelf.has_work = not self._trimmer.is_empty
-                if self._may_rest(now() - busy_at):
+                if self._may_rest(busy_at):
                     self.rests = True
                     break
-                await self._wait_for_news(now() - busy_at)
+                await self._wait_for_news(busy_at)
         self._turn_back()
 
-    def _may_rest(self, idle_s: float) -> bool:
-        """Whether nothing needs to run for this shard until the store tells of new entries."""
-        if not (self._tools.store.tells_arrivals and self._trimmer.is_empty):
-            return False
-        return idle_s >= rest_after(self._tenure.awake()) and not self._shelf.news.is_set()
+    def _may_rest(self, busy_at: float) -> bool:
+        """Whether it is time that nothing runs for this shard until the store tells of new entries."""
+        idle_s = asyncio.get_running_loop().time() - busy_at
+        return self._is_told and idle_s >= rest_after(self._tenure.awake()) and not self._shelf.news.is_set()
 
-    async def _wait_for_news(self, idle_s: float) -> None:
-        """Wait until an empty queue is worth another look: when the store tells, and else after a time."""
-        awake, settings = self._tenure.awake(), self._tools.settings
-        if self._tools.store.tells_arrivals and self._trimmer.is_empty:
-            delay = max(settings.idle_min_s, rest_after(awake) - idle_s)
-        else:
-            delay = idle_delay(idle_s, awake, settings.idle_min_s, settings.idle_max_s)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(delay):
-                await self._shelf.news.wait()
+    @property
+    def _is_told(self) -> bool:
+        """Whether there is nothing to do here before the store tells of new entries."""
+        return self._tools.store.tells_arrivals and self._trimmer.is_empty
+
+    async def _wait_for_news(self, busy_at: float) -> None:
+        """Wait until an empty queue is worth another look: after a time, or when the store tells, or to rest."""
+        now, settings = asyncio.get_running_loop().time, self._tools.settings
+        news = self._shelf.news
+        if not self._is_told:
+            sharing = 1 if self._tools.store.tells_arrivals else self._tenure.awake()  # others are not looked into
+            delay = idle_delay(now() - busy_at, sharing, settings.idle_min_s, settings.idle_max_s)
+            await _at_most(news, delay)
+            return
+        while not (news.is_set() or self._may_rest(busy_at)):
+            rest_s = rest_after(self._tenure.awake()) - (now() - busy_at)
+            await _at_most(news, min(settings.idle_max_s, max(settings.idle_min_s, rest_s)))
 
     async def _take_room(self) -> int:
         """Wait until another listing may be held; returns the bytes that are held for it."""
@@ -440,3 +446,10 @@ class Session:
     def _hold_bytes(self, difference: int) -> None:
         self._held.adjust(difference)
         self._shelf.held_bytes += difference
+
+
+async def _at_most(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, but no longer than this."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

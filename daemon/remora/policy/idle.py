@@ -8,7 +8,7 @@ READS_PER_SECOND = 400.0
 REST_AFTER_S = 10.0
 """For how long a queue must have been empty before nothing runs for it any more."""
 
-AWAKE_AT_EASE = 500
+AWAKE_AT_EASE = 200
 """So many shards may stay awake for the whole of that time; what more there are rests the sooner."""
 
 
@@ -25,7 +25,7 @@ def idle_delay(idle_s: float, owned: int, least_s: float, most_s: float) -> floa
 def rest_after(awake: int) -> float:
     """Seconds of quiet after which a shard goes dormant, where the store tells of arrivals; `awake` includes it.
 
-    To stay awake spares opening the way for the next entry, and costs a few tasks and tens of kilobytes; when
-    thousands of shards got an entry each, most of them must not wait side by side for a second one.
+    To stay awake spares opening the way for the next entry, and costs a few tasks and 20 KB; when thousands of
+    shards got an entry each, most of them must not wait side by side for a second one.
     """
-    return REST_AFTER_S * min(1.0, AWAKE_AT_EASE / max(1, awake))
+    return REST_AFTER_S * min(1.0, AWAKE_AT_EASE / max(1, awake)) ** 2
