@@ -110,6 +110,8 @@ class Sender:
 
     async def __aenter__(self) -> Self:
         self._tasks = [asyncio.create_task(self._run(lane), name=f"send:{lane.number}") for lane in self._lanes]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
@@ -138,14 +140,23 @@ class Sender:
                 await lane.queue.put(lane.take())
 
     async def _finish(self) -> None:
+        ending = asyncio.ensure_future(self._end())
+        stopped = asyncio.ensure_future(self.stopped.wait())
+        await asyncio.wait(list[asyncio.Future[Any]]([ending, stopped]), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        await asyncio.wait([ending], timeout=GRACE_S)
+        ending.cancel()
+        await asyncio.wait([ending])
+
+    async def _end(self) -> None:
         await self.flush()
         for lane in self._lanes:
             await lane.queue.put([])
-        working = asyncio.gather(*self._tasks, return_exceptions=True)
-        stopped = asyncio.ensure_future(self.stopped.wait())
-        await asyncio.wait(list[asyncio.Future[Any]]([working, stopped]), return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        await asyncio.wait([working], timeout=GRACE_S)
+        await asyncio.wait(self._tasks)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self.stopped.set()
 
     async def _run(self, lane: _Lane) -> None:
         # It goes on when the sender is stopped, so that nobody waits for ever for room in the queue.
