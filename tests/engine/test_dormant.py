@@ -11,7 +11,7 @@ from engine.fakes import FakeEndpoint, FakeStore, Fate
 from engine.runs import QUICK, a_topic, a_worker, drained, running
 from remora.engine.dispatcher import State
 from remora.engine.worker import Worker
-from remora.model.errors import StoreUnavailable
+from remora.model.errors import EndpointUnavailable, StoreUnavailable
 from remora.model.shard import Shard
 from support.clock import in_virtual_time
 from support.entries import raw_entry
@@ -81,7 +81,7 @@ async def test_an_idle_session_is_told_and_does_not_look() -> None:
         await drained(store, within_s=0.2)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     commit_at=st.floats(9.5, 12.5),
     read_s=st.sampled_from([0.0, 0.01, 0.3]),
@@ -338,3 +338,37 @@ async def test_thousands_of_dormant_shards_cost_only_what_keeps_them() -> None:
 
 async def _answered(value: Any) -> Any:
     return value
+
+
+@in_virtual_time
+async def test_thousands_that_got_an_entry_each_are_served_in_turn() -> None:
+    """When 3,000 dormant shards get an entry at the same moment, all are delivered and most wait asleep meanwhile."""
+    queues = [f"q{i}" for i in range(3000)]
+    store, endpoint = a_telling_store(*queues), FakeEndpoint()
+    worker = a_worker(store, endpoint)
+
+    async with running(worker):
+        await asyncio.sleep(20)
+        for each in queues:
+            store.queues[each].append(raw_entry("k", 1))
+        most = 0
+        while any(each.waiting for each in store.queues.values()):
+            most = max(most, len(worker.ownership.served()))
+            await asyncio.sleep(0.05)
+
+    assert len(endpoint.arrived) == 3000
+    assert most < 1500
+
+
+@in_virtual_time
+async def test_shards_behind_a_broken_endpoint_keep_nobody_asleep() -> None:
+    """While thousands of shards are busy with an endpoint that is down, another one is still woken within seconds."""
+    bad = [f"bad{i}" for i in range(2000)]
+    store, endpoint = a_telling_store(*bad, "good"), FakeEndpoint()
+    endpoint.opening = lambda target: EndpointUnavailable("down") if target.topic != "good" else None
+
+    async with running(a_worker(store, endpoint)):
+        await asyncio.sleep(20)
+        for each in [*bad, "good"]:
+            store.queues[each].append(raw_entry("k", 1))
+        await drained(store, "good", within_s=5)

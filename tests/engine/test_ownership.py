@@ -1,0 +1,283 @@
+"""Whom a worker takes, in which order, and how often it asks."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.fakes import FakeEndpoint, FakeStore, Fate
+from engine.runs import QUICK, a_topic, a_worker, drained, running
+from remora.metrics import Telemetry
+from remora.model.errors import EndpointUnavailable, StoreDamaged, StoreFull
+from remora.model.record import Listing
+from remora.model.shard import Hold, Shard
+from support.clock import in_virtual_time
+from support.entries import raw_entry
+
+
+def a_store(*queues: str, tells: bool = True) -> FakeStore:
+    store = FakeStore(tells=tells)
+    for queue in queues:
+        store.make(queue)
+        store.metadata[queue] = a_topic(queue, to=queue)
+    return store
+
+
+def sample(telemetry: Telemetry, name: str, **labels: str) -> float | None:
+    return telemetry.registry.get_sample_value(name, labels)
+
+
+@in_virtual_time
+async def test_queues_with_entries_are_taken_first() -> None:
+    """Of very many queues the few that have entries are delivered while most others are not even taken."""
+    store, endpoint = a_store(*(f"q{i:04}" for i in range(2000))), FakeEndpoint()
+    store.queues["q1999"].append(raw_entry("k", 1))
+    store.before = lambda call: 0.1 if call == "acquire" else 0
+    worker = a_worker(store, endpoint)
+
+    async with running(worker):
+        await drained(store)
+        assert len(worker.shards) < 600
+        await asyncio.sleep(30)
+        assert len(worker.shards) == 2000
+
+
+@pytest.mark.parametrize("tells", [True, False])
+@in_virtual_time
+async def test_a_shard_that_is_held_is_not_considered_again(tells: bool) -> None:
+    """Readings of a catalogue that did not change cost no call for shards that are held or that stay elsewhere."""
+    store, endpoint = a_store("mine", "web", tells=tells), FakeEndpoint()
+    store.metadata["web"] = a_topic("web", uri="http://h/")
+
+    async with running(a_worker(store, endpoint)):
+        await asyncio.sleep(5)
+        before = store.calls["acquire"], store.calls["peek"], store.calls["stats"]
+        await asyncio.sleep(60)
+        assert (store.calls["acquire"], store.calls["peek"], store.calls["stats"]) == before
+
+
+@in_virtual_time
+async def test_very_many_queues_of_another_owner_are_tried_in_turn_and_taken_together() -> None:
+    """Of 2,000 queues that another worker holds some are tried each time; once it has gone all are taken at once."""
+    queues = [f"q{i}" for i in range(2000)]
+    store, endpoint = a_store(*queues), FakeEndpoint()
+    for each in queues:
+        store.steal(each, "remora/other/b/w2", lease_s=1e6)
+    worker = a_worker(store, endpoint)
+
+    async with running(worker):
+        await asyncio.sleep(5)
+        tried = store.calls["acquire"]
+        await asyncio.sleep(10 * QUICK.discovery_interval_s)
+        assert 10 * 200 < store.calls["acquire"] - tried < 10 * 300
+        for each in queues:
+            store.queues[each].holder = None
+        await asyncio.sleep(QUICK.discovery_interval_s + 1)
+        assert len(worker.shards) == 2000
+
+
+@in_virtual_time
+async def test_one_queue_that_comes_free_among_very_many_is_found() -> None:
+    """A queue that another worker gives back is taken within a few readings, however many others it keeps."""
+    queues = [f"q{i}" for i in range(2000)]
+    store, endpoint = a_store(*queues), FakeEndpoint()
+    for each in queues:
+        store.steal(each, "remora/other/b/w2", lease_s=1e6)
+    worker = a_worker(store, endpoint)
+
+    async with running(worker):
+        await asyncio.sleep(5)
+        store.queues["q1234"].holder = None
+        await asyncio.sleep(10 * QUICK.discovery_interval_s)
+        assert [each.queue for each in worker.shards] == ["q1234"]
+
+
+@pytest.mark.parametrize("tells", [True, False])
+@in_virtual_time
+async def test_a_renewal_that_hangs_holds_up_only_its_own(tells: bool) -> None:
+    """While the renewal of one queue's lock never answers in time, a queue taken later is kept for good."""
+    store, endpoint = a_store("hung", tells=tells), FakeEndpoint()
+    hangs = False
+    renew = store.renew
+
+    async def renew_slowly(hold: Hold, lease_s: float) -> None:
+        if hangs and hold.shard.queue == "hung":
+            await asyncio.sleep(1e6)
+        await renew(hold, lease_s)
+
+    store.renew = renew_slowly  # type: ignore[method-assign]
+    worker = a_worker(store, endpoint)
+
+    async with running(worker) as task:
+        await asyncio.sleep(1.5)
+        hangs = True
+        store.make("later")
+        store.metadata["later"] = a_topic("later", to="later")
+        await asyncio.sleep(60)
+        losses = store.queues["later"].lease_ends
+        assert losses > asyncio.get_running_loop().time()
+        assert worker.beat_age_s() < 2
+        worker.finish()
+        await asyncio.wait([task])
+
+
+@in_virtual_time
+async def test_a_damaged_part_of_the_store_stops_its_own_shards_only() -> None:
+    """A queue that cannot be read says so in status and metric, is looked into seldom, and recovers when repaired."""
+    store, endpoint, telemetry = a_store("bad", "good"), FakeEndpoint(), Telemetry()
+    for each in ("bad", "good"):
+        store.queues[each].append(raw_entry("k", 1))
+    read, damaged = store.read, True
+
+    async def read_damaged(hold: Hold, start: bytes, limit: int) -> Listing:
+        if damaged and hold.shard.queue == "bad":
+            store.calls["damaged"] += 1
+            raise StoreDamaged("queues-003.db is malformed")
+        return await read(hold, start, limit)
+
+    store.read = read_damaged  # type: ignore[method-assign]
+    worker = a_worker(store, endpoint, telemetry=telemetry)
+
+    async with running(worker):
+        await drained(store, "good", within_s=2)
+        await asyncio.sleep(600)
+        [bad] = [each for each in worker.shards if each.queue == "bad"]
+        assert (bad.state, bad.reason) == ("stopped", "queues-003.db is malformed")
+        assert store.calls["damaged"] <= 600 / 30 + 2
+        assert sample(telemetry, "remora_topic_failing", topic="bad", kind="damaged") == 1
+
+        damaged = False
+        await drained(store, within_s=35)
+        await asyncio.sleep(1)
+        assert sample(telemetry, "remora_topic_failing", topic="bad", kind="damaged") is None
+
+
+@in_virtual_time
+async def test_a_lock_in_a_damaged_part_of_the_store_is_tried_seldom() -> None:
+    """A queue whose lock cannot be taken for damage is tried every half minute, and taken when repaired."""
+    store, endpoint, telemetry = a_store("bad"), FakeEndpoint(), Telemetry()
+    store.before = lambda call: StoreDamaged("queues-003.db is malformed") if call == "acquire" else None
+    worker = a_worker(store, endpoint, telemetry=telemetry)
+
+    async with running(worker):
+        await asyncio.sleep(300)
+        assert store.calls["acquire"] <= 300 / 30 + 1
+        assert worker.left[Shard("bad")].reason == "queues-003.db is malformed"
+        assert sample(telemetry, "remora_topic_failing", topic="bad", kind="damaged") == 1
+        store.before = lambda call: None
+        await asyncio.sleep(32)
+        assert len(worker.shards) == 1
+        assert sample(telemetry, "remora_topic_failing", topic="bad", kind="damaged") is None
+
+
+@in_virtual_time
+async def test_a_dormant_shard_whose_lock_is_damaged_says_so() -> None:
+    """A dormant shard whose renewals meet damage is shown as stopped, also after its lease has run out."""
+    store, endpoint = a_store("t"), FakeEndpoint()
+    worker = a_worker(store, endpoint)
+
+    async with running(worker):
+        await asyncio.sleep(30)
+        damage = StoreDamaged("queues-003.db is malformed")
+        store.before = lambda call: damage if call in ("renew", "read", "release") else None
+        for _ in range(3):
+            await asyncio.sleep(20)
+            assert [(each.state, each.reason) for each in worker.shards] == [("stopped", "queues-003.db is malformed")]
+        store.before = lambda call: None
+
+
+@pytest.mark.parametrize("tells", [True, False])
+@in_virtual_time
+async def test_a_topic_whose_queues_became_empty_shows_nothing_waiting(tells: bool) -> None:
+    """The backlog of a topic is what the last survey found, 0 when it found nothing, and gone with the topic."""
+    store, endpoint, telemetry = a_store("t", tells=tells), FakeEndpoint(), Telemetry()
+    store.queues["t"].append(*(raw_entry("k", i) for i in range(7)))
+    endpoint.opening = lambda target: EndpointUnavailable("down") if down else None
+    down = True
+
+    def waiting() -> float | None:
+        return sample(telemetry, "remora_backlog_entries", topic="t", estimated="false")
+
+    async with running(a_worker(store, endpoint, telemetry=telemetry)):
+        await asyncio.sleep(20)
+        assert waiting() == 7
+        down = False
+        await drained(store)
+        await asyncio.sleep(20)
+        assert waiting() == 0
+        store.queues["t"].append(raw_entry("k", 8))
+        down = True
+        del store.queues["t"], store.metadata["t"]
+        await asyncio.sleep(20)
+        assert waiting() is None
+
+
+@pytest.mark.parametrize("tells", [True, False])
+@in_virtual_time
+async def test_an_outage_does_not_make_a_backlog_look_empty(tells: bool) -> None:
+    """While the queues cannot be looked at, what waited in them when they could is still shown."""
+    store, endpoint, telemetry = a_store("t", tells=tells), FakeEndpoint(), Telemetry()
+    store.queues["t"].append(*(raw_entry("k", i) for i in range(7)))
+    endpoint.opening = lambda _: EndpointUnavailable("down")
+    survey = store.survey
+
+    async with running(a_worker(store, endpoint, telemetry=telemetry)):
+        endpoint.opening = lambda _: None
+        endpoint.fate = lambda *_: Fate(arrives=0, error=EndpointUnavailable("down"))
+        await asyncio.sleep(20)
+        store.survey = lambda shards: survey([])  # type: ignore[method-assign]
+        await asyncio.sleep(60)
+        assert sample(telemetry, "remora_backlog_entries", topic="t", estimated="false") == 7
+        store.survey = survey  # type: ignore[method-assign]
+        endpoint.fate = lambda *_: Fate()
+        await drained(store)
+
+
+@in_virtual_time
+async def test_a_full_store_stops_no_delivery_and_nothing_is_sent_twice() -> None:
+    """While removals are refused for want of room, entries go on being delivered, each once, and leave later."""
+    store, endpoint, telemetry = a_store("t"), FakeEndpoint(), Telemetry()
+    queue = store.queues["t"]
+    queue.append(*(raw_entry(f"k{i % 7}", i) for i in range(100)))
+    full = True
+    store.before = lambda call: StoreFull("no space left on the device") if full and call == "remove" else None
+
+    async with running(a_worker(store, endpoint, telemetry=telemetry)):
+        await asyncio.sleep(30)
+        queue.append(*(raw_entry(f"k{i % 7}", i) for i in range(100, 5000)))
+        await asyncio.sleep(300)
+        assert queue.waiting == 5000
+        assert len(endpoint.arrived) == 5000
+        assert store.calls["remove"] < 30
+        assert sample(telemetry, "remora_topic_failing", topic="t", kind="store") == 1
+
+        full = False
+        await drained(store, within_s=31)
+        await asyncio.sleep(20)
+        assert sample(telemetry, "remora_topic_failing", topic="t", kind="store") is None
+
+    assert sorted(endpoint.events()) == sorted(b"id-%d" % i for i in range(5000))
+
+
+@in_virtual_time
+async def test_a_full_store_and_a_failing_endpoint_together_send_nothing_twice() -> None:
+    """What was delivered and could not be removed is not sent again after the endpoint failed meanwhile."""
+    store, endpoint = a_store("t"), FakeEndpoint()
+    queue = store.queues["t"]
+    queue.append(*(raw_entry("k", i) for i in range(50)))
+    full, down = True, False
+    store.before = lambda call: StoreFull("no space left on the device") if full and call == "remove" else None
+    endpoint.fate = lambda *_: Fate(arrives=0, error=EndpointUnavailable("down")) if down else Fate()
+
+    async with running(a_worker(store, endpoint)):
+        await asyncio.sleep(30)
+        down = True
+        queue.append(*(raw_entry("k", i) for i in range(50, 100)))
+        await asyncio.sleep(60)
+        down = False
+        await asyncio.sleep(60)
+        full = False
+        await drained(store, within_s=60)
+
+    assert endpoint.events() == [b"id-%d" % i for i in range(100)]
