@@ -7,7 +7,7 @@ way, and so does what is refused, so that every message comes from there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
@@ -359,10 +359,17 @@ def _remembered(*texts: bytes) -> bytes:
 
 
 def _lists(metadata: Sequence[_Pair], tags: Sequence[_Pair]) -> bytes:
-    return Writer().pairs(sorted_metadata(_pairs(metadata))).pairs(sorted_tags(_pairs(tags))).finish()
+    return _list(metadata, sorted_metadata) + _list(tags, sorted_tags)
 
 
-def _pairs(pairs: Sequence[_Pair]) -> Pairs:
-    if len(pairs) > MOST_PAIRS or any(len(pair.key) + len(pair.val) > _MOST_REMEMBERED for pair in pairs):
+def _list(pairs: Sequence[_Pair], in_order: Callable[[Pairs], Pairs]) -> bytes:
+    if len(pairs) > MOST_PAIRS:
         raise _Unusual
-    return tuple([(pair.key.encode(), pair.val.encode()) for pair in pairs])
+    texts: Pairs = tuple([(pair.key.encode(), pair.val.encode()) for pair in pairs])
+    if len(texts) > 1:
+        texts = in_order(texts)
+    counted = _COUNTED
+    parts = [counted[len(texts)]]
+    for key, value in texts:
+        parts += (counted[len(key)], key, counted[len(value)], value)
+    return b"".join(parts)
