@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +25,7 @@ from remora.cli.rows import AmbiguousTopic, Row, UnknownTopic, pick
 from remora.codec.topic import parse_args
 from remora.config import load
 from remora.model.exits import Exit
-from remora.model.shard import Origin, Shard
+from remora.model.shard import Hold, Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.ports import ShardStore
 from support.commands import Run, config, remora
@@ -577,3 +580,37 @@ def test_a_damaged_file(remora: Run, topic: Callable[..., Any], config: Path, tm
         shown = topic("show", name)
         assert shown.code == Exit.FAILURE
         assert str(damaged) in shown.err
+
+
+def test_a_backup_is_restored(topic: Callable[..., Any], config: Path, tmp_path: Path) -> None:
+    """A copy made and put back as the manual says has what waited then, in queues of other incarnations."""
+    manual = (Path(__file__).parents[2] / "docs/operations.md").read_text()
+    (update,) = re.findall(r'sqlite3 "\$file" "(UPDATE .*)"\n', manual)
+    files = {tmp_path / "queues" / f"queues-00{number}.db": tmp_path / f"copy-{number}" for number in range(2)}
+    topic("create", "orders", "--endpoint", ENDPOINT, "--shards", "1")
+    fill(config, shard("orders"), "a", "b")
+    before = in_store(config, incarnation)
+
+    async def backup(store: ShardStore) -> None:
+        for file, copy in files.items():
+            with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(copy)) as target:
+                source.backup(target)  # what `.backup` of SQLite's shell does
+
+    in_store(config, backup)
+    fill(config, shard("orders"), "c")
+    for file, copy in files.items():
+        file.write_bytes(copy.read_bytes())
+        with closing(sqlite3.connect(file)) as connection, connection:
+            connection.execute(update)
+
+    dump = [json.loads(line)["notification"] for line in topic("dump", "orders").out.splitlines()]
+    assert [each["Records"][0]["s3"]["object"]["key"] for each in dump] == ["a", "b"]
+    assert in_store(config, incarnation) not in ("", before)
+
+
+async def incarnation(store: ShardStore) -> str:
+    """That of the first queue of `orders`."""
+    hold = await store.acquire(shard("orders"), "test", 60)
+    assert isinstance(hold, Hold)
+    await store.release(hold)
+    return hold.incarnation
