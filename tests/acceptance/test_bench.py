@@ -95,7 +95,8 @@ def test_ingest_is_measured_beside_what_radosgw_asks_of_ceph(tmp_path: Path, nam
         assert 0 < turn["p50_s"] <= turn["p99_s"]
         assert turn["syncs_per_s"] > 0
         assert set(turn["cpu_s_per_1000"]) == {"daemon", "generator"} | ({"broker"} if turn["delivering"] else set())
-        assert (turn["delivered"] or {"events": turn["events"]})["events"] == turn["events"]
+        if turn["delivering"]:  # wrk leaves its last requests without waiting for the answers
+            assert turn["events"] <= turn["delivered"]["events"] <= turn["events"] + 4
 
 
 @pytest.mark.kafka
