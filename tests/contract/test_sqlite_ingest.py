@@ -335,7 +335,7 @@ steps = st.lists(
         st.tuples(st.just("restart"), st.none(), st.none()),
     ),
     min_size=15,
-    max_size=40,
+    max_size=30,
 )
 
 
@@ -511,7 +511,7 @@ def _tried(attempt: object) -> object:
         return type(exc)
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(steps)
 def test_as_the_model(taken: list[tuple[str, object, object]]) -> None:
     """Whatever is published, reserved, committed, aborted, expired and removed, the store is as the plain model."""
