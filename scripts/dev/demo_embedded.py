@@ -187,8 +187,9 @@ class Demo:
         )
 
 
-def _room(record: dict[str, Any]) -> tuple[str, str]:
-    return record["s3"]["bucket"]["name"], record["s3"]["object"]["key"]
+def _room(record: dict[str, Any]) -> tuple[str, str, int]:
+    """Bucket, object, and what the event may need at most."""
+    return record["s3"]["bucket"]["name"], record["s3"]["object"]["key"], 4096
 
 
 def _difference(found: dict[str, int], wanted: dict[str, int]) -> Sequence[str]:
