@@ -225,6 +225,29 @@ async def test_expiry_after_the_decision(settings: RadosSettings, store: RadosSt
     assert await reserved(store, topic) == 0
 
 
+async def test_more_events_than_an_osd_takes_at_once(settings: RadosSettings, store: RadosStore) -> None:
+    """Events of one shard that take several commits are stored once and in order though who began stops."""
+    topic = await store.create_topic(own_topic("t", 2))
+    events = [Placed(1, b"bkt:k", b"%d" % i) for i in range(1_300)] + [
+        Placed(0, b"bkt:k", b""),
+        Placed(0, b"bkt:l", b"x"),
+    ]
+    parts = 3 + 1
+    await undone(settings, topic, events, parts + 3)
+    begun = (await pending(store, topic))[1]
+    assert begun == by_shard(topic, events)[1][: len(begun)]
+
+    answer = await store.publish(topic, events, ONCE)
+
+    assert answer == Stored(len(events), repeated=True)
+    assert await pending(store, topic) == by_shard(topic, events)
+    reservation = await store.reserve_events(topic, rooms(events))
+    assert await store.commit_events(topic, reservation, events, DIGEST) == Stored(len(events))
+    await store.publish(topic, events)
+    assert await pending(store, topic) == by_shard(topic, events, events, events)
+    assert await reserved(store, topic) == 0
+
+
 async def test_removal_after_the_decision(settings: RadosSettings, store: RadosStore) -> None:
     """Events that were decided for a topic which is removed then never get into a later topic of its name."""
     old = await store.create_topic(own_topic("t", SHARDS))

@@ -1,6 +1,6 @@
 """Carries out what was decided, ends what was given up, and forgets what nobody repeats any more.
 
-Anybody may do this at any time and side by side: each share of a request is committed by one operation that demands
+Anybody may do this at any time and side by side: each part of a request is committed by one operation that demands
 that it has not been, and that says so from then on.
 """
 
@@ -15,7 +15,7 @@ import msgspec
 
 from remora.model.errors import ShardGone, StoreError, StoreUnavailable, TopicUnknown
 from remora.model.shard import Shard
-from remora.storage.rados.own_queues import OwnQueues, Share, each_of
+from remora.storage.rados.own_queues import Outcome, OwnQueues, each_of
 from remora.storage.rados.refusals import MismatchError
 from remora.storage.rados.requests import Entry, Part, Request, Requests, Stage, State, now_ms
 
@@ -48,18 +48,22 @@ class Completer:
         self._queues = queues
 
     async def carry_out(self, name: str, request: Request) -> None:
-        """Commit the shares of a decided request that are not committed yet.
+        """Commit the parts of a decided request that are not committed yet.
 
         Raises StoreUnavailable when some cannot be now; somebody will, later. TopicUnknown when the topic is gone.
         """
-        begun = _seconds()
-        outcomes = await each_of(request.parts, lambda part: self._carry_out(name, request, part, begun))
-        errors = [outcome for outcome in outcomes if outcome is not None]
+        begun, queues = _seconds(), request.queues()
+
+        async def fill(shard: Shard) -> None:
+            for number, part in queues[shard]:
+                await self._carry_out(request, shard, f"{name}.{number}", part, begun)
+
+        errors = [outcome for outcome in await each_of(list(queues), fill) if outcome is not None]
         gone = [error for error in errors if isinstance(error, TopicUnknown)]
         if len(errors) > len(gone):
             problem = next(error for error in errors if error not in gone)
             raise StoreUnavailable(f"events of topic {request.topic} are about to be stored: {problem}") from problem
-        # Should this fail, the request is found open later, and every share of it as done.
+        # Should this fail, the request is found open later, and every part of it as done.
         with contextlib.suppress(StoreError):
             await self._requests.change(name, request.slim(), State.DECIDED, State.ENDED if gone else State.DONE)
         with contextlib.suppress(StoreError):
@@ -85,16 +89,13 @@ class Completer:
         marks: dict[tuple[Shard, str], list[str]] = defaultdict(list)
         for entry, request in zip(entries, found, strict=True):
             if isinstance(request, Request):
-                for part in request.parts:
-                    marks[request.shard(part), request.topic_id].append(entry.name)
+                for shard, parts in request.queues().items():
+                    marks[shard, request.topic_id] += [f"{entry.name}.{number}" for number, _ in parts]
         queues = list(marks)
         answers = await each_of(queues, lambda queue: self._queues.forget(*queue, marks[queue]))
-        marked = {name for queue, answer in zip(queues, answers, strict=True) if answer for name in marks[queue]}
-        free = [
-            entry
-            for entry, request in zip(entries, found, strict=True)
-            if not isinstance(request, StoreError) and entry.name not in marked
-        ]
+        if any(answers):
+            return  # which requests have left marks there is not looked into: all are tried again
+        free = [entry for entry, request in zip(entries, found, strict=True) if not isinstance(request, StoreError)]
         answers = await each_of(free, lambda entry: self._requests.remove(entry.name))
         if removed := [entry for entry, answer in zip(free, answers, strict=True) if answer is None]:
             await self._requests.move(removed, None)
@@ -107,45 +108,42 @@ class Completer:
                 await self.carry_out(entry.name, known.request)
         return known.request if known else None
 
-    async def _carry_out(self, name: str, request: Request, part: Part, begun: float) -> None:
-        """Commit one share, in a new reservation when the first one has expired.
+    async def _carry_out(self, request: Request, shard: Shard, name: str, part: Part, begun: float) -> None:
+        """Commit one part, in a new reservation when the first one has expired.
 
         `begun` is when the request was seen to be decided. Long after that it may be done and its marks forgotten.
         """
-        if await self._is_committed(name, request, part):
-            return
-        shard, sizes = request.shard(part), [len(payload) for payload in part.payloads]
+        sizes = [len(payload) for payload in part.payloads]
         for _ in range(_TRIES):
+            if await self._is_committed(request, shard, name, part):
+                return
             if _seconds() - begun > _CARRYING_S:
                 raise StoreUnavailable(f"committing to {shard} takes too long")
             try:
                 reservation = await self._queues.reserve(shard, request.topic_id, sizes, late=True)
             except (MismatchError, ShardGone) as exc:
                 raise StoreUnavailable(f"topic {request.topic} is being removed") from exc
-            late = msgspec.structs.replace(part, reservation=reservation)
-            if await self._is_committed(name, request, late):
-                return
+            part = msgspec.structs.replace(part, reservation=reservation)
         raise StoreUnavailable(f"committing to {shard}: its reservations keep expiring")
 
-    async def _is_committed(self, name: str, request: Request, part: Part) -> bool:
-        """Commit one share in its reservation; False when that has expired.
+    async def _is_committed(self, request: Request, shard: Shard, name: str, part: Part) -> bool:
+        """Commit one part in its reservation; False when that has expired.
 
-        When somebody else has committed the share the reservation is given back, should it be another one.
+        When somebody else has committed the part the reservation is given back, should it be another one.
         """
-        shard = request.shard(part)
         try:
             await self._queues.commit_once(shard, request.topic_id, part.reservation, part.payloads, name)
         except (MismatchError, ShardGone):
-            share = await self._queues.share(shard, request.topic_id, name)
+            outcome = await self._queues.outcome(shard, request.topic_id, name)
         else:
             return True
-        if share is Share.GONE:
+        if outcome is Outcome.GONE:
             raise TopicUnknown(f"topic {request.topic} was removed")
-        if share is Share.LEAVING:
+        if outcome is Outcome.LEAVING:
             raise StoreUnavailable(f"topic {request.topic} is being removed")
-        if share is Share.DONE:
+        if outcome is Outcome.DONE:
             await self._queues.abort(shard, request.topic_id, part.reservation)
-        return share is Share.DONE
+        return outcome is Outcome.DONE
 
     async def keep(self, name: str, request: Request) -> None:
         """Have the agenda show the request as one that is remembered, and as nothing else."""

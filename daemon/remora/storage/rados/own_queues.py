@@ -6,8 +6,8 @@ into a queue on the ground of what its topic was a moment ago:
 * `remora.topic`: the topic's id; in front of it `removing ` from when the topic's removal has begun.
 * `remora.closed`: `yes` while the topic takes no new events, else empty or missing.
 
-Key `remora.done.<request>` in the object's omap says that this request's share of the queue has been committed; it
-is set by the operation that commits.
+Key `remora.done.<request>.<part>` in the object's omap says that this part of a request has been committed; it is set
+by the operation that commits.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ _REMOVED: Refusals = MappingProxyType(
 )
 
 
-class Share(Enum):
-    """What became of a request's share of a queue."""
+class Outcome(Enum):
+    """What has become of a part of a request."""
 
     OPEN = auto()
     DONE = auto()
@@ -133,13 +133,13 @@ class OwnQueues(Face):
         nbytes = max(1, sum(payload_sizes))
         return await self._two_phase.reserve_where(shard, len(payload_sizes), nbytes, xattrs)
 
-    async def is_reserved(self, shard: Shard, topic_id: str, reservation: int) -> bool:
-        """Whether the reservation is still open. MismatchError and ShardGone when the topic has no such queue."""
+    async def reservations(self, shard: Shard, topic_id: str) -> set[int]:
+        """The open reservations. MismatchError and ShardGone when the topic has no such queue."""
         what = f"looking at reservations of {shard}"
         operation = ReadOp().assert_exists().assert_xattr(_TOPIC, topic_id)
         reply = operation.call(QUEUE_CLASS, "2pc_queue_list_reservations")
         await self._run(operation, shard, what, _MARKED)
-        return any(each.id == reservation for each in decoded(decode_reservations, reply.data, what))
+        return {each.id for each in decoded(decode_reservations, reply.data, what)}
 
     async def commit(self, shard: Shard, topic_id: str, reservation: int, payloads: Sequence[bytes]) -> None:
         """Append the payloads and end the reservation.
@@ -151,29 +151,29 @@ class OwnQueues(Face):
         await self._run(operation, shard, f"committing to {shard}", _MARKED)
 
     async def commit_once(
-        self, shard: Shard, topic_id: str, reservation: int, payloads: Sequence[bytes], request: str
+        self, shard: Shard, topic_id: str, reservation: int, payloads: Sequence[bytes], part: str
     ) -> None:
-        """The same, and mark the request's share as done; MismatchError too when it is done already."""
-        mark = _DONE + request
+        """The same, and mark this part of a request as done; MismatchError too when it is done already."""
+        mark = _DONE + part
         operation = _of(topic_id).assert_omap(mark, b"")
         operation.call(QUEUE_CLASS, "2pc_queue_commit", encode_commit(reservation, payloads)).set_omap({mark: b"1"})
         await self._run(operation, shard, f"committing to {shard}", _MARKED)
 
-    async def share(self, shard: Shard, topic_id: str, request: str) -> Share:
-        """What became of a request's share of the queue."""
+    async def outcome(self, shard: Shard, topic_id: str, part: str) -> Outcome:
+        """What has become of a part of a request."""
         operation = ReadOp().assert_exists()
         xattrs = operation.xattrs()
-        marks = operation.omap_values([_DONE + request])
+        marks = operation.omap_values([_DONE + part])
         try:
             await self._run(operation, shard, f"looking at {shard}", QUEUE)
         except ShardGone:
-            return Share.GONE
+            return Outcome.GONE
         owner = xattrs.values.get(_TOPIC, b"").decode("ascii", "replace")
         if owner.removeprefix(_REMOVING) != topic_id:
-            return Share.GONE
+            return Outcome.GONE
         if marks.values:
-            return Share.DONE
-        return Share.OPEN if owner == topic_id else Share.LEAVING
+            return Outcome.DONE
+        return Outcome.OPEN if owner == topic_id else Outcome.LEAVING
 
     async def abort(self, shard: Shard, topic_id: str, reservation: int) -> None:
         """End the reservation; no error when it has ended, or went with its queue."""
@@ -181,9 +181,9 @@ class OwnQueues(Face):
         with contextlib.suppress(ShardGone, MismatchError):
             await self._run(operation, shard, f"aborting in {shard}", _MARKED)
 
-    async def forget(self, shard: Shard, topic_id: str, requests: Sequence[str]) -> None:
-        """Drop the marks of requests; no error when they went with their queue."""
-        operation = _of(topic_id).remove_omap([_DONE + each for each in requests])
+    async def forget(self, shard: Shard, topic_id: str, parts: Sequence[str]) -> None:
+        """Drop the marks of parts; no error when they went with their queue."""
+        operation = _of(topic_id).remove_omap([_DONE + part for part in parts])
         with contextlib.suppress(ShardGone, MismatchError):
             await self._run(operation, shard, f"tidying {shard}", _MARKED)
 

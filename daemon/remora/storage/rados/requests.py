@@ -65,10 +65,15 @@ class Stage(StrEnum):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What a request is about in one shard: the queue's own reservation, and the payloads while they are needed."""
+    """Some events of a request, next to each other in one shard, that are committed together.
+
+    They have a reservation of the queue's own, and their payloads for as long as those are needed. The parts of a
+    shard are committed one after the other.
+    """
 
     shard: int
     reservation: int
+    entries: int
     payloads: list[bytes] = []
 
 
@@ -99,9 +104,16 @@ class Request(msgspec.Struct, frozen=True):
         """The queue that a part is about."""
         return Shard(f"{self.topic}.{part.shard}" if part.shard else self.topic, Origin.REMORA)
 
+    def queues(self) -> dict[Shard, list[tuple[str, Part]]]:
+        """The parts of each queue, in order, each with what tells it from the others."""
+        found: dict[Shard, list[tuple[str, Part]]] = {}
+        for number, part in enumerate(self.parts):
+            found.setdefault(self.shard(part), []).append((str(number), part))
+        return found
+
     def slim(self) -> Request:
         """What has to be remembered when it is done or ended."""
-        parts = [Part(part.shard, part.reservation) for part in self.parts]
+        parts = [msgspec.structs.replace(part, payloads=[]) for part in self.parts]
         return msgspec.structs.replace(self, parts=parts, rooms=[])
 
 
