@@ -33,6 +33,7 @@ from remora.model.shard import Hold
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, sheet
 from remora.storage.sqlite.clock import boot_id, now_ns
+from remora.storage.sqlite.schema import END_OF_QUEUE
 from support.stores import QUIET_S, by_shard, own_topic, spread, until
 
 MINUTE_S = 60.0
@@ -196,6 +197,24 @@ async def test_1024_shards(store: SqliteStore) -> None:
     expected = by_shard(topic, [Placed(1000, b"bkt:k", b"first")], events)
     assert await pending(store, topic) == expected
     assert {(await store.stats(shard)).reservations for shard in topic.all_shards()} == {0}
+
+
+async def test_positions_run_out(store: SqliteStore, configured: SqliteSettings) -> None:
+    """Where a queue has no positions left it is full, before its entries could be taken for another queue's."""
+    topic = await store.create_topic(own_topic("t"))
+    with closing(sqlite3.connect(Path(configured.directory) / "queues-000.db")) as connection, connection:
+        connection.execute("UPDATE queues SET head = :n, tail = :n WHERE number = 1", {"n": END_OF_QUEUE - 3})
+    event = Placed(1, b"bkt:k", b"x")
+
+    with pytest.raises(QueueFull):
+        await store.publish(topic, [event] * 4)
+    reservation = await store.reserve_events(topic, rooms([event]))
+    with pytest.raises(QueueFull):
+        await store.publish(topic, [event] * 3)
+    await store.publish(topic, [event] * 2)
+    await store.commit_events(topic, reservation, [event], b"digest")
+
+    assert await pending(store, topic) == [[], [b"x"] * 3, []]
 
 
 # ----------------------------------------------------------------------------------------------- time

@@ -93,7 +93,7 @@ class QueueRow:
     def has_room(self, need: Need) -> bool:
         """Whether so much more fits, beside everything that is reserved."""
         taken = self.used_bytes + Need(self.reserved_entries, self.reserved_bytes).cost
-        end = self.tail + len(self.payloads) + need.entries
+        end = self.tail + len(self.payloads) + self.reserved_entries + need.entries
         return taken + need.cost <= self.capacity_bytes and end <= END_OF_QUEUE
 
     def append(self, payloads: Sequence[bytes], need: Need) -> None:
