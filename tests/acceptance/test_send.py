@@ -1,0 +1,196 @@
+"""`remora send` beside a real daemon: everything is stored once and in order, or it says what is not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import tempfile
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remora.model.exits import Exit
+from support.certificates import certificate
+from support.daemon import REMORA, Daemon, Ended, remora, running_daemon
+from support.ingest import record
+
+NOBODY = "kafka://127.0.0.1:1"
+"""An endpoint that refuses every connection, so that everything stays where it was stored."""
+
+KEYS = 13
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder whose path leaves room for the name of a socket."""
+    with tempfile.TemporaryDirectory(prefix="remora-") as name:
+        yield Path(name)
+
+
+@asynccontextmanager
+async def embedded(folder: Path, **ingest: object) -> AsyncIterator[Daemon]:
+    """A daemon on an embedded store, with a topic `t`."""
+    sections: dict[str, Mapping[str, object]] = {
+        "store": {"kind": "sqlite"},
+        "sqlite": {"directory": str(folder / "queues"), "files": 2},
+    }
+    if ingest:
+        sections["ingest"] = ingest
+    async with running_daemon(folder, sections) as daemon:
+        done = await daemon.command("topic", "create", "t", "--endpoint", NOBODY)
+        assert done.code == Exit.OK, done.err
+        yield daemon
+
+
+def lines(numbers: range) -> bytes:
+    """Records whose ids are their numbers, over some keys."""
+    return b"".join(json.dumps(record(f"k{n % KEYS}", eventId=f"{n}")).encode() + b"\n" for n in numbers)
+
+
+async def stored(daemon: Daemon) -> dict[str, list[int]]:
+    """The numbers of the events of each key, in the order in which they wait."""
+    found = defaultdict(list)
+    dump = await daemon.command("topic", "dump", "t")
+    assert dump.code == Exit.OK, dump.err
+    for line in dump.out.splitlines():
+        event = json.loads(line)["notification"]["Records"][0]
+        found[event["s3"]["object"]["key"]].append(int(event["eventId"]))
+    return found
+
+
+def by_key(numbers: range) -> dict[str, list[int]]:
+    """What `stored` gives when exactly these are there, in order."""
+    return {f"k{key}": [n for n in numbers if n % KEYS == key] for key in range(KEYS) if key < len(numbers)}
+
+
+def counts(ended: Ended) -> dict[str, Any]:
+    """The counts that it printed with --json."""
+    found: dict[str, Any] = ended.json
+    return found
+
+
+async def test_a_file_and_a_pipe(folder: Path) -> None:
+    """A file is sent to where the configuration says, a pipe in two phases; a malformed line ends the sending."""
+    (folder / "events").write_bytes(lines(range(1000)))
+    async with embedded(folder) as daemon:
+        first = await daemon.command("send", "t", folder / "events", "--connections", "3")
+        second = await daemon.command("send", "t", "--two-phase", "--json", stdin=lines(range(1000, 1500)))
+        bad = lines(range(1500, 1570)) + b"{}\n" + lines(range(1570, 1580))
+        third = await daemon.command("send", "t", "-", "--json", "--batch", "7", stdin=bad)
+        fourth = await daemon.command("send", "nobodys", "-", "--json", stdin=lines(range(5)))
+        found = await stored(daemon)
+
+    told = "read 1000, stored 1000, repeated 0, refused 0, not stored 0, unknown 0; fields dropped 0\n"
+    assert (first.code, first.out.decode(), first.err) == (Exit.OK, told, "")
+    assert (second.code, second.err) == (Exit.OK, "")
+    assert counts(second)["stored"] == 500
+    assert third.code == Exit.FAILURE
+    assert third.err == "<stdin>:71: eventName: is missing\n"
+    assert (counts(third)["read"], counts(third)["stored"], counts(third)["refused"]) == (71, 70, 1)
+    assert fourth.code == Exit.FAILURE
+    assert "there is no topic" in fourth.err
+    assert (counts(fourth)["stored"], counts(fourth)["not_stored"]) == (0, 5)
+    assert found == by_key(range(1570))
+
+
+async def test_a_daemon_that_is_killed_and_comes_back(folder: Path) -> None:
+    """Whatever it had stored when it was killed, in the end every event is there once and in order."""
+    (folder / "events").write_bytes(lines(range(2500)))
+    async with embedded(folder) as daemon:
+        sending = asyncio.create_task(
+            daemon.command("send", "t", folder / "events", "--json", "--batch", "2", "--timeout", "300")
+        )
+
+        async def has_begun() -> bool:
+            return await daemon.metric("remora_ingested_events_total") > 200
+
+        await daemon.until(has_begun, "the first events")
+        assert not sending.done()
+        await daemon.kill()
+        await daemon.start()
+        ended = await sending
+        found = await stored(daemon)
+
+    assert ended.code == Exit.OK, ended.err
+    assert counts(ended)["stored"] + counts(ended)["repeated"] == 2500
+    assert found == by_key(range(2500))
+
+
+async def test_a_daemon_that_is_away(folder: Path) -> None:
+    """After the time that is given nothing is stored, and the exit code says that nobody was there."""
+    async with embedded(folder) as daemon:
+        assert await daemon.stop() == Exit.OK
+        ended = await daemon.command("send", "t", "--json", "--timeout", "0.3", stdin=lines(range(10)))
+
+    assert ended.code == Exit.UNAVAILABLE
+    assert "cannot connect" in ended.err
+    assert (counts(ended)["read"], counts(ended)["not_stored"], counts(ended)["unknown"]) == (10, 10, 0)
+
+
+async def test_tls_and_tokens(folder: Path) -> None:
+    """With the right authority and token events are stored; without one of them nothing is, and nothing is repeated."""
+    made = certificate(folder / "tls", "remora")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    token = await remora("token", "me", "--topics", "t", "--append", folder / "tokens")
+    (folder / "token").write_bytes(token.out)
+    (folder / "wrong").write_text("rmr_wrong\n")
+    files = {"tls_certificate": str(made.certificate), "tls_key": str(made.key), "tokens": str(folder / "tokens")}
+    send = ("send", "t", "-", "--json", "--timeout", "300")
+    async with embedded(folder, listen=f"127.0.0.1:{port}", **files) as daemon:
+        good = await daemon.command(
+            *send, "--ca-file", made.certificate, "--token-file", folder / "token", stdin=lines(range(10))
+        )
+        unknown = await daemon.command(
+            *send, "--ca-file", made.certificate, "--token-file", folder / "wrong", stdin=lines(range(10, 20))
+        )
+        untrusted = await daemon.command(*send, "--token-file", folder / "token", stdin=lines(range(20, 30)))
+        found = await stored(daemon)
+
+    assert (good.code, good.err, counts(good)["stored"]) == (Exit.OK, "", 10)
+    assert (unknown.code, counts(unknown)["not_stored"]) == (Exit.FAILURE, 10)
+    assert "token is not known" in unknown.err
+    assert (untrusted.code, counts(untrusted)["not_stored"]) == (Exit.FAILURE, 10)
+    assert "certificate" in untrusted.err
+    assert found == by_key(range(10))
+
+
+async def test_records_are_sent_as_they_come_until_it_is_interrupted(folder: Path) -> None:
+    """What a pipe gives is stored without waiting for a full batch; at SIGINT the counts are exact."""
+    async with embedded(folder) as daemon:
+        process = await asyncio.create_subprocess_exec(
+            *REMORA, "send", "t", "--json", "-c", str(daemon.config),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            assert process.stdin is not None
+            process.stdin.write(lines(range(30)))
+
+            async def are_stored() -> bool:
+                return await daemon.metric("remora_ingested_events_total") == 30
+
+            await daemon.until(are_stored, "30 events", 60)
+            process.send_signal(signal.SIGINT)
+            # Its input stays open: the end does not wait for more of it.
+            async with asyncio.timeout(60):
+                out = await process.stdout.read() if process.stdout else b""
+                err = await process.stderr.read() if process.stderr else b""
+                code = await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
+        found = await stored(daemon)
+
+    assert (code, err) == (Exit.FAILURE, b"remora: interrupted\n")
+    told = json.loads(out)
+    assert (told["read"], told["stored"], told["not_stored"], told["unknown"]) == (30, 30, 0, 0)
+    assert found == by_key(range(30))
