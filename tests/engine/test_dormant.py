@@ -178,6 +178,7 @@ async def test_finishing_gives_dormant_shards_back() -> None:
 async def test_a_worker_that_is_cut_short_gives_dormant_shards_back() -> None:
     """Cancelling a worker releases the locks of its dormant shards too."""
     store, endpoint = a_telling_store("a", "b", "c"), FakeEndpoint()
+    store.queues["a"].append(raw_entry("k", 0))
     task = asyncio.create_task(a_worker(store, endpoint).run())
     await asyncio.sleep(30)
 
@@ -342,9 +343,10 @@ async def _answered(value: Any) -> Any:
 
 @in_virtual_time
 async def test_thousands_that_got_an_entry_each_are_served_in_turn() -> None:
-    """When 3,000 dormant shards get an entry at the same moment, all are delivered and most wait asleep meanwhile."""
-    queues = [f"q{i}" for i in range(3000)]
+    """When 2,000 dormant shards get an entry at the same moment, all are delivered and most wait asleep meanwhile."""
+    queues = [f"q{i}" for i in range(2000)]
     store, endpoint = a_telling_store(*queues), FakeEndpoint()
+    endpoint.fate = lambda *_: Fate(wait_s=0.5)
     worker = a_worker(store, endpoint)
 
     async with running(worker):
@@ -356,8 +358,8 @@ async def test_thousands_that_got_an_entry_each_are_served_in_turn() -> None:
             most = max(most, len(worker.ownership.served()))
             await asyncio.sleep(0.05)
 
-    assert len(endpoint.arrived) == 3000
-    assert most < 1500
+    assert len(endpoint.arrived) == 2000
+    assert 1000 <= most < 1700
 
 
 @in_virtual_time
