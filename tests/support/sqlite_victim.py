@@ -99,7 +99,7 @@ async def create(store: SqliteStore, topic: Topic, directory: Path) -> Callable[
 
 async def discard(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
     """Remove a topic with its entries, until the last of these is deleted."""
-    topics._SWEPT_AT_ONCE = 4
+    topics._SWEPT_AT_ONCE = 6
     await store.publish(topic, spread(topic, EVENTS))
 
     async def act() -> None:

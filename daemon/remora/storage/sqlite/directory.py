@@ -24,6 +24,9 @@ from remora.storage.sqlite import schema
 from remora.storage.sqlite.connecting import PAGE_BYTES, connect, transaction
 from remora.storage.sqlite.refusals import is_busy, translated
 
+_LEAST_SQLITE = (3, 38)
+"""The first with the `->>` operator."""
+
 _LOCK = "lock"
 _LOCK_WITHIN_S = 30.0
 _PAUSE_S = 0.01
@@ -54,6 +57,8 @@ def make_directory(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             path.mkdir(mode=0o700)
+            with suppress(PermissionError):  # what may be entered need not be readable
+                _sync(path.parent)
     except OSError as exc:
         raise StoreMisconfigured(
             f"cannot make {path}: {exc.strerror}; run this as the user of the store (sudo -u remora ...), or where"
@@ -68,6 +73,9 @@ def prepare(directory: Path, settings: SqliteSettings) -> tuple[list[Path], dict
     Answers all files in the order of their numbers, and which of them are damaged and why. Raises StoreMisconfigured
     for files that are not this store's, or that this version cannot use.
     """
+    if sqlite3.sqlite_version_info < _LEAST_SQLITE:
+        least = ".".join(map(str, _LEAST_SQLITE))
+        raise StoreMisconfigured(f"SQLite {least} or newer is needed; Python here has {sqlite3.sqlite_version}")
     found = sorted(directory.glob("queues-*.db"))
     for path in found:
         _check(path, 0o600)
@@ -163,7 +171,8 @@ def _create(path: Path, meta: dict[str, object]) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     with _opened(path) as connection:
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-        connection.execute("PRAGMA journal_mode = WAL")
+        if connection.execute("PRAGMA journal_mode = WAL").fetchone() != ("wal",):
+            raise StoreMisconfigured(f"{path}: no write-ahead log works there; a local file system is needed")
         connection.execute("PRAGMA synchronous = FULL")
         with transaction(connection):
             connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")

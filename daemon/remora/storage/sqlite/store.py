@@ -83,8 +83,12 @@ class SqliteStore:
     async def __aenter__(self) -> SqliteStore:
         """Make or migrate the files, and open them. Raises StoreMisconfigured."""
         await self._files.open()
-        self._arrivals.begin()
-        await sweep_all(self._files)
+        try:
+            self._arrivals.begin()
+            await sweep_all(self._files)
+        except BaseException:
+            await self._files.close()
+            raise
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
