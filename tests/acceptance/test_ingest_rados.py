@@ -1,0 +1,92 @@
+"""Events that two daemons take in over HTTP and keep in RADOS, one of which is killed in the midst of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from remora.model.exits import Exit
+from support.consumer import check, read_until
+from support.daemon import Daemon, running_daemon
+from support.ingest import ndjson, record
+from support.kafka import Kafka, create_topic
+from support.queues import Queues, quick
+
+pytestmark = [pytest.mark.ceph, pytest.mark.timeout(180)]
+
+REQUESTS, EVENTS, SENDERS = 48, 25, 4
+
+
+def body(request: int) -> bytes:
+    """Events for a few keys, whose ids say which request they are of and where in it."""
+    return ndjson(*(record(f"k{i % 7}", eventId=f"{request:03}-{i:03}") for i in range(EVENTS)))
+
+
+async def publish(daemon: Daemon, topic: str, request: int) -> bool:
+    """Whether the daemon took a request."""
+    connector = aiohttp.UnixConnector(daemon.ingest.removeprefix("unix:"))
+    headers = {"Content-Type": "application/x-ndjson", "Idempotency-Key": str(request)}
+    url = f"http://remora/v1/topics/{topic}/events"
+    try:
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=60)) as session,
+            session.post(url, data=body(request), headers=headers) as answer,
+        ):
+            return answer.status == 200 and json.loads(await answer.read())["stored"] == EVENTS
+    except (aiohttp.ClientError, OSError):
+        return False
+
+
+async def test_each_event_is_stored_once_though_a_daemon_is_killed(
+    queues: Queues, kafka: Kafka, tmp_path: Path
+) -> None:
+    """Requests that a killed daemon left unanswered are made again elsewhere: each event is stored once, in order."""
+    topic = await create_topic(kafka.address, f"in-{uuid.uuid4().hex[:10]}")
+    sections: dict[str, Any] = quick(queues)
+    del sections["ingest"]
+    async with running_daemon(tmp_path, sections) as first, running_daemon(tmp_path, sections) as second:
+        made = await first.command("topic", "create", topic, "--endpoint", f"kafka://{kafka.address}", "--shards", "5")
+        assert made.code == Exit.OK, made.err
+        half_way, answered = asyncio.Event(), 0
+
+        async def send(requests: Sequence[int]) -> list[int]:
+            """Those that were not answered, though they may be stored."""
+            nonlocal answered
+            left = []
+            for request in requests:
+                if await publish((first, second)[request % 2], topic, request):
+                    answered += 1
+                    if answered == REQUESTS // 2:
+                        half_way.set()
+                else:
+                    left.append(request)
+            return left
+
+        async with asyncio.TaskGroup() as tasks:
+            sending = [tasks.create_task(send(range(i, REQUESTS, SENDERS))) for i in range(SENDERS)]
+            await half_way.wait()
+            await second.kill()
+        left = [request for each in sending for request in each.result()]
+        again = [await publish(first, topic, request) for request in range(REQUESTS)]
+        ids = [f"{request:03}-{i:03}" for request in range(REQUESTS) for i in range(EVENTS)]
+        found = await read_until(
+            kafka.address, topic, lambda found: {each.event_id for each in found} == set(ids), timeout_s=60
+        )
+
+    assert left
+    assert all(again)
+    verdict = replace(check(found, ids, lambda each: each.event_id), duplicated=[])  # delivered again, not stored
+    assert verdict.is_clean, verdict
+    for shard in {each.shard for each in found}:
+        mine = sorted({(each.place.order, each.event_id) for each in found if each.shard == shard})
+        for request in range(REQUESTS):
+            of_request = [event_id for _, event_id in mine if event_id.startswith(f"{request:03}-")]
+            assert of_request == sorted(of_request)
