@@ -157,6 +157,19 @@ async def test_killed_while_aborting(tmp_path: Path) -> None:
             assert await contents(store, topic) == [[], [], []]
 
 
+async def test_killed_while_appending(tmp_path: Path) -> None:
+    """At whatever step a process dies: a queue has all entries of a commit or its reservation, and never both."""
+    async with after_deaths("append", tmp_path / "store") as (store, topics):
+        for topic, answered in topics:
+            payloads = by_shard(topic, spread(topic, victim.EVENTS))[0]
+            found = (await contents(store, topic))[0]
+            assert found in ([], payloads)
+            assert found or not answered
+            stats = await store.stats(topic.shard(0))
+            assert (stats.entries, stats.reservations) == ((len(payloads), 0) if found else (0, 1))
+            assert bool(stats.used_bytes) != bool(stats.reserved_bytes)
+
+
 async def test_killed_while_removing(tmp_path: Path) -> None:
     """At whatever step a process dies: all of a removal is done or nothing, and the next holder goes on from there."""
     async with after_deaths("remove", tmp_path / "store") as (store, topics):

@@ -25,7 +25,7 @@ from remora.model.shard import Hold
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, topics, writer
 from remora.storage.sqlite import directory as opened_by
-from support.stores import QUIET_S, own_topic, spread, until
+from support.stores import QUIET_S, by_shard, own_topic, spread, until
 
 EVENTS, SHARDS, DIGEST = 30, 3, b"digest"
 REMOVED = 7
@@ -79,6 +79,13 @@ async def abort(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[
     return lambda: store.abort_events(topic, reservation)
 
 
+async def append(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
+    """Commit to a single queue, as a gateway does."""
+    shard, payloads = topic.shard(0), by_shard(topic, spread(topic, EVENTS))[0]
+    reservation = await store.reserve(shard, len(payloads), sum(map(len, payloads)))
+    return lambda: store.commit(shard, reservation, payloads)
+
+
 async def remove(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
     """Remove the first entries of a shard."""
     hold = await _held(store, topic)
@@ -109,7 +116,7 @@ async def discard(store: SqliteStore, topic: Topic, directory: Path) -> Callable
     return act
 
 
-KINDS = {each.__name__: each for each in (publish, reserve, commit, abort, remove, park, create, discard)}
+KINDS = {each.__name__: each for each in (publish, reserve, commit, abort, append, remove, park, create, discard)}
 
 
 def letter(hold: Hold) -> DeadLetter:
