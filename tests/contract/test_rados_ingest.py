@@ -450,8 +450,10 @@ async def test_full_pool(ceph: Ceph, settings: RadosSettings) -> None:
             with pytest.raises(StoreFull):
                 await store.publish(topic, events, ONCE)
             with pytest.raises(StoreFull):
+                await store.publish(topic, events[:1])
+            with pytest.raises(StoreFull):
                 await store.reserve_events(topic, rooms(events))
-            assert await pending(store, topic) == stored
+            assert (await pending(store, topic), await reserved(store, topic)) == (stored, 0)
             hold = await store.acquire(topic.shard(0), "w", 90)
             assert isinstance(hold, Hold)
             listing = await store.read(hold, b"", 1000)

@@ -6,8 +6,16 @@ import errno
 
 import pytest
 
-from remora.model.errors import OwnershipLost, QueueFull, ShardGone, StoreError, StoreMisconfigured, StoreUnavailable
-from remora.storage.rados.refusals import HELD, PLAIN, QUEUE, RESERVED, Refusals, refusal
+from remora.model.errors import (
+    OwnershipLost,
+    QueueFull,
+    ShardGone,
+    StoreError,
+    StoreFull,
+    StoreMisconfigured,
+    StoreUnavailable,
+)
+from remora.storage.rados.refusals import HELD, OWN, PLAIN, QUEUE, RESERVED, Refusals, refusal
 
 
 @pytest.mark.parametrize(
@@ -18,6 +26,8 @@ from remora.storage.rados.refusals import HELD, PLAIN, QUEUE, RESERVED, Refusals
         (errno.EBUSY, HELD, OwnershipLost),
         (errno.EINVAL, QUEUE, StoreError),
         (errno.ENOSPC, RESERVED, QueueFull),
+        (errno.EDQUOT, RESERVED, StoreFull),
+        (errno.ENOSPC, OWN, StoreFull),
         (errno.ENOSPC, HELD, StoreUnavailable),
         (errno.ETIMEDOUT, HELD, StoreUnavailable),
         (errno.ESHUTDOWN, HELD, StoreUnavailable),

@@ -93,8 +93,13 @@ class Ingest:
         for part in parts:
             try:
                 await self._queues.commit(request.shard(part), topic.id, part.reservation, part.payloads)
-            except (MismatchError, ShardGone) as exc:
-                raise await self._topics.refusal(topic) from exc
+            except StoreUnavailable:
+                raise
+            except StoreError as exc:
+                await self._completer.give_back(request)
+                if isinstance(exc, (MismatchError, ShardGone)):
+                    raise await self._topics.refusal(topic) from exc
+                raise
 
     async def _decide(self, name: str, request: Request) -> None:
         """Have a new request carried out, from when on it is decided. ExistsError when there is one of this name."""

@@ -1,0 +1,79 @@
+"""How a request to store events is taken apart, and how the agenda orders what is to be done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remora.model.ingest import Room
+from remora.model.shard import Origin, Shard
+from remora.model.topic import Target, Topic
+from remora.storage.rados.ingest import _MOST_BYTES, _MOST_ENTRIES, _filled, _split
+from remora.storage.rados.requests import Entry, Part, Request, Stage, _entries, new_request
+
+TOPIC = replace(Topic("t", "", "t", Target("", "", "")), shards=8, origin=Origin.REMORA, id="id")
+
+LARGE = _MOST_BYTES // 3
+SIZES = st.lists(st.sampled_from([0, 1, LARGE, _MOST_BYTES, _MOST_BYTES + 1]), min_size=1, max_size=30)
+LONG = st.integers(1, 3 * _MOST_ENTRIES).map(lambda count: [1] * count)
+
+
+@given(st.dictionaries(st.integers(0, 7), SIZES | LONG, max_size=4))
+def test_parts_keep_the_order_and_their_limits(sizes: dict[int, list[int]]) -> None:
+    """Parts of a shard, put together, are its sizes in order; none holds too much, and none could have held more."""
+    parts = _split(sizes)
+
+    assert {shard: [size for part in parts if part.shard == shard for size in part.sizes] for shard in sizes} == sizes
+    for part in parts:
+        assert 1 <= len(part.sizes) <= _MOST_ENTRIES
+        assert sum(part.sizes) <= _MOST_BYTES or len(part.sizes) == 1
+    for before, after in pairwise(parts):
+        assert (
+            before.shard != after.shard
+            or len(before.sizes) == _MOST_ENTRIES
+            or sum(before.sizes) + after.sizes[0] > _MOST_BYTES
+        )
+
+
+@given(st.dictionaries(st.integers(0, 7), st.lists(st.binary(max_size=5), min_size=1, max_size=1200), max_size=3))
+def test_parts_are_filled_in_order(payloads: dict[int, list[bytes]]) -> None:
+    """Each payload comes into the part that room was made in for it, in order, and a stored request reads the same."""
+    demands = _split({shard: [len(payload) for payload in each] for shard, each in payloads.items()})
+    asked = new_request(TOPIC, [Part(each.shard, 7, len(each.sizes)) for each in demands])
+
+    parts = _filled(asked, payloads)
+    request = asked.decided(parts, b"digest")
+
+    assert [[len(payload) for payload in part.payloads] for part in parts] == [each.sizes for each in demands]
+    for shard, expected in payloads.items():
+        queue = Shard(f"t.{shard}" if shard else "t", Origin.REMORA)
+        assert [payload for _, part in request.queues()[queue] for payload in part.payloads] == expected
+    numbers = [number for each in request.queues().values() for number, _ in each]
+    assert len(set(numbers)) == len(parts)
+    assert request.events == sum(map(len, payloads.values()))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=Request) == request
+
+
+@given(st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=9), st.integers(0, 2**40))))
+def test_rooms_are_stored(rooms: list[tuple[int, bytes, int]]) -> None:
+    """The rooms of a reservation come back as they were, whatever bytes their keys are."""
+    request = new_request(TOPIC, [], [Room(*each) for each in rooms])
+
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=Request).rooms == rooms
+
+
+@given(st.lists(st.builds(Entry, st.sampled_from(Stage), st.integers(0, 10**14), st.just("t.once-1/2")), unique=True))
+def test_the_agenda_is_in_order(entries: list[Entry]) -> None:
+    """In the order of their keys the entries of a stage are in the order in which they are due, and read back so."""
+    keys = sorted(entry.key for entry in entries)
+
+    read = list(_entries(dict.fromkeys([*keys, "open/7/x", "other"], b"")))
+
+    assert sorted(read) == sorted(entries)
+    for stage in Stage:
+        due = [entry.due_ms for entry in read if entry.stage is stage]
+        assert due == sorted(due)
