@@ -329,13 +329,15 @@ async def test_a_wrong_method_is_told_the_right_ones(
 async def test_what_the_store_refuses_has_a_status_of_its_own(
     site: Site, store: ScriptedStore, error: RemoraError, status: int, code: str, retry: bool
 ) -> None:
-    """A sender can tell from the code what to do; Retry-After stands where the same request may succeed later."""
+    """The code says what to do, Retry-After that it may succeed later; what only the operator can mend is not shown."""
     store.error = error
 
     answer = await site.ask("POST", EVENTS, records("a"))
 
     assert (answer.status, answer.code) == (status, code)
     assert ("Retry-After" in answer.headers) is retry
+    is_inward = code.startswith("Store") or code == "InternalError"
+    assert (str(error) in answer.json["detail"]) is not is_inward
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import json
 import logging
@@ -190,13 +191,15 @@ async def test_what_is_no_http_is_refused_quietly(
 ) -> None:
     """A problem document and the connection's end, counted, and no traceback in the log."""
     async with ingest_site(store, tmp_path) as site:
-        for nonsense in (b"\x16\x03\x01\x02\x00", b"HELLO\r\n\r\n", b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n"):
+        long, many = b"GET / HTTP/1.1\r\nX: " + b"x" * 5000, b"GET / HTTP/1.1\r\n" + b"X: 1\r\n" * 70
+        strange = (b"\x16\x03\x01\x02\x00", b"HELLO\r\n\r\n", b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n")
+        for nonsense in (*strange, long, many):
             async with connected(tmp_path) as (reader, writer):
                 writer.write(nonsense + b"\r\n")
                 status, problem = await answer(reader)
                 assert (status, problem["code"]) == (400, "BadRequest")
                 assert await ended(reader) == b""
-        assert site.metric("remora_ingest_refusals_total", code="BadRequest") == 3
+        assert site.metric("remora_ingest_refusals_total", code="BadRequest") == 5
     assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
@@ -231,6 +234,30 @@ async def test_bytes_under_way_are_bounded_over_all_requests(store: ScriptedStor
         assert (await answer(first))[0] == 200
         assert (await site.ask("POST", EVENTS, body)).status == 200
         assert site.server.held_bytes == 0
+
+
+async def test_requests_sent_ahead_are_left_in_the_socket(store: ScriptedStore, tmp_path: Path) -> None:
+    """While one is answered, a client may send on and on: only some are read, and all are answered later."""
+    request = with_length(BODY + b" " * 50_000)
+    ahead = memoryview(request * 60)
+    async with ingest_site(store, tmp_path) as site:
+        store.gate.clear()
+        with socket.socket(socket.AF_UNIX) as eager:
+            eager.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(eager, str(tmp_path / "ingest.sock"))
+            await loop.sock_sendall(eager, request)
+            await store.asked.wait()
+            sent = 0
+            for _ in range(100):
+                with contextlib.suppress(BlockingIOError):
+                    sent += eager.send(ahead[sent:])
+                await site.ask("GET", "/v1/health")
+            assert sent < 1 << 20
+
+            store.gate.set()
+            await asyncio.wait_for(loop.sock_sendall(eager, ahead[sent:]), DEADLINE_S)
+            await until(lambda: len(store.published) == 61)
 
 
 async def test_a_body_too_large_is_refused_before_it_is_sent(store: ScriptedStore, tmp_path: Path) -> None:
@@ -362,3 +389,23 @@ async def test_the_end_does_not_wait_for_slow_clients(store: ScriptedStore, tmp_
         await until(lambda: site.server.held_bytes == 1000)
     writer.close()
     assert store.is_untouched
+
+
+async def test_a_client_that_sends_ahead_and_leaves_is_no_trouble(
+    store: ScriptedStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it has begun is finished, what was behind it is forgotten, and nobody has to act."""
+    async with ingest_site(store, tmp_path) as site:
+        store.gate.clear()
+        async with connected(tmp_path) as (_, writer):
+            writer.write(with_length(BODY))
+            await store.asked.wait()
+            writer.write(with_length(BODY) * 3)
+            await writer.drain()
+            await site.ask("GET", "/v1/health")
+            writer.transport.abort()
+        store.gate.set()
+        await until(lambda: bool(store.published) and site.server.held_bytes == 0)
+        assert (await site.ask("POST", EVENTS, records("a"))).status == 200
+        assert site.metric("remora_crashes_total") == 0
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []

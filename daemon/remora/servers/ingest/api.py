@@ -159,7 +159,7 @@ class Api:
             self._telemetry.crashed("ingest")
             exc = Problem(DEFECT, "the daemon's log has the reason")
         peer = request.remote or ""
-        self._telemetry.ingest_refused(exc.kind.code, exc.kind.status, exc.detail, peer)
+        self._telemetry.ingest_refused(exc.kind.code, exc.kind.status, exc.reason, peer)
         response = exc.response()
         if "Expect" in request.headers:
             response.force_close()  # whether its body follows is up to the client now, so nothing else may

@@ -116,7 +116,7 @@ class Connections:
 class Connection(asyncio.Protocol):
     """One connection: passes everything on, and remembers since when it has been in which phase."""
 
-    __slots__ = ("_all", "_handler", "_loop", "_since", "_transport", "_unread_since", "phase")
+    __slots__ = ("_all", "_handler", "_is_held_up", "_loop", "_since", "_transport", "_unread_since", "phase")
 
     _handler: RequestHandler
     _transport: asyncio.Transport
@@ -126,6 +126,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._unread_since: float | None = None
         self._since = 0.0
+        self._is_held_up = False
         self.phase = Phase.IDLE
 
     def begin(self) -> None:
@@ -140,6 +141,10 @@ class Connection(asyncio.Protocol):
         """The request is answered, and the next one may come."""
         self.phase = Phase.IDLE
         self._since = self._loop.time()
+        if self._is_held_up:
+            self._is_held_up = False
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
 
     def overdue(self, now: float, request_timeout_s: float, idle_timeout_s: float) -> str:
         """Why this connection is to be cut; empty where it is not."""
@@ -173,6 +178,11 @@ class Connection(asyncio.Protocol):
             self.phase = Phase.HEADERS
             self._since = self._loop.time()
         self._handler.data_received(data)
+        if self.phase is Phase.ANSWER and not self._transport.is_closing():
+            # The next requests, whose bytes nobody counts until it is their turn. The handler, which would read
+            # many of them, lets reading go on whenever the end of one is found, so it comes first.
+            self._is_held_up = True
+            self._transport.pause_reading()
 
     def eof_received(self) -> bool | None:
         self._handler.eof_received()

@@ -13,6 +13,10 @@ LINGER_S = 2.0
 """After a refusal the rest of a body is read and thrown away for so long, so that the client sees the answer."""
 
 
+_BOUNDS = {"read_bufsize": 64 << 10, "max_line_size": 4096, "max_field_size": 4096, "max_headers": 64}
+"""What one connection may hold beside the bodies that are counted: aiohttp's own are meant for browsers."""
+
+
 class Handlers(web.Server):
     """Makes the handler of each connection."""
 
@@ -26,7 +30,7 @@ class Handlers(web.Server):
         self._refuse = refuse
 
     def __call__(self) -> RequestHandler:
-        options: dict[str, Any] = {"access_log": None, "auto_decompress": False, "lingering_time": LINGER_S}
+        options: dict[str, Any] = {"access_log": None, "auto_decompress": False, "lingering_time": LINGER_S, **_BOUNDS}
         return _Handler(self, self._refuse, loop=self._loop, **options)
 
 

@@ -70,6 +70,8 @@ _OF_ERROR: tuple[tuple[type[errors.RemoraError], Kind], ...] = (
     (errors.StoreError, STORE_WRONG),
 )
 
+_INWARD = (STORE_AWAY, STORE_FULL, STORE_DAMAGED, STORE_WRONG)
+
 ALL = tuple(each for each in globals().values() if isinstance(each, Kind))
 
 
@@ -85,10 +87,13 @@ class Problem(Exception):
         line: int | None = None,
         field: str | None = None,
         headers: dict[str, str] | None = None,
+        reason: str = "",
     ) -> None:
+        """`reason` is for the log, where it is another one than `detail`."""
         super().__init__(detail)
         self.kind = kind
         self.detail = detail
+        self.reason = reason or detail
         self.headers = headers or {}
         self._where = {"record": record, "line": line, "field": field}
 
@@ -116,5 +121,7 @@ class Problem(Exception):
 
 
 def of_error(error: errors.StoreError) -> Problem:
-    """What an error of the store is to the client. Its text is for operators and fit for senders too."""
-    return Problem(next(kind for of, kind in _OF_ERROR if isinstance(error, of)), str(error))
+    """What an error of the store is to the client. How the store is made is the operator's affair: that is logged."""
+    kind = next(kind for of, kind in _OF_ERROR if isinstance(error, of))
+    detail = "the daemon's log has the reason" if kind in _INWARD else str(error)
+    return Problem(kind, detail, reason=str(error))
