@@ -15,7 +15,7 @@ from remora.ports import DeliveryStore
 
 
 class Keeper:
-    """Looks through the held shards every tenth of a renewal interval, and never waits for the store itself.
+    """Looks through the held shards whenever something is due, and never waits for the store itself.
 
     So a call that hangs holds up only the shards that were due together with it.
     """
@@ -36,7 +36,7 @@ class Keeper:
         self._held = held
         self._lose = lose
         self._wake = wake
-        self.beat_at = asyncio.get_running_loop().time()
+        self.beat_at = self._next_at = asyncio.get_running_loop().time()
 
     async def run(self) -> None:
         """Keep until cancelled."""
@@ -44,23 +44,39 @@ class Keeper:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 self.beat_at = now()
-                if due := self._due_for_renewal(now()):
-                    tasks.create_task(self._renew(due), name="renew locks")
-                if stale := self._due_for_expiry(now()):
-                    tasks.create_task(self._expire(stale), name="expire reservations")
+                if self._next_at <= now():
+                    due, stale = self._look(now())
+                    if due:
+                        tasks.create_task(self._renew(due), name="renew locks")
+                    if stale:
+                        tasks.create_task(self._expire(stale), name="expire reservations")
                 await asyncio.sleep(min(1.0, self._settings.times.renew_s / 10))
 
-    # ------------------------------------------------------------------------------------ renewal
+    def _look(self, now: float) -> tuple[list[Held], list[Held]]:
+        """What is to be renewed and expired now, and, for later, when it is worth looking again.
 
-    def _due_for_renewal(self, now: float) -> list[Held]:
-        due = [
-            each
-            for each in self._held.values()
-            if each.tenure.term.renew_at <= now and not each.renewing and each.ended is None
-        ]
-        for each in due:
-            each.renewing = True
-        return due
+        What is taken or renewed meanwhile is due a whole interval after that.
+        """
+        due, stale = [], []
+        expiry_s = self._settings.reservation_interval_s
+        next_at = now + min(self._settings.times.renew_s, expiry_s)
+        for each in self._held.values():
+            if each.ended is not None:
+                continue
+            renew_at = each.tenure.term.renew_at
+            if renew_at > now:
+                next_at = min(next_at, renew_at)
+            elif not each.renewing:
+                each.renewing = True
+                due.append(each)
+            if each.expire_at <= now:
+                each.expire_at = now + expiry_s
+                stale.append(each)
+            next_at = min(next_at, each.expire_at)
+        self._next_at = next_at
+        return due, stale
+
+    # ------------------------------------------------------------------------------------ renewal
 
     async def _renew(self, due: Sequence[Held]) -> None:
         times, started = self._settings.times, asyncio.get_running_loop().time()
@@ -86,17 +102,12 @@ class Keeper:
             self._lose(held, why)
             return
         held.tenure.renewal_failed(self._settings.times, why)
+        self._next_at = min(self._next_at, held.tenure.term.renew_at)
         self._telemetry.renewal_failed(held.tenure.shard.queue, str(why))
         if isinstance(why, StoreDamaged) and held.is_dormant:
             self._wake(held)  # its dispatcher meets the damage, and says so
 
     # ------------------------------------------------------------------------------------- expiry
-
-    def _due_for_expiry(self, now: float) -> list[Held]:
-        stale = [each for each in self._held.values() if each.expire_at <= now and each.ended is None]
-        for each in stale:
-            each.expire_at = now + self._settings.reservation_interval_s
-        return stale
 
     async def _expire(self, stale: Sequence[Held]) -> None:
         try:

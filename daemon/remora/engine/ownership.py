@@ -47,6 +47,9 @@ CANCELLED_S = 3.0
 PORTION = 256
 """Shards that are taken together; the first ones deliver while the next ones are taken."""
 
+RELEASES_PER_SECOND = 1000.0
+"""What a store is known to manage at least when very many locks are given back together."""
+
 MOST_NAMED = 100
 """Queues that are named in the log one by one when they are taken and released."""
 
@@ -80,6 +83,7 @@ class Ownership:
         self._seen: tuple[object, object] | None = None
         self._present: frozenset[Shard] = frozenset()
         self._gate = asyncio.Semaphore(AT_ONCE)
+        self._leaving = asyncio.Semaphore(PORTION)
         self._finishing = asyncio.Event()
         self._tasks = asyncio.TaskGroup()
         self._dormant = Dormant(store, telemetry, self._held, self._wake, self._count_awake)
@@ -363,7 +367,8 @@ class Ownership:
 
     async def _release(self, tenure: Tenure) -> None:
         try:
-            async with asyncio.timeout(self._settings.release_timeout_s), self._gate:
+            for_all_s = self._settings.release_timeout_s + len(self._held) / RELEASES_PER_SECOND
+            async with asyncio.timeout(for_all_s), self._leaving:
                 await self._store.release(tenure.hold)
         except (StoreError, TimeoutError) as exc:
             self._telemetry.release_failed(tenure.shard.queue, str(exc))
