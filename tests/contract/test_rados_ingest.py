@@ -363,6 +363,27 @@ async def test_forgetting(ceph: Ceph, store: RadosStore) -> None:
     assert await store.publish(topic, events, ONCE) == Stored(EVENTS)
 
 
+async def test_damaged_request(ceph: Ceph, store: RadosStore, caplog: pytest.LogCaptureFixture) -> None:
+    """A request that cannot be read is told of once, and keeps nobody from looking after the others."""
+    topic = await store.create_topic(own_topic("t", SHARDS))
+    reservation = await store.reserve_events(topic, rooms(spread(topic, EVENTS)))
+    with ceph.client(namespace="remora") as ioctx:
+        ioctx.write_full("remora.request.t.damaged", b"\xc1")
+
+    make_due(ceph, Stage.OPEN, "t.damaged")
+    make_due(ceph, Stage.HELD, reservation)
+
+    async def ended() -> bool:
+        return await reserved(store, topic) == 0
+
+    await until(ended, 60)
+    for _ in range(2):
+        await store._recovery.look()
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == 1
+    assert "t.damaged" in told[0]
+
+
 def omap_keys(ioctx: rados.Ioctx, oid: str) -> list[str]:
     with rados.ReadOpCtx() as op:
         found, _ = ioctx.get_omap_vals(op, "", "", 1000)

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import logging
 import random
+from collections.abc import Sequence
 
-from remora.model.errors import StoreError, TopicUnknown
+from remora.model.errors import StoreError, StoreUnavailable, TopicUnknown
 from remora.storage.rados.completing import RESERVED_S, Completer
 from remora.storage.rados.own_queues import each_of
 from remora.storage.rados.refusals import MismatchError, MissingError
@@ -27,6 +28,7 @@ class Recovery:
     def __init__(self, requests: Requests, completer: Completer) -> None:
         self._requests = requests
         self._completer = completer
+        self._unreadable: frozenset[str] = frozenset()
 
     async def run(self) -> None:
         """Look again and again until cancelled."""
@@ -41,11 +43,22 @@ class Recovery:
         """Go through what is due now, the oldest first, a bounded number of each stage."""
         agenda = await self._requests.agenda()
         due = {stage: [entry for entry in entries if entry.overdue_s >= 0] for stage, entries in agenda.items()}
-        for outcome in await each_of(due[Stage.OPEN] + due[Stage.HELD], self._settle):
-            if isinstance(outcome, StoreError):
-                _log.debug("a request is not brought to its end yet: %s", outcome)
+        unsettled = due[Stage.OPEN] + due[Stage.HELD]
+        self._tell(unsettled, await each_of(unsettled, self._settle))
         if due[Stage.KEPT]:
             await self._completer.forget(due[Stage.KEPT])
+
+    def _tell(self, entries: Sequence[Entry], outcomes: Sequence[StoreError | None]) -> None:
+        """Say what is not brought to its end; once only when waiting does not help."""
+        unreadable = set()
+        for entry, outcome in zip(entries, outcomes, strict=True):
+            if isinstance(outcome, StoreUnavailable):
+                _log.debug("a request is not brought to its end yet: %s", outcome)
+            elif outcome is not None:
+                unreadable.add(entry.name)
+                if entry.name not in self._unreadable:
+                    _log.error("events that were sent are not stored: %s", outcome)
+        self._unreadable = frozenset(unreadable)
 
     async def _settle(self, entry: Entry) -> None:
         """Bring a request to its end, if there is one, and take it off this place of the agenda."""
