@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pty
 import signal
 import socket
+import subprocess
 import tempfile
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -194,3 +197,29 @@ async def test_records_are_sent_as_they_come_until_it_is_interrupted(folder: Pat
     told = json.loads(out)
     assert (told["read"], told["stored"], told["not_stored"], told["unknown"]) == (30, 30, 0, 0)
     assert found == by_key(range(30))
+
+
+def test_a_terminal_is_shown_how_far_it_is(folder: Path) -> None:
+    """Standard error shows a bar when it is a terminal; the counts stand alone on standard output."""
+    (folder / "events").write_bytes(lines(range(10)))
+    terminal, other_end = pty.openpty()
+    command = (*REMORA, "send", "t", str(folder / "events"), "--to", f"unix:{folder}/nobody", "--timeout", "0")
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=other_end, env=dict(os.environ, TERM="xterm", COLUMNS="120")
+    ) as process:
+        os.close(other_end)
+        shown = b"".join(iter(lambda: _read(terminal), b""))
+        out = process.communicate(timeout=60)[0]
+    os.close(terminal)
+
+    assert process.returncode == Exit.UNAVAILABLE
+    assert b"0 stored, 0/s" in shown
+    assert shown.rstrip().endswith(b"cannot connect: No such file or directory; tried 1 times in 0 s")
+    assert out == b"read 10, stored 0, repeated 0, refused 0, not stored 10, unknown 0; fields dropped 0\n"
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # nobody has the other end any more
+        return b""
