@@ -327,14 +327,14 @@ async def test_thousands_of_dormant_shards_cost_only_what_keeps_them() -> None:
         assert len(worker.shards) == 11_000
         tasks = len(asyncio.all_tasks())
         store.calls.clear()
-        await asyncio.sleep(120)
+        await asyncio.sleep(60)
         calls = dict(store.calls)
 
     assert tasks < 12
     assert calls.keys() == {"renew_all", "renew", "expire_all", "expire", "survey"}
-    assert calls["renew_all"] <= 8
-    assert calls["expire_all"] <= 8
-    assert calls["survey"] == 8
+    assert calls["renew_all"] <= 4
+    assert calls["expire_all"] <= 4
+    assert calls["survey"] == 4
 
 
 async def _answered(value: Any) -> Any:
@@ -365,7 +365,7 @@ async def test_thousands_that_got_an_entry_each_are_served_in_turn() -> None:
 @in_virtual_time
 async def test_shards_behind_a_broken_endpoint_keep_nobody_asleep() -> None:
     """While thousands of shards are busy with an endpoint that is down, another one is still woken within seconds."""
-    bad = [f"bad{i}" for i in range(2000)]
+    bad = [f"bad{i}" for i in range(1300)]
     store, endpoint = a_telling_store(*bad, "good"), FakeEndpoint()
     endpoint.opening = lambda target: EndpointUnavailable("down") if target.topic != "good" else None
 

@@ -1,7 +1,7 @@
 """Which shards this worker holds: takes them, keeps them, gives them back.
 
-Every few seconds the catalogue is compared with what is held. A shard that nobody holds is locked and served;
-each lock is renewed well before trust in it ends (`keeping`). Where the store tells of new entries, shards with
+Every few seconds the catalogue is compared with what is held. A shard that nobody holds is locked (`taking`) and
+served; each lock is renewed well before trust in it ends (`keeping`). Where the store tells of new entries, shards with
 an empty queue are only held (`dormant`). Whatever ends a shard's service, its lock is released only after the
 dispatcher has returned, and the shard is locked again only after that: no operation of an earlier hold can be
 under way in a later one.
@@ -10,51 +10,36 @@ under way in a later one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from remora.config import OwnershipSettings
-from remora.engine.catalogue import Catalogue, first_known_topic
+from remora.engine.catalogue import Catalogue
 from remora.engine.dispatcher import NotOurs, ShardStatus
 from remora.engine.dormant import Dormant, dormant_status
 from remora.engine.held import Held, Left, Service
 from remora.engine.keeping import Keeper
+from remora.engine.taking import Taker
 from remora.engine.tenure import Tenure
 from remora.metrics import Telemetry
-from remora.model.errors import OwnershipLost, ShardGone, StoreDamaged, StoreError
-from remora.model.shard import Hold, LockHolder, Shard
+from remora.model.errors import OwnershipLost, ShardGone, StoreError
+from remora.model.shard import Hold, Shard
 from remora.policy.eligible import reason_to_leave
 from remora.policy.lease import Term
 from remora.ports import DeliveryStore
 
-AT_ONCE = 32
-"""Store operations that ownership has under way at once; thousands of shards must not flood an OSD."""
-
-WORKER_COOKIE = "remora/"
-"""Begins every cookie of remora: `remora/<host id>/<boot id>/<worker uuid>`."""
-
-CLAIM_COOKIE = "remora/claim/"
-"""Begins the cookie of a lock that was taken for whichever worker comes first; see `claim`."""
-
 CRASH_PAUSE_S = 30.0
-
-DAMAGE_PAUSE_S = 30.0
 
 EVICTED_PAUSE_S = 45.0
 
 CANCELLED_S = 3.0
 """What a worker that is cut short still spends on giving its locks back."""
 
-PORTION = 256
-"""Shards that are taken together; the first ones deliver while the next ones are taken."""
-
+RELEASES_AT_ONCE = 256
 RELEASES_PER_SECOND = 1000.0
-"""What a store is known to manage at least when very many locks are given back together."""
+"""How many locks are given back side by side, and what a store manages at least when there are very many."""
 
 MOST_NAMED = 100
 """Queues that are named in the log one by one when they are taken and released."""
-
-ROUNDS_ELSEWHERE = 8
-"""Readings of the catalogue within which each shard that others hold is tried once, where these are very many."""
 
 
 class Ownership:
@@ -74,21 +59,21 @@ class Ownership:
         self._catalogue = catalogue
         self._telemetry = telemetry
         self._settings = settings
-        self._cookie = cookie
         self._schemes = schemes
         self._serve = serve
         self._held: dict[Shard, Held] = {}
-        self._left: dict[Shard, Left] = {}  # those that were tried longest ago come first
+        self._left: dict[Shard, Left] = {}
         self._awake = 0
         self._seen: tuple[object, object] | None = None
         self._present: frozenset[Shard] = frozenset()
-        self._gate = asyncio.Semaphore(AT_ONCE)
-        self._leaving = asyncio.Semaphore(PORTION)
+        self._leaving = asyncio.Semaphore(RELEASES_AT_ONCE)
         self._finishing = asyncio.Event()
         self._tasks = asyncio.TaskGroup()
         self._dormant = Dormant(store, telemetry, self._held, self._wake, self._count_awake)
         self._keeper = Keeper(store, telemetry, settings, self._held, self._lose, self._wake)
-        self._beat_at = asyncio.get_running_loop().time()
+        self._taker = Taker(
+            store, catalogue, telemetry, settings, cookie, schemes, self._held, self._left, self._dormant, self._begin
+        )
 
     # -------------------------------------------------------------------------------------- looks
 
@@ -105,7 +90,7 @@ class Ownership:
     @property
     def beat_at(self) -> float:
         """When one of its loops last did something."""
-        return max(self._beat_at, self._keeper.beat_at)
+        return max(self._taker.beat_at, self._keeper.beat_at)
 
     def statuses(self) -> list[ShardStatus]:
         """How each held shard is doing."""
@@ -174,7 +159,7 @@ class Ownership:
             for shard in [s for s in self._left if s not in self._present]:
                 del self._left[shard]
             before = len(self._held)
-            await self._take_all(*self._candidates(changed))
+            await self._taker.take(changed=changed, named=self._are_named)
             if len(self._held) > before and not self._are_named:
                 self._telemetry.acquired_many(len(self._held) - before)
             self._telemetry.owned(len(self._held))
@@ -182,106 +167,9 @@ class Ownership:
             self._telemetry.eligible(len(self._held) + elsewhere)
             await self._catalogue.next_reading()
 
-    async def _each(self, jobs: Iterable[Coroutine[object, object, None]]) -> None:
-        """Run jobs side by side, a bounded number at a time."""
+    # ------------------------------------------------------------------------------------ serving
 
-        async def gated(job: Coroutine[object, object, None]) -> None:
-            async with self._gate:
-                await job
-            self._beat_at = asyncio.get_running_loop().time()
-
-        async with asyncio.TaskGroup() as group:
-            for job in jobs:
-                group.create_task(gated(job), name="ownership")
-
-    # ------------------------------------------------------------------------------------- taking
-
-    def _candidates(self, changed: bool) -> tuple[Sequence[Shard], Sequence[Shard]]:
-        """The shards to try now, and those to try only if one of the first was free.
-
-        A worker that goes gives back all it had, so of very many that another one holds it is enough to try some.
-        """
-        if changed:
-            fresh = [each for each in self._catalogue.shards if each not in self._held and each not in self._left]
-            left = [(shard, each) for shard, each in self._left.items() if shard not in self._held]
-        else:
-            fresh, left = [], [(shard, each) for shard, each in self._left.items() if not each.settled]
-        now = asyncio.get_running_loop().time()
-        due = [(shard, each) for shard, each in left if each.not_before <= now or each.evicted]
-        elsewhere = [shard for shard, each in due if each.holder is not None]
-        tried = max(PORTION, len(elsewhere) // ROUNDS_ELSEWHERE)
-        return fresh + [shard for shard, each in due if each.holder is None] + elsewhere[:tried], elsewhere[tried:]
-
-    async def _take_all(self, shards: Sequence[Shard], further: Sequence[Shard]) -> None:
-        if self._dormant.is_possible and len(shards) > PORTION:
-            shards = await self._dormant.busy_first(shards)
-        for start in range(0, len(shards), PORTION):
-            portion = shards[start : start + PORTION]
-            await self._each(self._consider(shard) for shard in portion)
-            if self._dormant.is_possible:
-                await self._dormant.look(portion)
-        if further and any(each in self._held for each in shards):
-            await self._take_all(further, ())
-
-    async def _consider(self, shard: Shard) -> None:
-        """Take a shard if it is ours to deliver and free."""
-        if shard in self._held or self._finishing.is_set():
-            return
-        left, now = self._left.get(shard), asyncio.get_running_loop().time()
-        try:
-            if left is not None and left.not_before > now and not (left.evicted and await self._is_claimed(shard)):
-                return
-            known = self._catalogue.topic(shard)
-            why = reason_to_leave(known or await first_known_topic(self._store, shard), self._schemes)
-            if why is not None:
-                self._left[shard] = Left(why, settled=known is not None)
-                self._telemetry.left_alone(shard.queue, why)
-                return
-            await self._take(shard)
-            if left is not None and left.damaged:
-                self._telemetry.recovered(self._label(shard))
-        except ShardGone:
-            self._left[shard] = Left("registered, but there is no queue object of this name")
-        except StoreDamaged as exc:
-            self._left[shard] = Left(str(exc), not_before=now + DAMAGE_PAUSE_S, damaged=True)
-            self._telemetry.failed(self._label(shard), "damaged", str(exc))
-        except StoreError as exc:
-            self._left[shard] = Left(str(exc))
-
-    async def _is_claimed(self, shard: Shard) -> bool:
-        holder = (await self._store.stats(shard)).holder
-        return holder is not None and holder.cookie.startswith(CLAIM_COOKIE)
-
-    async def _take(self, shard: Shard) -> None:
-        times, loop = self._settings.times, asyncio.get_running_loop()
-        asked_at = loop.time()
-        answer = await self._store.acquire(shard, self._cookie, times.lease_s)
-        if isinstance(answer, LockHolder) and self._may_evict(answer):
-            await self._store.evict(shard, answer)
-            asked_at = loop.time()
-            answer = await self._store.acquire(shard, self._cookie, times.lease_s)
-        left = self._left.pop(shard, None)
-        if isinstance(answer, LockHolder):
-            self._left[shard] = Left("held by another owner", answer, seen_at=loop.time())
-            if self._are_named:
-                self._telemetry.handed_off(shard.queue, f"{answer.entity} {answer.cookie}")
-        else:
-            self._begin(answer, Term.granted(times, asked_at), taken_over=left is not None and self._ran_out(left))
-
-    def _may_evict(self, holder: LockHolder) -> bool:
-        """Whether a lock may be broken: one that was taken for us, and a gateway's where the settings say so."""
-        if holder.cookie.startswith(CLAIM_COOKIE):
-            return True
-        return self._settings.claim_from_radosgw == "always" and not holder.cookie.startswith(WORKER_COOKIE)
-
-    def _ran_out(self, left: Left) -> bool:
-        """Whether a lock that is free now was let run out, rather than given back or broken."""
-        if left.holder is None:
-            return False
-        age_s = asyncio.get_running_loop().time() - left.seen_at
-        return left.holder.lease_left_s <= age_s + self._settings.discovery_interval_s
-
-    def _begin(self, hold: Hold, term: Term, *, taken_over: bool) -> None:
+    def _begin(self, hold: Hold, term: Term, taken_over: bool) -> None:
         now = asyncio.get_running_loop().time()
         tenure = Tenure(hold, term, self._count_awake)
         held = Held(tenure, expire_at=now + self._settings.reservation_interval_s, since=now)
@@ -298,8 +186,6 @@ class Ownership:
     @property
     def _are_named(self) -> bool:
         return len(self._present) <= MOST_NAMED
-
-    # ------------------------------------------------------------------------------------ serving
 
     def _wake(self, held: Held) -> None:
         """Serve a held shard that is dormant."""
@@ -404,7 +290,3 @@ class Ownership:
         if isinstance(exc, OwnershipLost) and tenure.term.is_trusted(now):
             return Left(str(exc), not_before=now + EVICTED_PAUSE_S, evicted=True)
         return Left(str(exc))
-
-    def _label(self, shard: Shard) -> str:
-        topic = self._catalogue.topic(shard)
-        return topic.label if topic is not None else shard.queue

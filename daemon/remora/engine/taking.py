@@ -1,0 +1,176 @@
+"""Takes free shards: which ones are tried, in which order, and whose locks may be broken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+
+from remora.config import OwnershipSettings
+from remora.engine.catalogue import Catalogue, first_known_topic
+from remora.engine.dormant import Dormant
+from remora.engine.held import Held, Left
+from remora.metrics import Telemetry
+from remora.model.errors import ShardGone, StoreDamaged, StoreError
+from remora.model.shard import Hold, LockHolder, Shard
+from remora.policy.eligible import reason_to_leave
+from remora.policy.lease import Term
+from remora.ports import DeliveryStore
+
+AT_ONCE = 32
+"""Locks that are asked for at once; thousands of shards must not flood an OSD."""
+
+WORKER_COOKIE = "remora/"
+"""Begins every cookie of remora: `remora/<host id>/<boot id>/<worker uuid>`."""
+
+CLAIM_COOKIE = "remora/claim/"
+"""Begins the cookie of a lock that was taken for whichever worker comes first; see `claim`."""
+
+DAMAGE_PAUSE_S = 30.0
+
+PORTION = 256
+"""Shards that are taken together, where they are dormant then; the first ones deliver while the next are taken."""
+
+ROUNDS_ELSEWHERE = 8
+"""Readings of the catalogue within which each shard that others hold is tried once, where these are very many."""
+
+
+class Taker:
+    """Locks the shards that are ours to deliver, and notes of all others why they are left."""
+
+    def __init__(
+        self,
+        store: DeliveryStore,
+        catalogue: Catalogue,
+        telemetry: Telemetry,
+        settings: OwnershipSettings,
+        cookie: str,
+        schemes: frozenset[str],
+        held: Mapping[Shard, Held],
+        left: dict[Shard, Left],
+        dormant: Dormant,
+        begin: Callable[[Hold, Term, bool], None],
+    ) -> None:
+        """`begin` is called with each new hold, its term, and whether its last owner had let it run out.
+
+        `left` is kept so that those that were tried longest ago come first.
+        """
+        self._store = store
+        self._catalogue = catalogue
+        self._telemetry = telemetry
+        self._settings = settings
+        self._cookie = cookie
+        self._schemes = schemes
+        self._held = held
+        self._left = left
+        self._dormant = dormant
+        self._begin = begin
+        self._gate = asyncio.Semaphore(AT_ONCE)
+        self._named = True
+        self.beat_at = asyncio.get_running_loop().time()
+
+    async def take(self, *, changed: bool, named: bool) -> None:
+        """Take what can be taken, after a reading of the catalogue; other owners are `named` in the log, or not."""
+        self._named = named
+        await self._take_all(*self._candidates(changed))
+
+    def _candidates(self, changed: bool) -> tuple[Sequence[Shard], Sequence[Shard]]:
+        """The shards to try now, and those to try only if one of the first was free.
+
+        A worker that goes gives back all it had, so of very many that another one holds it is enough to try some.
+        """
+        if changed:
+            fresh = [each for each in self._catalogue.shards if each not in self._held and each not in self._left]
+            left = [(shard, each) for shard, each in self._left.items() if shard not in self._held]
+        else:
+            fresh, left = [], [(shard, each) for shard, each in self._left.items() if not each.settled]
+        now = asyncio.get_running_loop().time()
+        due = [(shard, each) for shard, each in left if each.not_before <= now or each.evicted]
+        elsewhere = [shard for shard, each in due if each.holder is not None]
+        tried = max(PORTION, len(elsewhere) // ROUNDS_ELSEWHERE)
+        return fresh + [shard for shard, each in due if each.holder is None] + elsewhere[:tried], elsewhere[tried:]
+
+    async def _take_all(self, shards: Sequence[Shard], further: Sequence[Shard]) -> None:
+        if self._dormant.is_possible and len(shards) > PORTION:
+            shards = await self._dormant.busy_first(shards)
+        together = PORTION if self._dormant.is_possible else max(1, len(shards))
+        for start in range(0, len(shards), together):
+            portion = shards[start : start + together]
+            await self._each(self._consider(shard) for shard in portion)
+            if self._dormant.is_possible:
+                await self._dormant.look(portion)
+        if further and any(each in self._held for each in shards):
+            await self._take_all(further, ())
+
+    async def _consider(self, shard: Shard) -> None:
+        """Take a shard if it is ours to deliver and free."""
+        if shard in self._held:
+            return
+        left, now = self._left.get(shard), asyncio.get_running_loop().time()
+        try:
+            if left is not None and left.not_before > now and not (left.evicted and await self._is_claimed(shard)):
+                return
+            known = self._catalogue.topic(shard)
+            why = reason_to_leave(known or await first_known_topic(self._store, shard), self._schemes)
+            if why is not None:
+                self._left[shard] = Left(why, settled=known is not None)
+                self._telemetry.left_alone(shard.queue, why)
+                return
+            await self._take(shard)
+            if left is not None and left.damaged:
+                self._telemetry.recovered(self._label(shard))
+        except ShardGone:
+            self._left[shard] = Left("registered, but there is no queue object of this name")
+        except StoreDamaged as exc:
+            self._left[shard] = Left(str(exc), not_before=now + DAMAGE_PAUSE_S, damaged=True)
+            self._telemetry.failed(self._label(shard), "damaged", str(exc))
+        except StoreError as exc:
+            self._left[shard] = Left(str(exc))
+
+    async def _is_claimed(self, shard: Shard) -> bool:
+        holder = (await self._store.stats(shard)).holder
+        return holder is not None and holder.cookie.startswith(CLAIM_COOKIE)
+
+    async def _take(self, shard: Shard) -> None:
+        times, loop = self._settings.times, asyncio.get_running_loop()
+        asked_at = loop.time()
+        answer = await self._store.acquire(shard, self._cookie, times.lease_s)
+        if isinstance(answer, LockHolder) and self._may_evict(answer):
+            await self._store.evict(shard, answer)
+            asked_at = loop.time()
+            answer = await self._store.acquire(shard, self._cookie, times.lease_s)
+        left = self._left.pop(shard, None)
+        if isinstance(answer, LockHolder):
+            self._left[shard] = Left("held by another owner", answer, seen_at=loop.time())
+            if self._named:
+                self._telemetry.handed_off(shard.queue, f"{answer.entity} {answer.cookie}")
+        else:
+            self._begin(answer, Term.granted(times, asked_at), left is not None and self._ran_out(left))
+
+    def _may_evict(self, holder: LockHolder) -> bool:
+        """Whether a lock may be broken: one that was taken for us, and a gateway's where the settings say so."""
+        if holder.cookie.startswith(CLAIM_COOKIE):
+            return True
+        return self._settings.claim_from_radosgw == "always" and not holder.cookie.startswith(WORKER_COOKIE)
+
+    def _ran_out(self, left: Left) -> bool:
+        """Whether a lock that is free now was let run out, rather than given back or broken."""
+        if left.holder is None:
+            return False
+        age_s = asyncio.get_running_loop().time() - left.seen_at
+        return left.holder.lease_left_s <= age_s + self._settings.discovery_interval_s
+
+    async def _each(self, jobs: Iterable[Coroutine[object, object, None]]) -> None:
+        """Run jobs side by side, a bounded number at a time."""
+
+        async def gated(job: Coroutine[object, object, None]) -> None:
+            async with self._gate:
+                await job
+            self.beat_at = asyncio.get_running_loop().time()
+
+        async with asyncio.TaskGroup() as group:
+            for job in jobs:
+                group.create_task(gated(job), name="ownership")
+
+    def _label(self, shard: Shard) -> str:
+        topic = self._catalogue.topic(shard)
+        return topic.label if topic is not None else shard.queue
