@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from remora.model.topic import Target, Topic
 from remora.policy.eligible import reason_to_leave
-from remora.policy.idle import READS_PER_SECOND, idle_delay
+from remora.policy.idle import AWAKE_AT_EASE, READS_PER_SECOND, REST_AFTER_S, idle_delay, rest_after
 from remora.policy.lifetime import Limits
 from remora.policy.retry import PROBE_ENTRIES, Backoff, read_limit
 
@@ -48,6 +48,13 @@ def test_a_busy_queue_is_looked_at_often() -> None:
     assert idle_delay(0.0, 11, 0.05, 1.0) == 0.05
     assert idle_delay(4.0, 11, 0.05, 1.0) == 0.4
     assert idle_delay(600.0, 11, 0.05, 1.0) == 1.0
+
+
+@given(st.integers(0, 100_000))
+def test_shards_rest_the_sooner_the_more_are_awake(awake: int) -> None:
+    """Few shards stay awake for the whole time of rest, many for less, and one more never makes it longer."""
+    assert 0 < rest_after(awake + 1) <= rest_after(awake) <= REST_AFTER_S
+    assert (rest_after(awake) == REST_AFTER_S) == (awake <= AWAKE_AT_EASE)
 
 
 def test_max_retries_allows_one_attempt_more() -> None:
