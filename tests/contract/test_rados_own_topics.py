@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ import pytest
 import rados
 
 from remora.config import RadosSettings
-from remora.model.errors import TopicRefused
+from remora.model.errors import TopicClosed, TopicRefused
 from remora.model.record import DeadLetter
 from remora.model.shard import Hold, Origin, Shard
 from remora.model.topic import Topic
@@ -200,3 +201,24 @@ async def test_half_a_removal_is_not_taken_back(ceph: Ceph, store: RadosStore) -
 
     assert (await store.remove_topic(topic, discard=True)).entries == 3
     assert await store.own_topic("t") is None
+
+
+async def test_closed_and_opened_side_by_side(settings: RadosSettings, store: RadosStore) -> None:
+    """When workers close and open a topic at once, its queues take events afterwards just as the registry says."""
+    topic = await store.create_topic(own_topic("t", 2))
+    async with reached(settings) as other:
+        for _ in range(10):
+            await asyncio.gather(
+                *(
+                    each.change_topic(replace(topic, closed=closed))
+                    for each in (store, other)
+                    for closed in (True, False)
+                )
+            )
+            now = await store.own_topic("t")
+            assert now is not None
+            if now.closed:
+                with pytest.raises(TopicClosed):
+                    await store.publish(topic, spread(topic, 2))
+            else:
+                await store.publish(topic, spread(topic, 2))

@@ -12,8 +12,8 @@ from remora.storage.librados import ReadOp
 from remora.storage.rados.connection import Connection
 from remora.storage.rados.face import QUEUE_CLASS, Face, decoded
 from remora.storage.rados.omap import all_keys
-from remora.storage.rados.own_topics import NONE, Own, OwnTopics
 from remora.storage.rados.refusals import QUEUE
+from remora.storage.rados.registry import NONE, Own, Registry
 from remora.storage.rados.topics import TopicReader
 
 _REGISTRY = "queues_list_object"
@@ -22,10 +22,10 @@ _REGISTRY = "queues_list_object"
 class Catalog(Face):
     """Finds queues and topics; needs and takes no lock."""
 
-    def __init__(self, connection: Connection, own_topics: OwnTopics) -> None:
+    def __init__(self, connection: Connection, registry: Registry) -> None:
         super().__init__(connection)
         self._topics = TopicReader(connection)
-        self._own_topics = own_topics
+        self._registry = registry
         self._registered: list[str] | None = None
         self._own: Own = NONE
         self._shards: Sequence[Shard] = ()
@@ -38,7 +38,7 @@ class Catalog(Face):
         if not names and not await session.has_pool(session.places.notif.pool):
             raise StoreMisconfigured(f"there is no pool {session.places.notif.pool} any more")
         names.sort()
-        own = await self._own_topics.known()
+        own = await self._registry.known()
         if names != self._registered or own is not self._own:
             self._registered, self._own = names, own
             self._shards = sorted([*map(Shard, names), *own.shards], key=lambda shard: shard.queue)
@@ -49,7 +49,7 @@ class Catalog(Face):
         if self._registered is None:
             await self.shards()
         found = await self._topics.read(self._registered or ())
-        own = await self._own_topics.known()
+        own = await self._registry.known()
         return {**{topic.first_shard: topic for topic in found.values()}, **own.topics}
 
     async def peek(self, shard: Shard) -> bytes | None:

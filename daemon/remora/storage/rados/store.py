@@ -19,6 +19,7 @@ from remora.storage.rados.own_queues import OwnQueues
 from remora.storage.rados.own_topics import OwnTopics
 from remora.storage.rados.queue import Queue
 from remora.storage.rados.recovery import Recovery
+from remora.storage.rados.registry import Registry
 from remora.storage.rados.requests import Requests
 from remora.storage.rados.two_phase import TwoPhase
 
@@ -39,8 +40,9 @@ class RadosStore:
         letters, inspection = DeadLetters(self._connection), Inspection(self._connection)
         two_phase = TwoPhase(self._connection)
         own_queues = OwnQueues(self._connection, two_phase)
-        own_topics = OwnTopics(self._connection, own_queues, inspection)
-        catalog = Catalog(self._connection, own_topics)
+        registry = Registry(self._connection)
+        own_topics = OwnTopics(registry, own_queues, inspection)
+        catalog = Catalog(self._connection, registry)
 
         self.shards, self.topics, self.peek = catalog.shards, catalog.topics, catalog.peek
         self.acquire, self.renew, self.renew_all = locks.acquire, locks.renew, locks.renew_all

@@ -1,0 +1,206 @@
+"""The registry of remora's own topics, which no radosgw looks into.
+
+Object `remora.topics` in remora's namespace has one omap key for each topic. Its value is replaced by comparison
+with the one that was read, so of several workers that make, change or remove a topic at once each sees what the
+others did.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from remora.model.errors import StoreError, TopicUnknown
+from remora.model.shard import Origin, Shard
+from remora.model.topic import Target, Topic
+from remora.storage.librados import ReadOp, WriteOp
+from remora.storage.rados.connection import Connection
+from remora.storage.rados.face import Face
+from remora.storage.rados.refusals import OWN, MissingError
+
+_log = logging.getLogger(__name__)
+
+_REGISTRY = "remora.topics"
+_VERSION = 1
+_PAGE = 1024
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A topic as it is stored. A newer version may add fields, which are skipped, but never change these.
+
+    It is `creating` until all its queues exist, and `removing` from when the first of them may be gone.
+    """
+
+    version: int
+    id: str
+    state: Literal["creating", "ready", "removing"]
+    shards: int
+    uri: str
+    args: str
+    target: str
+    opaque_data: bytes | None
+    time_to_live_s: int | None
+    max_retries: int | None
+    retry_sleep_s: int | None
+    closed: bool
+
+
+class Found(NamedTuple):
+    """A topic as it is stored, with the very bytes."""
+
+    stored: Stored
+    raw: bytes
+
+
+_decoder = msgspec.msgpack.Decoder(Stored)
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """The topics that are ready, by their first shard, and all their shards in name order."""
+
+    topics: Mapping[Shard, Topic]
+    shards: Sequence[Shard]
+
+
+NONE = Own(MappingProxyType({}), ())
+
+
+class Registry(Face):
+    """Reads and replaces topics as they are stored."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._known = NONE
+        self._known_version = -1
+        self._remarked = ""
+
+    async def known(self) -> Own:
+        """The topics that are ready.
+
+        A registry that cannot be read is as it was last, and empty before: that is no reason to stop delivering a
+        radosgw's queues.
+        """
+        try:
+            await self._refresh()
+        except MissingError:
+            self._keep(NONE, -1)
+        except StoreError as exc:
+            self._remark(str(exc))
+        else:
+            self._remarked = ""
+        return self._known
+
+    def _remark(self, reason: str) -> None:
+        if reason != self._remarked:
+            self._remarked = reason
+            _log.warning("topics of remora's own are not looked at: %s", reason)
+
+    async def _refresh(self) -> None:
+        """Read the registry when it has changed."""
+        version = await self._run(ReadOp().assert_exists())
+        if version == self._known_version:
+            return
+        found: dict[str, bytes] = {}
+        more = True
+        while more:
+            operation = ReadOp().assert_exists()
+            page = operation.omap_page(next(reversed(found), ""), "", _PAGE)
+            await self._run(operation)
+            found |= page.values
+            more = page.more and bool(page.values)
+        topics = [topic for name, raw in found.items() if (topic := _readable(name, raw))]
+        shards = sorted((shard for topic in topics for shard in topic.all_shards()), key=lambda each: each.queue)
+        # The version is the one from before: what changed while pages were read is found by the next look.
+        self._keep(Own({topic.first_shard: topic for topic in topics}, tuple(shards)), version)
+
+    def _keep(self, own: Own, version: int) -> None:
+        self._known_version = version
+        if own != self._known:
+            self._known = own
+
+    async def find(self, name: str) -> Found | None:
+        """The topic of this name, whatever its state; None where there is none."""
+        operation = ReadOp().assert_exists()
+        values = operation.omap_values([name])
+        try:
+            await self._run(operation)
+        except MissingError:
+            return None
+        raw = values.values.get(name)
+        return None if raw is None else Found(_decode(name, raw), raw)
+
+    async def existing(self, topic: Topic) -> Found:
+        """The topic of this name and id. TopicUnknown when it is another one by now, or not made yet."""
+        found = await self.find(topic.name)
+        if found is None or found.stored.id != topic.id or found.stored.state == "creating":
+            raise TopicUnknown(f"there is no topic {topic.label}, or it is another one by now")
+        return found
+
+    async def swap(self, name: str, old: Found | None, new: Stored) -> Found:
+        """Store a topic in the place of another one, or of none. MismatchError when that has changed."""
+        raw = msgspec.msgpack.encode(new)
+        await self._run(_on(name, old).set_omap({name: raw}))
+        return Found(new, raw)
+
+    async def drop(self, name: str, old: Found) -> None:
+        """Remove a topic. MismatchError when it has changed."""
+        await self._run(_on(name, old).remove_omap([name]))
+
+    async def _run(self, operation: ReadOp | WriteOp) -> int:
+        place = self._connection.session.places.own
+        return await self._connection.run(operation, _REGISTRY, f"looking into {_REGISTRY}", OWN, place)
+
+
+def _on(name: str, old: Found | None) -> WriteOp:
+    """A write that passes only while the topic is stored so; a missing key compares as an empty value."""
+    return WriteOp().create(exclusive=False).assert_omap(name, old.raw if old else b"")
+
+
+def _readable(name: str, raw: bytes) -> Topic | None:
+    """A topic that is ready; None for others, and for one that cannot be read."""
+    try:
+        stored = _decode(name, raw)
+    except StoreError as exc:
+        _log.warning("%s", exc)
+        return None
+    return as_topic(name, stored) if stored.state == "ready" else None
+
+
+def _decode(name: str, raw: bytes) -> Stored:
+    try:
+        return _decoder.decode(raw)
+    except msgspec.MsgspecError as exc:
+        raise StoreError(f"topic {name} in {_REGISTRY} cannot be read: {exc}") from exc
+
+
+def as_stored(topic: Topic, topic_id: str, state: Literal["creating", "ready", "removing"]) -> Stored:
+    """A topic as it is to be stored."""
+    target = topic.target
+    return Stored(
+        _VERSION, topic_id, state, topic.shards, target.uri, target.args, target.topic,
+        topic.opaque_data, topic.time_to_live_s, topic.max_retries, topic.retry_sleep_s, topic.closed,
+    )  # fmt: skip
+
+
+def as_topic(name: str, stored: Stored) -> Topic:
+    """The topic that is stored so; one that is being removed is closed."""
+    return Topic(
+        name=name,
+        tenant="",
+        queue=name,
+        target=Target(stored.uri, stored.args, stored.target),
+        opaque_data=stored.opaque_data,
+        time_to_live_s=stored.time_to_live_s,
+        max_retries=stored.max_retries,
+        retry_sleep_s=stored.retry_sleep_s,
+        shards=stored.shards,
+        origin=Origin.REMORA,
+        id=stored.id,
+        closed=stored.closed or stored.state == "removing",
+    )
