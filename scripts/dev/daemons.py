@@ -160,9 +160,13 @@ def _read_mark(pid: int) -> str:
 def _read_environ(pid: int) -> bytes:
     """A process's environment. In the midst of an exec the kernel shows none, and no arguments: wait for its end."""
     folder = Path(f"/proc/{pid}")
-    while not (environ := (folder / "environ").read_bytes()):
-        (folder / "exe").readlink()  # a kernel thread and a zombie have none, which is an OSError
-        if (folder / "cmdline").read_bytes():
+    for _ in range(3):  # between two of these looks an exec may have ended; arguments without environment are no exec
+        while not (environ := (folder / "environ").read_bytes()):
+            (folder / "exe").readlink()  # a kernel thread and a zombie have none, which is an OSError
+            if (folder / "cmdline").read_bytes():
+                break
+            time.sleep(0.001)
+        if environ:
             break
         time.sleep(0.001)
     return environ
