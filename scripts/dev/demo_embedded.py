@@ -20,6 +20,7 @@ import demo_verdict as verdict
 from demo_events import Traffic, batches, ndjson
 from demo_show import Checks, Samples, console, show_commands, show_metrics, step, tell, working_folder
 from demo_stand import REMORA, SCRIPTS, Daemon, kafka_alone, make_kafka_topic, output_of
+
 from remora.client import IngestClient
 
 PARTITIONS = 3
