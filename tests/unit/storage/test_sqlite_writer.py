@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import resource
 import sqlite3
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from remora.model.errors import StoreDamaged, StoreError, StoreFull, StoreUnavailable
+from remora.storage.sqlite import connecting
 from remora.storage.sqlite import writer as module
 from remora.storage.sqlite.connecting import PAGE_BYTES
 from remora.storage.sqlite.writer import Writer
@@ -217,6 +219,36 @@ async def test_what_is_too_much_is_refused_alone(writer: Writer, path: Path, mon
     assert rows(path) == [0, 1]
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert await writer.write(jobs[0][0], durable=True) == "large"
+
+
+async def test_log_stays_small(writer: Writer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log begins anew although at each moment somebody reads what was there before the last commit."""
+    monkeypatch.setattr(connecting, "LOG_BYTES", 1 << 20)
+    monkeypatch.setattr(module, "_LARGE_LOG_BYTES", 2 << 20)
+    over = threading.Event()
+    readers = [sqlite3.connect(path, isolation_level=None, check_same_thread=False) for _ in range(2)]
+
+    def read() -> None:
+        for reader in itertools.cycle(readers):
+            if reader.in_transaction:
+                reader.execute("COMMIT")
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM t").fetchone()
+            if over.wait(0.004):
+                break
+
+    reading = asyncio.create_task(asyncio.to_thread(read))
+    try:
+        for number in range(200):
+            await writer.write(insert(number, 100_000), durable=False)
+        size = path.with_name("x.db-wal").stat().st_size
+    finally:
+        over.set()
+        await reading
+        for reader in readers:
+            reader.close()
+
+    assert size < 10 << 20, "half of all that was written"
 
 
 async def test_file_that_is_none(tmp_path: Path, damages: list[StoreDamaged]) -> None:

@@ -44,6 +44,7 @@ _SPARE_SHARE = 8
 """What is left of a disk, or this part of a small one, is not filled with entries: removing them needs room too."""
 
 _LARGE_LOG_BYTES = 64 << 20
+_CHECKPOINT_PATIENCE_MS = 100
 
 
 @dataclass(slots=True)
@@ -185,7 +186,7 @@ class Writer:
         self.stats.transactions += 1
         self.stats.durable += durable
         self.stats.jobs += len(batch)
-        self._keep_log_small()
+        self._keep_log_small(connection)
 
     def _one(self, connection: sqlite3.Connection, order: _Order, shared: bool) -> None:
         """Run one job. What it raises is its own affair, unless the whole transaction cannot go on."""
@@ -206,7 +207,8 @@ class Writer:
 
     def _one_by_one(self, batch: Sequence[_Order]) -> None:
         """After a transaction that found no room: what needs little may find it in the log, once that was copied."""
-        self._checkpoint("PASSIVE")
+        if self._connection is not None:
+            _checkpoint(self._connection, "PASSIVE")
         for order in batch:
             try:
                 self._transact(deque([order]), [])
@@ -261,22 +263,26 @@ class Writer:
             self._disconnect()
         return error
 
-    def _keep_log_small(self) -> None:
-        """Begin a large log anew: readers that follow closely can keep the usual checkpoints from it."""
+    def _keep_log_small(self, connection: sqlite3.Connection) -> None:
+        """Begin a large log anew. The usual checkpoints cannot while there is always somebody who reads what was
+        there before the last commit; this one lets nobody write until such readers have gone, or for a moment.
+        """
         with suppress(FileNotFoundError):  # nothing was ever written
             if os.stat(self._log).st_size > _LARGE_LOG_BYTES:
-                self._checkpoint("RESTART")
-
-    def _checkpoint(self, mode: str) -> None:
-        with suppress(sqlite3.Error):
-            if self._connection is not None:
-                self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+                connection.execute(f"PRAGMA busy_timeout = {_CHECKPOINT_PATIENCE_MS}")
+                _checkpoint(connection, "RESTART")
+                connection.execute("PRAGMA busy_timeout = 0")
 
     def _disconnect(self) -> None:
         if self._connection is not None:
             with suppress(sqlite3.Error):
                 self._connection.close()
         self._connection, self._is_durable, self._most_pages = None, None, 0
+
+
+def _checkpoint(connection: sqlite3.Connection, mode: str) -> None:
+    with suppress(sqlite3.Error):
+        connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
 
 
 def _give_up(future: asyncio.Future[Any], path: Path) -> None:
