@@ -135,11 +135,15 @@ def run(options: argparse.Namespace) -> bool:
     """All rounds and the verdict; whether all is well. Where it is not, the daemon's folder is left."""
     options.seed = options.seed or secrets.token_hex(4)
     folder = Path(tempfile.mkdtemp(prefix="remora-chaos-"))
-    wrong = ["it did not come to an end"]
+    is_evidence = True
     try:
         wrong = asyncio.run(_Chaos(options, folder).run())
+        is_evidence = bool(wrong)
+    except KeyboardInterrupt:
+        is_evidence = False
+        raise
     finally:
-        if wrong:
+        if is_evidence:
             print(f"the daemon's log and files are in {folder}")
         else:
             shutil.rmtree(folder)
