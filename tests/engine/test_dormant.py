@@ -189,6 +189,29 @@ async def test_a_worker_that_is_cut_short_gives_dormant_shards_back() -> None:
 
 
 @in_virtual_time
+async def test_a_worker_that_is_cut_short_wakes_nobody_any_more() -> None:
+    """Cancelling a worker while thousands of shards are due to wake gives all locks back, and no callback fails."""
+    queues = [f"q{i}" for i in range(1300)]
+    store, endpoint = a_telling_store(*queues), FakeEndpoint()
+    endpoint.fate = lambda *_: Fate(wait_s=1e6)
+    failures: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    task = asyncio.create_task(a_worker(store, endpoint).run())
+    await asyncio.sleep(20)
+    for each in queues:
+        store.queues[each].append(raw_entry("k", 1))
+    await asyncio.sleep(0.06)
+
+    task.cancel()
+    await asyncio.wait([task])
+    await asyncio.sleep(1)
+
+    assert failures == []
+    assert 1000 <= len(endpoint.routes) < 1300
+    assert all(each.holder is None for each in store.queues.values())
+
+
+@in_virtual_time
 async def test_a_finish_that_meets_a_shard_going_dormant_gives_it_back() -> None:
     """At whatever moment around a shard's going dormant a worker is told to finish, its lock is released."""
     for moment in range(100):

@@ -140,6 +140,7 @@ class Ownership:
             await self._dormant.hear()
             await asyncio.Event().wait()
         except asyncio.CancelledError:
+            self._finishing.set()  # the next wave finds nobody to wake
             releases = [
                 asyncio.ensure_future(self._release(each.tenure)) for each in self._held.values() if not each.begun
             ]
