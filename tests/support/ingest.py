@@ -156,7 +156,8 @@ async def ingest_site(store: IngestStore, folder: Path, **settings: Any) -> Asyn
         on_socket = server.address.startswith("unix:")
         connector = aiohttp.UnixConnector(str(path)) if on_socket else aiohttp.TCPConnector(ssl=False)
         base = "http://remora" if on_socket else server.address
-        async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as session:
+        timeout = aiohttp.ClientTimeout(total=60)
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:
             yield Site(server, telemetry, session, base)
 
 
