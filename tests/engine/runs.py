@@ -17,9 +17,15 @@ QUICK = OwnershipSettings(lease_s=9, renew_interval_s=3, trust_margin_s=1, disco
 
 
 def a_topic(
-    queue: str = "t", uri: str = "kafka://b:9092", to: str = "t", max_retries: int | None = None, shards: int = 1
+    queue: str = "t",
+    uri: str = "kafka://b:9092",
+    to: str = "t",
+    max_retries: int | None = None,
+    retry_sleep_s: int | None = None,
+    shards: int = 1,
 ) -> Topic:
-    return Topic(queue, "", queue, Target(uri, "", to), max_retries=max_retries, shards=shards)
+    target = Target(uri, "", to)
+    return Topic(queue, "", queue, target, max_retries=max_retries, retry_sleep_s=retry_sleep_s, shards=shards)
 
 
 def a_worker(

@@ -10,6 +10,7 @@ from random import Random
 
 from remora.codec.event_entry import attributes
 from remora.engine.allowance import Allowance
+from remora.engine.destination import Destination
 from remora.engine.letters import letter
 from remora.engine.session import Session, Shelf, Tools
 from remora.engine.sorting import Condemned
@@ -76,14 +77,15 @@ class Dispatcher:
         tools: Tools,
         tenure: Tenure,
         endpoints: Mapping[str, Endpoint],
-        held: Callable[[Target], Allowance],
+        destination: Callable[[Target], Destination],
         rng: Random,
     ) -> None:
-        """`endpoints` are by URI scheme; `held` gives the bytes that all shards of one destination may hold."""
+        """`endpoints` are by URI scheme; `destination` gives what all shards of a target's destination share."""
         self._tools = tools
         self._tenure = tenure
         self._endpoints = endpoints
-        self._within = held
+        self._destination_of = destination
+        self._destination: Destination | None = None
         self._rng = rng
         self._shelf = Shelf()
         self._session: Session | None = None
@@ -159,7 +161,8 @@ class Dispatcher:
             self._tools.telemetry.remark(topic.label, remark)
         settings = self._tools.settings
         limits = Limits(topic.time_to_live_s or 0, topic.max_retries or 0, topic.retry_sleep_s or 0)
-        held = Allowance(settings.shard_bytes, within=self._within(topic.target))
+        self._destination = self._destination_of(topic.target)
+        held = Allowance(settings.shard_bytes, within=self._destination.allowance)
         async with endpoint.route(self._tenure.shard, self._tenure.hold.incarnation, topic.target) as route:
             self._session = session = Session(
                 self._tools, self._tenure, route, topic, limits, self._shelf, held, on_round=self._recovered
@@ -184,7 +187,7 @@ class Dispatcher:
         if not listing.entries:
             self._shelf.has_work = False
             if not self._tools.store.tells_arrivals:
-                await self._first_of(self._tools.catalogue.next_reading(), self._tools.settings.idle_max_s)
+                await self._first_of(self._tools.settings.idle_max_s, self._tools.catalogue.next_reading())
             return None
         self._shelf.has_work = True
         try:
@@ -204,7 +207,8 @@ class Dispatcher:
     # ----------------------------------------------------------------------------- after a failure
 
     async def _pause(self, exc: EndpointError | StoreError) -> None:
-        """Wait as the failure demands; a change of the topic's attributes ends the wait at once."""
+        """Wait as the failure demands. A change of the topic's attributes ends the wait at once; that its destination
+        works for another shard ends it soon, where the topic asks for no pause of its own."""
         settings = self._tools.settings
         recheck_s = 0.0
         if isinstance(exc, EndpointMisconfigured):
@@ -225,7 +229,12 @@ class Dispatcher:
         if self._topic is not None:
             self._tools.telemetry.retry(self._topic.label, delay)
         seen = self._tools.catalogue.topic(self._tenure.shard)
-        await self._first_of(self._tools.catalogue.wait_for_change(self._tenure.shard, seen), delay)
+        changes: list[Coroutine[object, object, object]] = [
+            self._tools.catalogue.wait_for_change(self._tenure.shard, seen)
+        ]
+        if kind == "transient" and self._destination and not (self._topic and self._topic.retry_sleep_s):
+            changes.append(self._destination.recovery(self._rng.random()))
+        await self._first_of(delay, *changes)
 
     def _note_failure(self, exc: RemoraError, kind: str) -> None:
         self._failures += 1
@@ -236,18 +245,18 @@ class Dispatcher:
         if self._failures:
             self._failures = 0
             self._tools.telemetry.recovered(self._label)
+            if self._destination is not None:
+                self._destination.recovered()
 
     @property
     def _label(self) -> str:
         return self._topic.label if self._topic is not None else self._tenure.shard.queue
 
-    async def _first_of(self, change: Coroutine[object, object, object], at_most_s: float) -> None:
+    async def _first_of(self, at_most_s: float, *changes: Coroutine[object, object, object]) -> None:
         """Wait for a change, for a time, or for `finish`, whichever comes first."""
         async with asyncio.TaskGroup() as tasks:
-            ends = [
-                tasks.create_task(change, name="change"),
-                tasks.create_task(self._finishing.wait(), name="finish"),
-            ]
+            ends = [tasks.create_task(each, name="change") for each in changes]
+            ends.append(tasks.create_task(self._finishing.wait(), name="finish"))
             await asyncio.wait(ends, timeout=at_most_s, return_when=asyncio.FIRST_COMPLETED)
             for each in ends:
                 each.cancel()

@@ -12,6 +12,7 @@ from remora.codec.render import Renderer
 from remora.config import DeliverySettings, OwnershipSettings
 from remora.engine.allowance import Allowance
 from remora.engine.catalogue import Catalogue
+from remora.engine.destination import Destination
 from remora.engine.dispatcher import Dispatcher, ShardStatus
 from remora.engine.held import Left
 from remora.engine.ownership import Ownership
@@ -58,20 +59,20 @@ class Worker:
         by_scheme = {scheme: each for each in endpoints for scheme in each.schemes}
         self.catalogue = Catalogue(store, telemetry, ownership.discovery_interval_s)
         self.held = Allowance(delivery.worker_bytes)
-        destinations: WeakValueDictionary[tuple[str, str], Allowance] = WeakValueDictionary()
+        destinations: WeakValueDictionary[tuple[str, str], Destination] = WeakValueDictionary()
 
-        def within(target: Target) -> Allowance:
-            """What one destination's shards hold together: a hanging one leaves room for the others."""
+        def destination(target: Target) -> Destination:
+            """What the shards share that go to the same brokers in the same way."""
             key = (target.uri, target.args)
             found = destinations.get(key)
             if found is None:
-                found = destinations[key] = Allowance(delivery.endpoint_bytes, within=self.held)
+                found = destinations[key] = Destination(delivery.endpoint_bytes, within=self.held)
             return found
 
         self._tools = Tools(store, self.catalogue, telemetry, Renderer(), delivery)
 
         def serve(tenure: Tenure) -> Dispatcher:
-            return Dispatcher(self._tools, tenure, by_scheme, within, rng)
+            return Dispatcher(self._tools, tenure, by_scheme, destination, rng)
 
         self.ownership = Ownership(store, self.catalogue, telemetry, ownership, cookie, frozenset(by_scheme), serve)
         self._survey = Survey(store, self.catalogue, self.ownership, telemetry, SURVEY_INTERVAL_S)
