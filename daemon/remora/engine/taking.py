@@ -28,7 +28,8 @@ CLAIM_COOKIE = "remora/claim/"
 DAMAGE_PAUSE_S = 30.0
 
 PORTION = 256
-"""Shards that are taken together, where they are dormant then; the first ones deliver while the next are taken."""
+"""Shards that are taken together at most, where they are dormant then: beginning with few, which deliver while the
+next ones are taken."""
 
 ROUNDS_ELSEWHERE = 8
 """Readings of the catalogue within which each shard that others hold is tried once, where these are very many."""
@@ -92,9 +93,10 @@ class Taker:
     async def _take_all(self, shards: Sequence[Shard], further: Sequence[Shard]) -> None:
         if self._dormant.is_possible and len(shards) > PORTION:
             shards = await self._dormant.busy_first(shards)
-        together = PORTION if self._dormant.is_possible else max(1, len(shards))
-        for start in range(0, len(shards), together):
+        start, together = 0, AT_ONCE if self._dormant.is_possible else len(shards)
+        while start < len(shards):
             portion = shards[start : start + together]
+            start, together = start + together, min(2 * together, PORTION)
             await self._each(self._consider(shard) for shard in portion)
             if self._dormant.is_possible:
                 await self._dormant.look(portion)
