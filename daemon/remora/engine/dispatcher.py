@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -228,6 +229,8 @@ class Dispatcher:
         self._enter(State.STOPPED if recheck_s else State.RETRYING, str(exc))
         if self._topic is not None:
             self._tools.telemetry.retry(self._topic.label, delay)
+        if isinstance(exc, EndpointError) and not self._shelf.has_work:
+            await self._look_for_work()
         seen = self._tools.catalogue.topic(self._tenure.shard)
         changes: list[Coroutine[object, object, object]] = [
             self._tools.catalogue.wait_for_change(self._tenure.shard, seen)
@@ -235,6 +238,14 @@ class Dispatcher:
         if kind == "transient" and self._destination and not (self._topic and self._topic.retry_sleep_s):
             changes.append(self._destination.recovery(self._rng.random()))
         await self._first_of(delay, *changes)
+
+    async def _look_for_work(self) -> None:
+        """Learn whether entries wait, where the way to the endpoint did not open and so none was read."""
+        with contextlib.suppress(LeaseUncertain, StoreError):  # the keeper of the lock and the next session meet it too
+            self._tenure.require_trust()
+            listing = await self._tools.store.read(self._tenure.hold, b"", 1)
+            if listing.entries:
+                self._shelf.has_work, self._shelf.progress_at = True, asyncio.get_running_loop().time()
 
     def _note_failure(self, exc: RemoraError, kind: str) -> None:
         self._failures += 1
