@@ -13,6 +13,7 @@ import pytest
 
 from remora.config import AdminSettings
 from remora.metrics import Telemetry
+from remora.model.errors import ConfigError
 from remora.servers import admin
 from remora.servers.admin import Health, Sources, serve_admin
 
@@ -133,12 +134,23 @@ async def test_a_unix_socket_is_served_and_taken_away(tmp_path: Path) -> None:
 
 
 async def test_an_address_that_is_taken_is_refused() -> None:
-    """A second server on the same address fails at once, and the first goes on."""
+    """A second server on the same address is refused with the option's name, and the first goes on."""
     async with serve_admin(ANY_PORT, Telemetry(), Daemon().sources) as address:
-        with pytest.raises(OSError, match="in use"):
+        with pytest.raises(ConfigError, match=r"admin\.listen: cannot listen on .* in use"):
             async with serve_admin(AdminSettings(listen=address), Telemetry(), Daemon().sources):
                 pass
         assert (await get(address, "/-/live"))[0] == 200
+
+
+async def test_the_socket_of_another_daemon_is_left_alone(tmp_path: Path) -> None:
+    """A second server on a Unix socket in use is refused and takes nothing away; so is one without a folder."""
+    path = tmp_path / "admin.sock"
+    for wrong, why in ((path, "another process listens there"), (tmp_path / "none" / "admin.sock", "No such file")):
+        async with serve_admin(AdminSettings(listen=f"unix:{path}"), Telemetry(), Daemon().sources):
+            with pytest.raises(ConfigError, match=rf"admin\.listen: cannot listen on unix:{wrong}: {why}"):
+                async with serve_admin(AdminSettings(listen=f"unix:{wrong}"), Telemetry(), Daemon().sources):
+                    pass
+            assert path.is_socket()
 
 
 async def test_a_silent_connection_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 from aiohttp import web
@@ -19,6 +19,8 @@ from prometheus_client.exposition import choose_encoder
 
 from remora.config import AdminSettings, TcpAddress, UnixAddress
 from remora.metrics import Telemetry
+from remora.model.errors import ConfigError
+from remora.servers.ingest.listening import unix_socket
 
 CONNECTION_S = 30.0
 MOST_CONNECTIONS = 64
@@ -90,7 +92,7 @@ class _Pages:
 
 @contextlib.asynccontextmanager
 async def serve_admin(settings: AdminSettings, telemetry: Telemetry, sources: Sources) -> AsyncIterator[str]:
-    """Serve while the block runs; gives the address that is listened on. Raises OSError when that is taken."""
+    """Serve while the block runs; gives the address that is listened on. Raises ConfigError when it cannot be."""
     runner = web.AppRunner(
         _Pages(telemetry, sources).application(), access_log=None, handle_signals=False, shutdown_timeout=1.0
     )
@@ -115,20 +117,23 @@ async def _listening(runner: web.AppRunner, address: TcpAddress | UnixAddress) -
         loop.call_later(CONNECTION_S, _cut, handler)
         return handler
 
-    if isinstance(address, UnixAddress):
-        listener = await loop.create_unix_server(accept, address.path)  # replaces a stale socket by itself
-        shown = f"unix:{address.path}"
-    else:
-        listener = await loop.create_server(accept, address.host, address.port)
-        host, port = listener.sockets[0].getsockname()[:2]
-        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    try:
-        yield shown
-    finally:
-        listener.close()
-        if isinstance(address, UnixAddress):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(address.path)
+    with contextlib.ExitStack() as stack:
+        try:
+            if isinstance(address, UnixAddress):
+                shown = f"unix:{address.path}"
+                sock = stack.enter_context(unix_socket(Path(address.path), 0o600))
+                listener = await loop.create_unix_server(accept, sock=sock)
+            else:
+                shown = f"{address.host}:{address.port}"
+                listener = await loop.create_server(accept, address.host, address.port)
+                host, port = listener.sockets[0].getsockname()[:2]
+                shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        except OSError as exc:
+            raise ConfigError("admin.listen", f"cannot listen on {shown}: {exc.strerror or exc}") from exc
+        try:
+            yield shown
+        finally:
+            listener.close()
 
 
 def _cut(handler: web.RequestHandler) -> None:
