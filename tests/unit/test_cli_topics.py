@@ -484,11 +484,12 @@ def test_a_drain_that_nobody_helps(topic: Callable[..., Any], config: Path) -> N
     assert topic("show", "orders", "--json").json["closed"] is False
 
 
-def test_an_empty_topic_is_drained_at_once(topic: Callable[..., Any]) -> None:
-    """With nothing to wait for, a drain is a removal."""
+@pytest.mark.parametrize("words", [[], ["--timeout", "0"]], ids=" ".join)
+def test_an_empty_topic_is_drained_at_once(topic: Callable[..., Any], words: list[str]) -> None:
+    """With nothing to wait for, a drain is a removal, however short its time."""
     topic("create", "orders", "--endpoint", ENDPOINT)
 
-    done = topic("rm", "orders", "--drain")
+    done = topic("rm", "orders", "--drain", *words)
 
     assert (done.code, done.err) == (Exit.OK, "")
     assert topic("list", "--json").json == []

@@ -22,11 +22,10 @@ async def drained(store: ShardStore, topic: Topic, timeout_s: float) -> Removed 
     await store.change_topic(closed)
     removed = None
     try:
-        async with asyncio.timeout(timeout_s):
-            removed = await _emptied(store, closed)
-    except TimeoutError:
-        why = await _what_waits(store, topic)
-        click.echo(f"remora: topic {topic.name} was not empty within {timeout_s:g} s: {why}", err=True)
+        removed = await _emptied(store, closed, asyncio.get_running_loop().time() + timeout_s)
+        if removed is None:
+            why = await _what_waits(store, topic)
+            click.echo(f"remora: topic {topic.name} was not empty within {timeout_s:g} s: {why}", err=True)
     finally:
         if removed is None:
             click.echo(
@@ -37,7 +36,8 @@ async def drained(store: ShardStore, topic: Topic, timeout_s: float) -> Removed 
     return removed
 
 
-async def _emptied(store: ShardStore, topic: Topic) -> Removed:
+async def _emptied(store: ShardStore, topic: Topic, until: float) -> Removed | None:
+    """Remove the topic once it is empty; None when it is not by then. A removal that has begun is not cut short."""
     most = waiting = await _waiting(store, topic)
     with click.progressbar(length=most, label="delivering", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
         while True:
@@ -47,7 +47,10 @@ async def _emptied(store: ShardStore, topic: Topic) -> Removed:
                     return await store.remove_topic(topic, discard=False)
                 except TopicRefused:
                     pass  # a queue that could not be looked at, or an event that was under way when it was closed
-            await asyncio.sleep(LOOK_INTERVAL_S)
+            left_s = until - asyncio.get_running_loop().time()
+            if left_s <= 0:
+                return None
+            await asyncio.sleep(min(LOOK_INTERVAL_S, left_s))
             waiting = min(most, await _waiting(store, topic))
 
 
