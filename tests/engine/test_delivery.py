@@ -22,6 +22,7 @@ from remora.model.errors import (
     RemoraError,
     StoreUnavailable,
 )
+from remora.policy.pace import PARCELS_PER_SECOND
 from remora.ports import Parcel
 from support.clock import in_virtual_time
 from support.entries import raw_entry
@@ -64,6 +65,45 @@ async def test_removals_are_few_and_large() -> None:
         await drained(store)
 
     assert len(store.removals) <= 10_000 / 1024 + 3
+
+
+@in_virtual_time
+async def test_entries_that_come_one_by_one_travel_together() -> None:
+    """Where entries come in faster than pushes are answered they share pushes, and none waits for long."""
+    store, endpoint = FakeStore(tells=True), FakeEndpoint(lanes=1)
+    store.make("t")
+    store.metadata["t"] = a_topic()
+    endpoint.fate = lambda *_: Fate(wait_s=0.01)
+
+    async with running(a_worker(store, endpoint)):
+        await asyncio.sleep(2)
+        for i in range(1000):
+            store.queues["t"].append(raw_entry("k", i))
+            await asyncio.sleep(0.001)
+        await drained(store, within_s=0.3)
+
+    assert endpoint.events() == [b"id-%d" % i for i in range(1000)]
+    assert endpoint.pushes < 150
+
+
+@in_virtual_time
+async def test_many_queues_with_little_each_share_a_budget_of_pushes() -> None:
+    """Fifty queues that get an entry each every 5 ms are delivered within a quarter of a second, in few pushes."""
+    store, endpoint = FakeStore(tells=True), FakeEndpoint(lanes=1)
+    for i in range(50):
+        store.make(f"t{i}")
+        store.metadata[f"t{i}"] = a_topic(f"t{i}")
+
+    async with running(a_worker(store, endpoint)):
+        await asyncio.sleep(2)
+        for number in range(400):
+            for i in range(50):
+                store.queues[f"t{i}"].append(raw_entry("k", number))
+            await asyncio.sleep(0.005)
+        await drained(store, within_s=0.25)
+
+    assert len(endpoint.events()) == 20_000
+    assert endpoint.pushes < 2 * 1.5 * PARCELS_PER_SECOND
 
 
 @in_virtual_time

@@ -44,11 +44,17 @@ from remora.model.topic import Source, Topic
 from remora.policy.acks import Round
 from remora.policy.idle import idle_delay, rest_after
 from remora.policy.lifetime import Limits
+from remora.policy.pace import Pace
 from remora.policy.retry import read_limit
 from remora.ports import DeliveryStore, Parcel, Route
 
 FIRST_GUESS_BYTES = 1024
 """Bytes of an entry before any was seen; radosgw reserves 4,096 and uses about 700."""
+
+
+GATHER_S = 0.05
+"""How long a queue is left to itself at most while parcels of it wait for their turn: what comes in meanwhile travels
+together. Read at once, a busy queue would be cut into parcels of an entry or two, each with a round trip of its own."""
 
 
 @dataclass(slots=True)
@@ -88,6 +94,7 @@ class Tools:
     telemetry: Telemetry
     renderer: Renderer
     settings: DeliverySettings
+    pace: Pace = field(default_factory=Pace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +134,8 @@ class Session:
         self._held = held
         self._on_round = on_round
         self._lanes: dict[int, deque[Load]] = {}
+        self._unstarted = 0
+        self._all_started = asyncio.Event()
         self._parking = 0
         self._over = asyncio.Event()
         self._settled = asyncio.Event()
@@ -189,9 +198,11 @@ class Session:
                 start, busy_at = listing.positions[-1], now()
                 room = self._read_ahead(listing)
                 await asyncio.sleep(0)  # the request leaves before packing takes the processor
-                self._load(listing)
+                parcels = self._load(listing)
                 if not self._shelf.rounds_arrived:
                     await self._proved.wait()  # after a failure: nothing more until the probe has arrived
+                elif not listing.truncated:
+                    await self._gather(parcels)
             else:
                 self._shelf.has_work = not self._trimmer.is_empty
                 if self._may_rest(busy_at):
@@ -199,6 +210,14 @@ class Session:
                     break
                 await self._wait_for_news(busy_at)
         self._turn_back()
+
+    async def _gather(self, parcels: int) -> None:
+        """Leave a queue to itself that had little, when parcels are many: what comes in meanwhile travels together."""
+        pause_s = self._tools.pace.pause_s(parcels, asyncio.get_running_loop().time())
+        if pause_s:
+            await asyncio.sleep(pause_s)
+        if self._unstarted:
+            await _at_most(self._all_started, GATHER_S)
 
     def _may_rest(self, busy_at: float) -> bool:
         """Whether it is time that nothing runs for this shard until the store tells of new entries."""
@@ -266,17 +285,19 @@ class Session:
 
     # ------------------------------------------------------------------------- packing and pushing
 
-    def _load(self, listing: Listing) -> None:
+    def _load(self, listing: Listing) -> int:
         """Pack a listing and hand its parcels to their lanes; once the session is over nothing joins them.
+
+        Returns how many parcels it made.
 
         A listing that came after others were turned back would overtake them.
         """
         if self._over.is_set():
-            return
+            return 0
         if self._topic.source is Source.ENTRY:
             listing = self._own_part(listing)
             if not listing.entries:
-                return
+                return 0
         shelf, nbytes = self._shelf, listing.nbytes
         shelf.has_work = True
         shelf.mean_bytes += (nbytes / len(listing.entries) - shelf.mean_bytes) / 4
@@ -301,6 +322,7 @@ class Session:
         if condemned:
             self._parking += 1
             self._tasks.create_task(self._park(listing, added, condemned), name=f"park {self._tenure.shard}")
+        return len(parcels)
 
     def _own_part(self, listing: Listing) -> Listing:
         part = same_target(listing, self._topic.target)
@@ -311,6 +333,8 @@ class Session:
 
     def _enqueue(self, load: Load) -> None:
         lane = load.parcel.lane
+        self._all_started.clear()
+        self._unstarted += 1
         if lane in self._lanes:
             self._lanes[lane].append(load)
         else:
@@ -322,6 +346,7 @@ class Session:
         queue = self._lanes[lane]
         while queue and self._failure is None:
             load = queue.popleft()
+            self._count_unstarted(-1)
             records = load.parcel.records
             try:
                 self._tenure.require_trust()
@@ -337,6 +362,11 @@ class Session:
                 self._arrived(load)
         del self._lanes[lane]
         self._look_settled()
+
+    def _count_unstarted(self, difference: int) -> None:
+        self._unstarted += difference
+        if not self._unstarted:
+            self._all_started.set()
 
     def _arrived(self, load: Load) -> None:
         records = load.parcel.records
@@ -433,6 +463,7 @@ class Session:
     def _turn_back(self) -> None:
         """Start nothing more: what is packed and not under way is read again by the next session."""
         for queue in self._lanes.values():
+            self._count_unstarted(-len(queue))
             queue.clear()
         self._over.set()
 
