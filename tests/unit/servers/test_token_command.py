@@ -58,12 +58,22 @@ def test_a_broken_file_is_left_alone(tmp_path: Path) -> None:
     assert file.read_text() == "nonsense\n"
 
 
-@pytest.mark.parametrize("arguments", [("a b",), ("a", "--topics", "x.y"), ("a", "--topics", "")])
-def test_names_that_the_file_cannot_hold_are_refused(arguments: tuple[str, ...]) -> None:
-    """Wrong usage, and no token."""
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("a b",), "the name may have"),
+        (("#a",), "the name may have"),
+        (("a", "--topics", "x.y"), "topics are"),
+        (("a", "--topics", ""), "topics are"),
+        (("a", "--topics", "x y"), "topics are"),
+    ],
+)
+def test_names_that_the_file_cannot_hold_are_refused(arguments: tuple[str, ...], why: str) -> None:
+    """Wrong usage that says which of the two it is, and no token."""
     result = run(*arguments)
 
     assert result.exit_code == 2
+    assert why in result.stderr
     assert "rmr_" not in result.stdout
 
 

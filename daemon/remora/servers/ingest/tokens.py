@@ -37,9 +37,9 @@ def new_token() -> str:
 
 def line_of(name: str, token: str, topics: str) -> str:
     """The line of the tokens file that lets this token in. Raises ValueError with what is wrong."""
-    line = f"{name} {_digest_of(token).hex()} {topics}"
-    _grant(line)
-    return line
+    _check_name(name)
+    _topics_of(topics)
+    return f"{name} {_digest_of(token).hex()} {topics}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +111,22 @@ def _grant(line: str) -> Grant:
     if len(words) != 3:
         raise ValueError("expected a name, a SHA-256 in hex, and topics, with blanks between")
     name, digest, topics = words
-    if not _NAME.fullmatch(name):
-        raise ValueError("the name may have letters, digits, '.', '_', '@' and '-', at most 64 of them")
+    _check_name(name)
     if not _DIGEST.fullmatch(digest):
         raise ValueError("the second word is not a SHA-256 in 64 small hex digits")
-    each = tuple(topics.split(","))
+    return Grant(name, bytes.fromhex(digest), _topics_of(topics))
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ValueError("the name may have letters, digits, '.', '_', '@' and '-', at most 64 of them")
+
+
+def _topics_of(text: str) -> tuple[str, ...]:
+    each = tuple(text.split(","))
     if not all(map(_TOPICS.fullmatch, each)):
         raise ValueError("topics are `*`, or names and beginnings such as `logs-*` with commas between, without blanks")
-    return Grant(name, bytes.fromhex(digest), each)
+    return each
 
 
 def _check_owner(path: str, found: os.stat_result) -> None:
