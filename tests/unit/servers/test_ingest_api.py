@@ -316,7 +316,7 @@ async def test_a_wrong_method_is_told_the_right_ones(
     ("error", "status", "code", "retry"),
     [
         (errors.QueueFull("full"), 503, "SlowDown", True),
-        (errors.StoreFull("no room"), 507, "StoreFull", True),
+        (errors.StoreFull("a disk"), 507, "StoreFull", True),
         (errors.StoreUnavailable("away"), 503, "StoreUnavailable", True),
         (errors.StoreDamaged("a page"), 500, "StoreDamaged", False),
         (errors.StoreMisconfigured("a pool"), 500, "StoreMisconfigured", False),

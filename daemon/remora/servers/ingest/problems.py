@@ -123,5 +123,5 @@ class Problem(Exception):
 def of_error(error: errors.StoreError) -> Problem:
     """What an error of the store is to the client. How the store is made is the operator's affair: that is logged."""
     kind = next(kind for of, kind in _OF_ERROR if isinstance(error, of))
-    detail = "the daemon's log has the reason" if kind in _INWARD else str(error)
+    detail = f"{kind.title[0].lower()}{kind.title[1:]}; the daemon's log says more" if kind in _INWARD else str(error)
     return Problem(kind, detail, reason=str(error))

@@ -31,7 +31,7 @@ class TopicLookup:
         topic = await self._store.own_topic(name) if NAME.fullmatch(name) else None
         if topic is None:
             self._known.pop(name, None)
-            raise Problem(NO_TOPIC, "there is no topic of this name; `remora topic create` makes one")
+            raise Problem(NO_TOPIC, f"there is no topic {name!r}; `remora topic create` makes one")
         if len(self._known) >= MOST:
             self._known.clear()
         self._known[name] = (topic, self._loop.time() + FRESH_S)
