@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import os
 import secrets
 import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -228,11 +229,11 @@ class IngestClient:
                 status = response.status
                 retry_after = response.headers.get("Retry-After", "")
         except aiohttp.ClientSSLError as exc:
-            raise IngestMisconfigured(f"{self._address}: {exc}") from exc
+            raise IngestMisconfigured(f"{self._address}: {_tls_reason(exc)}") from exc
         except aiohttp.ClientConnectorError as exc:
             if isinstance(exc.os_error, PermissionError):
                 raise IngestMisconfigured(f"{self._address}: {exc.os_error.strerror}") from exc
-            return _Failure(f"cannot connect: {exc.os_error.strerror or exc.os_error}", outcome_unknown=False)
+            return _Failure(f"cannot connect: {_reason(exc.os_error)}", outcome_unknown=False)
         except TimeoutError:
             return _Failure("no answer in time", outcome_unknown=True)
         except (aiohttp.ClientError, OSError) as exc:
@@ -263,6 +264,22 @@ class _Failure:
     outcome_unknown: bool
     retry_after_s: float = 0.0
     problem: Problem | None = None
+
+
+def _tls_reason(error: aiohttp.ClientSSLError) -> str:
+    match getattr(error, "certificate_error", None) or getattr(error, "os_error", None):
+        case ssl.SSLCertVerificationError(verify_message=why):
+            return f"its certificate is not trusted: {why}"
+        case ssl.SSLError(reason="WRONG_VERSION_NUMBER"):
+            return "it does not speak TLS; is it http://?"
+        case _:
+            return str(error)
+
+
+def _reason(error: OSError) -> str:
+    """What is wrong without asyncio's own words; names that do not resolve have numbers below 0."""
+    known = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+    return known or str(error)
 
 
 def ndjson(records: Iterable[Event]) -> bytes:
