@@ -107,7 +107,7 @@ async def test_a_daemon_that_is_killed_and_comes_back(folder: Path) -> None:
     (folder / "events").write_bytes(lines(range(2500)))
     async with embedded(folder) as daemon:
         sending = asyncio.create_task(
-            daemon.command("send", "t", folder / "events", "--json", "--batch", "2", "--timeout", "300")
+            daemon.command("send", "t", folder / "events", "--json", "--batch", "2", "--timeout", "5m")
         )
 
         async def has_begun() -> bool:

@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from remora.cli import sending
+from remora.cli import group, sending
 from remora.cli.records import Given
 from remora.cli.sending import Outcome, Plan, Sender, reservable
 from remora.client import EventsRefused, IngestClient, IngestUnavailable, NotPermitted, Problem, Taken, TopicNotFound
@@ -20,6 +21,7 @@ from remora.codec.event_entry import decode
 from remora.codec.s3_events import place
 from remora.model.entry import Time
 from remora.model.errors import QueueFull
+from remora.model.exits import Exit
 from remora.model.ingest import Once, Placed, Stored
 from remora.model.topic import Topic
 from remora.servers.ingest import problems
@@ -283,3 +285,17 @@ async def test_a_defect_is_not_taken_for_success(monkeypatch: pytest.MonkeyPatch
 
     with pytest.raises(ZeroDivisionError):
         await send_all(Scripted(answer), plan(connections=1), [given(number, 1) for number in range(25)])
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [(("--to", "host:9751"), "--to"), (("--timeout", "5x"), "--timeout"), (("--timeout", "-1"), "--timeout")],
+    ids=str,
+)
+def test_wrong_options_of_send(words: tuple[str, ...], names: str) -> None:
+    """They are wrong usage, and named; nothing is read or sent."""
+    ended = CliRunner().invoke(group, ["send", "t", *words], input="{}")
+
+    assert ended.exit_code == Exit.USAGE
+    assert f"Invalid value for '{names}'" in ended.stderr
+    assert ended.stdout == ""

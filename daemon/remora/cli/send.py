@@ -22,8 +22,8 @@ from rich.text import Text
 from remora.cli.output import config_option, json_option, print_json
 from remora.cli.records import Bad, Given, Piece, read_records
 from remora.cli.sending import Counts, Outcome, Plan, Sender, reservable
-from remora.client import IngestClient, IngestUnavailable
-from remora.config import IngestSettings, Settings, TcpAddress, UnixAddress
+from remora.client import IngestClient, IngestMisconfigured, IngestUnavailable
+from remora.config import IngestSettings, Settings, TcpAddress, UnixAddress, parse_duration
 from remora.model.errors import RemoraError
 from remora.model.exits import Exit
 
@@ -33,6 +33,13 @@ IDLE_S = 0.2
 
 class Unreadable(RemoraError):
     """The input broke off."""
+
+
+def _seconds(_context: click.Context, _option: click.Parameter, value: str) -> float:
+    try:
+        return float(value) if value.replace(".", "", 1).isdecimal() else parse_duration(value)
+    except ValueError as exc:
+        raise click.BadParameter(str(exc)) from exc
 
 
 _existing = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -48,10 +55,12 @@ _existing = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--ca-file", type=_existing, help="Whose signature the server's certificate must have.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(0, 86_400),
-    default=60.0,
+    "timeout_s",
+    metavar="DURATION",
+    default="60s",
     show_default=True,
-    help="Seconds to keep trying while the server is away or a queue is full.",
+    callback=_seconds,
+    help="How long to keep trying while the server is away or a queue is full; seconds or with a unit.",
 )
 @click.option("--skip-malformed", is_flag=True, help="Count malformed records and go on.")
 @click.option("--two-phase", is_flag=True, help="Reserve room for each request before it is sent.")
@@ -71,7 +80,7 @@ def send(
     connections: int,
     token_file: Path | None,
     ca_file: Path | None,
-    timeout: float,
+    timeout_s: float,
     skip_malformed: bool,
     two_phase: bool,
     idempotency_prefix: str,
@@ -96,13 +105,17 @@ def send(
         two_phase=two_phase,
         skip_malformed=skip_malformed,
     )
-    client = IngestClient(
-        address or _configured(settings.ingest),
-        token=token_file.read_text().strip() if token_file else "",
-        ca_file=ca_file,
-        connections=connections,
-        deadline_s=timeout,
-    )
+    token = token_file.read_text().strip() if token_file else ""
+    try:
+        client = IngestClient(
+            address or _configured(settings.ingest),
+            token=token,
+            ca_file=ca_file,
+            connections=connections,
+            deadline_s=timeout_s,
+        )
+    except IngestMisconfigured as exc:
+        raise click.BadParameter(str(exc), param_hint="'--to'") from exc
     outcome = Outcome()
     with _opened(file) as fd, _progress(fd, outcome.counts) as on_read, contextlib.suppress(asyncio.CancelledError):
         asyncio.run(_send(client, plan, fd, outcome, on_read))
