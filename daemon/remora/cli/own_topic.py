@@ -99,9 +99,9 @@ async def _made(store: ShardStore, asked: Topic, *, if_not_exists: bool) -> tupl
         if found is None:
             raise
     if different := differences(found, asked):
-        raise Differs(
-            f"topic {asked.name} exists already, and differs in {', '.join(different)}; `remora topic set` changes it"
-        )
+        keeps = "; the number of shards stays" if "shards" in different else ""
+        rest = "; `remora topic set` changes " + ("the rest" if keeps else "it") if different != ["shards"] else ""
+        raise Differs(f"topic {asked.name} exists already, and differs in {', '.join(different)}{keeps}{rest}")
     return found, False
 
 
