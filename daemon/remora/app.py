@@ -357,5 +357,10 @@ async def fetch_status(admin: AdminSettings) -> Any:
         ):
             response.raise_for_status()
             return await response.json()
+    except aiohttp.ClientConnectorError as exc:
+        number = exc.os_error.errno or 0
+        why = os.strerror(number) if number > 0 else str(exc.os_error)  # a name that does not resolve has no number
+        raise DaemonNotReachable(f"no daemon answers on {shown} (admin.listen): {why}") from exc
     except (aiohttp.ClientError, TimeoutError, OSError) as exc:
-        raise DaemonNotReachable(f"no daemon answers on {shown} (admin.listen): {exc}") from exc
+        why = str(exc) or "no answer in time"
+        raise DaemonNotReachable(f"no daemon answers on {shown} (admin.listen): {why}") from exc

@@ -195,15 +195,14 @@ def test_shipped_configuration(remora: Run) -> None:
 
 
 def test_status_without_daemon(remora: Run, config: Path, tmp_path: Path) -> None:
-    """Asking a daemon that does not run is one line with its address."""
-    config.write_text(f'[admin]\nlisten = "unix:{tmp_path}/admin"')
+    """Asking a daemon that does not run is one line with its address, and the system's own words."""
+    for listen, why in ((f"unix:{tmp_path}/admin", "No such file or directory"), ("127.0.0.1:1", "Connection refused")):
+        config.write_text(f'[admin]\nlisten = "{listen}"')
 
-    done = remora("status", "-c", config)
+        done = remora("status", "-c", config)
 
-    assert done.code == Exit.UNAVAILABLE
-    lines = done.err.splitlines()
-    assert len(lines) == 1
-    assert f"unix:{tmp_path}/admin" in lines[0]
+        assert done.code == Exit.UNAVAILABLE
+        assert done.err == f"remora: no daemon answers on {listen} (admin.listen): {why}\n"
 
 
 def _shard(queue: str, topic: str, **others: Any) -> dict[str, Any]:
