@@ -50,16 +50,17 @@ class DaemonNotReachable(RemoraError):
 # ------------------------------------------------------------------------------------------- adapters
 
 
-def make_store(settings: Settings, on_state: Callable[[bool, str], None]) -> ShardStore:
+def make_store(settings: Settings, on_state: Callable[[bool, str], None], *, make: bool = True) -> ShardStore:
     """The store that the settings name; `on_state` is told whenever it comes or goes.
 
-    Only that one's adapter is imported: a host without Ceph has no librados.
+    Where there is no embedded store yet it is made, but only with `make`. Only the chosen one's adapter is imported: a
+    host without Ceph has no librados.
     """
     match settings.store.kind:
         case "sqlite":
             from remora.storage.sqlite import SqliteStore
 
-            return SqliteStore(settings.sqlite, on_state)
+            return SqliteStore(settings.sqlite, on_state, make=make)
         case "rados":
             from remora.storage.rados import RadosStore
 
@@ -67,10 +68,13 @@ def make_store(settings: Settings, on_state: Callable[[bool, str], None]) -> Sha
 
 
 @asynccontextmanager
-async def store_of(settings: Settings) -> AsyncIterator[ShardStore]:
-    """The store, for one command: a cluster is given its mount time-out to answer, files are there or not."""
+async def store_of(settings: Settings, *, make: bool = False) -> AsyncIterator[ShardStore]:
+    """The store, for one command: a cluster is given its mount time-out to answer, files are there or not.
+
+    A command that only looks makes no embedded store: it would belong to whoever typed it, and not to the daemon.
+    """
     known = asyncio.Event()
-    async with make_store(settings, lambda connected, _: known.set() if connected else None) as store:
+    async with make_store(settings, lambda connected, _: known.set() if connected else None, make=make) as store:
         if settings.store.kind == "rados":
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(settings.rados.mount_timeout_s + 1):

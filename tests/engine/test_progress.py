@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from engine.fakes import FakeEndpoint, FakeStore
+from engine.fakes import FakeEndpoint, FakeStore, Fate
 from engine.runs import a_topic, a_worker, drained, running
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable
 from support.clock import in_virtual_time
@@ -47,3 +47,21 @@ async def test_nothing_to_deliver_is_no_stall() -> None:
     async with running(worker):
         await asyncio.sleep(60)
         assert not worker.progress().is_stalled
+
+
+@in_virtual_time
+async def test_the_first_entry_after_a_long_quiet_is_no_stall() -> None:
+    """The time without progress counts from when there was something to do, not from the last entry long ago."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    store.make("t")
+    store.metadata["t"] = a_topic()
+    endpoint.fate = lambda *_: Fate(wait_s=10)
+
+    worker = a_worker(store, endpoint)
+    async with running(worker):
+        await asyncio.sleep(600)
+        store.queues["t"].append(raw_entry("k", 1))
+        for _ in range(100):
+            await asyncio.sleep(0.1)
+            assert not worker.progress().is_stalled
+        await drained(store, within_s=5)

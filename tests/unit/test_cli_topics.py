@@ -55,7 +55,7 @@ def in_store(config: Path, work: Callable[[ShardStore], Awaitable[T]]) -> T:
     """Do something in the store that the commands look into."""
 
     async def run() -> T:
-        async with app.store_of(load(config)) as store:
+        async with app.store_of(load(config), make=True) as store:
             return await work(store)
 
     return asyncio.run(run())
@@ -203,7 +203,18 @@ def test_an_endpoint_that_cannot_work_is_refused(topic: Callable[..., Any], word
     assert done.code == Exit.FAILURE
     assert reason in done.err
     assert len(done.err.splitlines()) == 1
-    assert topic("list", "--json").json == []
+    assert "there is no store" in topic("list").err
+
+
+@pytest.mark.parametrize("words", [("list",), ("stats",), ("show", "orders"), ("rm", "orders"), ("dump", "orders")])
+def test_looking_makes_no_store(topic: Callable[..., Any], tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Where there is no store yet a command says so and makes none, which would belong to whoever typed it."""
+    done = topic(*words)
+
+    assert done.code == Exit.NO_PERMISSION
+    assert "there is no store" in done.err
+    assert "first start of the daemon" in done.err
+    assert not (tmp_path / "queues").exists()
 
 
 def test_creating_again(topic: Callable[..., Any]) -> None:

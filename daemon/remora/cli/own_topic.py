@@ -78,7 +78,7 @@ def create_command(settings: Settings, name: str, shards: int, if_not_exists: bo
     remarks = app.check_target(asked.target, settings)
 
     async def work() -> tuple[Topic, bool]:
-        async with app.store_of(settings) as store:
+        async with app.store_of(settings, make=True) as store:
             made = await _made(store, asked, if_not_exists=if_not_exists)
             if any(each.label == name and each.origin is Origin.RADOSGW for each in (await store.topics()).values()):
                 remarks.append("radosgw has a topic of this name too; commands tell the two apart by --origin")

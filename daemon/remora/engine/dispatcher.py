@@ -190,7 +190,7 @@ class Dispatcher:
             if not self._tools.store.tells_arrivals:
                 await self._first_of(self._tools.settings.idle_max_s, self._tools.catalogue.next_reading())
             return None
-        self._shelf.has_work = True
+        self._shelf.begin_work()
         try:
             return attributes(listing.entries[0])
         except CodecError as exc:
@@ -245,7 +245,7 @@ class Dispatcher:
             self._tenure.require_trust()
             listing = await self._tools.store.read(self._tenure.hold, b"", 1)
             if listing.entries:
-                self._shelf.has_work, self._shelf.progress_at = True, asyncio.get_running_loop().time()
+                self._shelf.begin_work()
 
     def _note_failure(self, exc: RemoraError, kind: str) -> None:
         self._failures += 1

@@ -77,6 +77,11 @@ class Shelf:
     progress_at: float = 0.0
     held_bytes: int = 0
 
+    def begin_work(self) -> None:
+        """There are entries; where there were none, the time without progress begins now."""
+        if not self.has_work:
+            self.has_work, self.progress_at = True, asyncio.get_running_loop().time()
+
     def forget(self, positions: Sequence[bytes]) -> None:
         """Drop the attempts of entries that are done."""
         if self.attempts:
@@ -299,7 +304,7 @@ class Session:
             if not listing.entries:
                 return 0
         shelf, nbytes = self._shelf, listing.nbytes
-        shelf.has_work = True
+        shelf.begin_work()
         shelf.mean_bytes += (nbytes / len(listing.entries) - shelf.mean_bytes) / 4
         shelf.read_singly = max(0, shelf.read_singly - len(listing.entries))
         self._tools.telemetry.listed(self._topic.label, len(listing.entries), nbytes)

@@ -177,7 +177,8 @@ def _remarks(cluster: Cluster, args: Mapping[str, str], user_info: str, rest: st
         yield "kafka-ack-level=none: delivered with acks=all, which is stronger than asked"
     if rest.strip("/"):
         yield "what follows the brokers in the endpoint's URI is ignored"
-    if cluster.login and user_info and (args.get("user-name") or args.get("password")):
+    user, _, password = user_info.partition(":")
+    if cluster.login and ((user and args.get("user-name")) or (password and args.get("password"))):
         yield "user-name and password of the arguments are used, not those of the URI"
     if cluster.login and not cluster.tls:
         yield "the password travels unencrypted, because use-ssl is not set"

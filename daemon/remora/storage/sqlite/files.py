@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from remora.config import SqliteSettings
-from remora.model.errors import StoreDamaged, StoreError, StoreUnavailable
+from remora.model.errors import StoreDamaged, StoreError, StoreMisconfigured, StoreUnavailable
 from remora.model.shard import Shard
 from remora.storage.sqlite.bell import Bell
 from remora.storage.sqlite.connecting import connect, snapshot
@@ -139,11 +139,12 @@ def _data_version(connection: sqlite3.Connection) -> int:
 class Files:
     """All files of a directory. A topic lies whole in one of them.
 
-    `on_state` is called as the store's.
+    `on_state` is called as the store's; with `make` the files are made where there are none.
     """
 
-    def __init__(self, settings: SqliteSettings, on_state: Callable[[bool, str], None]) -> None:
+    def __init__(self, settings: SqliteSettings, on_state: Callable[[bool, str], None], *, make: bool) -> None:
         self.settings = settings
+        self._make = make
         self.bell = Bell()
         self._directory = Path(settings.directory)
         self._on_state = on_state
@@ -205,7 +206,12 @@ class Files:
         await asyncio.to_thread(self._wait_and_leave, files, threads, owner)
 
     def _prepare(self) -> tuple[list[Path], dict[Path, StoreDamaged]]:
-        make_directory(self._directory)
+        if self._make or self._directory.is_dir():
+            make_directory(self._directory)  # or say why it cannot be used
+        if not self._make and not any(self._directory.glob("queues-*.db")):
+            raise StoreMisconfigured(
+                f"there is no store in {self._directory} yet: the first start of the daemon makes it, as its user"
+            )
         try:
             with locked(self._directory):
                 found = prepare(self._directory, self.settings)

@@ -26,12 +26,15 @@ class SqliteStore:
     """One store with all its faces, on one directory; see `ports.ShardStore`.
 
     `on_state` is called with whether the store can be used, and a sentence: when it was opened, and when a file
-    turns out to be damaged. Several stores, of one process or of many, may share a directory; each is a holder of
+    turns out to be damaged. Where there is no store in the directory yet it is made, or without `make` refused when it
+    is opened. Several stores, of one process or of many, may share a directory; each is a holder of
     locks of its own.
     """
 
-    def __init__(self, settings: SqliteSettings, on_state: Callable[[bool, str], None] = _nobody) -> None:
-        self._files = files = Files(settings, on_state)
+    def __init__(
+        self, settings: SqliteSettings, on_state: Callable[[bool, str], None] = _nobody, *, make: bool = True
+    ) -> None:
+        self._files = files = Files(settings, on_state, make=make)
         catalog, locks, queue, topics = Catalog(files), Locks(files), Queue(files), Topics(files)
         letters, inspection, two_phase = DeadLetters(files), Inspection(files), TwoPhase(files)
         self._arrivals, ingest = Arrivals(files), Ingest(files)
