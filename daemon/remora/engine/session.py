@@ -139,7 +139,6 @@ class Session:
         self._held = held
         self._on_round = on_round
         self._lanes: dict[int, deque[Load]] = {}
-        self._unstarted = 0
         self._all_started = asyncio.Event()
         self._parking = 0
         self._over = asyncio.Event()
@@ -221,7 +220,7 @@ class Session:
         pause_s = self._tools.pace.pause_s(parcels, asyncio.get_running_loop().time())
         if pause_s:
             await asyncio.sleep(pause_s)
-        if self._unstarted:
+        if any(self._lanes.values()):
             await _at_most(self._all_started, GATHER_S)
 
     def _may_rest(self, busy_at: float) -> bool:
@@ -339,7 +338,6 @@ class Session:
     def _enqueue(self, load: Load) -> None:
         lane = load.parcel.lane
         self._all_started.clear()
-        self._unstarted += 1
         if lane in self._lanes:
             self._lanes[lane].append(load)
         else:
@@ -351,7 +349,7 @@ class Session:
         queue = self._lanes[lane]
         while queue and self._failure is None:
             load = queue.popleft()
-            self._count_unstarted(-1)
+            self._look_started()
             records = load.parcel.records
             try:
                 self._tenure.require_trust()
@@ -368,9 +366,9 @@ class Session:
         del self._lanes[lane]
         self._look_settled()
 
-    def _count_unstarted(self, difference: int) -> None:
-        self._unstarted += difference
-        if not self._unstarted:
+    def _look_started(self) -> None:
+        """Tell when no parcel waits for its turn any more."""
+        if not any(self._lanes.values()):
             self._all_started.set()
 
     def _arrived(self, load: Load) -> None:
@@ -468,8 +466,8 @@ class Session:
     def _turn_back(self) -> None:
         """Start nothing more: what is packed and not under way is read again by the next session."""
         for queue in self._lanes.values():
-            self._count_unstarted(-len(queue))
             queue.clear()
+        self._look_started()
         self._over.set()
 
     def _count_attempt(self, records: Sequence[Record]) -> None:
