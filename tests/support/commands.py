@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from remora.cli import main
-
-
-@dataclass(frozen=True)
-class Ended:
-    """What a command gave."""
-
-    code: int
-    out: bytes
-    err: str
-
-    @property
-    def json(self) -> Any:
-        """What it printed, read as one JSON document."""
-        return json.loads(self.out)
-
+from support.daemon import Ended
 
 Run = Callable[..., Ended]
 

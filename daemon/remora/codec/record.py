@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+from remora.codec.event_entry import decode
 from remora.model.entry import Event, EventEntry, Pairs, Time
+from remora.model.errors import CodecError
 
 _ESCAPES = {i: b"\\u%04x" % i for i in (*range(0x20), 0x7F)} | {
     ord('"'): b'\\"',
@@ -104,6 +106,15 @@ def created_ns(entry: EventEntry) -> int:
     if entry.creation_time is not None and entry.creation_time.ns:
         return entry.creation_time.ns
     return sequencer_ns(entry.event.object_sequencer) or entry.event.event_time.ns
+
+
+def age_s(raw: bytes, now_ns: int) -> float | None:
+    """How old an encoded entry is, in seconds and never below 0; None for one that cannot be decoded."""
+    try:
+        created = created_ns(decode(raw))
+    except CodecError:
+        return None
+    return max(0.0, (now_ns - created) / 1e9)
 
 
 def sequencer_ns(sequencer: bytes) -> int:

@@ -92,7 +92,7 @@ class Topic:
 
     def shard(self, number: int) -> Shard:
         """One of the topic's shards, from 0 on: `t`, `t.1`, `t.2` ..."""
-        return Shard(f"{self.queue}.{number}" if number else self.queue, self.origin)
+        return shard_of(self.queue, number, self.origin)
 
     def all_shards(self) -> tuple[Shard, ...]:
         """Every shard in the order of its number."""
@@ -102,6 +102,11 @@ class Topic:
     def label(self) -> str:
         """The one name of this topic in logs, metrics and commands: `tenant:name`, or `name` alone."""
         return f"{self.tenant}:{self.name}" if self.tenant else self.name
+
+
+def shard_of(queue: str, number: int, origin: Origin) -> Shard:
+    """The shard of this number of the topic whose first queue this is."""
+    return Shard(f"{queue}.{number}" if number else queue, origin)
 
 
 def _without_secret(host: str) -> str:

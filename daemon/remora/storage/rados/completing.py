@@ -14,13 +14,11 @@ from collections.abc import Sequence
 import msgspec
 
 from remora.model.errors import ShardGone, StoreError, StoreUnavailable, TopicUnknown
+from remora.model.ingest import RESERVATION_AGE_S
 from remora.model.shard import Shard
 from remora.storage.rados.own_queues import Outcome, OwnQueues, each_of
 from remora.storage.rados.refusals import MismatchError
 from remora.storage.rados.requests import Entry, Part, Request, Requests, Stage, State, now_ms
-
-RESERVED_S = 120.0
-"""How old a reservation may be when it is committed."""
 
 _GRACE_S = 3.0
 _REMEMBERED_S = 900.0
@@ -37,7 +35,7 @@ def open_entry(name: str, request: Request) -> Entry:
 
 def held_entry(name: str, request: Request) -> Entry:
     """The agenda's entry of a reservation."""
-    return Entry(Stage.HELD, request.made_ms + int((RESERVED_S + _GRACE_S) * 1000), name)
+    return Entry(Stage.HELD, request.made_ms + int((RESERVATION_AGE_S + _GRACE_S) * 1000), name)
 
 
 class Completer:

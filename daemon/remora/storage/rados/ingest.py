@@ -28,9 +28,9 @@ from remora.model.errors import (
     StoreError,
     StoreUnavailable,
 )
-from remora.model.ingest import Once, Placed, Room, Stored
+from remora.model.ingest import RESERVATION_AGE_S, Once, Placed, Room, Stored
 from remora.model.topic import Topic
-from remora.storage.rados.completing import RESERVED_S, Completer, held_entry, open_entry
+from remora.storage.rados.completing import Completer, held_entry, open_entry
 from remora.storage.rados.own_queues import OwnQueues, all_of, each_of
 from remora.storage.rados.own_topics import OwnTopics
 from remora.storage.rados.refusals import ExistsError, MismatchError, MissingError
@@ -181,7 +181,7 @@ class Ingest:
     async def _check_open(self, topic: Topic, reservation: str, request: Request) -> None:
         """Raise ReservationExpired when it is too old, or any queue has given its room back."""
         try:
-            is_late = now_ms() - request.made_ms > RESERVED_S * 1000
+            is_late = now_ms() - request.made_ms > RESERVATION_AGE_S * 1000
             if not is_late and await self._is_reserved(request):
                 return
         except (MismatchError, ShardGone) as exc:

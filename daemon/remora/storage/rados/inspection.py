@@ -7,7 +7,6 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
 
-from remora.codec import event_entry, record
 from remora.codec.lock_ops import decode_lock_info, encode_get_info
 from remora.codec.queue_ops import (
     ENTRY_OVERHEAD,
@@ -18,6 +17,7 @@ from remora.codec.queue_ops import (
     decode_spilled_reservations,
     encode_list,
 )
+from remora.codec.record import age_s
 from remora.model.errors import CodecError, StoreError
 from remora.model.record import Listing
 from remora.model.shard import Shard, ShardStats
@@ -64,7 +64,7 @@ class Inspection(Face):
             capacity_bytes=head.capacity_bytes,
             reservations=len(open_reservations),
             reserved_bytes=sum(each.size for each in open_reservations),
-            oldest_age_s=_age_s(oldest.entries[0]) if oldest.entries else None,
+            oldest_age_s=age_s(oldest.entries[0], time.time_ns()) if oldest.entries else None,
             holder=lock_holder(decoded(decode_lock_info, holder.data, what)),
         )
 
@@ -127,11 +127,3 @@ def _entries(head: QueueHead, oldest: Listing) -> tuple[int, bool]:
         return counted, True
     mean = oldest.nbytes / len(oldest.entries) + ENTRY_OVERHEAD
     return max(len(oldest.entries) + 1, round(head.used_bytes / mean)), False
-
-
-def _age_s(entry: bytes) -> float | None:
-    try:
-        created_ns = record.created_ns(event_entry.decode(entry))
-    except CodecError:
-        return None
-    return max(0.0, time.time() - created_ns / 1e9)

@@ -9,7 +9,8 @@ import random
 from collections.abc import Sequence
 
 from remora.model.errors import StoreError, StoreUnavailable, TopicUnknown
-from remora.storage.rados.completing import RESERVED_S, Completer
+from remora.model.ingest import RESERVATION_AGE_S
+from remora.storage.rados.completing import Completer
 from remora.storage.rados.own_queues import each_of
 from remora.storage.rados.refusals import MismatchError, MissingError
 from remora.storage.rados.requests import Entry, Requests, Stage, State
@@ -71,7 +72,7 @@ class Recovery:
             if entry.stage is Stage.HELD:
                 with contextlib.suppress(MismatchError, MissingError):  # committed in the last moment
                     await self._completer.end(entry.name, known.request)
-            elif entry.overdue_s > 2 * RESERVED_S:  # the commit that noted it came to nothing
+            elif entry.overdue_s > 2 * RESERVATION_AGE_S:  # the commit that noted it came to nothing
                 await self._requests.move([entry], None)
             return
         if known.state is State.DECIDED:

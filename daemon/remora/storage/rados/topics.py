@@ -80,7 +80,7 @@ class TopicReader:
 
     def _unexplained(self, queues: frozenset[str]) -> frozenset[str]:
         """The queues that no topic seen so far accounts for."""
-        return queues - {queue for topic in self._by_queue().values() for queue in _queues(topic)}
+        return queues - {shard.queue for topic in self._by_queue().values() for shard in topic.all_shards()}
 
     async def _look(self, names: Iterable[_Name]) -> None:
         """Bring these objects up to date; whoever does not answer stays as it was."""
@@ -155,12 +155,6 @@ def _candidates(place: Place, queues: Iterable[str]) -> Iterator[_Name]:
         yield _Name(place, f"topic.{queue}")
         if ":" not in queue:
             yield _Name(place, f"topic.:{queue}")
-
-
-def _queues(topic: Topic) -> Iterator[str]:
-    yield topic.queue
-    for number in range(1, topic.shards):
-        yield f"{topic.queue}.{number}"
 
 
 def _decode(oid: str, data: bytes) -> tuple[Topic, ...]:

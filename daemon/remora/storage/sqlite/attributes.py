@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from remora.model.shard import Origin, Shard
-from remora.model.topic import Target, Topic
+from remora.model.topic import Target, Topic, shard_of
 
 COLUMNS = "name, uid, shards, closed, attributes"
 """What `topic_of_row` takes."""
@@ -63,4 +63,4 @@ def topic_of_row(name: str, uid: str, shards: int, closed: int, attributes: byte
 
 def queues_of(name: str, _uid: str, shards: int, *_: object) -> list[Shard]:
     """The queues of a row's topic, whatever its attributes say."""
-    return [Shard(f"{name}.{number}" if number else name, Origin.REMORA) for number in range(shards)]
+    return [shard_of(name, number, Origin.REMORA) for number in range(shards)]

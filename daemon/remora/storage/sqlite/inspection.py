@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
-from remora.codec import event_entry, record
-from remora.model.errors import CodecError, ShardGone, StoreError
+from remora.codec.record import age_s
+from remora.model.errors import ShardGone, StoreError
 from remora.model.record import Listing
 from remora.model.shard import Shard, ShardStats
 from remora.storage.sqlite.face import Face, holder_of, queue_row
@@ -97,14 +97,6 @@ class Inspection(Face):
             capacity_bytes=capacity,
             reservations=reservations,
             reserved_bytes=reserved,
-            oldest_age_s=None if oldest is None else _age_s(oldest),
+            oldest_age_s=None if oldest is None else age_s(oldest, time.time_ns()),
             holder=None if lock[0] is None else holder_of(self._files, *lock),
         )
-
-
-def _age_s(entry: bytes) -> float | None:
-    try:
-        created_ns = record.created_ns(event_entry.decode(entry))
-    except CodecError:
-        return None
-    return max(0.0, time.time() - created_ns / 1e9)
