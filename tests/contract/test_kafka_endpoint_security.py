@@ -6,9 +6,12 @@ import asyncio
 import logging
 import shutil
 import socket
+import ssl
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
+from threading import Thread
 from urllib.parse import quote
 
 import pytest
@@ -19,6 +22,7 @@ from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
 from remora.model.shard import Shard
 from remora.model.topic import Target
+from support.certificates import certificate
 from support.kafka import Kafka, create_topic, read_topic, running_kafka
 from support.kafka_sender import INCARNATION, ShardSender, Watcher, make_records, push_all, verdict
 
@@ -184,6 +188,39 @@ def test_reasons_on_uvloop(kafka: Kafka) -> None:
 
     for case, reason in reasons.items():
         assert expected[case] in reason
+
+
+def test_silent_tls_on_uvloop(tmp_path: Path) -> None:
+    """Of a connection to a port that speaks TLS and then falls silent nothing is left when the event loop ends."""
+    own = certificate(tmp_path / "tls", "localhost")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(own.certificate, own.key)
+    held: list[ssl.SSLSocket] = []
+
+    def hold() -> None:
+        with suppress(OSError):  # the test ends
+            while True:
+                held.append(context.wrap_socket(mute.accept()[0], server_side=True))
+
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        holder = Thread(target=hold)
+        holder.start()
+        uri = f"kafka://127.0.0.1:{mute.getsockname()[1]}"
+        args = f"use-ssl=true&ca-location={own.certificate}"
+
+        async def reach() -> None:
+            async with KafkaEndpoint(KafkaSettings(connect_timeout_s=0.5)) as endpoint:
+                with pytest.raises(EndpointUnavailable, match="no answer in time"):
+                    async with endpoint.route(SHARD, INCARNATION, Target(uri, args, "t")):
+                        pass
+
+        try:
+            uvloop.run(reach())
+        finally:
+            mute.shutdown(socket.SHUT_RDWR)
+            holder.join()
+            for each in held:
+                each.close()
 
 
 async def test_unreadable_authority(kafka: Kafka, tmp_path: Path) -> None:

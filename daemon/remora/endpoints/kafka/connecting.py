@@ -6,11 +6,12 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import aiokafka.errors as kafka
-from aiokafka.conn import create_conn
+from aiokafka.conn import AIOKafkaConnection
 from aiokafka.protocol.admin import SaslHandShakeRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
@@ -21,6 +22,9 @@ from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUn
 
 LOOK_TIMEOUT_S = 2.0
 """For one more look at a broker that has just refused us; it answered a moment ago."""
+
+GOODBYE_S = 1.0
+"""How long the end of a TLS connection waits for the other side to end it too."""
 
 
 async def connection_options(cluster: Cluster, trust: Trust | None) -> dict[str, Any]:
@@ -75,19 +79,30 @@ async def _try_broker(
 
 async def _greet(broker: Broker, options: dict[str, Any], client_id: str, timeout_s: float) -> None:
     """Connect, log in and ask something that is answered only to those who are let in."""
-    connection = await create_conn(
-        broker.host, broker.port, client_id=client_id, request_timeout_ms=int(timeout_s * 1000), **options
-    )
-    try:
+    async with _connected(broker, client_id, request_timeout_ms=int(timeout_s * 1000), **options) as connection:
         await connection.send(MetadataRequest([]))
+
+
+@asynccontextmanager
+async def _connected(broker: Broker, client_id: str, **options: Any) -> AsyncIterator[Any]:
+    """A connection of our own to one broker, which nothing is left of afterwards.
+
+    aiokafka forgets one that fails to log in, while TLS still says goodbye: to a broker that is slow with its answer,
+    the socket would outlive its event loop.
+    """
+    connection = AIOKafkaConnection(broker.host, broker.port, client_id=client_id, **options)
+    patience_s = 0.0
+    try:
+        await connection.connect()
+        yield connection
+        patience_s = GOODBYE_S
     finally:
-        await _close(connection)
-
-
-async def _close(connection: Any) -> None:
-    closed = connection.close()
-    if closed is not None:
-        await asyncio.wait([closed], timeout=1)
+        closed = connection.close()
+        transport = connection._protocol and connection._protocol._transport  # noqa: SLF001 # close() forgets it
+        if transport is not None:
+            await asyncio.wait([closed], timeout=patience_s)
+            transport.abort()
+            await asyncio.wait([closed], timeout=GOODBYE_S)
 
 
 # ------------------------------------------------------------------------------------------- why not
@@ -139,10 +154,10 @@ async def _look_again(broker: Broker, cluster: Cluster, options: dict[str, Any],
 
 async def _answers_without_tls(broker: Broker, client_id: str) -> bool:
     try:
-        await _close(await create_conn(broker.host, broker.port, client_id=client_id))
+        async with _connected(broker, client_id):
+            return True
     except (ConnectionError, kafka.KafkaError):
         return False
-    return True
 
 
 async def _answers_tls(broker: Broker) -> bool:
@@ -154,15 +169,14 @@ async def _answers_tls(broker: Broker) -> bool:
     except OSError:
         return False
     writer.transport.abort()
+    with suppress(OSError):
+        await writer.wait_closed()
     return True
 
 
 async def _wanted_login(broker: Broker, options: dict[str, Any], client_id: str) -> str:
-    connection = await create_conn(broker.host, broker.port, client_id=client_id, **options)
-    try:
+    async with _connected(broker, client_id, **options) as connection:
         answer = await connection.send(SaslHandShakeRequest("PLAIN"))
-    finally:
-        await _close(connection)
     if not answer.enabled_mechanisms:
         return ""
     return f"it asks for user-name and password (mechanism {', '.join(answer.enabled_mechanisms)})"
