@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import signal
 import socket
 import ssl
 from collections.abc import Iterator
@@ -312,6 +313,25 @@ async def test_permissions(strict_kafka: Kafka) -> None:
     assert watcher.assumed == [(topic, 1_048_588)]
     assert len(sender.failures) <= 5  # each halves the batches, until they fit the limit that nobody may read
     assert verdict(await read_topic(strict_kafka.address, topic), noisy) == (set(), 0, [])
+
+
+def test_frozen_tls_broker_on_uvloop(strict_kafka: Kafka) -> None:
+    """Of connections to a broker that was frozen nothing is left when the event loop ends, over TLS neither."""
+
+    async def deliver_and_leave() -> None:
+        topic = await create_topic(strict_kafka.address)
+        uri = f"kafka://{strict_kafka.env['sasl_ssl_bootstrap']}"
+        target = Target(uri, f"{login(strict_kafka)}&{tls(strict_kafka)}", topic)
+        await strict_kafka.tool("AclCommand", "--add", "--allow-principal", "User:*", "--topic", topic)
+        async with KafkaEndpoint(KafkaSettings()) as endpoint:
+            async with endpoint.route(SHARD, INCARNATION, target) as route:
+                await push_all(route, make_records(0, 10))
+            strict_kafka.stop(how=signal.SIGSTOP)
+
+    try:
+        uvloop.run(deliver_and_leave())
+    finally:
+        strict_kafka.stop(how=signal.SIGCONT)
 
 
 # ------------------------------------------------------------------------------------ unreachable

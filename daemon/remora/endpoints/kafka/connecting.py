@@ -98,11 +98,17 @@ async def _connected(broker: Broker, client_id: str, **options: Any) -> AsyncIte
         patience_s = GOODBYE_S
     finally:
         closed = connection.close()
-        transport = connection._protocol and connection._protocol._transport  # noqa: SLF001 # close() forgets it
-        if transport is not None:
+        if closed is not None:
             await asyncio.wait([closed], timeout=patience_s)
-            transport.abort()
-            await asyncio.wait([closed], timeout=GOODBYE_S)
+            cut(connection)
+
+
+def cut(connection: Any) -> None:
+    """End an aiokafka connection without goodbye, also one that it has closed and that waits for the other side."""
+    # close() forgets the transport, and its protocol does only when it has ended.
+    transport = connection._protocol and connection._protocol._transport  # noqa: SLF001
+    if transport is not None:
+        transport.abort()
 
 
 # ------------------------------------------------------------------------------------------- why not

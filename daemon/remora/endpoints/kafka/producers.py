@@ -27,6 +27,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.structs import TopicPartition
 
 from remora.config import KafkaSettings
+from remora.endpoints.kafka.connecting import cut
 from remora.endpoints.kafka.packing import Batch
 
 log = logging.getLogger(__name__)
@@ -263,8 +264,7 @@ def _let_go(driver: Any) -> None:
     answered.set_result(False)
     client.force_metadata_update = lambda: answered
     for connection in list(client._conns.values()):  # noqa: SLF001
-        if connection._writer is not None:  # noqa: SLF001
-            connection._writer.transport.abort()  # noqa: SLF001
+        cut(connection)
 
 
 def _fail(accumulator: Any, waiting: Any, exc: Exception) -> None:
