@@ -313,6 +313,44 @@ class Route(Protocol):
         ...
 
 
+class ExactRoute(Protocol):
+    """The way from one shard to its endpoint in transactions.
+
+    What is committed together becomes visible together, to readers that ask for committed records only, and with it
+    the position that was reached. It belongs to one task.
+    """
+
+    @property
+    def reached(self) -> bytes | None:
+        """The position of the next entry to deliver, as the last commit for this incarnation of the queue left it.
+
+        None where there is none. It was read after every earlier route of this shard was fenced, so that nothing of
+        theirs can be committed any more.
+        """
+        ...
+
+    @property
+    def stale(self) -> bool:
+        """As `Route.stale`; also true when other shards wait for their turn, and this one had its."""
+        ...
+
+    def pack(self, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
+        """As `Route.pack`."""
+        ...
+
+    async def commit(self, parcels: Sequence[Parcel], upto: bytes, letters: Sequence[DeadLetter] = ()) -> None:
+        """Return when the parcels, the letters and the position `upto` are committed, in one transaction.
+
+        Parcels of one lane take effect in the order of the list. Letters go where the target wants them in addition to
+        the store's, else nowhere.
+
+        Raises EndpointFenced, EndpointUnavailable, EndpointMisconfigured, or EntryRefused when a record that `pack`
+        let pass was refused for good. After any of these, and when it is cancelled, the outcome is unknown and the
+        route is spent: leave it and enter another one, whose `reached` tells.
+        """
+        ...
+
+
 class Endpoint(Protocol):
     """A kind of destination (Kafka), with the connections that its topics share."""
 

@@ -128,5 +128,13 @@ class EndpointMisconfigured(EndpointError):
     """
 
 
+class EndpointFenced(EndpointError):
+    """Somebody initialised the shard's producer after us, or the endpoint did so because a transaction took too long.
+
+    Nothing more of this producer can become visible. A new one may only send after the lock was proven again: a fenced
+    owner that simply goes on would fence the rightful one.
+    """
+
+
 class EntryRefused(EndpointError):
     """Poison: this one entry can never be delivered, whatever is done; it is parked."""
