@@ -13,7 +13,10 @@ from remora.codec.topic import join_args, parse_args
 from remora.config import parse_duration
 from remora.model.topic import NAME, UNSET, Target, Topic
 
-ARGUMENTS = ("ca-location", "kafka-ack-level", "kafka-brokers", "mechanism", "use-ssl", "user-name", "verify-ssl")
+ARGUMENTS = (
+    "ca-location", "kafka-ack-level", "kafka-brokers", "mechanism", "remora-dead-letter-topic", "use-ssl", "user-name",
+    "verify-ssl",
+)  # fmt: skip
 """The endpoint's arguments that `--arg` takes."""
 
 SECRETS = ("password", "ssl-key-password")

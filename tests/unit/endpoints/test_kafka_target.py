@@ -112,6 +112,8 @@ def test_tls(args: str, tls: Tls | None) -> None:
         ("kafka://one", "use-ssl=true&ssl-key-location=/k", "client certificates are not supported"),
         ("kafka://one", "kafka-ack-level=routable", "kafka-ack-level must be none or broker"),
         ("kafka://one", "kafka-brokers=two:x", "broker 1 of kafka-brokers"),
+        ("kafka://one", "remora-dead-letter-topic=a/b", "remora-dead-letter-topic: Kafka allows no topic"),
+        ("kafka://one", "remora-dead-letter-topic=events", "must not share a topic"),
     ],
 )
 def test_refused(uri: str, args: str, reason: str) -> None:
@@ -120,6 +122,12 @@ def test_refused(uri: str, args: str, reason: str) -> None:
         parse_target(target(uri, args))
 
     assert SECRET not in str(caught.value)
+
+
+def test_dead_letter_topic() -> None:
+    """Dead letters go to a Kafka topic only where the target names one."""
+    assert parse_target(target("kafka://one")).letters == ""
+    assert parse_target(target("kafka://one", "remora-dead-letter-topic=events.dead")).letters == "events.dead"
 
 
 @pytest.mark.parametrize("topic", ["", ".", "..", "a b", "a/b", "x" * 250, "ä"])

@@ -86,7 +86,15 @@ class Packer:
     """
 
     def __init__(
-        self, queue: str, incarnation: str, partitions: int, *, codec: int, batch_bytes: int, limit_bytes: int
+        self,
+        queue: str,
+        incarnation: str,
+        partitions: int,
+        *,
+        codec: int,
+        batch_bytes: int,
+        limit_bytes: int,
+        transactional: bool = False,
     ) -> None:
         self._shard = queue.encode()
         self._prefix = incarnation.encode() + b":"
@@ -94,6 +102,7 @@ class Packer:
         self._codec = codec
         self._batch_bytes = min(batch_bytes, limit_bytes)
         self._limit_bytes = limit_bytes
+        self._transactional = transactional
 
     def pack(self, records: Sequence[Record]) -> tuple[list[KafkaParcel], list[tuple[Record, str]]]:
         """Batches in the order in which each was begun, and the records that are too large, with why.
@@ -137,15 +146,7 @@ class Packer:
         return [_parcel(*each) for each in begun], refused
 
     def _builder(self) -> Any:
-        return DefaultRecordBatchBuilder(
-            magic=2,
-            compression_type=self._codec,
-            is_transactional=0,
-            producer_id=-1,
-            producer_epoch=-1,
-            base_sequence=0,
-            batch_size=self._batch_bytes,
-        )
+        return new_builder(self._codec, self._batch_bytes, transactional=self._transactional)
 
     def _size_alone(self, now_ms: int, key: bytes, body: bytes, headers: list[tuple[str, bytes]]) -> int:
         """The size on the wire of a batch with just this record; a builder can be built only once."""
@@ -155,6 +156,19 @@ class Packer:
 
     def _too_large(self, nbytes: int) -> str:
         return f"{nbytes} bytes as sent, more than the Kafka topic's max.message.bytes {self._limit_bytes}"
+
+
+def new_builder(codec: int, batch_bytes: int, *, transactional: bool) -> Any:
+    """An empty record batch that takes records up to so many bytes before compression, and always a first one."""
+    return DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=codec,
+        is_transactional=int(transactional),
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=0,
+        batch_size=batch_bytes,
+    )
 
 
 def _parcel(lane: int, records: list[Record], builder: Any) -> KafkaParcel:

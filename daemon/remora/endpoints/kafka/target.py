@@ -22,6 +22,7 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 CLIENT_CERTIFICATE = ("ssl-certificate-location", "ssl-key-location", "ssl-key-password")
+DEAD_LETTER_TOPIC = "remora-dead-letter-topic"
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -67,18 +68,22 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class KafkaTarget:
-    """What a target means, and in `remarks` where it works otherwise than it was asked for."""
+    """What a target means, and in `remarks` where it works otherwise than it was asked for.
+
+    `letters` is the Kafka topic that also gets the dead letters; empty where none does.
+    """
 
     cluster: Cluster
     topic: str
     remarks: tuple[str, ...] = ()
+    letters: str = ""
 
 
 def parse_target(target: Target) -> KafkaTarget:
     """Read a topic's endpoint and its arguments. Raises EndpointMisconfigured with the reason."""
     if target.scheme != "kafka":
         raise EndpointMisconfigured("the endpoint is not a kafka:// URI")
-    if not TOPIC_NAME.fullmatch(target.topic) or target.topic in (".", ".."):
+    if not _is_topic(target.topic):
         raise EndpointMisconfigured(f"Kafka allows no topic of the name {target.topic!r}")
     args = parse_args(target.args)
     user_info, hosts, rest = _split_uri(target.uri)
@@ -87,7 +92,21 @@ def parse_target(target: Target) -> KafkaTarget:
         raise EndpointMisconfigured("the endpoint names no broker")
     login, tls = _login(user_info, args), _tls(args)
     cluster = Cluster(tuple(dict.fromkeys(brokers)), login, tls)
-    return KafkaTarget(cluster, target.topic, tuple(_remarks(cluster, args, user_info, rest)))
+    remarks = tuple(_remarks(cluster, args, user_info, rest))
+    return KafkaTarget(cluster, target.topic, remarks, _letters(target.topic, args))
+
+
+def _is_topic(name: str) -> bool:
+    return bool(TOPIC_NAME.fullmatch(name)) and name not in (".", "..")
+
+
+def _letters(topic: str, args: Mapping[str, str]) -> str:
+    name = args.get(DEAD_LETTER_TOPIC, "")
+    if name and not _is_topic(name):
+        raise EndpointMisconfigured(f"{DEAD_LETTER_TOPIC}: Kafka allows no topic of this name")
+    if name == topic:
+        raise EndpointMisconfigured(f"{DEAD_LETTER_TOPIC}: events and dead letters must not share a topic")
+    return name
 
 
 def _split_uri(uri: str) -> tuple[str, str, str]:

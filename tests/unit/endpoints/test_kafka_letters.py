@@ -1,0 +1,101 @@
+"""Dead letters into records: what a consumer finds in them, order, sizes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from random import Random
+
+from aiokafka.partitioner import murmur2
+from aiokafka.record.memory_records import MemoryRecords
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remora.endpoints.kafka.letters import LetterPacker, LetterParcel, letter_record
+from remora.endpoints.kafka.packing import CODECS
+from remora.model.record import DeadLetter
+from support.entries import raw_entry
+
+
+def letter(at: int, raw: bytes, *, queue: str = "q.1", reason: str = "why") -> DeadLetter:
+    return DeadLetter(queue, "inc", f"0/{at}", f"0/{at + 1}", "expired", reason, 3, 1000.25, 2000.5, raw)
+
+
+def packer(partitions: int = 3, *, codec: str = "none", batch: int = 10_000, limit: int = 20_000) -> LetterPacker:
+    return LetterPacker(partitions, codec=CODECS[codec], batch_bytes=batch, limit_bytes=limit)
+
+
+def contents(parcel: LetterParcel) -> list[tuple[bytes | None, bytes, dict[str, bytes]]]:
+    """Key, value and headers of each Kafka record that a broker would read."""
+    read = MemoryRecords(bytes(parcel.batch._build()))
+    found = []
+    while (batch := read.next_batch()) is not None:
+        found += [(each.key, each.value, dict(each.headers)) for each in batch]
+    return found
+
+
+def test_what_a_consumer_reads() -> None:
+    """A letter has the event's own key and names for its place, the entry's bytes, and all that is known of it."""
+    raw = raw_entry("k", 1, bucket="b")
+
+    ((key, value, headers),) = contents(packer().pack([letter(7, raw)])[0])
+
+    assert (key, value) == (b"b/k", raw)
+    assert headers == {
+        "remora-shard": b"q.1",
+        "remora-pos": b"inc:0/7",
+        "remora-next": b"inc:0/8",
+        "remora-incarnation": b"inc",
+        "remora-cause": b"expired",
+        "remora-reason": b"why",
+        "remora-attempts": b"3",
+        "remora-first-seen": b"1000.250",
+        "remora-parked-at": b"2000.500",
+        "remora-event-id": b"id-1",
+    }
+
+
+def test_undecodable() -> None:
+    """An entry that nobody can decode has no key, and its shard's letters stay in one partition."""
+    parcels = packer(7).pack([letter(at, b"junk %d" % at) for at in range(5)])
+
+    (parcel,) = parcels
+    assert parcel.lane == (murmur2(b"q.1") & 0x7FFFFFFF) % 7
+    assert [(key, value) for key, value, _ in contents(parcel)] == [(None, b"junk %d" % at) for at in range(5)]
+
+
+def test_too_large() -> None:
+    """A letter above the topic's limit goes without the entry's bytes, and says so; one that compresses fits."""
+    noise = Random(0).randbytes(9000)
+
+    parcels = packer(1, codec="zstd", limit=8000).pack([letter(0, noise), letter(1, b"x" * 9000)])
+
+    (large, small) = [found for parcel in parcels for found in contents(parcel)]
+    assert (large[1], large[2]["remora-omitted-bytes"]) == (b"", b"9000")
+    assert small[1] == b"x" * 9000
+    assert "remora-omitted-bytes" not in small[2]
+
+
+def test_long_reason() -> None:
+    """A reason of any length costs a bounded header."""
+    assert dict(letter_record(letter(0, b"junk", reason="ä" * 5000)).headers)["remora-reason"] == ("ä" * 500).encode()
+
+
+@given(
+    st.lists(st.tuples(st.binary(min_size=1, max_size=3), st.integers(0, 4000)), max_size=40),
+    st.integers(1, 5),
+    st.integers(6000, 12_000),
+)
+def test_nothing_is_lost_or_moved(sizes: list[tuple[bytes, int]], partitions: int, limit: int) -> None:
+    """Every letter is in one batch of its key's lane, in order, and no batch is above the limit."""
+    letters = [letter(at, raw_entry(key, bucket="b", padding=size)) for at, (key, size) in enumerate(sizes)]
+
+    lanes: defaultdict[int, list[DeadLetter]] = defaultdict(list)
+    for parcel in packer(partitions, limit=limit).pack(letters):
+        assert len(contents(parcel)) == len(parcel.letters)
+        assert parcel.batch.size() <= limit
+        lanes[parcel.lane].extend(parcel.letters)
+
+    for lane, members in lanes.items():
+        keys = [(murmur2(b"b/" + key) & 0x7FFFFFFF) % partitions for key, _ in sizes]
+        assert members == [each for each, theirs in zip(letters, keys, strict=True) if theirs == lane]
+    assert sum(map(len, lanes.values())) == len(letters)
