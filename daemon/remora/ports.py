@@ -7,12 +7,13 @@ never wait for ever: an adapter bounds each call and raises `StoreUnavailable` o
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from remora.model.errors import StoreError
 from remora.model.ingest import Once, Placed, Removed, Room, Stored
+from remora.model.member import Member
 from remora.model.record import DeadLetter, Listing, Record
 from remora.model.shard import Hold, LockHolder, Shard, ShardStats
 from remora.model.topic import Target, Topic
@@ -79,6 +80,36 @@ class Locks(Protocol):
 
     async def evict(self, shard: Shard, holder: LockHolder) -> None:
         """Break exactly this holder's lock; no error when it has gone meanwhile."""
+        ...
+
+    async def evict_all(self, is_dead: Callable[[str], bool]) -> Sequence[Shard]:
+        """Break every lock whose holder's cookie is dead, of all registered queues; returns those that are free now.
+
+        `is_dead` is asked of cookies of any form. A queue that cannot be looked at now is passed over: its lease
+        decides.
+        """
+        ...
+
+
+class Members(Protocol):
+    """The workers that deliver this store's shards, as they announce themselves to each other.
+
+    Nothing here permits anybody anything: only a lock does. What is read may be a moment old.
+    """
+
+    async def announce(self, member: Member, ttl_s: float) -> None:
+        """Let the others know of this worker, in place of what it announced before.
+
+        Without another announcement within `ttl_s`, nobody who asks every few seconds counts it any more.
+        """
+        ...
+
+    async def withdraw(self, cookie: str) -> None:
+        """Let nobody count this worker any more; unknown ones are no error."""
+        ...
+
+    async def members(self) -> Sequence[Member]:
+        """Every live worker, in the order of their cookies; also the one that asks, if it has announced itself."""
         ...
 
 
@@ -238,7 +269,7 @@ class Ingest(Protocol):
         ...
 
 
-class DeliveryStore(Catalog, Locks, Queue, Arrivals, DeadLetters, Inspection, Protocol):
+class DeliveryStore(Catalog, Locks, Members, Queue, Arrivals, DeadLetters, Inspection, Protocol):
     """What delivering needs of a store."""
 
 

@@ -21,6 +21,7 @@ from remora.model.errors import (
     StoreError,
     StoreUnavailable,
 )
+from remora.model.member import Member
 from remora.model.record import DeadLetter, Listing, Record
 from remora.model.shard import Hold, LockHolder, Shard, ShardStats
 from remora.model.topic import Target, Topic
@@ -68,6 +69,7 @@ class FakeStore:
         self.tells_arrivals = tells
         self.queues: dict[str, FakeQueue] = {}
         self.metadata: dict[str, Topic] = {}
+        self.announced: dict[str, tuple[Member, float]] = {}
         self.parked: dict[tuple[str, str, str], DeadLetter] = {}
         self.calls: dict[str, int] = defaultdict(int)
         self.removals: list[tuple[str, int]] = []
@@ -165,10 +167,31 @@ class FakeStore:
             if queue.holder and queue.holder.cookie == holder.cookie:
                 queue.holder = None
 
+    async def evict_all(self, is_dead: Callable[[str], bool]) -> Sequence[Shard]:
+        async with self._call("evict_all"):
+            freed = [name for name, queue in self.queues.items() if queue.holder and is_dead(queue.holder.cookie)]
+            for name in freed:
+                self.queues[name].holder = None
+            return [Shard(name) for name in freed]
+
     def steal(self, queue: str, cookie: str, lease_s: float = 90.0) -> None:
         """Somebody else breaks the lock and takes it."""
         self.queues[queue].holder = LockHolder("client.2", cookie, lease_s)
         self.queues[queue].lease_ends = _now() + lease_s
+
+    # ------------------------------------------------------------------------------------ members
+
+    async def announce(self, member: Member, ttl_s: float) -> None:
+        async with self._call("announce"):
+            self.announced[member.cookie] = (member, _now() + ttl_s)
+
+    async def withdraw(self, cookie: str) -> None:
+        async with self._call("withdraw"):
+            self.announced.pop(cookie, None)
+
+    async def members(self) -> Sequence[Member]:
+        async with self._call("members"):
+            return [member for _, (member, until) in sorted(self.announced.items()) if until > _now()]
 
     # -------------------------------------------------------------------------------------- queue
 

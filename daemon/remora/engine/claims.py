@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import uuid
 
-from remora.engine.taking import CLAIM_COOKIE, WORKER_COOKIE
 from remora.model.errors import RemoraError
+from remora.model.member import CLAIM_COOKIE, WORKER_COOKIE
 from remora.model.shard import Hold, LockHolder, Shard
 from remora.ports import DeliveryStore
 

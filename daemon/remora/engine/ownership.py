@@ -68,6 +68,8 @@ class Ownership:
         self._present: frozenset[Shard] = frozenset()
         self._leaving = asyncio.Semaphore(RELEASES_AT_ONCE)
         self._finishing = asyncio.Event()
+        self._occasion = asyncio.Event()
+        self._draining = False
         self._tasks = asyncio.TaskGroup()
         self._dormant = Dormant(store, telemetry, self._held, self._wake, self._count_awake)
         self._keeper = Keeper(store, telemetry, settings, self._held, self._lose, self._wake)
@@ -107,6 +109,32 @@ class Ownership:
     def told(self, shards: Iterable[Shard]) -> None:
         """These queues have entries: whoever slept through their arrival wakes up."""
         self._dormant.told(shards)
+
+    # ------------------------------------------------------------------------------------- commands
+
+    async def clear(self, is_dead: Callable[[str], bool]) -> None:
+        """Break the locks of dead workers, forget them, and take what is free then; see Worker.clear."""
+        for shard in await self._store.evict_all(is_dead):
+            self._left.pop(shard, None)
+        for member in await self._store.members():
+            if is_dead(member.cookie):
+                await self._store.withdraw(member.cookie)
+        self._occasion.set()
+
+    def drain(self, on: bool) -> None:
+        """Hold nothing and take nothing, or take part again; see Worker.drain."""
+        self._draining = on
+        self._occasion.set()
+        if on:
+            for each in self._held.values():
+                self._let_finish(each)
+
+    def _let_finish(self, held: Held) -> None:
+        """Have a shard given back when what is in flight is done."""
+        if held.service is not None:
+            held.service.finish()
+        elif held.is_dormant:
+            self._end(held, Left("given back"))
 
     # --------------------------------------------------------------------------------------- life
 
@@ -160,13 +188,26 @@ class Ownership:
             for shard in [s for s in self._left if s not in self._present]:
                 del self._left[shard]
             before = len(self._held)
-            await self._taker.take(changed=changed, named=self._are_named)
+            if not self._draining:
+                await self._taker.take(changed=changed, named=self._are_named)
             if len(self._held) > before and not self._are_named:
                 self._telemetry.acquired_many(len(self._held) - before)
             self._telemetry.owned(len(self._held))
             elsewhere = sum(left.holder is not None for left in self._left.values())
             self._telemetry.eligible(len(self._held) + elsewhere)
-            await self._catalogue.next_reading()
+            await self._next_occasion()
+
+    async def _next_occasion(self) -> None:
+        """Wait for a reading of the catalogue, or until somebody asks for a look at once."""
+        async with asyncio.TaskGroup() as tasks:
+            ends = [
+                tasks.create_task(self._catalogue.next_reading(), name="next reading"),
+                tasks.create_task(self._occasion.wait(), name="occasion"),
+            ]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for each in ends:
+                each.cancel()
+        self._occasion.clear()
 
     # ------------------------------------------------------------------------------------ serving
 
@@ -176,7 +217,7 @@ class Ownership:
         held = Held(tenure, expire_at=now + self._settings.reservation_interval_s, since=now)
         self._held[hold.shard] = held
         self._telemetry.acquired(hold.shard.queue, taken_over, named=self._are_named)
-        if self._finishing.is_set():
+        if self._finishing.is_set() or self._draining:
             self._end(held, Left("given back"))
         elif not self._dormant.is_possible:
             self._wake(held)
@@ -190,7 +231,7 @@ class Ownership:
 
     def _wake(self, held: Held) -> None:
         """Serve a held shard that is dormant."""
-        if self._finishing.is_set():
+        if self._finishing.is_set() or held.ended is not None:
             return
         held.service = service = self._serve(held.tenure)
         held.task = self._tasks.create_task(self._serve_shard(held, service), name=f"shard {held.tenure.shard}")
@@ -203,7 +244,7 @@ class Ownership:
         try:
             if held.ended is None:
                 await service.run()
-            if not self._finishing.is_set() and held.ended is None:
+            if not (self._finishing.is_set() or self._draining) and held.ended is None:
                 left = None
         except (OwnershipLost, ShardGone) as exc:
             left = self._lost(held.tenure, exc)

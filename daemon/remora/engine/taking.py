@@ -11,6 +11,7 @@ from remora.engine.dormant import Dormant
 from remora.engine.held import Held, Left
 from remora.metrics import Telemetry
 from remora.model.errors import ShardGone, StoreDamaged, StoreError
+from remora.model.member import CLAIM_COOKIE, WORKER_COOKIE
 from remora.model.shard import Hold, LockHolder, Shard
 from remora.policy.eligible import reason_to_leave
 from remora.policy.lease import Term
@@ -18,12 +19,6 @@ from remora.ports import DeliveryStore
 
 AT_ONCE = 32
 """Locks that are asked for at once; thousands of shards must not flood an OSD."""
-
-WORKER_COOKIE = "remora/"
-"""Begins every cookie of remora: `remora/<host id>/<boot id>/<worker uuid>`."""
-
-CLAIM_COOKIE = "remora/claim/"
-"""Begins the cookie of a lock that was taken for whichever worker comes first; see `claim`."""
 
 DAMAGE_PAUSE_S = 30.0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from weakref import WeakValueDictionary
@@ -111,6 +111,19 @@ class Worker:
     def reload(self, delivery: DeliverySettings) -> None:
         """Use other delivery settings from the next step on; the bounds on bytes stay as they were."""
         self._tools.settings = delivery
+
+    async def clear(self, is_dead: Callable[[str], bool]) -> None:
+        """Break the locks of all workers whose cookies are dead, count these no more, and take what is free at once.
+
+        `is_dead` is asked of cookies of any form, also of a gateway's, and may answer True only for a worker whose
+        process surely has ended. Raises StoreError.
+        """
+        await self.ownership.clear(is_dead)
+
+    def drain(self, on: bool) -> None:
+        """With `on` hand every shard to other workers and take none, until it is undone; `held_shards` tells when
+        that is done. Where there is no other worker they are given back as they are."""
+        self.ownership.drain(on)
 
     def finish(self) -> None:
         """Stop in two phases: take and read nothing more, deliver what is under way, release the locks."""

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 
@@ -23,6 +23,8 @@ from remora.model.entry import Time
 from remora.model.errors import OwnershipLost, ShardGone, StoreError, StoreUnavailable
 from remora.model.shard import Hold, LockHolder, Shard
 from remora.storage.librados import ReadOp, WriteOp
+from remora.storage.rados.catalog import Catalog
+from remora.storage.rados.connection import Connection
 from remora.storage.rados.face import (
     INCARNATION,
     LOCK_CLASS,
@@ -51,6 +53,10 @@ class Locks(Face):
     """Takes, extends and gives back the lock of a queue. Every call begins with assert_exists: a lock would
     otherwise create an empty object, which makes the queue's topic unusable for radosgw.
     """
+
+    def __init__(self, connection: Connection, catalog: Catalog) -> None:
+        super().__init__(connection)
+        self._catalog = catalog
 
     async def acquire(self, shard: Shard, cookie: str, lease_s: float) -> Hold | LockHolder:
         """Take the lock, or extend one that this very client already has; else say who holds it."""
@@ -105,6 +111,22 @@ class Locks(Face):
         operation = WriteOp().assert_exists().call(LOCK_CLASS, "break_lock", request)
         with suppress(ShardGone):
             await self._run(operation, shard, f"breaking the lock of {shard}", _NOT_THERE)
+
+    async def evict_all(self, is_dead: Callable[[str], bool]) -> Sequence[Shard]:
+        """Break every lock whose holder's cookie is dead; looks at all registered queues, some at a time."""
+        todo = iter(await self._catalog.shards())
+        freed: list[Shard] = []
+
+        async def work() -> None:
+            for shard in todo:
+                with suppress(StoreError):
+                    holder = await self.holder(shard)
+                    if holder is not None and is_dead(holder.cookie):
+                        await self.evict(shard, holder)
+                        freed.append(shard)
+
+        await asyncio.gather(*(work() for _ in range(_AT_ONCE)))
+        return freed
 
     async def holder(self, shard: Shard) -> LockHolder | None:
         """Who holds the lock, or held it last and let it run out; None for nobody. Raises ShardGone."""

@@ -15,6 +15,7 @@ from remora.storage.rados.dead_letters import DeadLetters
 from remora.storage.rados.ingest import Ingest
 from remora.storage.rados.inspection import Inspection
 from remora.storage.rados.locks import Locks
+from remora.storage.rados.members import Members
 from remora.storage.rados.own_queues import OwnQueues
 from remora.storage.rados.own_topics import OwnTopics
 from remora.storage.rados.queue import Queue
@@ -36,17 +37,19 @@ class RadosStore:
 
     def __init__(self, settings: RadosSettings, on_state: Callable[[bool, str], None] = _nobody) -> None:
         self._connection = Connection(settings, on_state)
-        locks, queue = Locks(self._connection), Queue(self._connection)
+        queue, members = Queue(self._connection), Members(self._connection)
         letters, inspection = DeadLetters(self._connection), Inspection(self._connection)
         two_phase = TwoPhase(self._connection)
         own_queues = OwnQueues(self._connection, two_phase)
         registry = Registry(self._connection)
         own_topics = OwnTopics(registry, own_queues, inspection)
         catalog = Catalog(self._connection, registry)
+        locks = Locks(self._connection, catalog)
 
         self.shards, self.topics, self.peek = catalog.shards, catalog.topics, catalog.peek
         self.acquire, self.renew, self.renew_all = locks.acquire, locks.renew, locks.renew_all
-        self.release, self.evict = locks.release, locks.evict
+        self.release, self.evict, self.evict_all = locks.release, locks.evict, locks.evict_all
+        self.announce, self.withdraw, self.members = members.announce, members.withdraw, members.members
         self.read, self.remove = queue.read, queue.remove
         self.expire_reservations, self.expire_all = queue.expire_reservations, queue.expire_all
         self.park, self.letters = letters.park, letters.letters

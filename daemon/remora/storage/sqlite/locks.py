@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from remora.model.errors import OwnershipLost, ShardGone, StoreError
-from remora.model.shard import Hold, LockHolder, Shard
+from remora.model.shard import Hold, LockHolder, Origin, Shard
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.face import Face, held_row, holder_of
 from remora.storage.sqlite.files import File
@@ -24,6 +25,9 @@ DELETE FROM locks WHERE entity = ? AND cookie = ?
 AND queue = (SELECT id FROM queues WHERE name = ? AND incarnation = ?)
 """
 _EVICT = "DELETE FROM locks WHERE entity = ? AND cookie = ? AND queue = (SELECT id FROM queues WHERE name = ?)"
+_COOKIES = "SELECT DISTINCT cookie FROM locks"
+_QUEUES_OF = "SELECT q.name FROM locks AS l JOIN queues AS q ON q.id = l.queue WHERE l.cookie = ?"
+_EVICT_ALL = "DELETE FROM locks WHERE cookie = ?"
 
 # Many locks in two statements, because the driver lets go of the interpreter for each row that it steps over, and gets
 # it back from a busy event loop only after up to milliseconds. A hold is [queue, incarnation, cookie].
@@ -86,6 +90,14 @@ class Locks(Face):
         key = (holder.entity, holder.cookie, shard.queue)
         await self._file(shard).write(lambda connection: connection.execute(_EVICT, key), durable=False)
 
+    async def evict_all(self, is_dead: Callable[[str], bool]) -> Sequence[Shard]:
+        """Break every lock whose holder's cookie is dead; those in a damaged file are passed over."""
+        freed: list[Shard] = []
+        for file in self._files.all:
+            with suppress(StoreError):
+                freed += await _evict_in(file, is_dead)
+        return freed
+
     def _look(self, connection: sqlite3.Connection, shard: Shard, cookie: str) -> tuple[int, str, LockHolder | None]:
         """The queue's id and incarnation, and who keeps this cookie from its lock. Raises ShardGone."""
         row = connection.execute(_LOOK, (shard.queue,)).fetchone()
@@ -109,6 +121,18 @@ class Locks(Face):
             return {holds[place]: _lost(holds[place], is_gone) for place, is_gone in lost}
 
         return await file.write(extend, durable=False)
+
+
+async def _evict_in(file: File, is_dead: Callable[[str], bool]) -> list[Shard]:
+    cookies = await file.read(lambda connection: [cookie for (cookie,) in connection.execute(_COOKIES)])
+    dead = [cookie for cookie in cookies if is_dead(cookie)]
+
+    def evict(connection: sqlite3.Connection) -> list[Shard]:
+        names = [name for cookie in dead for (name,) in connection.execute(_QUEUES_OF, (cookie,)).fetchall()]
+        connection.executemany(_EVICT_ALL, [(cookie,) for cookie in dead])
+        return [Shard(name, Origin.REMORA) for name in names]
+
+    return await file.write(evict, durable=False) if dead else []
 
 
 def _lost(hold: Hold, is_gone: bool) -> StoreError:

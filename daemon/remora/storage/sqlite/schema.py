@@ -124,13 +124,30 @@ CREATE TABLE leftovers (queue INTEGER PRIMARY KEY, head INTEGER NOT NULL, tail I
 """
 
 
+_MEMBERS = """
+-- Workers that deliver from this directory, as they announce themselves; only those in the first file count. One counts
+-- while `until_ns` lies in the future of the same `boot` and its `entity` lives.
+CREATE TABLE members (
+    cookie TEXT PRIMARY KEY,
+    entity TEXT NOT NULL,
+    boot TEXT NOT NULL,
+    until_ns INTEGER NOT NULL,
+    member BLOB NOT NULL
+) WITHOUT ROWID;
+"""
+
+
 def _create(connection: sqlite3.Connection) -> None:
     run_script(connection, _FIRST)
 
 
+def _add_members(connection: sqlite3.Connection) -> None:
+    run_script(connection, _MEMBERS)
+
+
 Migration = Callable[[sqlite3.Connection], None]
 
-MIGRATIONS: Sequence[Migration] = (_create,)
+MIGRATIONS: Sequence[Migration] = (_create, _add_members)
 """The step from each version to the next, in a transaction of its own; an empty file has version 0."""
 
 

@@ -12,6 +12,7 @@ from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.ingest import Ingest
 from remora.storage.sqlite.inspection import Inspection
 from remora.storage.sqlite.locks import Locks
+from remora.storage.sqlite.members import Members
 from remora.storage.sqlite.queue import Queue
 from remora.storage.sqlite.topics import Topics, sweep_all
 from remora.storage.sqlite.two_phase import TwoPhase
@@ -37,11 +38,12 @@ class SqliteStore:
         self._files = files = Files(settings, on_state, make=make)
         catalog, locks, queue, topics = Catalog(files), Locks(files), Queue(files), Topics(files)
         letters, inspection, two_phase = DeadLetters(files), Inspection(files), TwoPhase(files)
-        self._arrivals, ingest = Arrivals(files), Ingest(files)
+        self._arrivals, ingest, members = Arrivals(files), Ingest(files), Members(files)
 
         self.shards, self.topics, self.peek = catalog.shards, catalog.topics, catalog.peek
         self.acquire, self.renew, self.renew_all = locks.acquire, locks.renew, locks.renew_all
-        self.release, self.evict = locks.release, locks.evict
+        self.release, self.evict, self.evict_all = locks.release, locks.evict, locks.evict_all
+        self.announce, self.withdraw, self.members = members.announce, members.withdraw, members.members
         self.read, self.remove = queue.read, queue.remove
         self.expire_reservations, self.expire_all = queue.expire_reservations, queue.expire_all
         self.arrivals = self._arrivals.arrivals

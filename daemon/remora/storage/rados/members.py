@@ -1,0 +1,111 @@
+"""The workers that deliver from this pool: a key each in the omap of object `remora.members`.
+
+Whether a worker lives is judged by its row's changing: each announcement carries another number, and a row that stayed
+the same for its time to live, by the monotonic clock of whoever looks, belongs to nobody. So no two hosts need to agree
+on what time it is. A row that is looked at for the first time counts as live.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
+
+from remora.model.errors import StoreError
+from remora.model.member import Member
+from remora.storage.librados import ReadOp, WriteOp
+from remora.storage.rados.connection import Connection
+from remora.storage.rados.face import Face
+from remora.storage.rados.refusals import MissingError
+
+_OBJECT = "remora.members"
+_PAGE = 1024
+
+_FORGOTTEN_AFTER_S = 600.0
+"""A row that did not change for this long, far beyond any time to live, is deleted by whoever sees that."""
+
+
+class _Row(msgspec.Struct, frozen=True):
+    """An announcement. A newer version may add fields, which are skipped, but never change these."""
+
+    number: int
+    ttl_s: float
+    member: Member
+
+
+class _Seen(NamedTuple):
+    """A row's bytes, and since when they have been the same."""
+
+    value: bytes
+    since: float
+
+
+_decoder = msgspec.msgpack.Decoder(_Row)
+
+
+class Members(Face):
+    """Announces workers and finds them."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._number = 0
+        self._seen: dict[str, _Seen] = {}
+
+    async def announce(self, member: Member, ttl_s: float) -> None:
+        """Let the others know of this worker for so long."""
+        self._number += 1
+        value = msgspec.msgpack.encode(_Row(self._number, ttl_s, member))
+        await self._write(WriteOp().set_omap({member.cookie: value}))
+
+    async def withdraw(self, cookie: str) -> None:
+        """Let nobody count this worker any more."""
+        self._seen.pop(cookie, None)
+        with suppress(MissingError):
+            await self._write(WriteOp().assert_exists().remove_omap([cookie]))
+
+    async def members(self) -> Sequence[Member]:
+        """Every live worker."""
+        rows, now = await self._rows(), asyncio.get_running_loop().time()
+        self._seen = {cookie: self._look(cookie, value, now) for cookie, value in rows.items()}
+        found: list[Member] = []
+        for cookie, seen in sorted(self._seen.items()):
+            silent_s = now - seen.since
+            if silent_s > _FORGOTTEN_AFTER_S:
+                await self._forget(cookie, seen.value)
+                continue
+            with suppress(msgspec.MsgspecError):
+                row = _decoder.decode(seen.value)
+                if silent_s <= row.ttl_s:
+                    found.append(row.member)
+        return found
+
+    def _look(self, cookie: str, value: bytes, now: float) -> _Seen:
+        known = self._seen.get(cookie)
+        return known if known is not None and known.value == value else _Seen(value, now)
+
+    async def _rows(self) -> dict[str, bytes]:
+        rows: dict[str, bytes] = {}
+        last, more = "", True
+        place = self._connection.session.places.own
+        while more:
+            operation = ReadOp().assert_exists()
+            page = operation.omap_page(last, "", _PAGE)
+            try:
+                await self._connection.run(operation, _OBJECT, f"reading {_OBJECT}", place=place)
+            except MissingError:
+                return {}
+            rows |= page.values
+            last, more = max(page.values, default=""), page.more and bool(page.values)
+        return rows
+
+    async def _forget(self, cookie: str, value: bytes) -> None:
+        """Delete a row that is still as it was seen."""
+        with suppress(StoreError):
+            await self._write(WriteOp().assert_exists().assert_omap(cookie, value).remove_omap([cookie]))
+
+    async def _write(self, operation: WriteOp) -> None:
+        place = self._connection.session.places.own
+        await self._connection.run(operation, _OBJECT, f"writing to {_OBJECT}", place=place)

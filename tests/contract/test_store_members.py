@@ -1,0 +1,104 @@
+"""The store contract: workers announce themselves, and the locks of dead ones are broken together."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from remora.model.member import Member, Offer
+from remora.model.shard import Hold, LockHolder, Origin, Shard
+from remora.ports import ShardStore
+from support.stores import QUIET_S, Bench, until
+
+LONG_S, SHORT_S = 60.0, 0.3
+
+
+def a_member(worker: str, shards: int = 0) -> Member:
+    return Member(f"remora/h/{uuid.uuid4().hex}/{worker}", "h", shards)
+
+
+async def known(store: ShardStore, *of: Member) -> Sequence[Member]:
+    """Those of these workers that count; one cluster's other tests may have workers too."""
+    cookies = {each.cookie for each in of}
+    return [each for each in await store.members() if each.cookie in cookies]
+
+
+async def test_workers_know_each_other(bench: Bench) -> None:
+    """What one worker announces another reads as it was, the newest of each, in the order of the cookies."""
+    other = await bench.another()
+    offer = Offer("remora/h/b/two", (Shard("tenant:q", Origin.RADOSGW), Shard("ünïcode.3", Origin.REMORA)))
+    one = Member("remora/h/a/one", "h", 7, True, (offer,), (Shard("t"),))
+    two = Member("remora/h/b/two", "h")
+
+    await other.announce(two, LONG_S)
+    await bench.store.announce(Member(one.cookie, "h", 1), LONG_S)
+    await bench.store.announce(one, LONG_S)
+
+    assert list(await known(bench.store, one, two)) == [one, two]
+    assert list(await known(other, one, two)) == [one, two]
+    await bench.store.withdraw(one.cookie)
+    await other.withdraw(two.cookie)
+
+
+async def test_who_withdraws_counts_no_more(bench: Bench) -> None:
+    """A worker that withdrew, or that another withdrew, is gone at once for all; doing it again is no error."""
+    other, one, two = await bench.another(), a_member("1"), a_member("2")
+    await bench.store.announce(one, LONG_S)
+    await bench.store.announce(two, LONG_S)
+    assert list(await known(other, one, two)) == sorted([one, two], key=lambda each: each.cookie)
+
+    await bench.store.withdraw(one.cookie)
+    await other.withdraw(two.cookie)
+    await other.withdraw(two.cookie)
+
+    assert await known(other, one, two) == await known(bench.store, one, two) == []
+
+
+async def test_silent_worker_counts_no_more(bench: Bench) -> None:
+    """A worker that announces nothing for its time to live is dropped, one that goes on counts, and may come back."""
+    other, silent, lively = await bench.another(), a_member("1"), a_member("2")
+    await bench.store.announce(silent, SHORT_S)
+    await bench.store.announce(lively, LONG_S)
+
+    async def dropped() -> bool:
+        return list(await known(other, silent, lively)) == [lively]
+
+    await until(dropped, within_s=30)
+    await bench.store.announce(silent, LONG_S)
+
+    assert len(await known(other, silent, lively)) == 2
+    await bench.store.withdraw(silent.cookie)
+    await bench.store.withdraw(lively.cookie)
+
+
+async def test_locks_of_the_dead_are_broken(bench: Bench) -> None:
+    """Of all locks exactly those of dead cookies are broken, and the queues that are free now are named."""
+    other = await bench.another()
+    shards = [await bench.queue() for _ in range(5)]
+    dead = f"remora/h/b/{uuid.uuid4().hex}"
+    for number in (0, 2, 4):
+        await bench.held(shards[number], dead)
+    await bench.held(shards[1], f"remora/h/b/{uuid.uuid4().hex}")
+
+    freed = await other.evict_all(lambda cookie: cookie == dead)
+
+    assert sorted(freed) == sorted(shards[number] for number in (0, 2, 4))
+    answers = [await other.acquire(shard, "w2", QUIET_S) for shard in shards]
+    assert [type(answer) for answer in answers] == [Hold, LockHolder, Hold, Hold, Hold]
+    assert await other.evict_all(lambda cookie: cookie == dead) == []
+
+
+async def test_no_lock_is_broken_where_nobody_is_dead(bench: Bench) -> None:
+    """Where no cookie is dead nothing is broken, and every holder was asked about."""
+    other, cookie = await bench.another(), f"remora/h/b/{uuid.uuid4().hex}"
+    hold = await bench.held(await bench.queue(), cookie)
+    asked: list[str] = []
+
+    def nobody(of: str) -> bool:
+        asked.append(of)
+        return False
+
+    assert await other.evict_all(nobody) == []
+
+    assert cookie in asked
+    await bench.store.read(hold, b"", 1)
