@@ -245,10 +245,11 @@ def test_reloads_tell_what_changed_and_what_waits(telemetry: Telemetry, caplog: 
 
 
 def test_locks_are_counted_by_what_became_of_them(telemetry: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
-    """Acquisitions, take-overs, renewals, losses and releases have a counter each."""
+    """Acquisitions, take-overs, renewals, losses, refused removals and releases have a counter each."""
     telemetry.acquired("a", False)
     telemetry.acquired("b", True)
     telemetry.renewed(0.2)
+    telemetry.removal_refused("a", "somebody else has it")
     telemetry.lost("a", "somebody else has it")
     telemetry.released("b")
 
@@ -257,8 +258,9 @@ def test_locks_are_counted_by_what_became_of_them(telemetry: Telemetry, caplog: 
     assert value(telemetry, "remora_lock_renewals_total") == 1
     assert value(telemetry, "remora_lock_renewal_seconds_bucket", le="0.5") == 1
     assert value(telemetry, "remora_lock_losses_total") == 1
+    assert value(telemetry, "remora_removals_refused_total") == 1
     assert value(telemetry, "remora_lock_releases_total") == 1
-    assert "WARNING shard_lost" in events(caplog)
+    assert {"WARNING removal_refused", "WARNING shard_lost"} <= set(events(caplog))
 
 
 def test_batches_are_not_logged_unless_debugging(caplog: pytest.LogCaptureFixture) -> None:

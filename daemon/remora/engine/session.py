@@ -153,7 +153,7 @@ class Session:
             tools.store,
             tenure,
             on_removed=self._removed,
-            on_failure=self._fail,
+            on_failure=self._removal_failed,
             on_full=self._not_removed,
             more_to_come=lambda: bool(self._lanes),
         )
@@ -462,6 +462,12 @@ class Session:
         if isinstance(exc, OwnershipLost | ShardGone):
             self._trimmer.stop()
         self._turn_back()
+
+    def _removal_failed(self, exc: RemoraError) -> None:
+        """Nothing was removed. A refusal is said apart: it shows that the store kept a former owner away."""
+        if isinstance(exc, OwnershipLost):
+            self._tools.telemetry.removal_refused(self._tenure.shard.queue, str(exc))
+        self._fail(exc)
 
     def _turn_back(self) -> None:
         """Start nothing more: what is packed and not under way is read again by the next session."""

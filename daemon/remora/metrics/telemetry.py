@@ -121,6 +121,7 @@ class Telemetry:
         self._renewals = counter("remora_lock_renewals", "Queue locks renewed.")
         self._renewal_failures = counter("remora_lock_renewal_failures", "Renewals that got no answer.")
         self._losses = counter("remora_lock_losses", "Queue locks lost while held.")
+        self._refusals = counter("remora_removals_refused", "Removals refused by the store: the lock was lost before.")
         self._releases = counter("remora_lock_releases", "Queue locks given back.")
         self._renewal_s = Histogram(
             "remora_lock_renewal_seconds",
@@ -305,6 +306,11 @@ class Telemetry:
         """A lock is held no longer though nobody here gave it back."""
         self._losses.inc()
         _say(logging.WARNING, "shard_lost", "queue let go because its lock is lost", queue=queue, reason=why)
+
+    def removal_refused(self, queue: str, why: str) -> None:
+        """The store refused a removal because the lock had been lost: somebody else owns the queue by now."""
+        self._refusals.inc()
+        _say(logging.WARNING, "removal_refused", "nothing removed: the lock is lost", queue=queue, reason=why)
 
     def released(self, queue: str, *, named: bool = True) -> None:
         """A lock was given back, so that another owner can take it at once; `named` as in `acquired`."""
