@@ -15,6 +15,7 @@ from state import DevError, State
 HERE = Path(__file__).parent
 PLAIN_LISTENERS = ["plaintext", "controller"]
 SECURE_LISTENERS = ["ssl", "sasl_plaintext", "sasl_ssl"]
+PROXIED, DOOR = "proxied", "proxied/door"
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 JAAS = "org.apache.kafka.common.security"
 
@@ -26,7 +27,7 @@ controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 listeners={listeners}
 advertised.listeners={advertised}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL,PROXIED:PLAINTEXT
 log.dirs={data}
 # As in production: a topic that nobody made is an error, not a new topic with one partition.
 auto.create.topics.enable=false
@@ -69,11 +70,15 @@ class Cluster:
     def __init__(self, state: State) -> None:
         self.state = state
 
-    def up(self, brokers: int, secure: bool, heap: str, extra: dict[str, str]) -> None:
-        """Make the cluster, or start the brokers that are not running of one that was made before."""
+    def up(self, brokers: int, secure: bool, heap: str, extra: dict[str, str], proxied: bool = False) -> None:
+        """Make the cluster, or start the brokers that are not running of one that was made before.
+
+        `proxied` adds a listener that is advertised at a port where nobody listens: a proxy of the caller's is to.
+        """
         if not self.state.is_complete():
             self.down(keep=False)
-            self._create(brokers, secure, heap, extra)
+            kinds = PLAIN_LISTENERS + (SECURE_LISTENERS if secure else []) + ([PROXIED] if proxied else [])
+            self._create(brokers, kinds, heap, extra)
             return
         stopped = [name for name in self.state.env()["daemons"] if name not in daemons.running(self.state)]
         for name in stopped:
@@ -118,15 +123,15 @@ class Cluster:
 
     # --- making ------------------------------------------------------------------------------------------
 
-    def _create(self, brokers: int, secure: bool, heap: str, extra: dict[str, str]) -> None:
+    def _create(self, brokers: int, kinds: list[str], heap: str, extra: dict[str, str]) -> None:
         state = self.state
         (state / "log").mkdir(parents=True)
         state.path.chmod(0o700)
         (state / "log4j2.properties").write_text(LOG4J)
         (state / "heap").write_text(heap)
         names = [f"broker.{node}" for node in range(1, brokers + 1)]
-        kinds = PLAIN_LISTENERS + (SECURE_LISTENERS if secure else [])
-        ports = state.reserve_ports([f"{name}/{kind}" for name in names for kind in kinds])
+        secure, doors = "ssl" in kinds, [DOOR] if PROXIED in kinds else []
+        ports = state.reserve_ports([f"{name}/{kind}" for name in names for kind in kinds + doors])
         password = secrets.token_hex(12)
         if secure:
             self._make_certificates()
@@ -143,11 +148,12 @@ class Cluster:
         self, name: str, names: list[str], kinds: list[str], ports: dict[str, int], password: str, extra: dict[str, str]
     ) -> None:
         urls = {kind: f"{kind.upper()}://127.0.0.1:{ports[f'{name}/{kind}']}" for kind in kinds}
+        door = {PROXIED: f"PROXIED://127.0.0.1:{ports[f'{name}/{DOOR}']}"} if PROXIED in kinds else {}
         text = SETTINGS.format(
             node=name[7:],
             voters=",".join(f"{other[7:]}@127.0.0.1:{ports[f'{other}/controller']}" for other in names),
             listeners=",".join(urls.values()),
-            advertised=",".join(url for kind, url in urls.items() if kind != "controller"),
+            advertised=",".join(url for kind, url in (urls | door).items() if kind != "controller"),
             data=self.state / f"data/{name}",
             copies=len(names),
             quorum=len(names) // 2 + 1,
@@ -208,6 +214,8 @@ class Cluster:
             values |= {f"{kind}_bootstrap": bootstrap[kind] for kind in SECURE_LISTENERS}
             values |= {"user": "dev", "password": password, "mechanisms": ",".join(MECHANISMS)}
             values |= {"ca": str(self.state / "tls/ca.pem"), "other_ca": str(self.state / "tls/other-ca.pem")}
+        if PROXIED in kinds:
+            values["proxied_bootstrap"] = ",".join(f"127.0.0.1:{ports[f'{name}/{DOOR}']}" for name in names)
         return {
             **values,
             "ports": ports,
