@@ -18,6 +18,7 @@ import aiohttp
 import uvloop
 
 from remora import __version__, config
+from remora.codec.topic import delivery_of
 from remora.config import AdminSettings, OwnershipSettings, Settings, UnixAddress
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.engine.dispatcher import ShardStatus, State
@@ -26,7 +27,7 @@ from remora.metrics import Telemetry, configure_logging
 from remora.model.errors import ConfigError, EndpointMisconfigured, RemoraError, StoreError, StoreMisconfigured
 from remora.model.exits import Exit
 from remora.model.ingest import RESERVATION_AGE_S
-from remora.model.topic import Target
+from remora.model.topic import Delivery, Target
 from remora.ports import ShardStore
 from remora.servers.admin import Health, Sources, serve_admin
 from remora.servers.ingest import IngestServer, serve_ingest
@@ -86,7 +87,16 @@ def check_target(target: Target, settings: Settings) -> list[str]:
     """Remarks on a target that works otherwise than asked. Raises EndpointMisconfigured when it cannot work."""
     if target.scheme not in SCHEMES:
         raise EndpointMisconfigured(f"remora delivers to {', '.join(sorted(SCHEMES))}:// endpoints only")
+    delivery_of(target, Delivery(settings.delivery.mode))
     return KafkaEndpoint(settings.kafka).check(target)
+
+
+def delivery_mode(target: Target, settings: Settings) -> str:
+    """How a target's topic is delivered; empty where it does not say it in a word that is known."""
+    try:
+        return str(delivery_of(target, Delivery(settings.delivery.mode)))
+    except EndpointMisconfigured:
+        return ""
 
 
 def remarks(target: Target, settings: Settings) -> list[str]:
@@ -330,6 +340,7 @@ def _shard_json(each: ShardStatus) -> dict[str, object]:
         "queue": each.queue,
         "topic": each.topic,
         "endpoint": each.endpoint,
+        "delivery": each.delivery,
         "state": str(each.state),
         "reason": each.reason,
         "since_seconds": round(each.since_s, 3),

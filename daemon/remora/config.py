@@ -196,7 +196,10 @@ class OwnershipSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliverySettings:
-    """How much is read ahead and held, and how failures are retried."""
+    """How much is read ahead and held, and how failures are retried.
+
+    `mode` is that of topics which name none themselves.
+    """
 
     list_entries: Annotated[int, Unit("count", 1, 10_000)] = 1024
     shard_bytes: Bytes = 8 << 20
@@ -208,6 +211,7 @@ class DeliverySettings:
     retry_cap_s: Seconds = 30.0
     configuration_recheck_s: Seconds = 5.0
     drain_timeout_s: Seconds = 30.0
+    mode: Literal["at-least-once", "exactly-once"] = "at-least-once"
 
     def __post_init__(self) -> None:
         for small, large in (
@@ -383,7 +387,7 @@ class Settings:
 
 LIVE = frozenset({
     "delivery.configuration_recheck", "delivery.drain_timeout", "delivery.idle_max", "delivery.idle_min",
-    "delivery.list_entries", "delivery.retry_base", "delivery.retry_cap", "delivery.shard_bytes",
+    "delivery.list_entries", "delivery.mode", "delivery.retry_base", "delivery.retry_cap", "delivery.shard_bytes",
     "log.format", "log.level", "log.repeat_interval",
 })  # fmt: skip
 """The options that a reload changes in the running daemon; all others wait for its next start."""

@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 from remora import app
 from remora.cli.attributes import ARGUMENTS, Given, differences, without
 from remora.cli.rows import AmbiguousTopic, Row, UnknownTopic, pick
-from remora.codec.topic import parse_args
+from remora.codec.topic import DELIVERY, parse_args
 from remora.config import load
 from remora.model.exits import Exit
 from remora.model.shard import Hold, Origin, Shard
-from remora.model.topic import Target, Topic
+from remora.model.topic import Delivery, Target, Topic
 from remora.ports import ShardStore
 from support.commands import Run, config, remora
 from support.daemon import write_config
@@ -330,6 +330,7 @@ _given = st.builds(
     Given,
     endpoint=st.none() | st.just("kafka://c"), kafka_topic=st.none() | st.just("v"),
     args=st.dictionaries(st.sampled_from(ARGUMENTS), st.text(max_size=3)), password=st.none() | st.just("p"),
+    delivery=st.none() | st.sampled_from(Delivery),
     time_to_live_s=st.none() | st.integers(10, 19), max_retries=st.none() | st.integers(10, 19),
     retry_sleep_s=st.none() | st.integers(10, 19), opaque_data=st.none() | st.just(b"q"),
 )  # fmt: skip
@@ -348,8 +349,8 @@ def test_what_differs_is_what_was_given(topic: Topic, given_: Given) -> None:
 
     assert found - {"arguments"} == {name for name, value in expected.items() if value is not None}
     assert parse_args(given_.on(topic).target.args) == parse_args(topic.target.args) | dict(given_.args) | (
-        {} if given_.password is None else {"password": given_.password}
-    )
+        {} if given_.delivery is None else {DELIVERY: given_.delivery}
+    ) | ({} if given_.password is None else {"password": given_.password})
 
 
 @given(_topics)
@@ -359,6 +360,34 @@ def test_unsetting_everything_leaves_the_defaults(topic: Topic) -> None:
 
     bare = Topic("t", "", "t", Target(topic.target.uri, "", "t"), origin=Origin.REMORA)
     assert without(topic, names) == bare
+
+
+def test_the_delivery_mode_is_an_argument_of_the_endpoint(topic: Callable[..., Any], config: Path) -> None:
+    """A mode given with --delivery is kept as remora-delivery, shown, and left to the configuration when unset."""
+    made = topic("create", "orders", "--endpoint", ENDPOINT, "--delivery", "exactly-once")
+    shown = topic("show", "orders", "--json").json
+    listed = topic("list").out.decode()
+    unset = topic("set", "orders", "--unset", "delivery")
+    after = topic("show", "orders", "--json").json
+
+    assert (made.code, unset.code) == (Exit.OK, Exit.OK), made.err + unset.err
+    assert shown["arguments"] == {DELIVERY: "exactly-once"}
+    assert (shown["delivery"], after["delivery"]) == ("exactly-once", "at-least-once")
+    assert "exactly-once" in listed
+    assert after["arguments"] == {}
+
+
+def test_an_unknown_delivery_mode_is_refused(topic: Callable[..., Any]) -> None:
+    """A word that names no mode makes no topic, whichever option it came by."""
+    topic("create", "other", "--endpoint", ENDPOINT)
+
+    by_option = topic("create", "orders", "--endpoint", ENDPOINT, "--delivery", "twice")
+    by_argument = topic("create", "orders", "--endpoint", ENDPOINT, "--arg", f"{DELIVERY}=twice")
+
+    assert by_option.code == Exit.USAGE
+    assert by_argument.code != Exit.OK
+    assert "must be at-least-once or exactly-once" in by_argument.err
+    assert [each["topic"] for each in topic("list", "--json").json] == ["other"]
 
 
 # ---------------------------------------------------------------------------------------------- looking

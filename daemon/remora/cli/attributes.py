@@ -9,20 +9,22 @@ from typing import Any, BinaryIO
 
 import click
 
-from remora.codec.topic import join_args, parse_args
+from remora.codec.topic import DELIVERY, join_args, parse_args
 from remora.config import parse_duration
-from remora.model.topic import NAME, UNSET, Target, Topic
+from remora.model.topic import NAME, UNSET, Delivery, Target, Topic
 
 ARGUMENTS = (
-    "ca-location", "kafka-ack-level", "kafka-brokers", "mechanism", "remora-dead-letter-topic", "use-ssl", "user-name",
-    "verify-ssl",
+    "ca-location", "kafka-ack-level", "kafka-brokers", "mechanism", "remora-dead-letter-topic", DELIVERY, "use-ssl",
+    "user-name", "verify-ssl",
 )  # fmt: skip
 """The endpoint's arguments that `--arg` takes."""
 
 SECRETS = ("password", "ssl-key-password")
 MOST_PASSWORD_BYTES = 4096
 
-UNSETTABLE = ("kafka-topic", "max-retries", "opaque-data", "password", "retry-sleep-duration", "time-to-live")
+UNSETTABLE = (
+    "delivery", "kafka-topic", "max-retries", "opaque-data", "password", "retry-sleep-duration", "time-to-live",
+)  # fmt: skip
 """What `--unset` takes, besides the names of arguments."""
 
 
@@ -33,6 +35,7 @@ class Given:
     endpoint: str | None
     kafka_topic: str | None
     args: Mapping[str, str]
+    delivery: Delivery | None
     password: str | None
     time_to_live_s: int | None
     max_retries: int | None
@@ -55,7 +58,8 @@ class Given:
         )
 
     def _all_args(self) -> Mapping[str, str]:
-        return self.args if self.password is None else {**self.args, "password": self.password}
+        given = {DELIVERY: self.delivery, "password": self.password}
+        return {**self.args, **{name: str(value) for name, value in given.items() if value is not None}}
 
 
 def given_or(given: Any, present: Any) -> Any:
@@ -65,7 +69,8 @@ def given_or(given: Any, present: Any) -> Any:
 
 def without(topic: Topic, names: Sequence[str]) -> Topic:
     """A topic whose attributes of these names are at their defaults."""
-    args = {name: value for name, value in parse_args(topic.target.args).items() if name not in names}
+    unset = {DELIVERY if name == "delivery" else name for name in names}
+    args = {name: value for name, value in parse_args(topic.target.args).items() if name not in unset}
     target = replace(topic.target, args=join_args(args))
     if "kafka-topic" in names:
         target = replace(target, topic=topic.name)
@@ -184,6 +189,11 @@ def attribute_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--arg", "args", multiple=True, metavar="NAME=VALUE", callback=_arguments,
             help=f"An argument of the endpoint, as radosgw's topics have them: {', '.join(ARGUMENTS)}. Repeatable.",
+        ),
+        click.option(
+            "--delivery", type=click.Choice([str(each) for each in Delivery]),
+            callback=lambda _context, _option, value: None if value is None else Delivery(value),
+            help="Whether a reader of committed records sees each event once; delivery.mode of the daemon otherwise.",
         ),
         click.option(
             "--password-file", "password", type=click.File("rb"), callback=_password,

@@ -61,13 +61,13 @@ def list_command(settings: Settings, as_json: bool) -> None:
     if as_json:
         print_json([_as_json(row, settings) for row in found])
     else:
-        _print_rows(found)
+        _print_rows(found, settings)
     complain(damaged)
 
 
-def _print_rows(found: Sequence[Row]) -> None:
+def _print_rows(found: Sequence[Row], settings: Settings) -> None:
     print_table(
-        ("TOPIC", "MADE BY", "SHARDS", "QUEUE", "ENDPOINT", "DELIVERED BY"),
+        ("TOPIC", "MADE BY", "SHARDS", "QUEUE", "ENDPOINT", "DELIVERY", "DELIVERED BY"),
         [
             (
                 row.label,
@@ -75,6 +75,7 @@ def _print_rows(found: Sequence[Row]) -> None:
                 len(row.shards),
                 row.shards[0].queue if row.shards else "-",
                 row.topic.target.redacted if row.topic else "-",
+                (app.delivery_mode(row.topic.target, settings) if row.topic else "") or "-",
                 _delivered_by(row),
             )
             for row in found
@@ -243,6 +244,7 @@ def _as_json(row: Row, settings: Settings) -> dict[str, object]:
         "attributes": str(known.source),
         "endpoint": known.target.redacted,
         "endpoint_topic": known.target.topic,
+        "delivery": app.delivery_mode(known.target, settings),
         "time_to_live": "default" if known.time_to_live_s is None else known.time_to_live_s,
         "max_retries": "default" if known.max_retries is None else known.max_retries,
         "retry_sleep_duration": "default" if known.retry_sleep_s is None else known.retry_sleep_s,

@@ -10,8 +10,11 @@ from collections.abc import Mapping
 from urllib.parse import quote, unquote_plus
 
 from remora.codec.ceph import Cursor
-from remora.model.errors import CodecError
-from remora.model.topic import UNSET, Source, Target, Topic
+from remora.model.errors import CodecError, EndpointMisconfigured
+from remora.model.topic import UNSET, Delivery, Source, Target, Topic
+
+DELIVERY = "remora-delivery"
+"""The endpoint argument that names a topic's delivery mode; radosgw keeps it, as it keeps all that it does not know."""
 
 _TOPIC_VERSION = 4
 _DEST_VERSION = 8
@@ -132,6 +135,16 @@ def parse_args(text: str) -> dict[str, str]:
         elif name:
             found[name] += "&" + unquote_plus(piece)
     return {name: value for name, value in found.items() if not name.startswith("Attributes.")}
+
+
+def delivery_of(target: Target, default: Delivery) -> Delivery:
+    """The delivery mode that a target's arguments ask for. Raises EndpointMisconfigured for a word that is none."""
+    asked = parse_args(target.args).get(DELIVERY, "")
+    try:
+        return Delivery(asked) if asked else default
+    except ValueError:
+        modes = " or ".join(Delivery)
+        raise EndpointMisconfigured(f"{DELIVERY} must be {modes}, not {asked[:40]!r}") from None
 
 
 def join_args(args: Mapping[str, str]) -> str:

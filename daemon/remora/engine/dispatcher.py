@@ -10,6 +10,7 @@ from enum import StrEnum
 from random import Random
 
 from remora.codec.event_entry import attributes
+from remora.codec.topic import delivery_of
 from remora.engine.allowance import Allowance
 from remora.engine.destination import Destination
 from remora.engine.letters import letter
@@ -28,7 +29,7 @@ from remora.model.errors import (
     StoreError,
 )
 from remora.model.record import Listing
-from remora.model.topic import Target, Topic
+from remora.model.topic import Delivery, Target, Topic
 from remora.policy.eligible import reason_to_leave
 from remora.policy.lifetime import Limits
 from remora.policy.retry import Backoff
@@ -55,11 +56,15 @@ class NotOurs(RemoraError):
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """A shard as `status` shows it. `since_s` is how long it has been in this state."""
+    """A shard as `status` shows it. `since_s` is how long it has been in this state.
+
+    `delivery` is the mode that its topic is delivered in, empty before its first session.
+    """
 
     queue: str
     topic: str
     endpoint: str
+    delivery: str
     state: State
     reason: str
     since_s: float
@@ -93,6 +98,7 @@ class Dispatcher:
         self._finishing = asyncio.Event()
         self._failures = 0
         self._topic: Topic | None = None
+        self._delivery = ""
         self._remarks: tuple[str, ...] = ()
         self._state, self._reason = State.STARTING, ""
         self._since = self._shelf.progress_at = asyncio.get_running_loop().time()
@@ -111,6 +117,7 @@ class Dispatcher:
             queue=self._tenure.shard.queue,
             topic=self._topic.label if self._topic else "",
             endpoint=self._topic.target.redacted if self._topic else "",
+            delivery=self._delivery,
             state=self._state,
             reason=self._reason,
             since_s=now - self._since,
@@ -158,6 +165,7 @@ class Dispatcher:
             raise NotOurs(f"{self._tenure.shard} is let go: {why}")
         endpoint = self._endpoints[topic.target.scheme]
         self._topic, self._remarks = topic, tuple(endpoint.check(topic.target))
+        self._delivery = str(delivery_of(topic.target, Delivery(self._tools.settings.mode)))
         for remark in self._remarks:
             self._tools.telemetry.remark(topic.label, remark)
         settings = self._tools.settings

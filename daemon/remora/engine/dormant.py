@@ -117,6 +117,7 @@ def dormant_status(held: Held, topic: Topic | None, now: float) -> ShardStatus:
         queue=held.tenure.shard.queue,
         topic=topic.label if topic else "",
         endpoint=topic.target.redacted if topic else "",
+        delivery="",
         state=State.IDLE if held.is_dormant else State.FINISHING,
         reason="",
         since_s=now - held.since,

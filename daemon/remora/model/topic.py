@@ -27,6 +27,17 @@ class Source(StrEnum):
     ENTRY = "entry"
 
 
+class Delivery(StrEnum):
+    """How often a reader sees each event of a topic.
+
+    With `at-least-once` some may come again after a failure; with `exactly-once` a reader that reads what is committed
+    (`isolation.level=read_committed`) sees each once.
+    """
+
+    AT_LEAST_ONCE = "at-least-once"
+    EXACTLY_ONCE = "exactly-once"
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """All that decides where and how a record is sent; equal targets may share connections.

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.codec.ceph import Writer
-from remora.codec.topic import decode_topic, decode_topics, join_args, parse_args
-from remora.model.errors import CodecError
-from remora.model.topic import Source, Target, Topic
+from remora.codec.topic import decode_topic, decode_topics, delivery_of, join_args, parse_args
+from remora.model.errors import CodecError, EndpointMisconfigured
+from remora.model.topic import Delivery, Source, Target, Topic
 from unit.codec.samples import framed, topic_object
 
 ARGS_18 = (
@@ -232,3 +232,18 @@ def test_any_text_can_be_read_as_arguments(text: str) -> None:
 def test_arguments_that_are_joined_are_read_again(args: dict[str, str]) -> None:
     """Whatever a value holds, `&`, `=`, `+` and `%` too, it is read as it was given."""
     assert parse_args(join_args(args)) == args
+
+
+@pytest.mark.parametrize("default", Delivery)
+@pytest.mark.parametrize("mode", Delivery)
+def test_a_target_names_its_delivery_mode(mode: Delivery, default: Delivery) -> None:
+    """The argument remora-delivery decides the mode; where it is missing or empty the default does."""
+    assert delivery_of(Target("kafka://b", f"use-ssl=true&remora-delivery={mode}", "t"), default) is mode
+    assert delivery_of(Target("kafka://b", "use-ssl=true", "t"), default) is default
+    assert delivery_of(Target("kafka://b", "remora-delivery=", "t"), default) is default
+
+
+def test_an_unknown_delivery_mode_is_a_misconfiguration() -> None:
+    """Any other word stops the topic and says which words there are."""
+    with pytest.raises(EndpointMisconfigured, match="must be at-least-once or exactly-once"):
+        delivery_of(Target("kafka://b", "remora-delivery=exactlyonce", "t"), Delivery.AT_LEAST_ONCE)
