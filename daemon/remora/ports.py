@@ -13,6 +13,7 @@ from typing import Protocol
 
 from remora.model.errors import StoreError
 from remora.model.ingest import Once, Placed, Removed, Room, Stored
+from remora.model.ledger import Tally
 from remora.model.member import Member
 from remora.model.record import DeadLetter, Listing, Record
 from remora.model.shard import Hold, LockHolder, Shard, ShardStats
@@ -124,10 +125,14 @@ class Queue(Protocol):
         """Up to `limit` entries from position `start` on; from the oldest one when `start` is empty."""
         ...
 
-    async def remove(self, hold: Hold, upto: bytes, count: int) -> None:
-        """Remove the oldest `count` entries, all those before position `upto`.
+    async def remove(self, hold: Hold, upto: bytes, count: int, tally: Tally) -> None:
+        """Remove the oldest `count` entries, all those before position `upto`, and add `tally` to the shard's ledger.
 
-        `upto` must come from a Listing of this hold. Removing up to the queue's front again is no error.
+        Both happen in one operation or not at all. `upto` must come from a Listing of this hold, and the tally must
+        say of each of the entries why it leaves. Removing up to the queue's front again, or up to what it has passed,
+        is no error and counts nothing; a count of 0 only checks the hold. Where the front has moved to a place before
+        `upto`, because an earlier removal of unknown outcome was carried out, nothing is removed: StoreUnavailable,
+        and the queue is to be listed anew from its front.
         """
         ...
 

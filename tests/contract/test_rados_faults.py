@@ -15,6 +15,7 @@ import pytest
 
 from remora.config import RadosSettings
 from remora.model.errors import OwnershipLost, StoreError, StoreUnavailable
+from remora.model.ledger import Tally
 from remora.model.shard import Hold, Shard
 from remora.storage.rados import RadosStore
 from support.ceph import Ceph, Gateway, reached
@@ -157,12 +158,12 @@ async def test_unknown_outcome_of_a_removal(ceph: Ceph, settings: RadosSettings,
         await frozen(ceph, *OSDS)
         try:
             with pytest.raises(StoreUnavailable):
-                await store.remove(hold, listing.positions[3], 3)
+                await store.remove(hold, listing.positions[3], 3, Tally(delivered=3))
         finally:
             await thawed(ceph, *OSDS)
         await works_again(store)
 
-        await store.remove(hold, listing.positions[3], 3)
+        await store.remove(hold, listing.positions[3], 3, Tally(delivered=3))
 
         assert (await store.read(hold, b"", 60)).entries == entries[3:]
         stats = await store.stats(Q)

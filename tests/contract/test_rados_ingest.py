@@ -30,6 +30,7 @@ from remora.model.topic import Topic
 from remora.storage.rados import RadosStore, recovery
 from remora.storage.rados.requests import Stage
 from support.ceph import Ceph, Gateway, reached
+from support.entries import delivered
 from support.rados_victim import DIGEST, EVENTS, ONCE, SHARDS, Victim, after_write, armed, rooms, victims
 from support.stores import by_shard, own_topic, spread, until
 
@@ -480,7 +481,7 @@ async def test_full_pool(ceph: Ceph, settings: RadosSettings) -> None:
             hold = await store.acquire(topic.shard(0), "w", 90)
             assert isinstance(hold, Hold)
             listing = await store.read(hold, b"", 1000)
-            await store.remove(hold, listing.positions[-1], len(listing.entries))
+            await store.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
             assert (await pending(store, topic))[0] == []
 
             ceph.command(prefix="osd pool set-quota", pool="narrow", field="max_objects", val="0")
@@ -514,7 +515,7 @@ async def test_least_permissions(ceph: Ceph, namespace: str) -> None:
         hold = await store.acquire(topic.shard(1), "w", 90)
         assert isinstance(hold, Hold)
         listing = await store.read(hold, b"", 100)
-        await store.remove(hold, listing.positions[-1], len(listing.entries))
+        await store.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
 
         assert listing.entries == by_shard(topic, events, events)[1]
         assert set(topic.all_shards()) <= set(await store.shards())

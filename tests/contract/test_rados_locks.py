@@ -8,6 +8,7 @@ import pytest
 
 from remora.config import RadosSettings
 from remora.model.errors import OwnershipLost, StoreMisconfigured
+from remora.model.ledger import Tally
 from remora.model.shard import Hold, LockHolder, Shard
 from support.ceph import Ceph, Gateway, reached
 
@@ -95,7 +96,7 @@ async def test_least_permissions(ceph: Ceph, queue: str) -> None:
                 await store.renew(hold, 60)
                 listing = await store.read(hold, b"", 10)
                 assert listing.entries == [b"entry"]
-                await store.remove(hold, listing.positions[-1], 1)
+                await store.remove(hold, listing.positions[-1], 1, Tally(delivered=1))
                 await store.expire_reservations(hold, 120)
                 assert (await store.stats(shard)).entries == 0
                 await store.release(hold)

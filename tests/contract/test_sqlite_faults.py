@@ -18,6 +18,7 @@ import pytest
 from remora.config import SqliteSettings
 from remora.model.errors import StoreDamaged
 from remora.model.ingest import Once, Placed, Stored
+from remora.model.ledger import Tally
 from remora.model.position import Position
 from remora.model.shard import Hold
 from remora.model.topic import Topic
@@ -185,7 +186,7 @@ async def test_killed_while_removing(tmp_path: Path) -> None:
             assert isinstance(hold, Hold), "the lock of a dead process was not free"
             listing = await store.read(hold, b"", 100)
             assert listing.entries == found
-            await store.remove(hold, listing.positions[-1], len(found))
+            await store.remove(hold, listing.positions[-1], len(found), Tally(delivered=len(found)))
 
             assert (await store.stats(shard)).used_bytes == 0
 
@@ -382,7 +383,7 @@ async def assert_damaged(store: SqliteStore, topic: Topic, path: Path) -> None:
         lambda: store.abort_events(topic, f"{topic.name}.0"),
         lambda: store.acquire(shard, "w", QUIET_S),
         lambda: store.read(hold, b"", 10),
-        lambda: store.remove(hold, b"0/0", 0),
+        lambda: store.remove(hold, b"0/0", 0, Tally()),
         lambda: store.stats(shard),
         lambda: store.own_topic(topic.name),
     ):
@@ -400,7 +401,7 @@ async def assert_sound(store: SqliteStore, topic: Topic) -> None:
     assert isinstance(hold, Hold)
     listing = await store.read(hold, b"", 5)
     assert listing.entries == expected[0][:5]
-    await store.remove(hold, listing.positions[-1], 5)
+    await store.remove(hold, listing.positions[-1], 5, Tally(delivered=5))
     assert topic.first_shard in await store.shards()
     assert (await store.topics())[topic.first_shard] == topic
 

@@ -34,6 +34,7 @@ from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, sheet
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.schema import END_OF_QUEUE
+from support.entries import delivered
 from support.stores import QUIET_S, by_shard, own_topic, spread, until
 
 MINUTE_S = 60.0
@@ -500,7 +501,7 @@ class Pair:
     async def remove(self, number: int, shard: int, count: int) -> None:
         hold = await self._hold(shard)
         listing = await self.store.read(hold, b"", count)
-        await self.store.remove(hold, listing.positions[-1], len(listing.entries))
+        await self.store.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
         del self.model.entries[shard][:count]
 
     async def expire(self, number: int, shard: int, _: None) -> None:

@@ -18,6 +18,7 @@ import pytest
 from remora.config import SqliteSettings
 from remora.model.errors import OwnershipLost, StoreUnavailable
 from remora.model.ingest import Placed
+from remora.model.ledger import Tally
 from remora.model.shard import Hold, LockHolder, Shard
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, arrivals
@@ -222,7 +223,7 @@ async def test_nothing_arrives(store: SqliteStore, settings: SqliteSettings) -> 
         hold = await other.acquire(topic.shard(0), "w", QUIET_S)
         assert isinstance(hold, Hold)
         listing = await other.read(hold, b"", 1)
-        await other.remove(hold, listing.positions[-1], 1)
+        await other.remove(hold, listing.positions[-1], 1, Tally(delivered=1))
         await other.reserve(topic.shard(1), 1, 10)
         await other.create_topic(own_topic("v"))
         waiting = asyncio.ensure_future(store.arrivals())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remora.model.errors import ShardGone
+from remora.model.ledger import Tally
 from remora.model.record import DeadLetter
 from remora.model.shard import Hold, Shard
 from support.stores import QUIET_S, Bench
@@ -21,7 +22,7 @@ async def test_deleted_queue_stays_gone(bench: Bench) -> None:
     await bench.yard.delete(shard.queue)
 
     for attempt in (
-        lambda: bench.store.remove(hold, listing.positions[-1], 1),
+        lambda: bench.store.remove(hold, listing.positions[-1], 1, Tally(delivered=1)),
         lambda: bench.store.read(hold, b"", 1),
         lambda: bench.store.renew(hold, QUIET_S),
         lambda: bench.store.acquire(shard, "w1", QUIET_S),
@@ -56,7 +57,7 @@ async def test_new_queue_of_the_name_is_another(bench: Bench) -> None:
         await bench.store.renew(old, QUIET_S)
     new = await bench.held(shard, old.cookie)
     with pytest.raises(ShardGone):
-        await bench.store.remove(old, listing.positions[-1], 1)
+        await bench.store.remove(old, listing.positions[-1], 1, Tally(delivered=1))
     with pytest.raises(ShardGone):
         await bench.store.read(old, b"", 9)
     with pytest.raises(ShardGone):

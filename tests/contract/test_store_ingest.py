@@ -23,6 +23,7 @@ from remora.model.errors import (
 from remora.model.ingest import Once, Placed, Room, Stored
 from remora.model.topic import Topic
 from remora.ports import ShardStore
+from support.entries import delivered
 from support.stores import Bench, by_shard, own_topic, spread
 
 
@@ -61,7 +62,7 @@ async def test_stored_in_order(bench: Bench) -> None:
     hold = await bench.held(topic.shard(1))
     listing = await bench.store.read(hold, b"", 1_000)
     assert listing.entries == expected[1]
-    await bench.store.remove(hold, listing.positions[-1], len(listing.entries))
+    await bench.store.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
     assert (await bench.store.stats(topic.shard(1))).used_bytes == 0
 
 

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from remora.model.ledger import Tally
 from remora.model.position import Position
 from remora.model.record import DeadLetter
 from remora.model.shard import Hold
@@ -112,7 +113,7 @@ async def test_dump_while_the_front_moves(bench: Bench) -> None:
 
 async def remove_oldest(bench: Bench, hold: Hold, count: int) -> None:
     listing = await bench.store.read(hold, b"", count)
-    await bench.store.remove(hold, listing.positions[-1], count)
+    await bench.store.remove(hold, listing.positions[-1], count, Tally(delivered=count))
 
 
 async def test_letters_are_kept_once_and_in_order(bench: Bench) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from remora.model.errors import OwnershipLost, ShardGone
+from remora.model.ledger import Tally
 from remora.model.shard import Hold, LockHolder, Shard
 from remora.ports import ShardStore
 from support.stores import QUIET_S, Bench, until
@@ -124,7 +125,7 @@ async def test_loser_can_do_nothing(bench: Bench) -> None:
     assert isinstance(winner, Hold)
 
     for attempt in (
-        lambda: bench.store.remove(hold, listing.positions[-1], 2),
+        lambda: bench.store.remove(hold, listing.positions[-1], 2, Tally(delivered=2)),
         lambda: bench.store.read(hold, b"", 1),
         lambda: bench.store.expire_reservations(hold, -60),
         lambda: bench.store.renew(hold, QUIET_S),

@@ -7,8 +7,10 @@ import asyncio
 import pytest
 
 from remora.model.errors import OwnershipLost, QueueFull, StoreError
+from remora.model.ledger import Tally
 from remora.model.position import Position
 from remora.model.shard import Hold
+from support.entries import delivered
 from support.stores import Bench
 
 
@@ -74,15 +76,15 @@ async def test_removal_is_exact(bench: Bench) -> None:
     hold = await bench.held(shard)
     listing = await bench.store.read(hold, b"", 60)
 
-    await bench.store.remove(hold, listing.positions[4], 4)
+    await bench.store.remove(hold, listing.positions[4], 4, Tally(delivered=4))
     assert (await bench.store.read(hold, b"", 60)).entries == expected[4:]
 
-    await bench.store.remove(hold, listing.positions[4], 4)
+    await bench.store.remove(hold, listing.positions[4], 4, Tally(delivered=4))
     assert (await bench.store.read(hold, b"", 60)).entries == expected[4:]
     stats = await bench.store.stats(shard)
     assert stats.entries == (56 if stats.entries_exact else pytest.approx(56, abs=2))
 
-    await bench.store.remove(hold, listing.positions[-1], 56)
+    await bench.store.remove(hold, listing.positions[-1], 56, Tally(delivered=56))
     assert (await bench.store.read(hold, b"", 60)).entries == []
     assert (await bench.store.stats(shard)).used_bytes == 0
 
@@ -93,7 +95,7 @@ async def test_nothing_to_trim(bench: Bench) -> None:
     hold = await bench.held(shard)
     listing = await bench.store.read(hold, b"", 1)
 
-    await bench.store.remove(hold, listing.positions[-1], 0)
+    await bench.store.remove(hold, listing.positions[-1], 0, Tally())
 
     await bench.commit(shard, b"still works")
     assert (await bench.store.read(hold, b"", 1)).entries == [b"still works"]
@@ -109,7 +111,7 @@ async def test_unlisted_position_is_refused(bench: Bench) -> None:
 
     for beyond in (last._replace(gen=9), last._replace(offset=last.offset + 10_000)):
         with pytest.raises(ValueError, match="listed"):
-            await bench.store.remove(hold, str(beyond).encode(), 3)
+            await bench.store.remove(hold, str(beyond).encode(), 3, Tally(delivered=3))
 
     assert await bench.contents(shard) == payloads(3)
 
@@ -131,7 +133,7 @@ async def test_room_is_bounded_and_comes_back(bench: Bench) -> None:
 
     hold = await bench.held(shard)
     listing = await bench.store.read(hold, b"", 10)
-    await bench.store.remove(hold, listing.positions[-1], 2)
+    await bench.store.remove(hold, listing.positions[-1], 2, Tally(delivered=2))
     await bench.store.reserve(shard, 1, 6_000)
 
 
@@ -234,4 +236,4 @@ async def _drain(bench: Bench, hold: Hold, seen: list[bytes], positions: list[Po
     while (listing := await bench.store.read(hold, b"", 7)).entries:
         seen += listing.entries
         positions += [Position.parse(each.decode()) for each in listing.positions[:-1]]
-        await bench.store.remove(hold, listing.positions[-1], len(listing.entries))
+        await bench.store.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))

@@ -10,6 +10,7 @@ import pytest
 
 from remora.model.errors import ShardGone, TopicRefused, TopicUnknown
 from remora.model.ingest import Removed, Room
+from remora.model.ledger import Tally
 from remora.model.record import DeadLetter
 from remora.model.shard import Hold, Origin
 from remora.model.topic import MOST_SHARDS, Target, Topic
@@ -227,7 +228,7 @@ async def test_a_new_topic_of_the_name_is_another(bench: Bench) -> None:
         with pytest.raises(ShardGone):
             await bench.store.renew(hold, QUIET_S)
     with pytest.raises(ShardGone):
-        await bench.store.remove(holds[1], listing.positions[-1], 1)
+        await bench.store.remove(holds[1], listing.positions[-1], 1, Tally(delivered=1))
 
     assert await bench.pending(new) == by_shard(new, events)
     again = await bench.held(new.shard(1), "w2")
@@ -256,7 +257,7 @@ async def test_shards_are_owned_one_by_one(bench: Bench) -> None:
     assert isinstance(second, Hold)
 
     listing = await other.read(second, b"", 2)
-    await other.remove(second, listing.positions[-1], 2)
+    await other.remove(second, listing.positions[-1], 2, Tally(delivered=2))
 
     expected = by_shard(made, events)
     assert (await bench.store.read(first, b"", 9)).entries == expected[0]

@@ -21,6 +21,7 @@ from remora.model.errors import (
     StoreError,
     StoreUnavailable,
 )
+from remora.model.ledger import Tally
 from remora.model.member import Member
 from remora.model.record import DeadLetter, Listing, Record
 from remora.model.shard import Hold, LockHolder, Shard, ShardStats
@@ -38,6 +39,7 @@ class FakeQueue:
     entries: list[bytes] = field(default_factory=list)
     positions: list[int] = field(default_factory=lambda: [FIRST])
     front: int = 0
+    ledger: Tally = field(default_factory=Tally)
     holder: LockHolder | None = None
     lease_ends: float = 0.0
     on_append: Callable[[], None] = lambda: None
@@ -207,13 +209,17 @@ class FakeStore:
                 truncated=last < len(queue.entries),
             )
 
-    async def remove(self, hold: Hold, upto: bytes, count: int) -> None:
+    async def remove(self, hold: Hold, upto: bytes, count: int, tally: Tally) -> None:
         async with self._call("remove"):
             queue = self._held(hold)
             last = queue.positions.index(int(upto.partition(b"/")[2]))
+            assert tally.total == count, "a removal with a wrong tally"
             if last > queue.front:
-                assert last - queue.front == count, "a removal with a wrong count"
+                if last - count < queue.front:
+                    raise StoreUnavailable(f"{hold.shard}: the front has moved")
+                assert last - count == queue.front, "a removal with a wrong count"
                 queue.front = last
+                queue.ledger += tally
                 self.removals.append((hold.shard.queue, count))
 
     async def expire_reservations(self, hold: Hold, older_than_s: float) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from remora.codec.event_entry import encode
 from remora.model.entry import Event, EventEntry, Time
+from remora.model.ledger import Tally
+from remora.model.record import Listing
 
 
 def raw_entry(
@@ -59,3 +61,8 @@ def raw_entry(
             version=version,
         )
     )
+
+
+def delivered(listing: Listing) -> Tally:
+    """What the removal of a whole listing is booked as when all of it was delivered."""
+    return Tally(delivered=len(listing.entries))

@@ -18,6 +18,7 @@ from remora.model.ingest import Once, Placed, Room, Stored
 from remora.model.shard import Hold
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
+from support.entries import delivered
 from support.stores import QUIET_S, by_shard, own_topic
 
 PER_REQUEST, PAYLOAD = 12, 4_000
@@ -69,7 +70,7 @@ class Story:
             assert isinstance(hold, Hold), hold
             await self.store.renew(hold, QUIET_S)
             while (listing := await self.store.read(hold, b"", 100)).entries:
-                await self.store.remove(hold, listing.positions[-1], len(listing.entries))
+                await self.store.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
             await self.store.release(hold)
         self.waiting = []
 

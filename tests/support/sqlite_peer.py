@@ -14,6 +14,7 @@ from remora.model.ingest import Placed, Room
 from remora.model.shard import Hold, Shard
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
+from support.entries import delivered
 from support.stores import QUIET_S
 
 PER_REQUEST = 6
@@ -50,7 +51,7 @@ async def deliver(store: SqliteStore, topic: Topic, me: str) -> None:
 async def _some(store: SqliteStore, shard: Shard, hold: Hold) -> None:
     listing = await store.read(hold, b"", 20)
     if listing.entries:
-        await store.remove(hold, listing.positions[-1], len(listing.entries))
+        await store.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
     for position, entry in zip(listing.positions, listing.entries, strict=False):
         sys.stdout.write(f"{shard.queue} {position.decode()} {entry.decode()}\n")
     sys.stdout.flush()

@@ -20,6 +20,7 @@ from typing import Any
 
 from remora.config import SqliteSettings
 from remora.model.ingest import Once, Placed, Room, Stored
+from remora.model.ledger import Tally
 from remora.model.record import DeadLetter
 from remora.model.shard import Hold
 from remora.model.topic import Topic
@@ -90,7 +91,7 @@ async def remove(store: SqliteStore, topic: Topic, directory: Path) -> Callable[
     """Remove the first entries of a shard."""
     hold = await _held(store, topic)
     listing = await store.read(hold, b"", REMOVED)
-    return lambda: store.remove(hold, listing.positions[-1], REMOVED)
+    return lambda: store.remove(hold, listing.positions[-1], REMOVED, Tally(delivered=REMOVED))
 
 
 async def park(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:

@@ -28,6 +28,7 @@ from remora.model.errors import (
     StoreDamaged,
     StoreError,
 )
+from remora.model.ledger import Cause, Tally
 from remora.model.record import Listing
 from remora.model.topic import Delivery, Target, Topic
 from remora.policy.eligible import reason_to_leave
@@ -210,7 +211,7 @@ class Dispatcher:
         hold = self._tenure.hold
         parked = letter(hold, listing, Condemned(0, "undecodable", str(exc)))
         await self._tools.store.park(hold, parked)
-        await self._tools.store.remove(hold, listing.positions[1], 1)
+        await self._tools.store.remove(hold, listing.positions[1], 1, Tally.of(Cause.of_letter(parked.cause)))
         self._tools.telemetry.parked("", parked.queue, parked.position, parked.cause, parked.reason)
 
     # ----------------------------------------------------------------------------- after a failure

@@ -39,6 +39,7 @@ from remora.model.errors import (
     StoreError,
     StoreFull,
 )
+from remora.model.ledger import Cause
 from remora.model.record import Listing, Record
 from remora.model.topic import Source, Topic
 from remora.policy.acks import Round
@@ -61,13 +62,13 @@ together. Read at once, a busy queue would be cut into parcels of an entry or tw
 class Shelf:
     """What a shard's sessions hand on to each other; it ends with the hold.
 
-    `done` and `attempts` are by position and only hold entries that stand in the queue because something
+    `done` (and why) and `attempts` are by position and only hold entries that stand in the queue because something
     failed. `rounds_arrived` counts whole listings since the last failure. `news` is set when the store told of
     new entries, and cleared right before each read.
     """
 
     news: asyncio.Event = field(default_factory=asyncio.Event)
-    done: set[bytes] = field(default_factory=set)
+    done: dict[bytes, Cause] = field(default_factory=dict)
     attempts: dict[bytes, int] = field(default_factory=dict)
     first_tried: dict[bytes, float] = field(default_factory=dict)
     mean_bytes: float = FIRST_GUESS_BYTES
@@ -178,7 +179,7 @@ class Session:
                 await self._settle()
                 trimmer.cancel()
         finally:
-            self._shelf.done |= self._trimmer.abandon()
+            self._shelf.done.update(self._trimmer.abandon())
             self._hold_bytes(-self._shelf.held_bytes)
         if self._failure is not None:
             raise self._failure
@@ -314,8 +315,8 @@ class Session:
 
         added = self._trimmer.add(listing)
         if sorted_.skipped:
-            shelf.done.difference_update([listing.positions[i] for i in sorted_.skipped])
-            self._finish(added, sorted_.skipped)
+            for ordinal in sorted_.skipped:
+                self._finish(added, [ordinal], shelf.done.pop(listing.positions[ordinal]))
         share = nbytes // max(1, len(sorted_.records))
         unsent = nbytes
         for parcel in parcels:
@@ -382,10 +383,10 @@ class Session:
         )
         self._hold_bytes(-load.nbytes)
         self._shelf.forget([r.position for r in records])
-        self._finish(load.round, [r.ordinal for r in records])
+        self._finish(load.round, [r.ordinal for r in records], Cause.DELIVERED)
 
-    def _finish(self, of: Round, ordinals: Sequence[int]) -> None:
-        self._trimmer.finish(of, ordinals)
+    def _finish(self, of: Round, ordinals: Sequence[int], cause: Cause) -> None:
+        self._trimmer.finish(of, ordinals, cause)
         self._shelf.progress_at = asyncio.get_running_loop().time()
         if not of.open:
             self._shelf.rounds_arrived += 1
@@ -433,7 +434,7 @@ class Session:
                     self._topic.label, parked.queue, parked.position, parked.cause, parked.reason
                 )
                 self._shelf.forget([position])
-                self._finish(of, [each.ordinal])
+                self._finish(of, [each.ordinal], Cause.of_letter(each.cause))
         except StoreError as exc:
             self._fail(exc)
         finally:

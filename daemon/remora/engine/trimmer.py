@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from remora.engine.tenure import Tenure
 from remora.model.errors import RemoraError, StoreError, StoreFull
+from remora.model.ledger import Cause
 from remora.model.record import Listing
 from remora.policy.acks import Round, Window
 from remora.ports import Queue
@@ -50,9 +51,9 @@ class Trimmer:
         """Take in a listing that begins where the last one ended."""
         return self._window.add(listing.positions)
 
-    def finish(self, of: Round, ordinals: Sequence[int]) -> None:
+    def finish(self, of: Round, ordinals: Sequence[int], cause: Cause) -> None:
         """Mark entries as done: acknowledged, parked, or done in an earlier session."""
-        of.finish(ordinals)
+        of.finish(ordinals, cause)
         self._dirty.set()
 
     def nudge(self) -> None:
@@ -92,12 +93,12 @@ class Trimmer:
             prefix = self._window.removable(whole_rounds=self._more_to_come())
             if prefix is None or self._stopped:
                 return
-            await self._store.remove(self._tenure.hold, prefix.upto, prefix.count)
+            await self._store.remove(self._tenure.hold, prefix.upto, prefix.count, prefix.tally)
             self._window.removed(prefix)
             self._on_removed(prefix.count)
 
-    def abandon(self) -> frozenset[bytes]:
-        """Forget the window; returns the positions that are done but stand in the queue yet."""
+    def abandon(self) -> Mapping[bytes, Cause]:
+        """Forget the window; returns the entries that are done but stand in the queue yet, by position."""
         return self._window.abandon()
 
 

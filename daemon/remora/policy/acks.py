@@ -8,20 +8,27 @@ stay in the queue; they are remembered, so that they are not sent again when the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+
+from remora.model.ledger import Cause, Tally
+
+_CODES = {cause: code for code, cause in enumerate(Cause, 1)}
+_CAUSES = {code: cause for cause, code in _CODES.items()}
+_OPEN = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The oldest `count` entries, all those before position `upto`."""
+    """The oldest `count` entries, all those before position `upto`, and what becomes of them."""
 
     upto: bytes
     count: int
+    tally: Tally
 
 
 class Round:
-    """The entries of one listing, each done or not."""
+    """The entries of one listing, each open or done, and then with its cause."""
 
     __slots__ = ("_done", "open", "positions")
 
@@ -31,24 +38,29 @@ class Round:
         self._done = bytearray(len(positions) - 1)
         self.open = len(self._done)
 
-    def finish(self, ordinals: Iterable[int]) -> None:
-        """Mark entries as done, by their place in the listing. Each entry is finished once."""
-        done = self._done
+    def finish(self, ordinals: Iterable[int], cause: Cause) -> None:
+        """Mark entries as done for this cause, by their place in the listing. Each entry is finished once."""
+        done, code = self._done, _CODES[cause]
         for ordinal in ordinals:
             if done[ordinal]:
                 raise ValueError(f"entry {ordinal} of this round was finished before")
-            done[ordinal] = 1
+            done[ordinal] = code
             self.open -= 1
 
     def done_ahead(self) -> int:
         """How many entries at the front of this round are done."""
         if not self.open:
             return len(self._done)
-        return self._done.index(0)
+        return self._done.index(_OPEN)
 
-    def done_positions(self, start: int) -> Iterable[bytes]:
-        """The positions of entries that are done, from place `start` on."""
-        return (self.positions[i] for i in range(start, len(self._done)) if self._done[i])
+    def tally(self, start: int, end: int) -> Tally:
+        """What became of the entries from place `start` up to `end`, all of which are done."""
+        done = self._done
+        return Tally(**{str(cause): done.count(code, start, end) for cause, code in _CODES.items()})
+
+    def done_entries(self, start: int) -> Iterator[tuple[bytes, Cause]]:
+        """The positions and causes of entries that are done, from place `start` on."""
+        return ((self.positions[i], _CAUSES[code]) for i, code in enumerate(self._done) if i >= start and code)
 
 
 class Window:
@@ -89,7 +101,18 @@ class Window:
                     count, upto = count + ahead, each.positions[ahead]
                 break
             count, upto = count + len(each.positions) - 1, each.positions[-1]
-        return Prefix(upto, count) if upto and count > 0 else None
+        return Prefix(upto, count, self._tally(count)) if upto and count > 0 else None
+
+    def _tally(self, count: int) -> Tally:
+        """What became of the oldest `count` entries that have not left the queue."""
+        total, start = Tally(), self._removed
+        for each in self._rounds:
+            end = min(start + count, len(each.positions) - 1)
+            total += each.tally(start, end)
+            count, start = count - (end - start), 0
+            if not count:
+                break
+        return total
 
     def removed(self, prefix: Prefix) -> None:
         """Forget a prefix that has left the queue."""
@@ -97,16 +120,16 @@ class Window:
         while self._rounds and self._removed >= len(self._rounds[0].positions) - 1:
             self._removed -= len(self._rounds.popleft().positions) - 1
 
-    def abandon(self) -> frozenset[bytes]:
+    def abandon(self) -> Mapping[bytes, Cause]:
         """Forget everything, because the queue will be read again from its front.
 
-        Returns the positions of the entries that are done but still stand in the queue: to be skipped.
+        Returns the entries that are done but still stand in the queue, by position: to be skipped.
         """
-        done: set[bytes] = set()
+        done: dict[bytes, Cause] = {}
         start = self._removed
         for each in self._rounds:
-            done.update(each.done_positions(start))
+            done.update(each.done_entries(start))
             start = 0
         self._rounds.clear()
         self._removed = 0
-        return frozenset(done)
+        return done

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remora.model.ledger import Cause, Tally
 from remora.policy.acks import Prefix, Window
 
 
@@ -17,8 +18,8 @@ def test_nothing_is_removable_before_the_oldest_entry_is_done() -> None:
     first = window.add(positions(0, 3))
     second = window.add(positions(3, 2))
 
-    first.finish([1, 2])
-    second.finish([0, 1])
+    first.finish([1, 2], Cause.DELIVERED)
+    second.finish([0, 1], Cause.EXPIRED)
 
     assert window.removable(whole_rounds=False) is None
 
@@ -28,23 +29,24 @@ def test_a_part_of_a_round_is_removable_only_when_asked_for() -> None:
     window = Window()
     first = window.add(positions(0, 2))
     second = window.add(positions(2, 3))
-    first.finish([0, 1])
-    second.finish([0, 2])
+    first.finish([0, 1], Cause.DELIVERED)
+    second.finish([0, 2], Cause.EXPIRED)
 
-    assert window.removable(whole_rounds=True) == Prefix(b"0/2", 2)
-    assert window.removable(whole_rounds=False) == Prefix(b"0/3", 3)
+    assert window.removable(whole_rounds=True) == Prefix(b"0/2", 2, Tally(delivered=2))
+    assert window.removable(whole_rounds=False) == Prefix(b"0/3", 3, Tally(delivered=2, expired=1))
 
 
 def test_what_is_done_behind_a_gap_is_remembered_for_the_next_reading() -> None:
-    """Abandoning a window gives the positions that are done and stand in the queue yet, and no others."""
+    """Abandoning a window gives the entries that are done and stand in the queue yet, each with its cause."""
     window = Window()
     first = window.add(positions(0, 4))
-    first.finish([0, 2, 3])
+    first.finish([0, 2], Cause.DELIVERED)
+    first.finish([3], Cause.DEAD_LETTERED)
     prefix = window.removable(whole_rounds=False)
-    assert prefix == Prefix(b"0/1", 1)
+    assert prefix == Prefix(b"0/1", 1, Tally(delivered=1))
     window.removed(prefix)
 
-    assert window.abandon() == {b"0/2", b"0/3"}
+    assert window.abandon() == {b"0/2": Cause.DELIVERED, b"0/3": Cause.DEAD_LETTERED}
     assert window.is_empty
 
 
@@ -52,10 +54,10 @@ def test_an_entry_cannot_be_finished_twice() -> None:
     """Finishing an entry again is refused, because the count of open entries would lie from then on."""
     window = Window()
     added = window.add(positions(0, 2))
-    added.finish([1])
+    added.finish([1], Cause.DELIVERED)
 
     with pytest.raises(ValueError, match="finished before"):
-        added.finish([1])
+        added.finish([1], Cause.DELIVERED)
 
 
 def test_a_round_must_follow_the_last_one() -> None:
@@ -69,7 +71,7 @@ def test_a_round_must_follow_the_last_one() -> None:
 
 @given(st.data())
 def test_exactly_the_done_prefix_is_removed(data: st.DataObject) -> None:
-    """Over any order of acks and removals, what was removed is always the longest prefix of done entries."""
+    """Over any order of acks and removals, what was removed is the longest prefix of done entries, under its causes."""
     sizes = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=5))
     window, places, start = Window(), [], 0
     for size in sizes:
@@ -77,12 +79,13 @@ def test_exactly_the_done_prefix_is_removed(data: st.DataObject) -> None:
         places += [(added, i) for i in range(size)]
         start += size
     order = data.draw(st.permutations(range(len(places))))
+    causes = data.draw(st.lists(st.sampled_from(Cause), min_size=len(places), max_size=len(places)))
     done: set[int] = set()
-    removed = 0
+    removed, booked = 0, Tally()
 
     for place in order:
         added, ordinal = places[place]
-        added.finish([ordinal])
+        added.finish([ordinal], causes[place])
         done.add(place)
         if data.draw(st.booleans()):
             whole = data.draw(st.booleans())
@@ -90,11 +93,13 @@ def test_exactly_the_done_prefix_is_removed(data: st.DataObject) -> None:
             if prefix is not None:
                 window.removed(prefix)
                 removed += prefix.count
+                booked += prefix.tally
                 assert prefix.upto == b"0/%d" % removed
             expected = next((i for i in range(len(places)) if i not in done), len(places))
             assert removed <= expected
             if not whole:
                 assert removed == expected
 
-    behind = {b"0/%d" % i for i in done if i >= removed}
+    assert booked == sum((Tally.of(cause) for cause in causes[:removed]), Tally())
+    behind = {b"0/%d" % i: causes[i] for i in done if i >= removed}
     assert window.abandon() == behind

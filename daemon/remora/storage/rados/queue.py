@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from remora.codec.queue_ops import decode_listing, encode_expire, encode_list, encode_remove
 from remora.model.entry import Time
 from remora.model.errors import OwnershipLost, ShardGone, StoreError
+from remora.model.ledger import Tally
 from remora.model.position import Position
 from remora.model.record import Listing
 from remora.model.shard import Hold
@@ -49,12 +50,14 @@ class Queue(Face):
         self._note_listed(hold, Position.parse(listing.positions[-1].decode("ascii")))
         return listing
 
-    async def remove(self, hold: Hold, upto: bytes, count: int) -> None:
+    async def remove(self, hold: Hold, upto: bytes, count: int, tally: Tally) -> None:
         """Remove the oldest `count` entries, all those before position `upto`.
 
         The OSD does not compare a position with the queue's tail: one beyond it would damage the queue for
         good. So nothing is removed that this process has not listed under this very hold.
         """
+        if tally.total != count:
+            raise ValueError(f"{hold.shard}: a tally of {tally.total} for the removal of {count} entries")
         ledger, end = self._ledgers.get(hold), Position.parse(upto.decode("ascii"))
         if ledger is None:
             raise OwnershipLost(f"{hold.shard}: nothing was listed under this hold, or it was lost since")

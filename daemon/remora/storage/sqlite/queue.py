@@ -5,7 +5,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from remora.model.errors import OwnershipLost, ShardGone, StoreDamaged, StoreError
+from remora.model.errors import OwnershipLost, ShardGone, StoreDamaged, StoreError, StoreUnavailable
+from remora.model.ledger import Tally
 from remora.model.record import Listing
 from remora.model.shard import Hold, Shard
 from remora.storage.sqlite.face import Face, QueueRow, held_row, marker, parsed
@@ -17,7 +18,11 @@ from remora.storage.sqlite.two_phase import expire_stale
 _LIST = "SELECT data FROM entries WHERE id >= ? AND id < ? ORDER BY id"
 _SIZE = "SELECT total(length(data)) FROM entries WHERE id >= ? AND id < ?"
 _DELETE = "DELETE FROM entries WHERE id >= ? AND id < ?"
-_MOVE_FRONT = "UPDATE queues SET head = ?, used_bytes = ? WHERE id = ?"
+_MOVE_FRONT = """
+UPDATE queues SET head = ?, used_bytes = ?, delivered = delivered + ?, dead_lettered = dead_lettered + ?,
+    expired = expired + ?, dropped = dropped + ?, removed_elsewhere = removed_elsewhere + ?
+WHERE id = ?
+"""
 _WITH_RESERVATIONS = "SELECT name FROM queues WHERE reservations > 0"
 
 
@@ -33,19 +38,24 @@ class Queue(Face):
             lambda connection: listing(connection, hold.shard, held_row(connection, hold, self._me), start, limit)
         )
 
-    async def remove(self, hold: Hold, upto: bytes, count: int) -> None:
-        """Remove the oldest `count` entries, all those before position `upto`.
+    async def remove(self, hold: Hold, upto: bytes, count: int, tally: Tally) -> None:
+        """Remove the oldest `count` entries, all those before position `upto`, and add the tally to the ledger.
 
         Not synced: after a power cut they are delivered again.
         """
         end = parsed(upto)
+        if tally.total != count:
+            raise ValueError(f"{hold.shard}: a tally of {tally.total} for the removal of {count} entries")
 
         def remove(connection: sqlite3.Connection) -> None:
             queue = held_row(connection, hold, self._me)
             if end > queue.tail:
                 raise ValueError(f"{hold.shard}: nothing was listed up to {end}, so nothing may be removed up to there")
-            if end > queue.head:
-                _remove(connection, queue, end)
+            if end <= queue.head:
+                return
+            if end - count != queue.head:
+                raise StoreUnavailable(f"{hold.shard} is not removed up to {end}: its front is at {queue.head} by now")
+            _remove(connection, queue, end, tally)
 
         await self._file(hold.shard).write(remove, durable=False)
 
@@ -95,12 +105,13 @@ def listing(connection: sqlite3.Connection, shard: Shard, queue: QueueRow, start
     return Listing(positions, [data for (data,) in rows], truncated=end < queue.tail)
 
 
-def _remove(connection: sqlite3.Connection, queue: QueueRow, end: int) -> None:
+def _remove(connection: sqlite3.Connection, queue: QueueRow, end: int, tally: Tally) -> None:
     span = rowid(queue.id, queue.head), rowid(queue.id, end)
     (nbytes,) = connection.execute(_SIZE, span).fetchone()
     connection.execute(_DELETE, span)
     freed = int(nbytes) + ENTRY_OVERHEAD * (end - queue.head)
-    connection.execute(_MOVE_FRONT, (end, queue.used_bytes - freed, queue.id))
+    counts = [count for _, count in tally.items()]
+    connection.execute(_MOVE_FRONT, (end, queue.used_bytes - freed, *counts, queue.id))
 
 
 def _expire(connection: sqlite3.Connection, queues: Sequence[QueueRow], older_than_s: float) -> None:

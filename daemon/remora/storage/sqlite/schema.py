@@ -123,7 +123,6 @@ CREATE TABLE letters (
 CREATE TABLE leftovers (queue INTEGER PRIMARY KEY, head INTEGER NOT NULL, tail INTEGER NOT NULL);
 """
 
-
 _MEMBERS = """
 -- Workers that deliver from this directory, as they announce themselves; only those in the first file count. One counts
 -- while `until_ns` lies in the future of the same `boot` and its `entity` lives.
@@ -136,6 +135,17 @@ CREATE TABLE members (
 ) WITHOUT ROWID;
 """
 
+_LEDGER = """
+-- What became of a queue's entries from position `begun` on: one column for each cause that an entry leaves it for.
+ALTER TABLE queues ADD COLUMN begun INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queues ADD COLUMN delivered INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queues ADD COLUMN dead_lettered INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queues ADD COLUMN expired INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queues ADD COLUMN dropped INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE queues ADD COLUMN removed_elsewhere INTEGER NOT NULL DEFAULT 0;
+UPDATE queues SET begun = head;
+"""
+
 
 def _create(connection: sqlite3.Connection) -> None:
     run_script(connection, _FIRST)
@@ -145,9 +155,13 @@ def _add_members(connection: sqlite3.Connection) -> None:
     run_script(connection, _MEMBERS)
 
 
+def _keep_ledgers(connection: sqlite3.Connection) -> None:
+    run_script(connection, _LEDGER)
+
+
 Migration = Callable[[sqlite3.Connection], None]
 
-MIGRATIONS: Sequence[Migration] = (_create, _add_members)
+MIGRATIONS: Sequence[Migration] = (_create, _add_members, _keep_ledgers)
 """The step from each version to the next, in a transaction of its own; an empty file has version 0."""
 
 

@@ -1,0 +1,77 @@
+"""What became of the entries that were committed to a shard: each one is under exactly one cause, or still waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from remora.model.shard import Shard
+
+
+class Cause(StrEnum):
+    """Why an entry left its queue. An expired one is only that, though a dead letter keeps it."""
+
+    DELIVERED = "delivered"
+    DEAD_LETTERED = "dead_lettered"
+    EXPIRED = "expired"
+    DROPPED = "dropped"
+    REMOVED_ELSEWHERE = "removed_elsewhere"
+
+    @classmethod
+    def of_letter(cls, cause: str) -> Cause:
+        """What an entry counts as that was parked for this cause of a dead letter."""
+        return cls.EXPIRED if cause == "expired" else cls.DEAD_LETTERED
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many entries left a queue for each cause: in one removal, or in all of them together."""
+
+    delivered: int = 0
+    dead_lettered: int = 0
+    expired: int = 0
+    dropped: int = 0
+    removed_elsewhere: int = 0
+
+    @classmethod
+    def of(cls, cause: Cause, count: int = 1) -> Tally:
+        """So many entries of one cause."""
+        return cls(**{str(cause): count})
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.delivered + other.delivered,
+            self.dead_lettered + other.dead_lettered,
+            self.expired + other.expired,
+            self.dropped + other.dropped,
+            self.removed_elsewhere + other.removed_elsewhere,
+        )
+
+    @property
+    def total(self) -> int:
+        """Entries of all causes."""
+        return self.delivered + self.dead_lettered + self.expired + self.dropped + self.removed_elsewhere
+
+    def items(self) -> Iterator[tuple[Cause, int]]:
+        """Each cause with its entries, none left out."""
+        return ((cause, getattr(self, cause)) for cause in Cause)
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """The ledger of one incarnation of a queue at one moment, in entries, since it was begun.
+
+    `committed` and `pending` are measured independently of what was `removed`.
+    """
+
+    shard: Shard
+    committed: int
+    pending: int
+    removed: Tally
+
+    @property
+    def unaccounted(self) -> int:
+        """Entries that neither wait nor left for a known cause: 0, or the ledger is wrong; below 0 when some count
+        twice."""
+        return self.committed - self.removed.total - self.pending
