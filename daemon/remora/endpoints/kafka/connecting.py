@@ -11,10 +11,12 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import aiokafka.errors as kafka
+from aiokafka.client import ConnectionGroup
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.protocol.admin import SaslHandShakeRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
+from remora.endpoints.kafka.aside import ask_aside, resolve
 from remora.endpoints.kafka.errors import CONFIGURATION, translate
 from remora.endpoints.kafka.target import Broker, Cluster
 from remora.endpoints.kafka.tls import Trust, build_context
@@ -28,11 +30,11 @@ GOODBYE_S = 1.0
 
 
 async def connection_options(cluster: Cluster, trust: Trust | None) -> dict[str, Any]:
-    """What every aiokafka connection to this cluster is made with. Raises EndpointMisconfigured."""
+    """What every aiokafka connection to this cluster is made with. Raises EndpointError."""
     protocol = ("SASL_" if cluster.login else "") + ("SSL" if trust else "PLAINTEXT")
     options: dict[str, Any] = {"security_protocol": protocol}
     if trust:
-        options["ssl_context"] = await asyncio.to_thread(build_context, trust)
+        options["ssl_context"] = await ask_aside(("authorities", trust), lambda: build_context(trust), str(cluster))
     if cluster.login:
         options["sasl_mechanism"] = cluster.login.mechanism
         options["sasl_plain_username"] = cluster.login.user
@@ -69,10 +71,12 @@ async def _try_broker(
 ) -> Broker | EndpointError:
     try:
         async with asyncio.timeout(timeout_s):
+            await resolve(broker.host, timeout_s)
             await _greet(broker, options, client_id, timeout_s)
     except Exception as exc:  # whatever answers on that port, and however: it may cost only its topics
         cause = await _explain(exc, broker, cluster, options, client_id)
-        cause.__cause__ = exc
+        if cause is not exc:
+            cause.__cause__ = exc
         return cause
     return broker
 
@@ -103,6 +107,24 @@ async def _connected(broker: Broker, client_id: str, **options: Any) -> AsyncIte
             cut(connection)
 
 
+def resolve_first(client: Any) -> None:
+    """Have an aiokafka client look up each broker's name aside before it connects to it; cf. `aside`."""
+    connect = client._get_conn  # noqa: SLF001 # the one place that knows names which the cluster itself gave
+
+    async def look_up_and_connect(node_id: Any, **options: Any) -> Any:
+        broker = client.cluster.broker_metadata(node_id)
+        connected = client._conns.get((node_id, options.get("group", ConnectionGroup.DEFAULT)))  # noqa: SLF001
+        if broker is not None and not (connected and connected.connected()):
+            try:
+                await resolve(broker.host)
+            except (OSError, EndpointUnavailable):
+                client.force_metadata_update()  # as aiokafka does for any broker that it cannot connect to
+                return None
+        return await connect(node_id, **options)
+
+    client._get_conn = look_up_and_connect  # noqa: SLF001
+
+
 def cut(connection: Any) -> None:
     """End an aiokafka connection without goodbye, also one that it has closed and that waits for the other side."""
     # close() forgets the transport, and its protocol does only when it has ended.
@@ -118,6 +140,8 @@ async def _explain(
     exc: Exception, broker: Broker, cluster: Cluster, options: dict[str, Any], client_id: str
 ) -> EndpointError:
     """What is wrong with this broker, in words; takes one more look where the exception alone is no answer."""
+    if isinstance(exc, EndpointUnavailable):
+        return exc
     for each in _chain(exc):
         if type(each) in CONFIGURATION:
             return translate(each, str(broker))

@@ -11,14 +11,15 @@ from typing import Self
 import aiokafka.errors as kafka
 
 from remora.config import KafkaSettings
+from remora.endpoints.kafka.aside import ask_aside
 from remora.endpoints.kafka.errors import TOO_LARGE, translate
 from remora.endpoints.kafka.lookup import UNREACHABLE, TopicFacts, look_up
 from remora.endpoints.kafka.packing import CODECS, KafkaParcel, Packer
 from remora.endpoints.kafka.producers import ProducerRetired
 from remora.endpoints.kafka.quiet import quieten
 from remora.endpoints.kafka.slots import Connection, KafkaObserver, ProducerSlot, ProducerSlots
-from remora.endpoints.kafka.target import KafkaTarget, parse_target
-from remora.endpoints.kafka.tls import read_trust
+from remora.endpoints.kafka.target import Cluster, KafkaTarget, parse_target
+from remora.endpoints.kafka.tls import Trust, read_trust
 from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.record import Record
 from remora.model.shard import Shard
@@ -115,13 +116,22 @@ class KafkaEndpoint:
     @asynccontextmanager
     async def route(self, shard: Shard, incarnation: str, target: Target) -> AsyncIterator[KafkaRoute]:
         meant = parse_target(target)
-        trust = await asyncio.to_thread(read_trust, meant.cluster.tls) if meant.cluster.tls else None
+        trust = await self._trust(meant.cluster)
         slot = self._slots.slot(Connection(meant.cluster, trust), shard)
         slot.topics[meant.topic] += 1
         try:
             yield await self._open(slot, shard, incarnation, meant)
         finally:
             _leave(slot, meant.topic)
+
+    async def _trust(self, cluster: Cluster) -> Trust | None:
+        """Whom to trust as this host's files say now."""
+        tls = cluster.tls
+        if tls is None:
+            return None
+        return await ask_aside(
+            ("trust", tls), lambda: read_trust(tls), tls.ca_location, self._settings.connect_timeout_s
+        )
 
     async def _open(self, slot: ProducerSlot, shard: Shard, incarnation: str, meant: KafkaTarget) -> KafkaRoute:
         topic, what, settings = meant.topic, f"topic {meant.topic} at {slot}", self._settings

@@ -27,7 +27,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.structs import TopicPartition
 
 from remora.config import KafkaSettings
-from remora.endpoints.kafka.connecting import cut
+from remora.endpoints.kafka.connecting import cut, resolve_first
 from remora.endpoints.kafka.packing import Batch
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def build_driver(bootstrap: str, options: dict[str, Any], settings: KafkaSetting
     """An aiokafka producer with the promises that this endpoint makes, not started yet."""
     # Shorter than a push may take, so that a request to a silent broker ends while somebody still waits for it.
     request_timeout_ms = max(100, int(settings.delivery_timeout_s * 800))
-    return AIOKafkaProducer(
+    driver = AIOKafkaProducer(
         bootstrap_servers=bootstrap,
         client_id=settings.client_id,
         enable_idempotence=True,
@@ -55,6 +55,8 @@ def build_driver(bootstrap: str, options: dict[str, Any], settings: KafkaSetting
         connections_max_idle_ms=None,  # idle producers are closed as a whole
         **options,
     )
+    resolve_first(driver.client)
+    return driver
 
 
 class SharedProducer:

@@ -17,6 +17,10 @@ from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
 
 DEFAULT_PORT = 9092
+
+MOST_BROKERS = 32
+"""Brokers of one target, all of which are tried at once; a few are enough, as Kafka names the others."""
+
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
@@ -90,6 +94,10 @@ def parse_target(target: Target) -> KafkaTarget:
     brokers = [*_brokers(hosts, "the endpoint"), *_brokers(args.get("kafka-brokers", ""), "kafka-brokers")]
     if not brokers:
         raise EndpointMisconfigured("the endpoint names no broker")
+    if len(brokers) > MOST_BROKERS:
+        raise EndpointMisconfigured(
+            f"{len(brokers)} brokers are named; {MOST_BROKERS} are the most, and a few are enough"
+        )
     login, tls = _login(user_info, args), _tls(args)
     cluster = Cluster(tuple(dict.fromkeys(brokers)), login, tls)
     remarks = tuple(_remarks(cluster, args, user_info, rest))
