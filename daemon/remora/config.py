@@ -24,6 +24,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from remora.model.errors import ConfigError
 from remora.policy.lease import LeaseTimes
+from remora.policy.lifetime import Limits
 
 MOST_BYTES = 1 << 20
 """A configuration file beyond this size is a mistake and is not read."""
@@ -48,8 +49,10 @@ def parse_duration(text: str) -> float:
 def show_duration(seconds: float) -> str:
     """The shortest text that `parse_duration` reads as this many whole milliseconds."""
     ms = round(seconds * 1000)
+    if not ms:
+        return "0s"
     for unit, each in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
-        if ms and ms % each == 0:
+        if ms % each == 0:
             return f"{ms // each}{unit}"
     return f"{ms}ms"
 
@@ -106,6 +109,7 @@ class Unit:
 
 
 Seconds = Annotated[float, Unit("duration", 0.001, 7 * 86400)]
+Lifetime = Annotated[float, Unit("duration", 0, 3650 * 86400)]
 Bytes = Annotated[int, Unit("size", 64 << 10, 1 << 40)]
 
 # -------------------------------------------------------------------------------------------- settings
@@ -198,7 +202,8 @@ class OwnershipSettings:
 class DeliverySettings:
     """How much is read ahead and held, and how failures are retried.
 
-    `mode` is that of topics which name none themselves.
+    `mode` is that of topics which name none themselves. So are `time_to_live_s`, `max_retries` and
+    `retry_sleep_duration_s`, of which 0 stands for ever, without limit and without pause.
     """
 
     list_entries: Annotated[int, Unit("count", 1, 10_000)] = 1024
@@ -212,6 +217,14 @@ class DeliverySettings:
     configuration_recheck_s: Seconds = 5.0
     drain_timeout_s: Seconds = 30.0
     mode: Literal["at-least-once", "exactly-once"] = "at-least-once"
+    time_to_live_s: Lifetime = 0.0
+    max_retries: Annotated[int, Unit("count", 0, 1_000_000)] = 0
+    retry_sleep_duration_s: Lifetime = 0.0
+
+    @property
+    def limits(self) -> Limits:
+        """How long and how often an entry is tried whose topic leaves that open."""
+        return Limits(self.time_to_live_s, self.max_retries, self.retry_sleep_duration_s)
 
     def __post_init__(self) -> None:
         for small, large in (
@@ -387,7 +400,8 @@ class Settings:
 
 LIVE = frozenset({
     "delivery.configuration_recheck", "delivery.drain_timeout", "delivery.idle_max", "delivery.idle_min",
-    "delivery.list_entries", "delivery.mode", "delivery.retry_base", "delivery.retry_cap", "delivery.shard_bytes",
+    "delivery.list_entries", "delivery.max_retries", "delivery.mode", "delivery.retry_base", "delivery.retry_cap",
+    "delivery.retry_sleep_duration", "delivery.shard_bytes", "delivery.time_to_live",
     "log.format", "log.level", "log.repeat_interval",
 })  # fmt: skip
 """The options that a reload changes in the running daemon; all others wait for its next start."""

@@ -15,11 +15,14 @@ from remora.model.errors import StoreError
 from remora.model.ingest import Once, Placed, Removed, Room, Stored
 from remora.model.ledger import Tally
 from remora.model.member import Member
-from remora.model.record import DeadLetter, Listing, Record
+from remora.model.record import Attempt, DeadLetter, Listing, Record
 from remora.model.shard import Hold, LockHolder, Shard, ShardStats
 from remora.model.topic import Target, Topic
 
 # --------------------------------------------------------------------------------------------- storage
+
+MOST_ATTEMPTS = 1024
+"""For how many entries of a queue, the oldest ones, a store keeps how often they were tried."""
 
 
 class Catalog(Protocol):
@@ -145,6 +148,21 @@ class Queue(Protocol):
 
         That a hold was lost need not be noticed where there is nothing to expire.
         """
+        ...
+
+
+class Attempts(Protocol):
+    """How often entries of a held shard were tried in vain, kept for whoever holds it next. Checked as in Queue."""
+
+    async def note_attempts(self, hold: Hold, attempts: Mapping[bytes, Attempt]) -> None:
+        """Keep these by position, at most `MOST_ATTEMPTS`, in place of all that were kept before.
+
+        They are forgotten when the last of their entries is removed. Need not survive a power cut.
+        """
+        ...
+
+    async def attempts(self, hold: Hold) -> Mapping[bytes, Attempt]:
+        """What was kept last; it may name entries that have been removed since."""
         ...
 
 
@@ -274,7 +292,7 @@ class Ingest(Protocol):
         ...
 
 
-class DeliveryStore(Catalog, Locks, Members, Queue, Arrivals, DeadLetters, Inspection, Protocol):
+class DeliveryStore(Catalog, Locks, Members, Queue, Attempts, Arrivals, DeadLetters, Inspection, Protocol):
     """What delivering needs of a store."""
 
 

@@ -23,10 +23,10 @@ from remora.model.errors import (
 )
 from remora.model.ledger import Tally
 from remora.model.member import Member
-from remora.model.record import DeadLetter, Listing, Record
+from remora.model.record import Attempt, DeadLetter, Listing, Record
 from remora.model.shard import Hold, LockHolder, Shard, ShardStats
 from remora.model.topic import Target, Topic
-from remora.ports import Parcel, Route
+from remora.ports import MOST_ATTEMPTS, Parcel, Route
 
 FIRST = 24576
 
@@ -43,6 +43,7 @@ class FakeQueue:
     holder: LockHolder | None = None
     lease_ends: float = 0.0
     on_append: Callable[[], None] = lambda: None
+    attempts: dict[bytes, Attempt] = field(default_factory=dict)
 
     def append(self, *entries: bytes) -> None:
         for entry in entries:
@@ -229,6 +230,17 @@ class FakeStore:
     async def expire_all(self, holds: Sequence[Hold], older_than_s: float) -> Sequence[StoreError | None]:
         self.calls["expire_all"] += 1
         return await asyncio.gather(*(_answer(self.expire_reservations, hold, older_than_s) for hold in holds))
+
+    # ----------------------------------------------------------------------------------- attempts
+
+    async def note_attempts(self, hold: Hold, attempts: Mapping[bytes, Attempt]) -> None:
+        async with self._call("note_attempts"):
+            assert len(attempts) <= MOST_ATTEMPTS
+            self._held(hold).attempts = dict(attempts)
+
+    async def attempts(self, hold: Hold) -> Mapping[bytes, Attempt]:
+        async with self._call("attempts"):
+            return dict(self._held(hold).attempts)
 
     # ----------------------------------------------------------------------------------- arrivals
 

@@ -165,17 +165,17 @@ class Dispatcher:
         if why is not None:
             raise NotOurs(f"{self._tenure.shard} is let go: {why}")
         endpoint = self._endpoints[topic.target.scheme]
-        self._topic, self._remarks = topic, tuple(endpoint.check(topic.target))
+        self._topic = topic
+        self._remarks = tuple(endpoint.check(topic.target))
         self._delivery = str(delivery_of(topic.target, Delivery(self._tools.settings.mode)))
         for remark in self._remarks:
             self._tools.telemetry.remark(topic.label, remark)
         settings = self._tools.settings
-        limits = Limits(topic.time_to_live_s or 0, topic.max_retries or 0, topic.retry_sleep_s or 0)
         self._destination = self._destination_of(topic.target)
         held = Allowance(settings.shard_bytes, within=self._destination.allowance)
         async with endpoint.route(self._tenure.shard, self._tenure.hold.incarnation, topic.target) as route:
             self._session = session = Session(
-                self._tools, self._tenure, route, topic, limits, self._shelf, held, on_round=self._recovered
+                self._tools, self._tenure, route, topic, self._shelf, held, on_round=self._recovered
             )
             if self._finishing.is_set():
                 return False
@@ -231,10 +231,9 @@ class Dispatcher:
             kind = "transient"
         self._note_failure(exc, kind)
         delay = Backoff(settings.retry_base_s, settings.retry_cap_s).delay(self._failures, self._rng.random())
-        if recheck_s:
-            delay = max(delay, recheck_s)
-        elif isinstance(exc, EndpointError) and self._topic is not None:
-            delay = max(delay, float(self._topic.retry_sleep_s or 0))
+        delay = max(delay, recheck_s)
+        if isinstance(exc, EndpointError):
+            delay = max(delay, self._limits.retry_sleep_s)
         self._enter(State.STOPPED if recheck_s else State.RETRYING, str(exc))
         if self._topic is not None:
             self._tools.telemetry.retry(self._topic.label, delay)
@@ -244,7 +243,7 @@ class Dispatcher:
         changes: list[Coroutine[object, object, object]] = [
             self._tools.catalogue.wait_for_change(self._tenure.shard, seen)
         ]
-        if kind == "transient" and self._destination and not (self._topic and self._topic.retry_sleep_s):
+        if kind == "transient" and self._destination and not self._limits.retry_sleep_s:
             changes.append(self._destination.recovery(self._rng.random()))
         await self._first_of(delay, *changes)
 
@@ -255,6 +254,11 @@ class Dispatcher:
             listing = await self._tools.store.read(self._tenure.hold, b"", 1)
             if listing.entries:
                 self._shelf.begin_work()
+
+    @property
+    def _limits(self) -> Limits:
+        limits = self._tools.settings.limits
+        return limits.of(self._topic) if self._topic is not None else limits
 
     def _note_failure(self, exc: RemoraError, kind: str) -> None:
         self._failures += 1

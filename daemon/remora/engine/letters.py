@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 
 from remora.engine.sorting import Condemned
-from remora.model.record import DeadLetter, Listing
+from remora.model.record import Attempt, DeadLetter, Listing
 from remora.model.shard import Hold
 
 
-def letter(
-    hold: Hold, listing: Listing, condemned: Condemned, *, attempts: int = 0, first_tried: float | None = None
-) -> DeadLetter:
-    """The letter of one entry of a listing; `first_tried` is in seconds since the epoch, None for never."""
+def letter(hold: Hold, listing: Listing, condemned: Condemned, tried: Attempt | None = None) -> DeadLetter:
+    """The letter of one entry of a listing; `tried` is None for one that never failed."""
     now = time.time()
     return DeadLetter(
         queue=hold.shard.queue,
@@ -21,8 +19,8 @@ def letter(
         next_position=listing.positions[condemned.ordinal + 1].decode(),
         cause=condemned.cause,
         reason=condemned.reason,
-        attempts=attempts,
-        first_seen=now if first_tried is None else first_tried,
+        attempts=tried.count if tried else 0,
+        first_seen=tried.first_tried if tried else now,
         parked_at=now,
         raw=listing.entries[condemned.ordinal],
     )

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -40,7 +40,7 @@ from remora.model.errors import (
     StoreFull,
 )
 from remora.model.ledger import Cause
-from remora.model.record import Listing, Record
+from remora.model.record import Attempt, Listing, Record
 from remora.model.topic import Source, Topic
 from remora.policy.acks import Round
 from remora.policy.idle import idle_delay, rest_after
@@ -69,8 +69,7 @@ class Shelf:
 
     news: asyncio.Event = field(default_factory=asyncio.Event)
     done: dict[bytes, Cause] = field(default_factory=dict)
-    attempts: dict[bytes, int] = field(default_factory=dict)
-    first_tried: dict[bytes, float] = field(default_factory=dict)
+    attempts: dict[bytes, Attempt] = field(default_factory=dict)
     mean_bytes: float = FIRST_GUESS_BYTES
     rounds_arrived: int = 64
     read_singly: int = 0
@@ -88,7 +87,13 @@ class Shelf:
         if self.attempts:
             for position in positions:
                 self.attempts.pop(position, None)
-                self.first_tried.pop(position, None)
+
+    def count_attempt(self, positions: Iterable[bytes]) -> None:
+        """These entries were tried in vain."""
+        now = time.time()
+        for position in positions:
+            before = self.attempts.get(position)
+            self.attempts[position] = Attempt(before.count + 1, before.first_tried) if before else Attempt(1, now)
 
 
 @dataclass(slots=True)
@@ -122,7 +127,6 @@ class Session:
         tenure: Tenure,
         route: Route,
         topic: Topic,
-        limits: Limits,
         shelf: Shelf,
         held: Allowance,
         on_round: Callable[[], None],
@@ -135,7 +139,6 @@ class Session:
         self._tenure = tenure
         self._route = route
         self._topic = topic
-        self._limits = limits
         self._shelf = shelf
         self._held = held
         self._on_round = on_round
@@ -158,6 +161,11 @@ class Session:
             on_full=self._not_removed,
             more_to_come=lambda: bool(self._lanes),
         )
+
+    @property
+    def _limits(self) -> Limits:
+        """How long and how often an entry is tried, as the settings say now where the topic leaves it open."""
+        return self._tools.settings.limits.of(self._topic)
 
     def end(self) -> None:
         """Read nothing more; what is packed is still delivered and removed."""
@@ -422,13 +430,7 @@ class Session:
         try:
             for each in condemned:
                 position = listing.positions[each.ordinal]
-                parked = letter(
-                    self._tenure.hold,
-                    listing,
-                    each,
-                    attempts=self._shelf.attempts.get(position, 0),
-                    first_tried=self._shelf.first_tried.get(position),
-                )
+                parked = letter(self._tenure.hold, listing, each, self._shelf.attempts.get(position))
                 await self._tools.store.park(self._tenure.hold, parked)
                 self._tools.telemetry.parked(
                     self._topic.label, parked.queue, parked.position, parked.cause, parked.reason
@@ -479,10 +481,7 @@ class Session:
 
     def _count_attempt(self, records: Sequence[Record]) -> None:
         if self._limits.max_retries:
-            now = time.time()
-            for record in records:
-                self._shelf.attempts[record.position] = self._shelf.attempts.get(record.position, 0) + 1
-                self._shelf.first_tried.setdefault(record.position, now)
+            self._shelf.count_attempt([record.position for record in records])
 
     def _hold_bytes(self, difference: int) -> None:
         self._held.adjust(difference)

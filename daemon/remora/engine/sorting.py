@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from remora.codec.event_entry import attributes
 from remora.codec.render import Renderer
 from remora.model.errors import CodecError
-from remora.model.record import Listing, Record
+from remora.model.record import Attempt, Listing, Record
 from remora.model.topic import Target, Topic
 from remora.policy.lifetime import Limits
 
@@ -37,7 +37,7 @@ def sort_entries(
     topic: Topic,
     limits: Limits,
     done: Collection[bytes],
-    attempts: Mapping[bytes, int],
+    attempts: Mapping[bytes, Attempt],
     renderer: Renderer,
 ) -> Sorted:
     """Divide a listing. `done` and `attempts` are by position, and empty unless something failed before."""
@@ -55,9 +55,9 @@ def sort_entries(
             result.condemned.append(Condemned(i, "undecodable", str(exc)))
             continue
         if created_ns < expired_before:
-            reason = f"older than its time_to_live of {limits.time_to_live_s} s"
+            reason = f"older than its time_to_live of {limits.time_to_live_s:g} s"
             result.condemned.append(Condemned(i, "expired", reason))
-        elif attempts and limits.is_exhausted(attempts.get(position, 0)):
+        elif position in attempts and limits.is_exhausted(attempts[position].count):
             reason = f"not delivered by {limits.max_retries} retries"
             result.condemned.append(Condemned(i, "exhausted", reason))
         else:

@@ -43,6 +43,14 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """How often an entry was tried in vain, and when for the first time, in seconds since the epoch."""
+
+    count: int
+    first_tried: float
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetter:
     """An entry that left its queue without being delivered, with everything needed to send it later.
 

@@ -15,6 +15,7 @@ from remora.model.position import Position
 from remora.model.record import Listing
 from remora.model.shard import Hold
 from remora.storage.librados import Operation
+from remora.storage.rados.attempts import Attempts
 from remora.storage.rados.connection import Connection
 from remora.storage.rados.face import QUEUE_CLASS, Face, decoded, held_read, held_write
 from remora.storage.rados.refusals import HELD
@@ -36,8 +37,9 @@ class _Ledger:
 class Queue(Face):
     """Lists, removes and frees room in held queues."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, attempts: Attempts) -> None:
         super().__init__(connection)
+        self._attempts = attempts
         self._ledgers: dict[Hold, _Ledger] = {}
 
     async def read(self, hold: Hold, start: bytes, limit: int) -> Listing:
@@ -68,10 +70,12 @@ class Queue(Face):
         exact = 0 if ledger.doubtful or end <= ledger.removed else count
         operation = held_write(hold)
         operation.call(QUEUE_CLASS, "2pc_queue_remove_entries", encode_remove(upto, exact))
+        self._attempts.forget(operation, hold, end)
         ledger.doubtful = True
         await self._run(operation, hold, f"removing from {hold.shard}")
         ledger.doubtful = False
         ledger.removed = max(ledger.removed, end)
+        self._attempts.forgotten(hold, end)
 
     async def expire_reservations(self, hold: Hold, older_than_s: float) -> None:
         """Free the room of reservations older than this, by this host's clock against the OSD's."""
@@ -99,6 +103,7 @@ class Queue(Face):
             await self._connection.run(operation, hold.shard.queue, what, HELD, self._place(hold.shard))
         except (OwnershipLost, ShardGone):
             self._ledgers.pop(hold, None)
+            self._attempts.let_go(hold)
             raise
 
     def _note_listed(self, hold: Hold, end: Position) -> None:

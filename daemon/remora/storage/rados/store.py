@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 
 from remora.config import RadosSettings
 from remora.model.shard import Shard
+from remora.storage.rados.attempts import Attempts
 from remora.storage.rados.catalog import Catalog
 from remora.storage.rados.completing import Completer
 from remora.storage.rados.connection import Connection
@@ -37,7 +38,8 @@ class RadosStore:
 
     def __init__(self, settings: RadosSettings, on_state: Callable[[bool, str], None] = _nobody) -> None:
         self._connection = Connection(settings, on_state)
-        queue, members = Queue(self._connection), Members(self._connection)
+        attempts, members = Attempts(self._connection), Members(self._connection)
+        queue = Queue(self._connection, attempts)
         letters, inspection = DeadLetters(self._connection), Inspection(self._connection)
         two_phase = TwoPhase(self._connection)
         own_queues = OwnQueues(self._connection, two_phase)
@@ -51,6 +53,7 @@ class RadosStore:
         self.release, self.evict, self.evict_all = locks.release, locks.evict, locks.evict_all
         self.announce, self.withdraw, self.members = members.announce, members.withdraw, members.members
         self.read, self.remove = queue.read, queue.remove
+        self.note_attempts, self.attempts = attempts.note_attempts, attempts.attempts
         self.expire_reservations, self.expire_all = queue.expire_reservations, queue.expire_all
         self.park, self.letters = letters.park, letters.letters
         self.stats, self.survey, self.dump = inspection.stats, inspection.survey, inspection.dump

@@ -9,6 +9,7 @@ from remora.model.errors import OwnershipLost, ShardGone, StoreDamaged, StoreErr
 from remora.model.ledger import Tally
 from remora.model.record import Listing
 from remora.model.shard import Hold, Shard
+from remora.storage.sqlite.attempts import forget_attempts
 from remora.storage.sqlite.face import Face, QueueRow, held_row, marker, parsed
 from remora.storage.sqlite.files import File
 from remora.storage.sqlite.ingest import expire as expire_events
@@ -56,6 +57,7 @@ class Queue(Face):
             if end - count != queue.head:
                 raise StoreUnavailable(f"{hold.shard} is not removed up to {end}: its front is at {queue.head} by now")
             _remove(connection, queue, end, tally)
+            forget_attempts(connection, queue, end)
 
         await self._file(hold.shard).write(remove, durable=False)
 

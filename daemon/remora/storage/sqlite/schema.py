@@ -146,6 +146,11 @@ ALTER TABLE queues ADD COLUMN removed_elsewhere INTEGER NOT NULL DEFAULT 0;
 UPDATE queues SET begun = head;
 """
 
+_ATTEMPTS = """
+-- How often entries were tried in vain, one value for a queue; `last` is the last position in it.
+CREATE TABLE attempts (queue INTEGER PRIMARY KEY, last INTEGER NOT NULL, noted BLOB NOT NULL);
+"""
+
 
 def _create(connection: sqlite3.Connection) -> None:
     run_script(connection, _FIRST)
@@ -159,9 +164,13 @@ def _keep_ledgers(connection: sqlite3.Connection) -> None:
     run_script(connection, _LEDGER)
 
 
+def _add_attempts(connection: sqlite3.Connection) -> None:
+    run_script(connection, _ATTEMPTS)
+
+
 Migration = Callable[[sqlite3.Connection], None]
 
-MIGRATIONS: Sequence[Migration] = (_create, _add_members, _keep_ledgers)
+MIGRATIONS: Sequence[Migration] = (_create, _add_members, _keep_ledgers, _add_attempts)
 """The step from each version to the next, in a transaction of its own; an empty file has version 0."""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from remora.config import SqliteSettings
 from remora.storage.sqlite.arrivals import Arrivals
+from remora.storage.sqlite.attempts import Attempts
 from remora.storage.sqlite.catalog import Catalog
 from remora.storage.sqlite.dead_letters import DeadLetters
 from remora.storage.sqlite.files import Files
@@ -38,7 +39,8 @@ class SqliteStore:
         self._files = files = Files(settings, on_state, make=make)
         catalog, locks, queue, topics = Catalog(files), Locks(files), Queue(files), Topics(files)
         letters, inspection, two_phase = DeadLetters(files), Inspection(files), TwoPhase(files)
-        self._arrivals, ingest, members = Arrivals(files), Ingest(files), Members(files)
+        self._arrivals, ingest = Arrivals(files), Ingest(files)
+        members, attempts = Members(files), Attempts(files)
 
         self.shards, self.topics, self.peek = catalog.shards, catalog.topics, catalog.peek
         self.acquire, self.renew, self.renew_all = locks.acquire, locks.renew, locks.renew_all
@@ -46,6 +48,7 @@ class SqliteStore:
         self.announce, self.withdraw, self.members = members.announce, members.withdraw, members.members
         self.read, self.remove = queue.read, queue.remove
         self.expire_reservations, self.expire_all = queue.expire_reservations, queue.expire_all
+        self.note_attempts, self.attempts = attempts.note_attempts, attempts.attempts
         self.arrivals = self._arrivals.arrivals
         self.park, self.letters = letters.park, letters.letters
         self.stats, self.survey, self.dump = inspection.stats, inspection.survey, inspection.dump

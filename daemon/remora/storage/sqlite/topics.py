@@ -26,6 +26,7 @@ _WAITING = "SELECT total(tail - head) FROM queues WHERE topic = ?"
 _LEAVE_ENTRIES = "INSERT INTO leftovers SELECT id, head, tail FROM queues WHERE topic = ? AND tail > head"
 _REMOVE = (
     "DELETE FROM locks WHERE queue IN (SELECT id FROM queues WHERE topic = ?)",
+    "DELETE FROM attempts WHERE queue IN (SELECT id FROM queues WHERE topic = ?)",
     "DELETE FROM queue_reservations WHERE queue IN (SELECT id FROM queues WHERE topic = ?)",
     "DELETE FROM reservations WHERE topic = ? AND state = 'open'",
     "DELETE FROM queues WHERE topic = ?",

@@ -1,0 +1,69 @@
+"""How often entries of held queues were tried in vain: key `remora.attempts` in the omap of the queue object.
+
+A radosgw uses no omap there, and the key goes with the object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from remora.codec.attempts import decode_attempts, encode_attempts
+from remora.model.position import Position
+from remora.model.record import Attempt
+from remora.model.shard import Hold
+from remora.storage.librados import Operation, WriteOp
+from remora.storage.rados.connection import Connection
+from remora.storage.rados.face import Face, decoded, held_read, held_write
+from remora.storage.rados.refusals import FULL, HELD, Refusals
+
+_KEY = "remora.attempts"
+_REFUSALS: Refusals = {**HELD, **FULL}
+
+
+class Attempts(Face):
+    """Keeps attempts; the removal that takes the last of their entries takes them along (`forget`)."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._last: dict[Hold, Position] = {}
+
+    async def note_attempts(self, hold: Hold, attempts: Mapping[bytes, Attempt]) -> None:
+        """Keep these in place of all that were kept before."""
+        self._remember(hold, attempts)
+        operation = held_write(hold)
+        if attempts:
+            operation.set_omap({_KEY: encode_attempts(attempts)})
+        else:
+            operation.remove_omap([_KEY])
+        await self._run(operation, hold, f"noting attempts of {hold.shard}")
+
+    async def attempts(self, hold: Hold) -> Mapping[bytes, Attempt]:
+        """What was kept last."""
+        what = f"reading attempts of {hold.shard}"
+        operation = held_read(hold)
+        found = operation.omap_values([_KEY])
+        await self._run(operation, hold, what)
+        noted = decoded(decode_attempts, found.values[_KEY], what) if _KEY in found.values else {}
+        self._remember(hold, noted)
+        return noted
+
+    def forget(self, operation: WriteOp, hold: Hold, end: Position) -> None:
+        """Add to the removal of the entries before `end` that the attempts go too, if those were all."""
+        if hold in self._last and self._last[hold] < end:
+            operation.remove_omap([_KEY])
+
+    def forgotten(self, hold: Hold, end: Position) -> None:
+        """That removal has succeeded."""
+        if hold in self._last and self._last[hold] < end:
+            del self._last[hold]
+
+    def let_go(self, hold: Hold) -> None:
+        """The hold is over."""
+        self._last.pop(hold, None)
+
+    def _remember(self, hold: Hold, attempts: Mapping[bytes, Attempt]) -> None:
+        if attempts:
+            self._last[hold] = max(Position.parse(each.decode("ascii")) for each in attempts)
+
+    async def _run(self, operation: Operation, hold: Hold, what: str) -> None:
+        await self._connection.run(operation, hold.shard.queue, what, _REFUSALS, self._place(hold.shard))

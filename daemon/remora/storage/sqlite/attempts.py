@@ -1,0 +1,53 @@
+"""How often entries of held queues were tried in vain: one row for each queue where that matters."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+
+from remora.codec.attempts import decode_attempts, encode_attempts
+from remora.model.record import Attempt
+from remora.model.shard import Hold
+from remora.storage.sqlite.face import Face, QueueRow, held_row, parsed
+
+_NOTE = "INSERT OR REPLACE INTO attempts (queue, last, noted) VALUES (?, ?, ?)"
+_NOTED = "SELECT noted FROM attempts WHERE queue = ?"
+_FORGET = "DELETE FROM attempts WHERE queue = ? AND last < ?"
+
+
+class Attempts(Face):
+    """Keeps attempts. Not synced: after a power cut entries are tried once more, at worst."""
+
+    async def note_attempts(self, hold: Hold, attempts: Mapping[bytes, Attempt]) -> None:
+        """Keep these in place of all that were kept before."""
+        last = max(map(parsed, attempts), default=-1)
+        value = encode_attempts(attempts)
+
+        def note(connection: sqlite3.Connection) -> None:
+            queue = held_row(connection, hold, self._me)
+            if attempts:
+                connection.execute(_NOTE, (queue.id, last, value))
+            else:
+                forget_attempts(connection, queue, queue.tail)
+
+        await self._file(hold.shard).write(note, durable=False)
+
+    async def attempts(self, hold: Hold) -> Mapping[bytes, Attempt]:
+        """What was kept last."""
+
+        def noted(connection: sqlite3.Connection) -> bytes | None:
+            queue = held_row(connection, hold, self._me)
+            row = connection.execute(_NOTED, (queue.id,)).fetchone()
+            return row[0] if row else None
+
+        value = await self._file(hold.shard).read(noted)
+        return decode_attempts(value) if value is not None else {}
+
+    @property
+    def _me(self) -> str:
+        return self._files.owner.entity
+
+
+def forget_attempts(connection: sqlite3.Connection, queue: QueueRow, end: int) -> None:
+    """Within a transaction that removes the entries before `end`, forget the attempts if those were all."""
+    connection.execute(_FORGET, (queue.id, end))
