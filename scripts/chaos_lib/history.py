@@ -1,0 +1,110 @@
+"""What happened in a run, as values: what was sent, what Kafka shows, what the stores say, what was hurt when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from chaos_lib.verdict import Fate, Place
+
+
+class Kind(Enum):
+    """What has to become of an entry."""
+
+    GOOD = "delivered"
+    BAD = "dead-lettered: it cannot be decoded, or is too large for its Kafka topic"
+
+
+class Sent(NamedTuple):
+    """One event that somebody wanted stored. The numbers of a key grow in the order of its commits.
+
+    Events of one `request` are stored together, all or none.
+    """
+
+    event_id: str
+    key: str
+    number: int
+    fate: Fate
+    request: str
+    kind: Kind = Kind.GOOD
+
+
+class Seen(NamedTuple):
+    """One record of a Kafka topic. `at` is the broker's clock when it took it, in seconds.
+
+    `is_committed` tells whether a read_committed consumer sees it.
+    """
+
+    event_id: str
+    key: bytes
+    place: Place
+    end: Place
+    partition: int
+    offset: int
+    at: float
+    nbytes: int = 0
+    is_committed: bool = True
+
+
+class Letter(NamedTuple):
+    """One dead letter in the store; `event_id` is what was found in its raw bytes."""
+
+    event_id: str
+    place: Place
+    end: Place
+    cause: str
+
+
+class Balance(NamedTuple):
+    """What the ledger says of one shard."""
+
+    shard: str
+    unaccounted: int
+    pending: int
+
+
+@dataclass(frozen=True)
+class Topic:
+    """One topic; its history is judged by itself."""
+
+    name: str
+    is_exact: bool
+    shards: int
+    sent: Sequence[Sent] = ()
+    seen: Sequence[Seen] = ()
+    letters: Sequence[Letter] = ()
+    balances: Sequence[Balance] = ()
+
+    @property
+    def view(self) -> Sequence[Seen]:
+        """What its consumers are promised something about."""
+        return [each for each in self.seen if each.is_committed] if self.is_exact else self.seen
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round: from its load's beginning until every queue was empty, on the brokers' clock.
+
+    `doublings` is how often what was in flight in a shard may have been sent once more because of its faults.
+    """
+
+    name: str
+    began: float
+    ended: float
+    doublings: int
+
+
+@dataclass(frozen=True)
+class History:
+    """Everything that a verdict rests on.
+
+    `in_flight_bytes` is how much of one shard may be under way at a time. `thaws` has for each owner that was frozen
+    for longer than its lease how often it tried to send or to remove after it was continued.
+    """
+
+    topics: Sequence[Topic]
+    rounds: Sequence[Round] = ()
+    in_flight_bytes: int = 0
+    thaws: Sequence[int] = field(default=())

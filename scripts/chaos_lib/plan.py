@@ -1,0 +1,123 @@
+"""Which faults a run makes, drawn from its seed alone: the same seed draws the same faults in the same order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Fault(Enum):
+    """What is hurt. A fault of a worker or a host takes one of the two hosts, one of a broker one of the three."""
+
+    KILL_WORKER = "SIGKILL of a worker"
+    KILL_HOST = "SIGKILL of a supervisor with its workers"
+    FREEZE_WORKER = "SIGSTOP of a worker"
+    FREEZE_HOST = "SIGSTOP of a supervisor with its workers for longer than the lease"
+    PAUSE_HOST = "SIGSTOP of a supervisor with its workers for less than the lease"
+    KILL_BROKER = "SIGKILL of a broker"
+    FREEZE_BROKER = "SIGSTOP of a broker"
+    MOVE_LEADERS = "other leaders"
+    CUT = "cut connections to brokers"
+    DELAY = "delayed connections to brokers"
+    KILL_OSD = "SIGKILL of an OSD"
+    FULL_DISK = "a full disk"
+    STEP_CLOCK = "a step of the wall clock"
+    DRAIN = "remora drain"
+    RELOAD = "SIGHUP"
+
+
+WEIGHTS = {
+    Fault.KILL_WORKER: 4,
+    Fault.KILL_HOST: 4,
+    Fault.FREEZE_WORKER: 2,
+    Fault.FREEZE_HOST: 5,
+    Fault.PAUSE_HOST: 2,
+    Fault.KILL_BROKER: 3,
+    Fault.FREEZE_BROKER: 3,
+    Fault.MOVE_LEADERS: 2,
+    Fault.CUT: 3,
+    Fault.DELAY: 3,
+    Fault.KILL_OSD: 3,
+    Fault.FULL_DISK: 3,
+    Fault.STEP_CLOCK: 2,
+    Fault.DRAIN: 2,
+    Fault.RELOAD: 2,
+}
+
+DOUBLINGS = {
+    Fault.KILL_WORKER: 2,
+    Fault.KILL_HOST: 2,
+    Fault.FREEZE_WORKER: 2,
+    Fault.FREEZE_HOST: 3,
+    Fault.PAUSE_HOST: 2,
+    Fault.KILL_BROKER: 3,
+    Fault.FREEZE_BROKER: 3,
+    Fault.MOVE_LEADERS: 2,
+    Fault.CUT: 2,
+    Fault.DELAY: 2,
+    Fault.KILL_OSD: 3,
+    Fault.FULL_DISK: 1,
+    Fault.STEP_CLOCK: 0,
+    Fault.DRAIN: 0,
+    Fault.RELOAD: 0,
+}
+"""How often a fault may have what is in flight sent once more: by the next owner, by the late one, and at each retry
+of an outage that lasts longer than `kafka.delivery_timeout`."""
+
+HOSTS, BROKERS = 2, 3
+
+_PARTS = {
+    Fault.KILL_BROKER: "brokers",
+    Fault.FREEZE_BROKER: "brokers",
+    Fault.MOVE_LEADERS: "brokers",
+    Fault.CUT: "network",
+    Fault.DELAY: "network",
+    Fault.KILL_OSD: "store",
+    Fault.FULL_DISK: "store",
+    Fault.STEP_CLOCK: "clock",
+}
+_ONLY_ON = {Fault.KILL_OSD: "rados", Fault.FULL_DISK: "sqlite"}
+
+
+@dataclass(frozen=True)
+class Stroke:
+    """One fault: after so many seconds of load, at this host, worker, broker or OSD, with this strength.
+
+    `strength` lies between 0 and 1: how long something lasts, how far a clock is stepped, and which way.
+    """
+
+    fault: Fault
+    after_s: float
+    target: int
+    strength: float
+
+    @property
+    def part(self) -> str:
+        """What is hurt; a round hurts each part at most once, so that each fault meets its part in health."""
+        return _PARTS.get(self.fault) or f"host {self.target % HOSTS + 1}"
+
+
+def rounds(seed: str, count: int, store: str) -> Sequence[Sequence[Stroke]]:
+    """The strokes of each round: one to three, in the order of their beginning.
+
+    The first round of every run freezes a host for longer than the lease: a run without that proves no fence.
+    """
+    chance = random.Random(f"{seed}/{store}")
+    return [_round(chance, store, [Fault.FREEZE_HOST] if number == 0 else []) for number in range(count)]
+
+
+def _round(chance: random.Random, store: str, demanded: Sequence[Fault]) -> Sequence[Stroke]:
+    faults = [fault for fault in WEIGHTS if _ONLY_ON.get(fault, store) == store]
+    strokes = [_stroke(chance, fault) for fault in demanded]
+    while len(strokes) < len(demanded) or not strokes or (len(strokes) < 3 and chance.random() < 0.6):
+        (fault,) = chance.choices(faults, weights=[WEIGHTS[each] for each in faults])
+        stroke = _stroke(chance, fault)
+        if stroke.part not in {each.part for each in strokes}:
+            strokes.append(stroke)
+    return sorted(strokes, key=lambda each: each.after_s)
+
+
+def _stroke(chance: random.Random, fault: Fault) -> Stroke:
+    return Stroke(fault, round(chance.uniform(0.5, 3.0), 2), chance.randrange(60), round(chance.random(), 3))

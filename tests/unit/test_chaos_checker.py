@@ -1,0 +1,196 @@
+"""The checker of chaos runs finds each kind of fault in a made-up history, and none in a clean one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+from chaos_lib.checker import KINDS, judge
+from chaos_lib.history import Balance, History, Kind, Letter, Round, Seen, Sent, Topic
+from chaos_lib.verdict import Fate, Place
+
+BAD = 4
+"""The event of the made-up topic that becomes a dead letter."""
+
+
+def place(number: int) -> Place:
+    return Place("t.1", "inc", 0, number * 100)
+
+
+def sent(number: int, fate: Fate = Fate.STORED, request: str = "") -> Sent:
+    kind = Kind.BAD if number == BAD else Kind.GOOD
+    return Sent(f"k-{number}", "k", number, fate, request or f"r{number}", kind)
+
+
+def seen(number: int, offset: int | None = None, at: float = 10.0) -> Seen:
+    where = number if offset is None else offset
+    return Seen(f"k-{number}", b"b/k", place(number), place(number + 1), 0, where, at, 1000)
+
+
+def letter(number: int = BAD) -> Letter:
+    return Letter(f"k-{number}", place(number), place(number + 1), "undecodable")
+
+
+def a_topic(*, is_exact: bool = False) -> Topic:
+    """Ten events of one key, of which one is a dead letter; nothing is wrong with them."""
+    return Topic(
+        "t",
+        is_exact,
+        2,
+        [sent(number) for number in range(10)],
+        [seen(number) for number in range(10) if number != BAD],
+        [letter()],
+        [Balance("t.1", 0, 0)],
+    )
+
+
+def kinds(history: History) -> set[str]:
+    """The kinds of what the checker finds."""
+    found = judge(history)
+    assert found.is_clean == (not found.findings)
+    assert {kind for kind, count in found.counts.items() if count} == {each.kind for each in found.findings}
+    return {each.kind for each in found.findings}
+
+
+def of(
+    topic: Topic, rounds: Sequence[Round] = (Round("round 1", 0.0, 100.0, 1),), thaws: Sequence[int] = ()
+) -> History:
+    return History([topic], rounds, 2000, thaws)
+
+
+def without(topic: Topic, number: int) -> Topic:
+    """The same, where one event is neither in Kafka nor among the letters."""
+    return replace(
+        topic,
+        seen=[each for each in topic.seen if each.event_id != f"k-{number}"],
+        letters=[each for each in topic.letters if each.event_id != f"k-{number}"],
+    )
+
+
+def with_record(topic: Topic, record: Seen) -> Topic:
+    return replace(topic, seen=[*topic.seen, record])
+
+
+def in_order(*numbers: int) -> Callable[[Topic], Topic]:
+    """The topic with its records in this order."""
+    return lambda topic: replace(topic, seen=[seen(number, offset) for offset, number in enumerate(numbers)])
+
+
+FAULTS: dict[str, tuple[str, Callable[[Topic], Topic]]] = {
+    "an acknowledged event is nowhere": ("lost", lambda topic: without(topic, 7)),
+    "a dead letter is nowhere": ("lost", lambda topic: without(topic, BAD)),
+    "an entry left without a trace": ("gap", lambda topic: without(topic, 7)),
+    "a dead letter leaves a gap": ("gap", lambda topic: without(topic, BAD)),
+    "nobody stored it": ("unwanted", lambda topic: with_record(topic, seen(10))),
+    "it was refused": (
+        "unwanted",
+        lambda topic: replace(topic, sent=[sent(0, Fate.REFUSED), *topic.sent[1:]]),
+    ),
+    "half a request": (
+        "halved",
+        lambda topic: replace(
+            topic,
+            sent=[*topic.sent, sent(11, Fate.OPEN, "r"), sent(12, Fate.OPEN, "r")],
+            seen=[*topic.seen, seen(11)],
+        ),
+    ),
+    "stored at two places": (
+        "duplicated",
+        lambda topic: with_record(topic, seen(10)._replace(event_id="k-9")),
+    ),
+    "a copy in another partition": ("duplicated", lambda topic: with_record(topic, seen(3, 50)._replace(partition=1))),
+    "a copy outside of every round": ("duplicated", lambda topic: with_record(topic, seen(3, 50, at=200.0))),
+    "more copies than were in flight": (
+        "duplicated",
+        lambda topic: replace(topic, seen=[*topic.seen, *(seen(3, 50 + copy) for copy in range(5))]),
+    ),
+    "a key's events change places": ("reordered", in_order(0, 2, 1, 3, 5, 6, 7, 8, 9)),
+    "a key in two partitions": (
+        "reordered",
+        lambda topic: replace(topic, seen=[*topic.seen[:-1], topic.seen[-1]._replace(partition=1)]),
+    ),
+    "a good entry is parked": (
+        "dead letter",
+        lambda topic: replace(without(topic, 7), letters=[*topic.letters, letter(7)]),
+    ),
+    "a dead letter is delivered": ("dead letter", lambda topic: with_record(topic, seen(BAD))),
+    "an unknown entry is parked": (
+        "dead letter",
+        lambda topic: replace(topic, letters=[*topic.letters, letter(10)]),
+    ),
+    "the books do not balance": ("ledger", lambda topic: replace(topic, balances=[Balance("t.1", -1, 0)])),
+    "something waits for ever": ("ledger", lambda topic: replace(topic, balances=[Balance("t.1", 0, 2)])),
+}
+
+
+@pytest.mark.parametrize("is_exact", [False, True], ids=["at-least-once", "exactly-once"])
+def test_a_clean_history_has_no_findings(is_exact: bool) -> None:
+    """Events that all arrived in order, with one dead letter in the chain, are well in either mode."""
+    found = judge(of(a_topic(is_exact=is_exact)))
+
+    assert found.findings == []
+    assert found.delivered == 9
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_is_found(fault: str) -> None:
+    """A history with one fault has a finding of its kind."""
+    kind, spoil = FAULTS[fault]
+
+    assert kind in kinds(of(spoil(a_topic())))
+
+
+def test_every_kind_of_finding_is_made() -> None:
+    """No kind that a verdict can count stays without a history that shows it."""
+    assert {kind for kind, _ in FAULTS.values()} | {"thaw"} == set(KINDS)
+
+
+def test_copies_within_the_bound_are_no_fault_at_least_once() -> None:
+    """A copy in a round that had a fault is counted beside the bound, and is no finding."""
+    found = judge(of(with_record(a_topic(), seen(3, 50))))
+
+    assert found.findings == []
+    assert found.doubled == [("round 1", 1, 1000, 4000)]
+
+
+def test_a_copy_in_a_round_without_faults_is_found() -> None:
+    """Where nothing was hurt nothing may be sent twice."""
+    calm = Round("calm", 0.0, 100.0, 0)
+
+    assert kinds(of(with_record(a_topic(), seen(3, 50)), [calm])) == {"duplicated"}
+
+
+def test_a_visible_copy_is_found_exactly_once() -> None:
+    """A second copy that a read_committed consumer sees is a finding, whatever was hurt."""
+    assert kinds(of(with_record(a_topic(is_exact=True), seen(3, 50)))) == {"duplicated"}
+
+
+def test_an_aborted_copy_is_no_fault_exactly_once() -> None:
+    """A copy that no read_committed consumer sees is none, before the visible one too."""
+    aborted = seen(3, -1)._replace(is_committed=False)
+
+    assert kinds(of(with_record(a_topic(is_exact=True), aborted))) == set()
+
+
+def test_an_event_that_is_only_aborted_is_lost_exactly_once() -> None:
+    """What only a read_uncommitted consumer sees was not delivered."""
+    topic = a_topic(is_exact=True)
+    hidden = replace(topic, seen=[*topic.seen[:-1], topic.seen[-1]._replace(is_committed=False)])
+
+    assert kinds(of(hidden)) == {"lost"}
+
+
+def test_an_open_request_may_be_there_or_not() -> None:
+    """Events of a request without an answer are well when all of them are there, and when none is."""
+    topic = a_topic()
+    both = [*topic.sent, sent(10, Fate.OPEN, "r"), sent(11, Fate.OPEN, "r")]
+
+    assert kinds(of(replace(topic, sent=both))) == set()
+    assert kinds(of(replace(topic, sent=both, seen=[*topic.seen, seen(10), seen(11)]))) == set()
+
+
+@pytest.mark.parametrize(("thaws", "found"), [((), set()), ((0, 0), {"thaw"}), ((0, 2), set())])
+def test_thawed_owners_must_have_tried_something(thaws: Sequence[int], found: set[str]) -> None:
+    """A run in which every thawed owner stayed quiet is not clean: it has shown nothing."""
+    assert kinds(of(a_topic(), thaws=thaws)) == found

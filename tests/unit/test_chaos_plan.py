@@ -1,0 +1,44 @@
+"""Which faults a chaos run makes depends on its seed alone."""
+
+from __future__ import annotations
+
+import pytest
+from chaos_lib.plan import DOUBLINGS, WEIGHTS, Fault, rounds
+from hypothesis import given
+from hypothesis import strategies as st
+
+STORES = st.sampled_from(["sqlite", "rados"])
+
+
+@given(seed=st.text(max_size=8), store=STORES, count=st.integers(1, 20))
+def test_a_seed_draws_the_same_faults(seed: str, store: str, count: int) -> None:
+    """The same seed draws the same strokes, and a longer run begins as a shorter one."""
+    drawn = rounds(seed, count, store)
+
+    assert drawn == rounds(seed, count, store)
+    assert drawn == rounds(seed, count + 1, store)[:count]
+
+
+@given(seed=st.text(max_size=8), store=STORES)
+def test_a_round_hurts_each_part_once(seed: str, store: str) -> None:
+    """A round has one to three strokes, in the order of time, each at another part; the first freezes a host."""
+    drawn = rounds(seed, 20, store)
+
+    assert Fault.FREEZE_HOST in {each.fault for each in drawn[0]}
+    for strokes in drawn:
+        assert 1 <= len(strokes) <= 3
+        assert [each.after_s for each in strokes] == sorted(each.after_s for each in strokes)
+        assert len({each.part for each in strokes}) == len(strokes)
+
+
+@pytest.mark.parametrize(("store", "others"), [("sqlite", {Fault.KILL_OSD}), ("rados", {Fault.FULL_DISK})])
+def test_every_fault_is_drawn(store: str, others: set[Fault]) -> None:
+    """Among a few hundred rounds each fault is drawn that the store can have, and no other."""
+    drawn = {stroke.fault for strokes in rounds("1", 300, store) for stroke in strokes}
+
+    assert drawn == set(Fault) - others
+
+
+def test_every_fault_has_its_figures() -> None:
+    """No fault lacks a weight, or a bound for what it may double."""
+    assert set(WEIGHTS) == set(DOUBLINGS) == set(Fault)
