@@ -14,7 +14,8 @@ from remora.codec.topic import delivery_of
 from remora.engine.allowance import Allowance
 from remora.engine.destination import Destination
 from remora.engine.letters import letter
-from remora.engine.session import Session, Shelf, Tools
+from remora.engine.session import Session
+from remora.engine.shelf import Shelf, Tools
 from remora.engine.sorting import Condemned
 from remora.engine.tenure import LeaseUncertain, Tenure
 from remora.model.errors import (

@@ -1,12 +1,14 @@
-"""Makes dead letters: everything that is known of an entry at the moment it is given up."""
+"""Makes dead letters, with everything that is known of an entry at the moment it is given up, and stores them."""
 
 from __future__ import annotations
 
 import time
 
+from remora.engine.shelf import Shelf, Tools
 from remora.engine.sorting import Condemned
 from remora.model.record import Attempt, DeadLetter, Listing
 from remora.model.shard import Hold
+from remora.model.topic import Topic
 
 
 def letter(hold: Hold, listing: Listing, condemned: Condemned, tried: Attempt | None = None) -> DeadLetter:
@@ -24,3 +26,14 @@ def letter(hold: Hold, listing: Listing, condemned: Condemned, tried: Attempt | 
         parked_at=now,
         raw=listing.entries[condemned.ordinal],
     )
+
+
+async def park(
+    tools: Tools, hold: Hold, topic: Topic, shelf: Shelf, listing: Listing, condemned: Condemned
+) -> DeadLetter:
+    """Store the letter of one entry durably; only then may the entry leave its queue. Raises StoreError."""
+    position = listing.positions[condemned.ordinal]
+    parked = letter(hold, listing, condemned, shelf.attempts.get(position))
+    await tools.store.park(hold, parked)
+    tools.telemetry.parked(topic.label, parked.queue, parked.position, parked.cause, parked.reason)
+    return parked

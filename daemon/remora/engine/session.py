@@ -16,21 +16,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from remora.codec.render import Renderer
-from remora.config import DeliverySettings
 from remora.engine.allowance import Allowance
-from remora.engine.catalogue import Catalogue
-from remora.engine.letters import letter
+from remora.engine.letters import park
+from remora.engine.reading import Reader, at_most
+from remora.engine.shelf import Shelf, Tools
 from remora.engine.sorting import Condemned, same_target, sort_entries
 from remora.engine.tenure import Tenure
 from remora.engine.trimmer import Trimmer
-from remora.metrics import Telemetry
 from remora.model.errors import (
-    CodecError,
     EndpointError,
     EntryRefused,
     OwnershipLost,
@@ -40,72 +36,15 @@ from remora.model.errors import (
     StoreFull,
 )
 from remora.model.ledger import Cause
-from remora.model.record import Attempt, Listing, Record
+from remora.model.record import Listing, Record
 from remora.model.topic import Source, Topic
 from remora.policy.acks import Round
-from remora.policy.idle import idle_delay, rest_after
 from remora.policy.lifetime import Limits
-from remora.policy.pace import Pace
-from remora.policy.retry import read_limit
-from remora.ports import DeliveryStore, Parcel, Route
-
-FIRST_GUESS_BYTES = 1024
-"""Bytes of an entry before any was seen; radosgw reserves 4,096 and uses about 700."""
-
+from remora.ports import Parcel, Route
 
 GATHER_S = 0.05
 """How long a queue is left to itself at most while parcels of it wait for their turn: what comes in meanwhile travels
 together. Read at once, a busy queue would be cut into parcels of an entry or two, each with a round trip of its own."""
-
-
-@dataclass(slots=True)
-class Shelf:
-    """What a shard's sessions hand on to each other; it ends with the hold.
-
-    `done` (and why) and `attempts` are by position and only hold entries that stand in the queue because something
-    failed. `rounds_arrived` counts whole listings since the last failure. `news` is set when the store told of
-    new entries, and cleared right before each read.
-    """
-
-    news: asyncio.Event = field(default_factory=asyncio.Event)
-    done: dict[bytes, Cause] = field(default_factory=dict)
-    attempts: dict[bytes, Attempt] = field(default_factory=dict)
-    mean_bytes: float = FIRST_GUESS_BYTES
-    rounds_arrived: int = 64
-    read_singly: int = 0
-    has_work: bool = False
-    progress_at: float = 0.0
-    held_bytes: int = 0
-
-    def begin_work(self) -> None:
-        """There are entries; where there were none, the time without progress begins now."""
-        if not self.has_work:
-            self.has_work, self.progress_at = True, asyncio.get_running_loop().time()
-
-    def forget(self, positions: Sequence[bytes]) -> None:
-        """Drop the attempts of entries that are done."""
-        if self.attempts:
-            for position in positions:
-                self.attempts.pop(position, None)
-
-    def count_attempt(self, positions: Iterable[bytes]) -> None:
-        """These entries were tried in vain."""
-        now = time.time()
-        for position in positions:
-            before = self.attempts.get(position)
-            self.attempts[position] = Attempt(before.count + 1, before.first_tried) if before else Attempt(1, now)
-
-
-@dataclass(slots=True)
-class Tools:
-    """What every session of a worker uses. `settings` is replaced by a reload and read anew at each use."""
-
-    store: DeliveryStore
-    catalogue: Catalogue
-    telemetry: Telemetry
-    renderer: Renderer
-    settings: DeliverySettings
-    pace: Pace = field(default_factory=Pace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +79,6 @@ class Session:
         self._route = route
         self._topic = topic
         self._shelf = shelf
-        self._held = held
         self._on_round = on_round
         self._lanes: dict[int, deque[Load]] = {}
         self._all_started = asyncio.Event()
@@ -160,6 +98,9 @@ class Session:
             on_failure=self._removal_failed,
             on_full=self._not_removed,
             more_to_come=lambda: bool(self._lanes),
+        )
+        self._reader = Reader(
+            tools, tenure, shelf, held, on_failure=self._fail, all_removed=lambda: self._trimmer.is_empty
         )
 
     @property
@@ -188,7 +129,7 @@ class Session:
                 trimmer.cancel()
         finally:
             self._shelf.done.update(self._trimmer.abandon())
-            self._hold_bytes(-self._shelf.held_bytes)
+            self._reader.hold_nothing()
         if self._failure is not None:
             raise self._failure
 
@@ -200,13 +141,13 @@ class Session:
         start, room, busy_at = b"", 0, now()
         while not self._route.stale:
             if self._ahead is None:
-                room = await self._take_room()
+                room = await self._reader.take_room()
                 self._ahead = self._fetch(start)
             listing = await self._ahead
             self._ahead = None
             if listing is None or self._over.is_set():
                 return
-            self._hold_bytes(listing.nbytes - room)
+            self._reader.hold(listing.nbytes - room)
             if listing.entries:
                 start, busy_at = listing.positions[-1], now()
                 room = self._read_ahead(listing)
@@ -218,10 +159,10 @@ class Session:
                     await self._gather(parcels)
             else:
                 self._shelf.has_work = not self._trimmer.is_empty
-                if self._may_rest(busy_at):
+                if self._reader.may_rest(busy_at):
                     self.rests = True
                     break
-                await self._wait_for_news(busy_at)
+                await self._reader.wait_for_news(busy_at)
         self._turn_back()
 
     async def _gather(self, parcels: int) -> None:
@@ -230,65 +171,17 @@ class Session:
         if pause_s:
             await asyncio.sleep(pause_s)
         if any(self._lanes.values()):
-            await _at_most(self._all_started, GATHER_S)
-
-    def _may_rest(self, busy_at: float) -> bool:
-        """Whether it is time that nothing runs for this shard until the store tells of new entries."""
-        idle_s = asyncio.get_running_loop().time() - busy_at
-        return self._is_told and idle_s >= rest_after(self._tenure.awake()) and not self._shelf.news.is_set()
-
-    @property
-    def _is_told(self) -> bool:
-        """Whether there is nothing to do here before the store tells of new entries."""
-        return self._tools.store.tells_arrivals and self._trimmer.is_empty
-
-    async def _wait_for_news(self, busy_at: float) -> None:
-        """Wait until an empty queue is worth another look: after a time, or when the store tells, or to rest."""
-        now, settings = asyncio.get_running_loop().time, self._tools.settings
-        news = self._shelf.news
-        if not self._is_told:
-            sharing = 1 if self._tools.store.tells_arrivals else self._tenure.awake()  # others are not looked into
-            delay = idle_delay(now() - busy_at, sharing, settings.idle_min_s, settings.idle_max_s)
-            await _at_most(news, delay)
-            return
-        while not (news.is_set() or self._may_rest(busy_at)):
-            rest_s = rest_after(self._tenure.awake()) - (now() - busy_at)
-            await _at_most(news, min(settings.idle_max_s, max(settings.idle_min_s, rest_s)))
-
-    async def _take_room(self) -> int:
-        """Wait until another listing may be held; returns the bytes that are held for it."""
-        room = int(self._limit() * self._shelf.mean_bytes)
-        await self._held.take(room)
-        self._shelf.held_bytes += room
-        return room
+            await at_most(self._all_started, GATHER_S)
 
     def _read_ahead(self, listing: Listing) -> int:
         """Start the next read when there is more to read and room at once; returns the bytes held for it."""
-        room = int(self._limit() * self._shelf.mean_bytes)
-        if listing.truncated and self._shelf.rounds_arrived and self._held.take_now(room):
-            self._shelf.held_bytes += room
+        room = 0
+        if listing.truncated and self._shelf.rounds_arrived and (room := self._reader.take_room_now()):
             self._ahead = self._fetch(listing.positions[-1])
         return room
 
-    def _limit(self) -> int:
-        """How many entries to read, so that a listing is at most half of what the shard may hold."""
-        if self._shelf.read_singly > 0:
-            return 1
-        settings = self._tools.settings
-        fitting = max(1, int(settings.shard_bytes / 2 / self._shelf.mean_bytes))
-        return min(read_limit(self._shelf.rounds_arrived, settings.list_entries), fitting)
-
     def _fetch(self, start: bytes) -> asyncio.Task[Listing | None]:
-        return self._tasks.create_task(self._read(start, self._limit()), name=f"list {self._tenure.shard}")
-
-    async def _read(self, start: bytes, limit: int) -> Listing | None:
-        try:
-            self._tenure.require_trust()
-            self._shelf.news.clear()  # before the read: what is told of from now on may have come too late for it
-            return await self._tools.store.read(self._tenure.hold, start, limit)
-        except (StoreError, CodecError) as exc:
-            self._fail(exc)
-            return None
+        return self._tasks.create_task(self._reader.read(start), name=f"list {self._tenure.shard}")
 
     async def _watch(self) -> None:
         """End the session when its topic's attributes have changed."""
@@ -331,7 +224,7 @@ class Session:
             load = Load(listing, added, parcel, share * len(parcel.records))
             unsent -= load.nbytes
             self._enqueue(load)
-        self._hold_bytes(-unsent)
+        self._reader.hold(-unsent)
         if condemned:
             self._parking += 1
             self._tasks.create_task(self._park(listing, added, condemned), name=f"park {self._tenure.shard}")
@@ -340,7 +233,7 @@ class Session:
     def _own_part(self, listing: Listing) -> Listing:
         part = same_target(listing, self._topic.target)
         if part is not listing:
-            self._hold_bytes(part.nbytes - listing.nbytes)
+            self._reader.hold(part.nbytes - listing.nbytes)
             self.end()
         return part
 
@@ -389,7 +282,7 @@ class Session:
             [r.created_ns for r in records],
             time.time_ns(),
         )
-        self._hold_bytes(-load.nbytes)
+        self._reader.hold(-load.nbytes)
         self._shelf.forget([r.position for r in records])
         self._finish(load.round, [r.ordinal for r in records], Cause.DELIVERED)
 
@@ -420,7 +313,7 @@ class Session:
         if len(records) == 1:
             self._parking += 1
             await self._park(load.listing, load.round, [Condemned(records[0].ordinal, "refused", str(exc))])
-            self._hold_bytes(-load.nbytes)
+            self._reader.hold(-load.nbytes)
         else:
             self._shelf.read_singly = len(load.listing.entries)
             self._fail(exc)
@@ -429,13 +322,8 @@ class Session:
         """Store dead letters; only then do their entries count as done."""
         try:
             for each in condemned:
-                position = listing.positions[each.ordinal]
-                parked = letter(self._tenure.hold, listing, each, self._shelf.attempts.get(position))
-                await self._tools.store.park(self._tenure.hold, parked)
-                self._tools.telemetry.parked(
-                    self._topic.label, parked.queue, parked.position, parked.cause, parked.reason
-                )
-                self._shelf.forget([position])
+                await park(self._tools, self._tenure.hold, self._topic, self._shelf, listing, each)
+                self._shelf.forget([listing.positions[each.ordinal]])
                 self._finish(of, [each.ordinal], Cause.of_letter(each.cause))
         except StoreError as exc:
             self._fail(exc)
@@ -482,14 +370,3 @@ class Session:
     def _count_attempt(self, records: Sequence[Record]) -> None:
         if self._limits.max_retries:
             self._shelf.count_attempt([record.position for record in records])
-
-    def _hold_bytes(self, difference: int) -> None:
-        self._held.adjust(difference)
-        self._shelf.held_bytes += difference
-
-
-async def _at_most(event: asyncio.Event, seconds: float) -> None:
-    """Wait for an event, but no longer than this."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()

@@ -16,7 +16,7 @@ from remora.engine.destination import Destination
 from remora.engine.dispatcher import Dispatcher, ShardStatus
 from remora.engine.held import Left
 from remora.engine.ownership import Ownership
-from remora.engine.session import Tools
+from remora.engine.shelf import Tools
 from remora.engine.survey import Survey
 from remora.engine.tenure import Tenure
 from remora.metrics import Telemetry

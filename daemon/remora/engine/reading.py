@@ -1,0 +1,116 @@
+"""How a shard's queue is read: within its bytes and the trust in its lock, and seldom where it is empty."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from remora.engine.allowance import Allowance
+from remora.engine.shelf import Shelf, Tools
+from remora.engine.tenure import Tenure
+from remora.model.errors import CodecError, RemoraError, StoreError
+from remora.model.record import Listing
+from remora.policy.idle import idle_delay, rest_after
+from remora.policy.retry import read_limit
+
+
+class Reader:
+    """Reads for one session, which takes room before each read and gives it back when the entries are dealt with."""
+
+    def __init__(
+        self,
+        tools: Tools,
+        tenure: Tenure,
+        shelf: Shelf,
+        held: Allowance,
+        *,
+        on_failure: Callable[[RemoraError], None],
+        all_removed: Callable[[], bool],
+    ) -> None:
+        """`all_removed` tells whether everything that was read has left the queue."""
+        self._tools = tools
+        self._tenure = tenure
+        self._shelf = shelf
+        self._held = held
+        self._on_failure = on_failure
+        self._all_removed = all_removed
+
+    async def read(self, start: bytes, limit: int | None = None) -> Listing | None:
+        """A listing of `limit` entries, or as many as the shard has shown to take; None when that failed."""
+        try:
+            self._tenure.require_trust()
+            self._shelf.news.clear()  # before the read: what is told of from now on may have come too late for it
+            return await self._tools.store.read(self._tenure.hold, start, limit or self.limit())
+        except (StoreError, CodecError) as exc:
+            self._on_failure(exc)
+            return None
+
+    def limit(self) -> int:
+        """How many entries to read, so that a listing is at most half of what the shard may hold."""
+        if self._shelf.read_singly > 0:
+            return 1
+        settings = self._tools.settings
+        fitting = max(1, int(settings.shard_bytes / 2 / self._shelf.mean_bytes))
+        return min(read_limit(self._shelf.rounds_arrived, settings.list_entries), fitting)
+
+    # ------------------------------------------------------------------------------------------ room
+
+    async def take_room(self, entries: int | None = None) -> int:
+        """Wait until so many entries, or another listing, may be held; returns the bytes that are held for them."""
+        room = self._room(entries)
+        await self._held.take(room)
+        self._shelf.held_bytes += room
+        return room
+
+    def take_room_now(self, entries: int | None = None) -> int:
+        """As `take_room`, without waiting; 0 when there is no room."""
+        room = self._room(entries)
+        if not self._held.take_now(room):
+            return 0
+        self._shelf.held_bytes += room
+        return room
+
+    def _room(self, entries: int | None) -> int:
+        return int((entries or self.limit()) * self._shelf.mean_bytes)
+
+    def hold(self, difference: int) -> None:
+        """Hold so many bytes more, or less, than before."""
+        self._held.adjust(difference)
+        self._shelf.held_bytes += difference
+
+    def hold_nothing(self) -> None:
+        """The session is over."""
+        self.hold(-self._shelf.held_bytes)
+
+    # -------------------------------------------------------------------------------- an empty queue
+
+    def may_rest(self, busy_at: float) -> bool:
+        """Whether it is time that nothing runs for this shard until the store tells of new entries."""
+        idle_s = asyncio.get_running_loop().time() - busy_at
+        return self._is_told and idle_s >= rest_after(self._tenure.awake()) and not self._shelf.news.is_set()
+
+    @property
+    def _is_told(self) -> bool:
+        """Whether there is nothing to do here before the store tells of new entries."""
+        return self._tools.store.tells_arrivals and self._all_removed()
+
+    async def wait_for_news(self, busy_at: float) -> None:
+        """Wait until an empty queue is worth another look: after a time, or when the store tells, or to rest."""
+        now, settings = asyncio.get_running_loop().time, self._tools.settings
+        news = self._shelf.news
+        if not self._is_told:
+            sharing = 1 if self._tools.store.tells_arrivals else self._tenure.awake()  # others are not looked into
+            delay = idle_delay(now() - busy_at, sharing, settings.idle_min_s, settings.idle_max_s)
+            await at_most(news, delay)
+            return
+        while not (news.is_set() or self.may_rest(busy_at)):
+            rest_s = rest_after(self._tenure.awake()) - (now() - busy_at)
+            await at_most(news, min(settings.idle_max_s, max(settings.idle_min_s, rest_s)))
+
+
+async def at_most(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, but no longer than this."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

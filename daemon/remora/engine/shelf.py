@@ -1,0 +1,70 @@
+"""What the sessions of a shard hand on to each other, and what those of a worker have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from remora.codec.render import Renderer
+from remora.config import DeliverySettings
+from remora.engine.catalogue import Catalogue
+from remora.metrics import Telemetry
+from remora.model.ledger import Cause
+from remora.model.record import Attempt
+from remora.policy.pace import Pace
+from remora.ports import DeliveryStore
+
+FIRST_GUESS_BYTES = 1024
+"""Bytes of an entry before any was seen; radosgw reserves 4,096 and uses about 700."""
+
+
+@dataclass(slots=True)
+class Shelf:
+    """What a shard's sessions hand on to each other; it ends with the hold.
+
+    `done` (and why) and `attempts` are by position and only hold entries that stand in the queue because something
+    failed. `rounds_arrived` counts whole listings since the last failure. `news` is set when the store told of
+    new entries, and cleared right before each read.
+    """
+
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    done: dict[bytes, Cause] = field(default_factory=dict)
+    attempts: dict[bytes, Attempt] = field(default_factory=dict)
+    mean_bytes: float = FIRST_GUESS_BYTES
+    rounds_arrived: int = 64
+    read_singly: int = 0
+    has_work: bool = False
+    progress_at: float = 0.0
+    held_bytes: int = 0
+
+    def begin_work(self) -> None:
+        """There are entries; where there were none, the time without progress begins now."""
+        if not self.has_work:
+            self.has_work, self.progress_at = True, asyncio.get_running_loop().time()
+
+    def forget(self, positions: Sequence[bytes]) -> None:
+        """Drop the attempts of entries that are done."""
+        if self.attempts:
+            for position in positions:
+                self.attempts.pop(position, None)
+
+    def count_attempt(self, positions: Iterable[bytes]) -> None:
+        """These entries were tried in vain."""
+        now = time.time()
+        for position in positions:
+            before = self.attempts.get(position)
+            self.attempts[position] = Attempt(before.count + 1, before.first_tried) if before else Attempt(1, now)
+
+
+@dataclass(slots=True)
+class Tools:
+    """What every session of a worker uses. `settings` is replaced by a reload and read anew at each use."""
+
+    store: DeliveryStore
+    catalogue: Catalogue
+    telemetry: Telemetry
+    renderer: Renderer
+    settings: DeliverySettings
+    pace: Pace = field(default_factory=Pace)
