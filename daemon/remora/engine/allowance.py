@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 
 class Allowance:
@@ -14,17 +15,36 @@ class Allowance:
     endpoint hangs keeps others from nothing.
     """
 
-    def __init__(self, limit: int, within: Allowance | None = None) -> None:
+    def __init__(self, limit: int, within: Allowance | None = None, *, leaves_room: bool = False) -> None:
+        """With `leaves_room` no more is held than is left free in the wider one.
+
+        So there is always room for one more: the first that never gives back what it holds takes a half at most, the
+        second a quarter, and those that fill up side by side all get the same.
+        """
+        assert within is not None or not leaves_room
         self.limit = limit
         self.held = 0
         self._within = within
+        self._leaves_room = leaves_room
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._short: dict[Callable[[], None], None] = {}
+
+    @property
+    def reach(self) -> int:
+        """How many bytes may be held as things stand, those that are held included."""
+        if self._within is None:
+            return self.limit
+        if self._leaves_room:
+            free = self._within.limit - self._within.held
+            return max(0, min(self.limit, (free + self.held) // 2))
+        return min(self.limit, self._within.reach)
 
     async def take(self, nbytes: int) -> None:
         """Wait until `nbytes` may be held, and hold them."""
         if self._waiting or not self._fits(nbytes):
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((nbytes, turn))
+            self._ask_for_room()
             try:
                 await turn
             except asyncio.CancelledError:
@@ -64,7 +84,7 @@ class Allowance:
         self.adjust(-nbytes)
 
     def _fits(self, nbytes: int) -> bool:
-        return self.held <= 0 or self.held + nbytes <= self.limit
+        return self.held <= 0 or self.held + nbytes <= (self.reach if self._leaves_room else self.limit)
 
     def _return(self, nbytes: int) -> None:
         self.held -= nbytes
@@ -77,3 +97,16 @@ class Allowance:
                 continue
             self.held += nbytes
             turn.set_result(None)
+        self._ask_for_room()
+        short, self._short = self._short, {}
+        for look in short:
+            look()
+
+    def _ask_for_room(self) -> None:
+        """Have the wider one tell when it has more room, where that is what somebody here waits for."""
+        if self._waiting and self._within is not None and self._leaves_room:
+            self._within.tell(self._admit)
+
+    def tell(self, look: Callable[[], None]) -> None:
+        """Call `look` once, when bytes are given back."""
+        self._short[look] = None

@@ -21,8 +21,8 @@ class Destination:
     """
 
     def __init__(self, nbytes: int, within: Allowance) -> None:
-        """All its shards together hold at most `nbytes`, of what there is `within` the worker."""
-        self.allowance = Allowance(nbytes, within=within)
+        """All its shards together hold at most `nbytes`, and no more than they leave free `within` the worker."""
+        self.allowance = Allowance(nbytes, within=within, leaves_room=True)
         self._works = asyncio.Event()
         self._told_at = -TOLD_EVERY_S
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -51,7 +52,7 @@ class Reader:
         if self._shelf.read_singly > 0:
             return 1
         settings = self._tools.settings
-        fitting = max(1, int(settings.shard_bytes / 2 / self._shelf.mean_bytes))
+        fitting = max(1, int(min(settings.shard_bytes, self._held.reach) / 2 / self._shelf.mean_bytes))
         return min(read_limit(self._shelf.rounds_arrived, settings.list_entries), fitting)
 
     # ------------------------------------------------------------------------------------------ room
@@ -73,6 +74,10 @@ class Reader:
 
     def _room(self, entries: int | None) -> int:
         return int((entries or self.limit()) * self._shelf.mean_bytes)
+
+    def entries_in(self, room: int) -> int:
+        """How many entries are expected to need this room."""
+        return math.ceil(room / self._shelf.mean_bytes)
 
     def hold(self, difference: int) -> None:
         """Hold so many bytes more, or less, than before."""

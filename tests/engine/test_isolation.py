@@ -1,0 +1,108 @@
+"""Destinations that hang with entries under way, beside one that works: bytes are left for it."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
+from engine.runs import a_topic, a_worker, running
+from remora.config import DeliverySettings
+from remora.engine.allowance import Allowance
+from remora.ports import Parcel
+from support.clock import in_virtual_time
+from support.entries import raw_entry
+
+TIGHT = DeliverySettings(worker_bytes=1 << 20, endpoint_bytes=512 << 10, shard_bytes=256 << 10)
+
+
+@in_virtual_time
+async def test_destinations_that_hang_with_entries_under_way_leave_room() -> None:
+    """While eight destinations never answer what was pushed to them, a ninth that starts last is drained."""
+    store, endpoint = FakeStore(tells=True), FakeEndpoint()
+    for number in range(8):
+        for shard in range(4):
+            queue = f"bad{number}-{shard}"
+            store.make(queue, *(raw_entry(f"k{i}", i, topic=queue) for i in range(1000)))
+            store.metadata[queue] = a_topic(queue, uri=f"kafka://bad{number}:9092", to=queue)
+    stuck: set[str] = set()
+
+    def fate(route: FakeRoute, _: Parcel) -> Fate:
+        if "bad" in route.target.uri:
+            stuck.add(route.target.uri)
+            return Fate(wait_s=1e6)
+        return Fate()
+
+    endpoint.fate = fate
+    worker = a_worker(store, endpoint, TIGHT)
+    async with running(worker) as task:
+        async with asyncio.timeout(60):
+            while len(stuck) < 8:  # noqa: ASYNC110  # the clock is virtual
+                await asyncio.sleep(0.01)
+        store.make("good", *(raw_entry(f"k{i}", i, topic="good") for i in range(5000)))
+        store.metadata["good"] = a_topic("good", uri="kafka://good:9092", to="good")
+
+        async with asyncio.timeout(300):
+            while store.queues["good"].waiting:  # noqa: ASYNC110  # the clock is virtual
+                await asyncio.sleep(0.01)
+
+        assert len(endpoint.events("good")) == 5000
+        assert {each.topic for each in worker.served if each.in_flight_bytes} >= {"bad0-0"}
+        task.cancel()
+
+
+async def test_who_never_gives_back_leaves_room_for_one_more() -> None:
+    """However many destinations fill up and hang, the next one may hold at least as much as the last one does."""
+    worker = Allowance(1 << 20)
+    hanging = [Allowance(1 << 19, within=worker, leaves_room=True) for _ in range(8)]
+    for each in hanging:
+        while each.take_now(1000):
+            pass
+
+    another = Allowance(1 << 19, within=worker, leaves_room=True)
+
+    assert another.take_now(min(each.held for each in hanging) // 2)
+    assert worker.held <= worker.limit
+
+
+async def test_who_waits_for_room_gets_it_when_others_give_back() -> None:
+    """A destination that holds as much as it leaves waits, also for bytes that another one holds, and for no longer."""
+    worker = Allowance(1000)
+    one = Allowance(1000, within=worker, leaves_room=True)
+    other = Allowance(1000, within=worker, leaves_room=True)
+    await one.take(400)
+    await other.take(300)
+
+    more = asyncio.ensure_future(other.take(200))
+    await asyncio.sleep(0)
+    assert not more.done()
+    one.give(400)
+    await asyncio.wait_for(more, 30)
+
+    assert (other.held, worker.held) == (500, 500)
+
+
+async def test_nobody_waits_for_ever_and_the_bound_holds() -> None:
+    """Whatever many destinations take and give back, all are served in the end and the worker's bound is kept."""
+    rng = Random(5)
+    worker = Allowance(10_000)
+    most = 0
+
+    async def use(of: Allowance) -> None:
+        nonlocal most
+        for _ in range(50):
+            nbytes = rng.randrange(1, 3000)
+            await of.take(nbytes)
+            most = max(most, worker.held)
+            for _ in range(rng.randrange(4)):
+                await asyncio.sleep(0)
+            of.give(nbytes)
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        for _ in range(12):
+            of = Allowance(6000, within=worker, leaves_room=True)
+            for _ in range(3):
+                tasks.create_task(use(of))
+
+    assert worker.held == 0
+    assert most <= worker.limit
