@@ -13,7 +13,7 @@ from typing import Protocol
 
 from remora.model.errors import StoreError
 from remora.model.ingest import Once, Placed, Removed, Room, Stored
-from remora.model.ledger import Tally
+from remora.model.ledger import Balance, Tally
 from remora.model.member import Member
 from remora.model.record import Attempt, DeadLetter, Listing, Record
 from remora.model.shard import Hold, LockHolder, Shard, ShardStats
@@ -211,6 +211,25 @@ class Inspection(Protocol):
         ...
 
 
+class Ledger(Protocol):
+    """What was committed to each queue, measured independently of what is known to have left it.
+
+    A queue's ledger begins with the queue, or where it was when remora first kept ledgers there, and ends with it.
+    Each removal is booked in its own operation. What a radosgw or another tool removed while nobody of remora held
+    the queue is booked as removed elsewhere when the shard is taken.
+    """
+
+    async def balance(self, shard: Shard) -> Balance:
+        """One shard's balance, looked at without its lock, with all waiting entries looked at. Raises ShardGone."""
+        ...
+
+    async def balances(self, holds: Sequence[Hold]) -> Sequence[Balance]:
+        """The balances of held shards, each of one moment; for this to cost little however much waits, only the oldest
+        entries of each are looked at. Those that are lost, gone, or cannot be looked at now are left out.
+        """
+        ...
+
+
 class TwoPhase(Protocol):
     """The producing side, as a gateway uses it: room is reserved first, so that a commit cannot be refused."""
 
@@ -292,7 +311,7 @@ class Ingest(Protocol):
         ...
 
 
-class DeliveryStore(Catalog, Locks, Members, Queue, Attempts, Arrivals, DeadLetters, Inspection, Protocol):
+class DeliveryStore(Catalog, Locks, Members, Queue, Attempts, Arrivals, DeadLetters, Inspection, Ledger, Protocol):
     """What delivering needs of a store."""
 
 

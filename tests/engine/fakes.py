@@ -21,7 +21,7 @@ from remora.model.errors import (
     StoreError,
     StoreUnavailable,
 )
-from remora.model.ledger import Tally
+from remora.model.ledger import Balance, Tally
 from remora.model.member import Member
 from remora.model.record import Attempt, DeadLetter, Listing, Record
 from remora.model.shard import Hold, LockHolder, Shard, ShardStats
@@ -282,6 +282,15 @@ class FakeStore:
                 for each in shards
                 if each.queue in self.queues and self.queues[each.queue].waiting
             ]
+
+    async def balance(self, shard: Shard) -> Balance:
+        queue = self._found(shard)
+        return Balance(shard, len(queue.entries), queue.waiting, queue.ledger)
+
+    async def balances(self, holds: Sequence[Hold]) -> Sequence[Balance]:
+        async with self._call("balances"):
+            queues = [(hold.shard, self.queues.get(hold.shard.queue)) for hold in holds]
+            return [Balance(each, len(q.entries), q.waiting, q.ledger) for each, q in queues if q is not None]
 
     async def dump(self, shard: Shard) -> AsyncIterator[tuple[str, bytes]]:
         queue = self._found(shard)

@@ -232,12 +232,16 @@ class QueueHead:
     @property
     def used_bytes(self) -> int:
         """Bytes of committed entries, overhead included."""
-        return (self.tail.gen - self.front.gen) * self.capacity_bytes + self.tail.offset - self.front.offset
+        return self.bytes_between(self.front, self.tail)
 
     @property
     def free_bytes(self) -> int:
         """Bytes that hold no committed entry; reservations still count as free."""
         return self.capacity_bytes - self.used_bytes
+
+    def bytes_between(self, start: Position, end: Position) -> int:
+        """Bytes of the ring from one position to another, over all turns; below 0 when the end comes first."""
+        return (end.gen - start.gen) * self.capacity_bytes + end.offset - start.offset
 
 
 def decode_head(data: bytes) -> QueueHead:

@@ -273,14 +273,15 @@ class WriteOp(Operation):
         self._library.rados_write_op_assert_version(self._handle, version)
         return self
 
-    def assert_xattr(self, name: str, value: str) -> WriteOp:
-        text = value.encode()
-        self._library.rados_write_op_cmpxattr(self._handle, name.encode(), _EQUAL, text, len(text))
+    def assert_xattr(self, name: str, value: str | bytes) -> WriteOp:
+        """Pass only where the attribute has this value, else ECANCELED; a missing one compares as an empty value."""
+        content = value.encode() if isinstance(value, str) else value
+        self._library.rados_write_op_cmpxattr(self._handle, name.encode(), _EQUAL, content, len(content))
         return self
 
-    def set_xattr(self, name: str, value: str) -> WriteOp:
-        text = value.encode()
-        self._library.rados_write_op_setxattr(self._handle, name.encode(), text, len(text))
+    def set_xattr(self, name: str, value: str | bytes) -> WriteOp:
+        content = value.encode() if isinstance(value, str) else value
+        self._library.rados_write_op_setxattr(self._handle, name.encode(), content, len(content))
         return self
 
     def call(self, cls: str, method: str, request: bytes = b"") -> WriteOp:

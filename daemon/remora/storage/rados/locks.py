@@ -19,6 +19,8 @@ from remora.codec.lock_ops import (
     encode_lock,
     encode_unlock,
 )
+from remora.codec.queue_ops import HEAD_SIZE, decode_head
+from remora.codec.queue_state import encode_state
 from remora.model.entry import Time
 from remora.model.errors import OwnershipLost, ShardGone, StoreError, StoreUnavailable
 from remora.model.shard import Hold, LockHolder, Shard
@@ -35,6 +37,7 @@ from remora.storage.rados.face import (
     lock_name,
 )
 from remora.storage.rados.refusals import HELD, Refusals
+from remora.storage.rados.state import STATE, kept_state
 
 _AT_ONCE = 32
 
@@ -43,6 +46,13 @@ _NOT_THERE: Refusals = MappingProxyType(
     {
         errno.ENOENT: (ShardGone, "there is no such lock or queue"),
         errno.ECANCELED: (ShardGone, "the queue is another one than was locked"),
+    }
+)
+
+_MARKED: Refusals = MappingProxyType(
+    {
+        **HELD,
+        errno.ECANCELED: (StoreUnavailable, "its incarnation or its ledger has just changed"),
     }
 )
 
@@ -142,17 +152,24 @@ class Locks(Face):
         await self._run(operation, shard, f"locking {shard}", HELD)
 
     async def _incarnation(self, shard: Shard, cookie: str) -> str:
-        """The queue's incarnation; set now, under the lock, when it has none."""
-        check = check_locked(shard, cookie)
+        """The queue's incarnation; set now, under the lock, when it has none.
+
+        Its ledger is brought up to date with that: begun where there is none yet, and settled where others removed.
+        """
+        what, check = f"taking {shard}", check_locked(shard, cookie)
         operation = ReadOp().assert_exists().check(*check)
-        xattrs = operation.xattrs()
-        await self._run(operation, shard, f"reading the incarnation of {shard}", HELD)
-        known = xattrs.values.get(INCARNATION)
-        if known:
-            return known.decode("ascii", "replace")
-        incarnation = secrets.token_hex(8)
-        marking = WriteOp().assert_exists().call(*check).set_xattr(INCARNATION, incarnation)
-        await self._run(marking, shard, f"setting the incarnation of {shard}", HELD)
+        content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
+        await self._run(operation, shard, what, HELD)
+        known = xattrs.values.get(INCARNATION, b"").decode("ascii", "replace")
+        kept = kept_state(decoded(decode_head, content.data, what), xattrs.values, what)
+        incarnation, value = known or secrets.token_hex(8), encode_state(kept.state.settled(kept.head))
+        if known and value == kept.value:
+            return known
+        marking = (
+            WriteOp().assert_exists().call(*check).assert_xattr(INCARNATION, known).assert_xattr(STATE, kept.value)
+        )
+        marking.set_xattr(INCARNATION, incarnation).set_xattr(STATE, value)
+        await self._run(marking, shard, what, _MARKED)
         return incarnation
 
     async def _run(self, operation: ReadOp | WriteOp, shard: Shard, what: str, refusals: Refusals) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum, auto
 from types import MappingProxyType
 from typing import TypeVar
@@ -205,6 +205,11 @@ class OwnQueues(Face):
 
     async def _run(self, operation: ReadOp | WriteOp, shard: Shard, what: str, refusals: Refusals) -> int:
         return await self._connection.run(operation, shard.queue, what, refusals, self._place(shard))
+
+
+def is_leaving(xattrs: Mapping[str, bytes]) -> bool:
+    """Whether these are a queue's attributes whose topic is being removed with it."""
+    return xattrs.get(_TOPIC, b"").startswith(_REMOVING.encode())
 
 
 def _of(owner: str) -> WriteOp:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from remora.codec.queue_ops import decode_listing, encode_expire, encode_list, encode_remove
+from remora.codec.queue_ops import HEAD_SIZE, decode_head, decode_listing, encode_expire, encode_list, encode_remove
+from remora.codec.queue_state import QueueState, encode_state
 from remora.model.entry import Time
-from remora.model.errors import OwnershipLost, ShardGone, StoreError
+from remora.model.errors import OwnershipLost, ShardGone, StoreError, StoreUnavailable
 from remora.model.ledger import Tally
 from remora.model.position import Position
 from remora.model.record import Listing
@@ -18,20 +22,33 @@ from remora.storage.librados import Operation
 from remora.storage.rados.attempts import Attempts
 from remora.storage.rados.connection import Connection
 from remora.storage.rados.face import QUEUE_CLASS, Face, decoded, held_read, held_write
-from remora.storage.rados.refusals import HELD
+from remora.storage.rados.refusals import HELD, ChangedError, Refusals
+from remora.storage.rados.state import STATE, Kept, kept_state
 
 _AT_ONCE = 32
 
-_START = Position(0, 0)
+
+_TRIES = 3
+
+_BOOKED: Refusals = MappingProxyType(
+    {
+        **HELD,
+        errno.ECANCELED: (ChangedError, "its state or its incarnation is another one"),
+    }
+)
 
 
 @dataclass(slots=True)
-class _Ledger:
-    """What this process knows of a hold: how far it listed and removed, and if a removal's outcome is unknown."""
+class _Progress:
+    """What this process knows of a hold.
+
+    `listed` is how far it listed, `front` where the queue began when it was last listed from there or removed from,
+    and `kept` the state as it lies in the queue: unknown before the first removal, and after one without an answer.
+    """
 
     listed: Position
-    removed: Position = _START
-    doubtful: bool = False
+    front: Position | None = None
+    kept: Kept | None = None
 
 
 class Queue(Face):
@@ -40,7 +57,7 @@ class Queue(Face):
     def __init__(self, connection: Connection, attempts: Attempts) -> None:
         super().__init__(connection)
         self._attempts = attempts
-        self._ledgers: dict[Hold, _Ledger] = {}
+        self._progress: dict[Hold, _Progress] = {}
 
     async def read(self, hold: Hold, start: bytes, limit: int) -> Listing:
         """Up to `limit` entries from position `start` on; from the oldest one when `start` is empty."""
@@ -49,33 +66,57 @@ class Queue(Face):
         reply = operation.call(QUEUE_CLASS, "2pc_queue_list_entries", encode_list(limit, start))
         await self._run(operation, hold, what)
         listing = decoded(decode_listing, reply.data, what)
-        self._note_listed(hold, Position.parse(listing.positions[-1].decode("ascii")))
+        self._note_listed(hold, listing, from_front=not start)
         return listing
 
     async def remove(self, hold: Hold, upto: bytes, count: int, tally: Tally) -> None:
-        """Remove the oldest `count` entries, all those before position `upto`.
+        """Remove the oldest `count` entries, all those before position `upto`, and book them in the queue's state.
 
         The OSD does not compare a position with the queue's tail: one beyond it would damage the queue for
         good. So nothing is removed that this process has not listed under this very hold.
+
+        The operation demands that the state is the one that was seen last. So a removal that was given up and is
+        carried out late counts once, whether it comes before its repetition or after it.
         """
+        what, end = f"removing from {hold.shard}", Position.parse(upto.decode("ascii"))
         if tally.total != count:
-            raise ValueError(f"{hold.shard}: a tally of {tally.total} for the removal of {count} entries")
-        ledger, end = self._ledgers.get(hold), Position.parse(upto.decode("ascii"))
-        if ledger is None:
+            raise ValueError(f"{what}: a tally of {tally.total} for {count} entries")
+        progress = self._progress.get(hold)
+        if progress is None:
             raise OwnershipLost(f"{hold.shard}: nothing was listed under this hold, or it was lost since")
-        if end > ledger.listed:
+        if end > progress.listed or progress.front is None:
             raise ValueError(f"{hold.shard}: nothing was listed up to {end}, so nothing may be removed up to there")
-        # The OSD subtracts the count from its number of entries even when it removes nothing. What may have been
-        # removed already is therefore passed without a count: then the OSD lists what is left, and counts.
-        exact = 0 if ledger.doubtful or end <= ledger.removed else count
-        operation = held_write(hold)
-        operation.call(QUEUE_CLASS, "2pc_queue_remove_entries", encode_remove(upto, exact))
-        self._attempts.forget(operation, hold, end)
-        ledger.doubtful = True
-        await self._run(operation, hold, f"removing from {hold.shard}")
-        ledger.doubtful = False
-        ledger.removed = max(ledger.removed, end)
-        self._attempts.forgotten(hold, end)
+        for _ in range(_TRIES):
+            if end <= progress.front or (progress.kept and end <= progress.kept.state.reached):
+                await self._run(held_read(hold), hold, what)
+                progress.front = max(progress.front, end)
+                return
+            kept = progress.kept = progress.kept or await self._look(hold, what)
+            if end <= kept.state.reached:
+                continue
+            if progress.front < kept.state.reached:
+                raise StoreUnavailable(f"{what}: its front is at {kept.state.reached} by now")
+            state = kept.state.after(kept.head, progress.front, end, tally)
+            progress.kept = None
+            with contextlib.suppress(ChangedError):  # an earlier removal came late, or the queue is another one: look
+                progress.kept = await self._remove(hold, upto, count, kept, state)
+                progress.front = end
+                return
+        raise StoreUnavailable(f"{what}: its state keeps changing")
+
+    async def _remove(self, hold: Hold, upto: bytes, count: int, kept: Kept, state: QueueState) -> Kept:
+        """Remove entries and write the state, if that is as it was kept."""
+        operation, value = held_write(hold).assert_xattr(STATE, kept.value), encode_state(state)
+        operation.call(QUEUE_CLASS, "2pc_queue_remove_entries", encode_remove(upto, count)).set_xattr(STATE, value)
+        await self._run(operation, hold, f"removing from {hold.shard}", _BOOKED)
+        return Kept(value, state, kept.head)
+
+    async def _look(self, hold: Hold, what: str) -> Kept:
+        """The state as it is now."""
+        operation = held_read(hold)
+        content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
+        await self._run(operation, hold, what)
+        return kept_state(decoded(decode_head, content.data, what), xattrs.values, what)
 
     async def expire_reservations(self, hold: Hold, older_than_s: float) -> None:
         """Free the room of reservations older than this, by this host's clock against the OSD's."""
@@ -98,14 +139,16 @@ class Queue(Face):
 
         return await asyncio.gather(*map(one, holds))
 
-    async def _run(self, operation: Operation, hold: Hold, what: str) -> None:
+    async def _run(self, operation: Operation, hold: Hold, what: str, refusals: Refusals = HELD) -> None:
         try:
-            await self._connection.run(operation, hold.shard.queue, what, HELD, self._place(hold.shard))
+            await self._connection.run(operation, hold.shard.queue, what, refusals, self._place(hold.shard))
         except (OwnershipLost, ShardGone):
-            self._ledgers.pop(hold, None)
-            self._attempts.let_go(hold)
+            self._progress.pop(hold, None)
             raise
 
-    def _note_listed(self, hold: Hold, end: Position) -> None:
-        ledger = self._ledgers.setdefault(hold, _Ledger(end))
-        ledger.listed = max(ledger.listed, end)
+    def _note_listed(self, hold: Hold, listing: Listing, *, from_front: bool) -> None:
+        first, end = (Position.parse(listing.positions[i].decode("ascii")) for i in (0, -1))
+        progress = self._progress.setdefault(hold, _Progress(end))
+        progress.listed = max(progress.listed, end)
+        if from_front:
+            progress.front = first

@@ -15,6 +15,7 @@ from remora.storage.rados.connection import Connection
 from remora.storage.rados.dead_letters import DeadLetters
 from remora.storage.rados.ingest import Ingest
 from remora.storage.rados.inspection import Inspection
+from remora.storage.rados.ledger import Ledger
 from remora.storage.rados.locks import Locks
 from remora.storage.rados.members import Members
 from remora.storage.rados.own_queues import OwnQueues
@@ -41,7 +42,7 @@ class RadosStore:
         attempts, members = Attempts(self._connection), Members(self._connection)
         queue = Queue(self._connection, attempts)
         letters, inspection = DeadLetters(self._connection), Inspection(self._connection)
-        two_phase = TwoPhase(self._connection)
+        two_phase, ledger = TwoPhase(self._connection), Ledger(self._connection)
         own_queues = OwnQueues(self._connection, two_phase)
         registry = Registry(self._connection)
         own_topics = OwnTopics(registry, own_queues, inspection)
@@ -57,6 +58,7 @@ class RadosStore:
         self.expire_reservations, self.expire_all = queue.expire_reservations, queue.expire_all
         self.park, self.letters = letters.park, letters.letters
         self.stats, self.survey, self.dump = inspection.stats, inspection.survey, inspection.dump
+        self.balance, self.balances = ledger.balance, ledger.balances
         self.reserve, self.commit, self.abort = two_phase.reserve, two_phase.commit, two_phase.abort
         requests = Requests(self._connection)
         completer = Completer(requests, own_queues)

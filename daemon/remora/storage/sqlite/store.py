@@ -12,6 +12,7 @@ from remora.storage.sqlite.dead_letters import DeadLetters
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.ingest import Ingest
 from remora.storage.sqlite.inspection import Inspection
+from remora.storage.sqlite.ledger import Ledger
 from remora.storage.sqlite.locks import Locks
 from remora.storage.sqlite.members import Members
 from remora.storage.sqlite.queue import Queue
@@ -46,12 +47,13 @@ class SqliteStore:
         self.acquire, self.renew, self.renew_all = locks.acquire, locks.renew, locks.renew_all
         self.release, self.evict, self.evict_all = locks.release, locks.evict, locks.evict_all
         self.announce, self.withdraw, self.members = members.announce, members.withdraw, members.members
-        self.read, self.remove = queue.read, queue.remove
+        self.read, self.remove, ledger = queue.read, queue.remove, Ledger(files)
         self.expire_reservations, self.expire_all = queue.expire_reservations, queue.expire_all
         self.note_attempts, self.attempts = attempts.note_attempts, attempts.attempts
         self.arrivals = self._arrivals.arrivals
         self.park, self.letters = letters.park, letters.letters
         self.stats, self.survey, self.dump = inspection.stats, inspection.survey, inspection.dump
+        self.balance, self.balances = ledger.balance, ledger.balances
         self.reserve, self.commit, self.abort = two_phase.reserve, two_phase.commit, two_phase.abort
         self.own_topic, self.create_topic = topics.own_topic, topics.create_topic
         self.change_topic, self.remove_topic = topics.change_topic, topics.remove_topic

@@ -1,0 +1,106 @@
+"""The balance of each queue: what the ring says was committed, against what its state says has left it.
+
+The ring tells bytes, and the state books both bytes and entries. What a radosgw removed is found as bytes too, so its
+entries are estimated; everything else is exact.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+from remora.codec.lock_ops import decode_lock_info, encode_get_info
+from remora.codec.queue_ops import ENTRY_OVERHEAD, HEAD_SIZE, QueueHead, decode_head, decode_listing, encode_list
+from remora.model.errors import StoreError
+from remora.model.ledger import Balance, Tally
+from remora.model.member import WORKER_COOKIE
+from remora.model.position import Position
+from remora.model.shard import Hold, Shard
+from remora.storage.librados import ReadOp
+from remora.storage.rados.face import LOCK_CLASS, QUEUE_CLASS, Face, decoded, held_read, lock_name
+from remora.storage.rados.locks import lock_holder
+from remora.storage.rados.own_queues import is_leaving
+from remora.storage.rados.refusals import HELD, QUEUE, UNLOCKED, BehindFrontError
+from remora.storage.rados.state import Kept, kept_state
+
+_PAGE = 1024
+_AT_ONCE = 8
+_TRIES = 5
+
+
+class Ledger(Face):
+    """Looks at the balances of queues."""
+
+    async def balance(self, shard: Shard) -> Balance:
+        """One shard's balance. While nobody of remora holds it, what left it counts as removed elsewhere."""
+        what = f"looking at the ledger of {shard}"
+        for _ in range(_TRIES):
+            operation = ReadOp().assert_exists()
+            content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
+            lock = operation.call(LOCK_CLASS, "get_info", encode_get_info(lock_name(shard)))
+            await self._connection.run(operation, shard.queue, what, QUEUE, self._place(shard))
+            kept = kept_state(decoded(decode_head, content.data, what), xattrs.values, what)
+            holder = lock_holder(decoded(decode_lock_info, lock.data, what))
+            if holder is None or not holder.lease_left_s or not holder.cookie.startswith(WORKER_COOKIE):
+                kept = kept._replace(state=kept.state.settled(kept.head))
+            with contextlib.suppress(BehindFrontError):  # its owner removes: look again
+                return _balance(shard, kept, await self._count(shard, kept.head), is_leaving(xattrs.values))
+        return _balance(shard, kept, _estimated(kept), is_leaving(xattrs.values))
+
+    async def balances(self, holds: Sequence[Hold]) -> Sequence[Balance]:
+        """The balances of held shards, a few at a time; no entry is read."""
+        todo = iter(holds)
+        found: list[Balance] = []
+
+        async def work() -> None:
+            for hold in todo:
+                with contextlib.suppress(StoreError):
+                    found.append(await self._held(hold))
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(_AT_ONCE):
+                tasks.create_task(work(), name="ledger")
+        return found
+
+    async def _held(self, hold: Hold) -> Balance:
+        what = f"looking at the ledger of {hold.shard}"
+        operation = held_read(hold)
+        content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
+        await self._connection.run(operation, hold.shard.queue, what, HELD, self._place(hold.shard))
+        kept = kept_state(decoded(decode_head, content.data, what), xattrs.values, what)
+        return _balance(hold.shard, kept, _estimated(kept), is_leaving(xattrs.values))
+
+    async def _count(self, shard: Shard, head: QueueHead) -> int:
+        """How many entries stand between a queue's front and its tail. BehindFrontError when some leave meanwhile."""
+        what, place, count = f"counting the entries of {shard}", head.front, 0
+        while place < head.tail:
+            operation = ReadOp().assert_exists()
+            reply = operation.call(QUEUE_CLASS, "2pc_queue_list_entries", encode_list(_PAGE, str(place).encode()))
+            await self._connection.run(operation, shard.queue, what, UNLOCKED, self._place(shard))
+            positions = [
+                Position.parse(each.decode("ascii")) for each in decoded(decode_listing, reply.data, what).positions
+            ]
+            count += sum(each < head.tail for each in positions[:-1])
+            if positions[-1] == place:
+                raise StoreError(f"{what}: nothing stands at {place}, before its end at {head.tail}")
+            place = positions[-1]
+        return count
+
+
+def _estimated(kept: Kept) -> int:
+    """How many entries wait, as the head counts them, else by the bytes."""
+    head, counted = kept.head, kept.head.committed_entries
+    if counted and counted <= head.used_bytes // ENTRY_OVERHEAD:
+        return counted
+    return kept.state.entries_in(head.used_bytes, head)
+
+
+def _balance(shard: Shard, kept: Kept, pending: int, leaving: bool) -> Balance:
+    """What is unaccounted is known in bytes, so the entries that were committed follow from the others."""
+    state, head = kept.state, kept.head
+    removed = state.removed
+    unaccounted = state.entries_in(state.unaccounted_bytes(head), head)
+    if leaving:
+        removed, pending = removed + Tally(dropped=pending), 0
+    return Balance(shard, removed.total + pending + unaccounted, pending, removed)
