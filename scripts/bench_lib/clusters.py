@@ -73,13 +73,18 @@ class Clusters:
 
 
 @contextmanager
-def running_clusters(name: str, keep: bool, kinds: Sequence[str] = ("ceph", "kafka")) -> Iterator[Clusters]:
-    """Clusters that run; those that were made for this are removed again, unless they are to be kept."""
+def running_clusters(
+    name: str, keep: bool, kinds: Sequence[str] = ("ceph", "kafka"), kafka: Sequence[str] = ()
+) -> Iterator[Clusters]:
+    """Clusters that run; those that were made for this are removed again, unless they are to be kept.
+
+    `kafka` are further options of a Kafka cluster that is made.
+    """
     with ExitStack() as stack:
         for kind in kinds:
             if not keep and not _is_running(kind, name):
                 stack.callback(_dev, kind, "down", "--name", name)
-            _dev(kind, "up", "--name", name, *(["--heap", "1g"] if kind == "kafka" else []))
+            _dev(kind, "up", "--name", name, *(["--heap", "1g", *kafka] if kind == "kafka" else []))
         clusters = Clusters(name)
         if "ceph" in kinds and (clusters.ceph["release"] != 16 or not clusters.ceph["s3"]):
             raise BenchError(f"the Ceph cluster {name!r} is none of release 16 with a radosgw: use another --name")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -24,12 +24,16 @@ class Delivered:
 
 
 @asynccontextmanager
-async def kafka_topics(address: str, names: Sequence[str], partitions: int) -> AsyncIterator[None]:
+async def kafka_topics(
+    address: str, names: Sequence[str], partitions: int, configs: Mapping[str, str] | None = None
+) -> AsyncIterator[None]:
     """Empty topics for as long as they are needed."""
     client = AIOKafkaAdminClient(bootstrap_servers=address)
     await client.start()
     try:
-        answer = await client.create_topics([NewTopic(name, partitions, 1) for name in names])
+        answer = await client.create_topics(
+            [NewTopic(name, partitions, 1, topic_configs=dict(configs or {})) for name in names]
+        )
         for name, code, *_ in answer.topic_errors:
             if code:
                 raise BenchError(f"making the Kafka topic {name} failed: {for_code(code).__name__}")

@@ -26,8 +26,8 @@ def name() -> Iterator[str]:
         program("nginx", "nginx-light")
     chosen = f"bench-test-{os.getpid()}"
     yield chosen
-    for kind in ("ceph", "kafka"):
-        subprocess.run([BENCH.with_name(f"dev-{kind}"), "down", "--name", chosen], check=False, capture_output=True)
+    for kind, of in (("ceph", chosen), ("kafka", chosen), ("kafka", f"{chosen}-doors")):
+        subprocess.run([BENCH.with_name(f"dev-{kind}"), "down", "--name", of], check=False, capture_output=True)
 
 
 def figures(tmp_path: Path, *arguments: str) -> Any:
@@ -114,3 +114,17 @@ def test_idle_tells_of_an_idle_daemon_and_of_a_restart(tmp_path: Path, name: str
     assert len(found["restart"]["firsts_s"]) == 2
     assert 0 < found["restart"]["firsts_s"][-1] <= found["restart"]["last_s"]
     assert found["restart"]["delivered"] == 2000
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(300)
+def test_isolation_compares_a_topic_alone_and_beside_bad_ones(tmp_path: Path, name: str) -> None:
+    """A healthy topic is measured alone and beside endpoints that were seen to fail, and the ratios are told."""
+    found = figures(
+        tmp_path, "isolation", "--entries", "2000", "--queues", "5", "--seconds", "2", "--rounds", "1", "--name", name,
+    )  # fmt: skip
+
+    (alone,), (beside,) = found["turns"]["alone"], found["turns"]["beside"]
+    assert alone["failures"] == 0 < beside["failures"]
+    assert all(turn["rate"] > 0 and 0 < turn["age_p50_s"] <= turn["age_p99_s"] for turn in (alone, beside))
+    assert set(found["ratio"]) == {"rate", "age_p50_s", "age_p99_s", "cpu_s"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 PART = 64 << 10
@@ -38,24 +38,78 @@ class Hanging:
 async def hanging_endpoint() -> AsyncIterator[Hanging]:
     """A `Hanging` on a port of its own; in the end all its connections are cut."""
     hanging = Hanging()
-    serving: set[asyncio.Task[None]] = set()
+    async with _serving(hanging.serve) as port:
+        hanging.address = f"127.0.0.1:{port}"
+        yield hanging
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+
+@contextlib.asynccontextmanager
+async def door_before(port: int, at: int, delay_s: float) -> AsyncIterator[Door]:
+    """A `Door` that is found `at` this port; in the end all its connections are cut."""
+    door = Door(port, delay_s)
+    async with _serving(door.relay, at):
+        yield door
+
+
+@contextlib.asynccontextmanager
+async def _serving(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], port: int = 0
+) -> AsyncIterator[int]:
+    handlers: set[asyncio.Task[None]] = set()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        serving.add(task)
-        task.add_done_callback(serving.discard)
+        handlers.add(task)
+        task.add_done_callback(handlers.discard)
         with contextlib.suppress(asyncio.CancelledError):  # asyncio's streams complain of handlers that are cancelled
-            await hanging.serve(reader, writer)
+            await serve(reader, writer)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    hanging.address = "127.0.0.1:{1}".format(*server.sockets[0].getsockname())
+    server = await asyncio.start_server(handle, "127.0.0.1", port)
     try:
-        yield hanging
+        yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
-        for task in list(serving):
+        for task in list(handlers):
             task.cancel()
-        if serving:
-            await asyncio.wait(list(serving))
+        if handlers:
+            await asyncio.wait(list(handlers))
         await server.wait_closed()
+
+
+class Door:
+    """A port before a broker that lets everything through, `delay_s` late in each direction, and nothing while shut."""
+
+    def __init__(self, port: int, delay_s: float) -> None:
+        self._port = port
+        self._delay_s = delay_s
+        self._open = asyncio.Event()
+        self._open.set()
+
+    def shut(self) -> None:
+        """Hold back all that comes from now on; connections stay, and new ones are accepted."""
+        self._open.clear()
+
+    def reopen(self) -> None:
+        """Let through what was held back, and all that comes."""
+        self._open.set()
+
+    async def relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection to its end."""
+        with contextlib.suppress(OSError, ExceptionGroup):
+            onward, answer = await asyncio.open_connection("127.0.0.1", self._port)
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._copy(reader, answer))
+                    tasks.create_task(self._copy(onward, writer))
+            finally:
+                answer.transport.abort()
+        writer.transport.abort()
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while part := await reader.read(PART):
+            await asyncio.sleep(self._delay_s)
+            await self._open.wait()
+            writer.write(part)
+            await writer.drain()
+        raise ConnectionResetError  # either side's end ends both
