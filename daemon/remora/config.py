@@ -17,7 +17,7 @@ import re
 import socket
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -113,6 +113,22 @@ Lifetime = Annotated[float, Unit("duration", 0, 3650 * 86400)]
 Bytes = Annotated[int, Unit("size", 64 << 10, 1 << 40)]
 
 # -------------------------------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorSettings:
+    """How many worker processes there are, when one counts as hung, and where they show that they live.
+
+    `workers` 0 means one for each core that this process may use.
+    """
+
+    workers: Annotated[int, Unit("count", 0, 256)] = 0
+    watchdog_s: Seconds = 20.0
+    run_directory: str = "/run/remora"
+
+    def __post_init__(self) -> None:
+        if not self.run_directory.startswith("/"):
+            raise ConfigError("supervisor.run_directory", f'expected an absolute path, not "{self.run_directory}"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,6 +388,7 @@ class LogSettings:
 class Settings:
     """Everything that can be configured; each part is handed to the one component that it is for."""
 
+    supervisor: SupervisorSettings = field(default_factory=SupervisorSettings)
     store: StoreSettings = field(default_factory=StoreSettings)
     sqlite: SqliteSettings = field(default_factory=SqliteSettings)
     rados: RadosSettings = field(default_factory=RadosSettings)
@@ -383,6 +400,12 @@ class Settings:
     log: LogSettings = field(default_factory=LogSettings)
 
     def __post_init__(self) -> None:
+        if self.supervisor.watchdog_s >= self.ownership.lease_s - self.ownership.trust_margin_s:
+            raise ConfigError(
+                "supervisor.watchdog",
+                "must be less than ownership.lease without ownership.trust_margin, so that a worker which hangs is"
+                " killed before anybody else takes its queues",
+            )
         if self.rados.op_timeout_s > self.ownership.renew_interval_s:
             raise ConfigError(
                 "rados.op_timeout",
@@ -471,6 +494,22 @@ def changes(old: Settings, new: Settings) -> Changes:
         live=tuple(key for key in differing if key in LIVE),
         restart=tuple(key for key in differing if key not in LIVE),
     )
+
+
+def applied(old: Settings, new: Settings) -> Settings:
+    """The settings of a running daemon after a reload: `new` where that may change, `old` elsewhere."""
+    sections = {
+        section.name: replace(
+            getattr(old, section.name),
+            **{
+                option.name: getattr(getattr(new, section.name), option.name)
+                for option in fields(getattr(old, section.name))
+                if f"{section.name}.{_key(option.name)}" in LIVE
+            },
+        )
+        for section in fields(Settings)
+    }
+    return Settings(**sections)
 
 
 @functools.cache

@@ -97,23 +97,14 @@ async def test_frozen_daemon_feeds_no_watchdog(queues: Queues, manager: Manager,
     """A daemon that does not move is silent, so that its manager notices."""
     async with running_daemon(tmp_path, quick(queues), env=manager.env) as daemon:
         await manager.listen("WATCHDOG=1", 5)
-        daemon.send(signal.SIGSTOP)
-        await daemon.until(lambda: is_stopped(daemon), "the signal to arrive")
+        await daemon.freeze_all()
         manager.forget()
 
         with pytest.raises(TimeoutError):
             await manager.listen("WATCHDOG=1", 3)
 
-        daemon.send(signal.SIGCONT)
+        daemon.thaw_all()
         await manager.listen("WATCHDOG=1", 5)
-
-
-async def is_stopped(daemon: Daemon) -> bool:
-    return _state(daemon.pid) == "T"
-
-
-def _state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 async def logs(daemon: Daemon, text: str) -> None:

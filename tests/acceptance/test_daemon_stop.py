@@ -110,7 +110,7 @@ async def test_sigkill_under_load(queues: Queues, kafka: Kafka, tmp_path: Path) 
     async with queues.under_load(topic) as load, running_daemon(tmp_path, quick(queues)) as daemon:
         for _ in range(2):
             await delivers(daemon, topic, 200)
-            await daemon.kill()
+            await daemon.kill_all()
             killed = time.monotonic()
             await daemon.start()
 
@@ -135,10 +135,10 @@ async def test_frozen_owner(queues: Queues, kafka: Kafka, tmp_path: Path) -> Non
     ):
         await delivers(first, topic, 100)
         assert await second.shard(topic) is None
-        first.send(signal.SIGSTOP)
+        await first.freeze_all()
 
         await delivers(second, topic, 200, timeout_s=LEASE_S + 5)
-        first.send(signal.SIGCONT)
+        first.thaw_all()
         await first.until(lambda: first.left(topic), "letting go", 10)
 
         await load.finish()

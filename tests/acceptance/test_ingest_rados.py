@@ -73,7 +73,7 @@ async def test_each_event_is_stored_once_though_a_daemon_is_killed(
         async with asyncio.TaskGroup() as tasks:
             sending = [tasks.create_task(send(range(i, REQUESTS, SENDERS))) for i in range(SENDERS)]
             await half_way.wait()
-            await second.kill()
+            await second.kill_all()
         left = [request for each in sending for request in each.result()]
         again = [await publish(first, topic, request) for request in range(REQUESTS)]
         ids = [f"{request:03}-{i:03}" for request in range(REQUESTS) for i in range(EVENTS)]

@@ -20,10 +20,9 @@ from schemathesis.checks import CHECKS
 
 from remora.config import IngestSettings, SqliteSettings
 from remora.metrics import Telemetry
-from remora.servers.ingest import serve_ingest
 from remora.servers.ingest.api import ROUTES
 from remora.storage.sqlite import SqliteStore
-from support.ingest import own_topic
+from support.ingest import listening_ingest, own_topic
 
 GOOD, BAD = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
 OPERATIONS = [f"{method} {path}" for path, methods in ROUTES.items() for method in methods if "openapi" not in path]
@@ -69,7 +68,7 @@ class Site:
         files = SqliteSettings(directory=str(self._folder / "store"), files=1, queue_bytes=10**9)
         async with SqliteStore(files) as store:
             await store.create_topic(own_topic("t"))
-            async with serve_ingest(IngestSettings(listen="127.0.0.1:0"), store, self.telemetry) as server:
+            async with listening_ingest(IngestSettings(listen="127.0.0.1:0"), store, self.telemetry) as server:
                 self.address = server.address
                 self._listens.set()
                 await self._end.wait()

@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
+from typing import NoReturn
 
 import aiohttp
 import pytest
+from prometheus_client import Metric
 
-from remora.config import AdminSettings
 from remora.metrics import Telemetry
-from remora.servers.admin import Health, Sources, serve_admin
+from remora.model.health import Health
+from remora.servers.admin import Sources, serve_admin
+from remora.servers.sockets import listening_sockets
 from support.programs import program
 from support.telemetry import exercise
 
@@ -22,23 +25,27 @@ CONFIG = Path(__file__).parents[2] / "config"
 
 
 class Scrapes:
-    """Counts the scrapes: each one asks whether the daemon is ready."""
+    """Counts the scrapes."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
         self._seen = 0
         self.three = asyncio.Event()
 
-    def ready(self) -> Health:
+    async def metrics(self) -> Iterable[Metric]:
         self._seen += 1
         self._telemetry.listed("t", 1, 100)
         if self._seen == 3:  # the first two have been stored by then
             self.three.set()
-        return Health(True)
+        return list(self._telemetry.registry.collect())
 
     @property
     def sources(self) -> Sources:
-        return Sources(lambda: Health(True), self.ready, dict)
+        return Sources(lambda: Health(True), _unasked, _unasked, self.metrics, lambda _: None)
+
+
+async def _unasked() -> NoReturn:
+    raise AssertionError("Prometheus asks for metrics only")
 
 
 def free_port() -> int:
@@ -102,9 +109,8 @@ async def test_a_real_prometheus_scrapes_stores_and_evaluates(tmp_path: Path) ->
     exercise(telemetry)
     scrapes = Scrapes(telemetry)
     async with contextlib.AsyncExitStack() as stack:
-        address = await stack.enter_async_context(
-            serve_admin(AdminSettings(listen="127.0.0.1:0"), telemetry, scrapes.sources)
-        )
+        sockets = stack.enter_context(listening_sockets("admin.listen", "127.0.0.1:0", 0o600))
+        address = await stack.enter_async_context(serve_admin(sockets, scrapes.sources))
         port = free_port()
         server = await stack.enter_async_context(prometheus(tmp_path, address, port))
         api = Api(await stack.enter_async_context(aiohttp.ClientSession()), port)

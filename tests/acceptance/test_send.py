@@ -115,7 +115,7 @@ async def test_a_daemon_that_is_killed_and_comes_back(folder: Path) -> None:
 
         await daemon.until(has_begun, "the first events")
         assert not sending.done()
-        await daemon.kill()
+        await daemon.kill_all()
         await daemon.start()
         ended = await sending
         found = await stored(daemon)

@@ -7,12 +7,20 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 
 from remora.cli import main
 from support.daemon import Ended
 
 Run = Callable[..., Ended]
+
+
+def subcommands(group: click.Group) -> dict[str, click.Command]:
+    """The commands of a group by their names, in order."""
+    context = click.Context(group)
+    found = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    return {name: command for name, command in found.items() if command is not None}
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -80,8 +81,33 @@ async def remora(*arguments: str | Path, stdin: bytes = b"", command: Sequence[s
     return Ended(process.returncode or 0, out, err.decode(errors="replace"))
 
 
+def children(pid: int) -> list[int]:
+    """The processes that a process has started and that have not been reaped."""
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def state(pid: int) -> str:
+    """The state of a process as the kernel names it, such as T for one that is stopped; empty for one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+async def gone(pids: Sequence[int], timeout_s: float = 30.0) -> None:
+    """Return when none of these processes runs any more."""
+    deadline = time.monotonic() + timeout_s
+    while left := [pid for pid in pids if state(pid) not in ("Z", "X", "")]:
+        assert time.monotonic() < deadline, f"still there: {left}"
+        await asyncio.sleep(0.02)
+
+
 class Daemon:
-    """One `remora run`. It may be started again after it ended; the log is one file for all its lives."""
+    """One `remora run`: a supervisor with its workers, in a session of their own, so that they can be hurt together.
+
+    One worker, unless the sections say otherwise. It may be started again after it ended; the log is one file for all
+    its lives.
+    """
 
     def __init__(
         self, folder: Path, sections: Sections, command: Sequence[str] = REMORA, env: Mapping[str, str] | None = None
@@ -95,6 +121,9 @@ class Daemon:
         self.sections: dict[str, dict[str, object]] = {name: dict(options) for name, options in sections.items()}
         self.sections.setdefault("admin", {}).setdefault("listen", f"unix:{self._socket}")
         self.sections.setdefault("ingest", {}).setdefault("listen", f"unix:{self._socket.with_name('ingest')}")
+        supervisor = self.sections.setdefault("supervisor", {})
+        supervisor.setdefault("workers", 1)
+        supervisor.setdefault("run_directory", str(self._socket.with_name("run")))
         self._command = command
         self._env = dict(os.environ) | dict(env or {})
         self._process: asyncio.subprocess.Process | None = None
@@ -135,11 +164,35 @@ class Daemon:
                 stdout=log,
                 stderr=log,
                 env=self._env,
+                start_new_session=True,
             )
         await self.until(self._is_ready if ready else self._listens, "a start", START_S)
 
     def send(self, number: signal.Signals) -> None:
+        """A signal to the supervisor alone."""
         self.process.send_signal(number)
+
+    def send_all(self, number: signal.Signals) -> None:
+        """A signal to the supervisor and all its workers, at once."""
+        os.killpg(self.pid, number)
+
+    async def workers(self) -> dict[int, int]:
+        """The pid of each worker that runs, by its number."""
+        return {each["number"]: each["pid"] for each in (await self.status())["workers"]}
+
+    async def freeze_all(self) -> None:
+        """SIGSTOP supervisor and workers; returns when all of them stand still."""
+        pids = [self.pid, *children(self.pid)]
+        self.send_all(signal.SIGSTOP)
+
+        async def frozen() -> bool:
+            return all(state(pid) in ("T", "Z", "") for pid in pids)
+
+        await self.until(frozen, "standing still")
+
+    def thaw_all(self) -> None:
+        """SIGCONT supervisor and workers."""
+        self.send_all(signal.SIGCONT)
 
     async def ended(self, timeout_s: float = STOP_S) -> int:
         """Wait for its end; the exit code, negative for a signal."""
@@ -152,25 +205,27 @@ class Daemon:
             self.send(signal.SIGTERM)
         return await self.ended(timeout_s)
 
-    async def kill(self) -> None:
-        """SIGKILL: nothing is released."""
+    async def kill_all(self) -> None:
+        """SIGKILL supervisor and workers, as a power cut does: nothing is released. Returns when all are gone."""
         if self.is_running:
-            self.send(signal.SIGKILL)
+            pids = children(self.pid)
+            self.send_all(signal.SIGKILL)
             await self.ended()
+            await gone(pids)
 
     async def close(self) -> None:
         """Whatever its state: ended, and its socket gone. A stopped process is killed."""
         if self.is_running:
             with contextlib.suppress(ProcessLookupError):
                 self.send(signal.SIGTERM)
-                self.send(signal.SIGCONT)
+                self.thaw_all()
             try:
                 await self.ended(10)
             except TimeoutError:
-                await self.kill()
+                await self.kill_all()
         self._socket.unlink(missing_ok=True)
         self._socket.with_name("ingest").unlink(missing_ok=True)
-        self._socket.parent.rmdir()
+        shutil.rmtree(self._socket.parent)
 
     # --------------------------------------------------------------------------------------- looks
 

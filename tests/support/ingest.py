@@ -21,6 +21,7 @@ from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.servers.ingest import IngestServer, serve_ingest
 from remora.servers.ingest.api import IngestStore
+from remora.servers.sockets import ingest_sockets
 
 
 def own_topic(name: str, **changes: Any) -> Topic:
@@ -147,12 +148,22 @@ class Site:
 
 
 @asynccontextmanager
+async def listening_ingest(
+    settings: IngestSettings, store: IngestStore, telemetry: Telemetry
+) -> AsyncIterator[IngestServer]:
+    """A server with sockets of its own, as one worker under a supervisor has them."""
+    with ingest_sockets(settings) as sockets:
+        async with serve_ingest(settings, sockets, store, telemetry) as server:
+            yield server
+
+
+@asynccontextmanager
 async def ingest_site(store: IngestStore, folder: Path, **settings: Any) -> AsyncIterator[Site]:
     """A server on a socket in the folder, unless the settings say where."""
     path = folder / "ingest.sock"
     given = IngestSettings(**{"listen": f"unix:{path}"} | settings)
     telemetry = Telemetry()
-    async with serve_ingest(given, store, telemetry) as server:
+    async with listening_ingest(given, store, telemetry) as server:
         on_socket = server.address.startswith("unix:")
         connector = aiohttp.UnixConnector(str(path)) if on_socket else aiohttp.TCPConnector(ssl=False)
         base = "http://remora" if on_socket else server.address

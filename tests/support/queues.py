@@ -185,6 +185,7 @@ async def queues(settings: RadosSettings, gateway: Gateway, namespace: str) -> A
 def quick(queues: Queues, **sections: Mapping[str, object]) -> dict[str, dict[str, object]]:
     """A daemon's configuration for these queues, with short times; `sections` say what is to be otherwise."""
     found: dict[str, dict[str, object]] = {
+        "supervisor": {"watchdog": "4s"},
         "store": {"kind": "rados"},
         "ingest": {"listen": ""},
         "rados": rados_section(queues.settings) | {"op_timeout": "1500ms"},

@@ -9,7 +9,16 @@ NOW_NS = 1_795_227_938_000_000_000
 
 def exercise(telemetry: Telemetry) -> None:
     """Report every kind of event once."""
-    telemetry.started("0.1.0", "remora.toml")
+    telemetry.started("0.1.0", "remora.toml", 2)
+    telemetry.running("0.1.0")
+    telemetry.worker_started(1, 4711)
+    telemetry.worker_ready(1, 4711, 0.7)
+    telemetry.worker_hangs(1, 4711, 20.0)
+    telemetry.worker_ended(1, 4711, "killed by SIGKILL", 0.0)
+    telemetry.workers(2)
+    telemetry.host_drain(True)
+    telemetry.presence_failed("/run/remora", "Permission denied")
+    telemetry.clearing_failed("no answer")
     telemetry.listed("t", 3, 300)
     telemetry.delivered("t", 3, 400, [NOW_NS - 10**9] * 3, NOW_NS)
     telemetry.removed("t", 3)

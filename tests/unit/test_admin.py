@@ -4,34 +4,56 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
 import pytest
+from prometheus_client import Metric
 
-from remora.config import AdminSettings
 from remora.metrics import Telemetry
 from remora.model.errors import ConfigError
+from remora.model.health import Health
 from remora.servers import admin
-from remora.servers.admin import Health, Sources, serve_admin
+from remora.servers.admin import Sources, serve_admin
+from remora.servers.sockets import listening_sockets
 
 GOOD = Health(True)
-ANY_PORT = AdminSettings(listen="127.0.0.1:0")
+ANY_PORT = "127.0.0.1:0"
 
 
 @dataclass
 class Daemon:
     """Answers as scripted."""
 
-    live: Health = GOOD
-    ready: Health = GOOD
-    status: Mapping[str, object] = field(default_factory=dict)
+    healthy: Health = GOOD
+    useful: Health = GOOD
+    said: Mapping[str, object] = field(default_factory=dict)
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    drained: list[bool] = field(default_factory=list)
+
+    async def ready(self) -> Health:
+        return self.useful
+
+    async def status(self) -> Mapping[str, object]:
+        return self.said
+
+    async def metrics(self) -> list[Metric]:
+        return list(self.telemetry.registry.collect())
 
     @property
     def sources(self) -> Sources:
-        return Sources(lambda: self.live, lambda: self.ready, lambda: self.status)
+        return Sources(lambda: self.healthy, self.ready, self.status, self.metrics, self.drained.append)
+
+
+@asynccontextmanager
+async def served(daemon: Daemon, listen: str = ANY_PORT) -> AsyncIterator[str]:
+    """The admin server on an address; gives the one that it has."""
+    with listening_sockets("admin.listen", listen, 0o600) as sockets:
+        async with serve_admin(sockets, daemon.sources) as address:
+            yield address
 
 
 async def get(address: str, path: str, method: str = "GET", accept: str = "*/*") -> tuple[int, str, str]:
@@ -52,17 +74,16 @@ async def is_cut(reader: asyncio.StreamReader) -> bool:
 
 
 async def test_metrics_are_served_as_text_and_as_openmetrics() -> None:
-    """The form follows the Accept header, and the readiness is part of it."""
-    telemetry = Telemetry()
-    telemetry.listed("t", 3, 300)
-    async with serve_admin(ANY_PORT, telemetry, Daemon().sources) as address:
+    """The form follows the Accept header."""
+    daemon = Daemon()
+    daemon.telemetry.listed("t", 3, 300)
+    async with served(daemon) as address:
         plain = await get(address, "/metrics")
         openmetrics = await get(address, "/metrics", accept="application/openmetrics-text; version=1.0.0")
 
     assert plain[0] == openmetrics[0] == 200
     assert plain[1].startswith("text/plain")
     assert 'remora_listed_entries_total{topic="t"} 3.0' in plain[2]
-    assert "remora_ready 1.0" in plain[2]
     assert openmetrics[1].startswith("application/openmetrics-text")
     assert openmetrics[2].endswith("# EOF\n")
 
@@ -71,9 +92,9 @@ async def test_metrics_are_served_as_text_and_as_openmetrics() -> None:
 async def test_health_is_a_status_code_with_reasons(path: str) -> None:
     """A yes is 200, a no is 503, and both say why."""
     daemon = Daemon()
-    async with serve_admin(ANY_PORT, Telemetry(), daemon.sources) as address:
+    async with served(daemon) as address:
         good = await get(address, path)
-        daemon.live = daemon.ready = Health(False, ("draining", "the store does not answer"))
+        daemon.healthy = daemon.useful = Health(False, ("draining", "the store does not answer"))
         bad = await get(address, path)
 
     assert (good[0], json.loads(good[2])) == (200, {"ok": True, "reasons": []})
@@ -85,16 +106,16 @@ async def test_health_is_a_status_code_with_reasons(path: str) -> None:
 
 async def test_not_ready_does_not_mean_not_live() -> None:
     """A daemon whose broker is away is not restarted for that."""
-    daemon = Daemon(ready=Health(False, ("no progress",)))
-    async with serve_admin(ANY_PORT, Telemetry(), daemon.sources) as address:
+    daemon = Daemon(useful=Health(False, ("no progress",)))
+    async with served(daemon) as address:
         assert (await get(address, "/-/live"))[0] == 200
-        assert "remora_ready 0.0" in (await get(address, "/metrics"))[2]
+        assert (await get(address, "/-/ready"))[0] == 503
 
 
 async def test_status_is_json_of_whatever_the_daemon_says() -> None:
     """Frozen values inside the status are written as objects."""
-    daemon = Daemon(status={"version": "1", "health": Health(True, ("a",))})
-    async with serve_admin(ANY_PORT, Telemetry(), daemon.sources) as address:
+    daemon = Daemon(said={"version": "1", "health": Health(True, ("a",))})
+    async with served(daemon) as address:
         code, content_type, body = await get(address, "/-/status")
 
     assert (code, content_type) == (200, "application/json")
@@ -103,15 +124,56 @@ async def test_status_is_json_of_whatever_the_daemon_says() -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
 async def test_only_reading_is_possible(method: str) -> None:
-    """Nothing can be changed through this server."""
-    async with serve_admin(ANY_PORT, Telemetry(), Daemon().sources) as address:
+    """What shows something changes nothing."""
+    async with served(Daemon()) as address:
         for path in ("/metrics", "/-/live", "/-/ready", "/-/status"):
             assert (await get(address, path, method))[0] == 405
 
 
+async def post(address: str, path: str, **headers: str) -> int:
+    """The status code of a POST."""
+    async with aiohttp.ClientSession() as session, session.post(f"http://{address}{path}", headers=headers) as reply:
+        return reply.status
+
+
+async def test_a_drain_is_asked_for_on_this_host() -> None:
+    """Over the loopback a host is drained and taken back in; a page in a browser is refused, and so is GET."""
+    daemon = Daemon()
+    async with served(daemon) as address:
+        assert await post(address, "/-/drain") == await post(address, "/-/undrain") == 200
+        assert daemon.drained == [True, False]
+
+        assert await post(address, "/-/drain", Origin="http://elsewhere.example") == 403
+        assert (await get(address, "/-/drain"))[0] == 405
+        assert daemon.drained == [True, False]
+
+
+async def test_a_drain_is_not_asked_for_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes over another address than the loopback's is refused."""
+    daemon = Daemon()
+    async with served(daemon) as address:
+        monkeypatch.setattr(admin, "_peer", lambda _: ("192.0.2.1", 1234))
+
+        assert await post(address, "/-/drain") == 403
+    assert daemon.drained == []
+
+
+async def test_a_drain_is_asked_for_over_a_unix_socket(tmp_path: Path) -> None:
+    """Whoever may open the socket may drain the host."""
+    daemon = Daemon()
+    path = tmp_path / "admin.sock"
+    async with (
+        served(daemon, f"unix:{path}"),
+        aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as session,
+        session.post("http://localhost/-/drain") as reply,
+    ):
+        assert reply.status == 200
+    assert daemon.drained == [True]
+
+
 async def test_head_answers_without_a_body_and_other_paths_are_unknown() -> None:
     """HEAD works wherever GET does, and there is nothing else to find."""
-    async with serve_admin(ANY_PORT, Telemetry(), Daemon().sources) as address:
+    async with served(Daemon()) as address:
         assert await get(address, "/-/live", "HEAD") == (200, "application/json", "")
         assert (await get(address, "/"))[0] == 404
 
@@ -119,9 +181,8 @@ async def test_head_answers_without_a_body_and_other_paths_are_unknown() -> None
 async def test_a_unix_socket_is_served_and_taken_away(tmp_path: Path) -> None:
     """The socket replaces a stale one, answers, and is gone afterwards."""
     path = tmp_path / "admin.sock"
-    settings = AdminSettings(listen=f"unix:{path}")
     for _ in range(2):
-        async with serve_admin(settings, Telemetry(), Daemon().sources) as address:
+        async with served(Daemon(), f"unix:{path}") as address:
             connector = aiohttp.UnixConnector(str(path))
             async with (
                 aiohttp.ClientSession(connector=connector) as session,
@@ -135,9 +196,9 @@ async def test_a_unix_socket_is_served_and_taken_away(tmp_path: Path) -> None:
 
 async def test_an_address_that_is_taken_is_refused() -> None:
     """A second server on the same address is refused with the option's name, and the first goes on."""
-    async with serve_admin(ANY_PORT, Telemetry(), Daemon().sources) as address:
+    async with served(Daemon()) as address:
         with pytest.raises(ConfigError, match=r"admin\.listen: cannot listen on .* in use"):
-            async with serve_admin(AdminSettings(listen=address), Telemetry(), Daemon().sources):
+            async with served(Daemon(), address):
                 pass
         assert (await get(address, "/-/live"))[0] == 200
 
@@ -146,9 +207,9 @@ async def test_the_socket_of_another_daemon_is_left_alone(tmp_path: Path) -> Non
     """A second server on a Unix socket in use is refused and takes nothing away; so is one without a folder."""
     path = tmp_path / "admin.sock"
     for wrong, why in ((path, "another process listens there"), (tmp_path / "none" / "admin.sock", "No such file")):
-        async with serve_admin(AdminSettings(listen=f"unix:{path}"), Telemetry(), Daemon().sources):
+        async with served(Daemon(), f"unix:{path}"):
             with pytest.raises(ConfigError, match=rf"admin\.listen: cannot listen on unix:{wrong}: {why}"):
-                async with serve_admin(AdminSettings(listen=f"unix:{wrong}"), Telemetry(), Daemon().sources):
+                async with served(Daemon(), f"unix:{wrong}"):
                     pass
             assert path.is_socket()
 
@@ -156,7 +217,7 @@ async def test_the_socket_of_another_daemon_is_left_alone(tmp_path: Path) -> Non
 async def test_a_silent_connection_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that never asks anything loses its connection, and one that asked gets one answer."""
     monkeypatch.setattr(admin, "CONNECTION_S", 0.05)
-    async with serve_admin(ANY_PORT, Telemetry(), Daemon().sources) as address:
+    async with served(Daemon()) as address:
         host, port = address.split(":")
         silent, silent_writer = await asyncio.open_connection(host, int(port))
         asking, asking_writer = await asyncio.open_connection(host, int(port))
@@ -173,7 +234,7 @@ async def test_a_silent_connection_is_cut(monkeypatch: pytest.MonkeyPatch) -> No
 async def test_connections_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many clients hold a connection, the next one is closed at once, and a freed place is used again."""
     monkeypatch.setattr(admin, "MOST_CONNECTIONS", 3)
-    async with serve_admin(ANY_PORT, Telemetry(), Daemon().sources) as address:
+    async with served(Daemon()) as address:
         host, port = address.split(":")
         held = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
         surplus, surplus_writer = await asyncio.open_connection(host, int(port))

@@ -14,12 +14,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from remora import __version__, app
+from remora import __version__
 from remora.cli import group
-from remora.cli.output import duration, exit_code, size
-from remora.cli.run import left_rows, status_lines, status_rows
+from remora.cli.output import duration, size
+from remora.cli.status import left_rows, status_lines, status_rows
 from remora.model.errors import (
     ConfigError,
+    DaemonNotReachable,
     QueueFull,
     RemoraError,
     StoreDamaged,
@@ -28,20 +29,22 @@ from remora.model.errors import (
     StoreUnavailable,
     TopicRefused,
     TopicUnknown,
+    WorkerFailed,
 )
-from remora.model.exits import Exit
-from support.commands import Run, config, remora
+from remora.model.exits import Exit, exit_code
+from support.commands import Run, config, remora, subcommands
 from support.entries import raw_entry
 
 __all__ = ["config", "remora"]
 
 
 def commands(command: click.Command = group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The words of every command and every group of commands."""
+    """The words of every command and every group of commands that people use."""
     yield path
     if isinstance(command, click.Group):
-        for name, each in command.commands.items():
-            yield from commands(each, (*path, name))
+        for name, each in subcommands(command).items():
+            if not each.hidden:
+                yield from commands(each, (*path, name))
 
 
 # ------------------------------------------------------------------------------------- help, completion
@@ -80,7 +83,7 @@ def test_every_option_says_what_it_is_for(path: tuple[str, ...]) -> None:
     command: click.Command = group
     for word in path:
         assert isinstance(command, click.Group)
-        command = command.commands[word]
+        command = subcommands(command)[word]
 
     for option in command.params:
         assert not isinstance(option, click.Option) or option.help, f"{' '.join(path)} {option.name}"
@@ -250,7 +253,9 @@ def test_a_status_of_a_damaged_store() -> None:
         (ConfigError("log.level", "no"), Exit.CONFIG),
         (StoreMisconfigured("no pool"), Exit.NO_PERMISSION),
         (StoreUnavailable("away"), Exit.UNAVAILABLE),
-        (app.DaemonNotReachable("away"), Exit.UNAVAILABLE),
+        (DaemonNotReachable("away"), Exit.UNAVAILABLE),
+        (WorkerFailed(77, "no permission"), Exit.NO_PERMISSION),
+        (WorkerFailed(-9, "killed by SIGKILL"), Exit.FAILURE),
         (QueueFull("no room"), Exit.TEMPORARY),
         (StoreError("refused"), Exit.TEMPORARY),
         (StoreDamaged("a page"), Exit.FAILURE),

@@ -35,9 +35,10 @@ def unknown(words: list[str]) -> str:
     command: click.Command = group
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         # `topic list`, `show` and the like in a table name several: the first is enough to go on with.
-        if words[0] not in command.commands:
+        found = command.get_command(click.Context(command), words[0])
+        if found is None:
             return words[0]
-        command, words = command.commands[words[0]], words[1:]
+        command, words = found, words[1:]
     known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     used = {word.partition("=")[0] for word in words if word.startswith("--")}
     return " ".join(used - known - {"--help", "--version"})

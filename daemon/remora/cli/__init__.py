@@ -3,23 +3,51 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from types import MappingProxyType
 
 import click
 
 from remora import __version__
-from remora.cli.completion import completion
-from remora.cli.dlq import dlq
-from remora.cli.entry import entry
-from remora.cli.output import exit_code
-from remora.cli.run import check_config, run, status
-from remora.cli.send import send
-from remora.cli.shard import shard
-from remora.cli.token import token
-from remora.cli.topic import topic
 from remora.model.errors import RemoraError
+from remora.model.exits import exit_code
+
+COMMANDS = MappingProxyType(
+    {
+        "run": "run:run",
+        "worker": "run:worker_command",
+        "check-config": "run:check_config",
+        "status": "status:status",
+        "drain": "host:drain",
+        "topic": "topic:topic",
+        "shard": "shard:shard",
+        "entry": "entry:entry",
+        "dlq": "dlq:dlq",
+        "token": "token:token",
+        "send": "send:send",
+        "completion": "completion:completion",
+    }
+)
+"""Each command with its module and its name there."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class Commands(click.Group):
+    """Imports a command when it is asked for: `run` is to be quick, and does not need what the others do."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name; None where there is none."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(f"remora.cli.{module}"), name)
+        return command
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="remora")
 def group() -> None:
     """Deliver persistent bucket notifications to Kafka, in order and without loss.
@@ -35,15 +63,12 @@ def group() -> None:
       remora topic list              what is delivered, and what stays with radosgw?
       remora run -c FILE             take events in, and deliver
       remora status                  how is the running daemon doing?
+      remora drain                   have other hosts deliver, before maintenance of this one
 
     \b
     Exit codes: 0 done; 1 failed; 2 wrong usage; 3 drain timed out; 69 store or daemon not reachable;
     75 try again; 77 no permission; 78 configuration refused.
     """
-
-
-for command in (run, check_config, status, topic, shard, entry, dlq, token, send, completion):
-    group.add_command(command)
 
 
 def main() -> None:

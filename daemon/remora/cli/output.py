@@ -11,39 +11,11 @@ from typing import Any, TypeVar
 
 import click
 
-from remora import app, config
-from remora.model.errors import (
-    ConfigError,
-    IngestRefused,
-    RemoraError,
-    StoreDamaged,
-    StoreError,
-    StoreMisconfigured,
-    StoreUnavailable,
-    TopicRefused,
-)
-from remora.model.exits import Exit
+from remora import config
 
 T = TypeVar("T")
 
 DEFAULT_CONFIG = Path("/etc/remora/remora.toml")
-
-
-def exit_code(exc: RemoraError) -> Exit:
-    """The documented exit code of an error."""
-    match exc:
-        case ConfigError():
-            return Exit.CONFIG
-        case StoreMisconfigured():
-            return Exit.NO_PERMISSION
-        case StoreUnavailable() | app.DaemonNotReachable():
-            return Exit.UNAVAILABLE
-        case IngestRefused() | TopicRefused() | StoreDamaged():
-            return Exit.FAILURE
-        case StoreError():
-            return Exit.TEMPORARY
-        case _:
-            return Exit.FAILURE
 
 
 def config_file_option(

@@ -1,32 +1,33 @@
-"""`remora run`, `remora check-config` and `remora status`."""
+"""`remora run`, the hidden `remora worker`, and `remora check-config`.
+
+The supervisor is to start quickly and to stay small, so nothing here imports what only workers and other commands need.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
-from remora import app, config
-from remora.cli.output import (
-    DEFAULT_CONFIG,
-    config_file_option,
-    config_option,
-    duration,
-    load,
-    print_json,
-    print_table,
-    run_async,
-)
+from remora import config, supervisor
+from remora.cli.output import DEFAULT_CONFIG, config_file_option, load
 from remora.config import Settings
 
 
 @click.command()
 @config_file_option("Configuration file.")
-def run(config_file: Path | None) -> None:
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 256),
+    help="Worker processes.  [default: supervisor.workers, else one for each core]",
+)
+def run(config_file: Path | None, workers: int | None) -> None:
     """Take events in and deliver them until SIGTERM or SIGINT.
+
+    A supervisor keeps worker processes alive, which share the queues with each other and with other hosts. A worker
+    that ends or hangs is replaced; one that cannot even start ends the command, with its reason and exit code.
 
     Starts and waits also while Ceph or Kafka are away; /-/ready on the admin port tells. SIGTERM drains: nothing
     more is taken in or read, what is in flight is finished and removed, the locks are released. A second SIGTERM
@@ -37,7 +38,18 @@ def run(config_file: Path | None) -> None:
       remora run -c /etc/remora/remora.toml
     """
     settings = load(config_file)
-    sys.exit(app.run(settings, config_file or DEFAULT_CONFIG))
+    if workers is not None:
+        settings = replace(settings, supervisor=replace(settings.supervisor, workers=workers))
+    sys.exit(supervisor.run(settings, config_file or DEFAULT_CONFIG))
+
+
+@click.command("worker", hidden=True)
+@click.argument("channel", type=int)
+def worker_command(channel: int) -> None:
+    """Work for the supervisor at the other end of the inherited socket CHANNEL."""
+    from remora import worker
+
+    sys.exit(worker.run(channel))
 
 
 @click.command("check-config")
@@ -57,69 +69,3 @@ def check_config(file: Path | None, config_file: Path | None) -> None:
     changed = config.changes(Settings(), settings)
     keys = sorted((*changed.live, *changed.restart))
     click.echo(f"{chosen} is good; it sets {', '.join(keys) if keys else 'nothing but defaults'}")
-
-
-@click.command()
-@config_option
-@click.option("--json", "as_json", is_flag=True, help="Print the whole status as JSON.")
-def status(settings: Settings, as_json: bool) -> None:
-    """Show how the running daemon is doing, from its admin port.
-
-    Queues that say the same share a line: `orders +10` are orders and ten more. --json has each of them.
-
-    \b
-    Example, the queues that do not get on:
-      remora status --json | jq -r '.shards[] | select(.reason != "") | [.queue, .reason] | @tsv'
-    """
-    shown = run_async(app.fetch_status(settings.admin))
-    if as_json:
-        print_json(shown)
-        return
-    for line in status_lines(shown):
-        click.echo(line)
-    print_table(("QUEUE", "TOPIC", "STATE", "FOR", "ENDPOINT", "REASON"), status_rows(shown["shards"]))
-    for queues, reason in left_rows(shown["left"]):
-        click.echo(f"not held: {queues}: {reason}")
-
-
-def status_lines(shown: dict[str, Any]) -> list[str]:
-    """What a status says of the daemon as a whole."""
-    store = shown["store"]
-    return [
-        f"remora {shown['version']}, {'ready' if shown['ready'] else 'not ready: ' + '; '.join(shown['reasons'])}",
-        f"store: {store['description'] if store['connected'] else store['state']}",
-        *(f"damaged: {each}" for each in store["damaged"]),
-        f"ingest: {shown['ingest'] or 'off'}",
-    ]
-
-
-def status_rows(shards: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """A row for each group of queues that say the same: the shards of a topic are many, and mostly alike."""
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for each in shards:
-        said = "; ".join(filter(None, [each["reason"], *each["remarks"]]))
-        groups.setdefault((each["topic"] or "-", each["state"], each["endpoint"] or "-", said), []).append(each)
-    return [
-        (some(each["queue"] for each in group), topic, state, _since(group), endpoint, said)
-        for (topic, state, endpoint, said), group in groups.items()
-    ]
-
-
-def left_rows(left: list[dict[str, str]]) -> list[tuple[str, str]]:
-    """The queues that are not held, those for the same reason together."""
-    groups: dict[str, list[str]] = {}
-    for each in left:
-        groups.setdefault(each["reason"] + (f" ({each['owner']})" if each.get("owner") else ""), []).append(
-            each["queue"]
-        )
-    return [(some(queues), reason) for reason, queues in groups.items()]
-
-
-def some(queues: Iterable[str]) -> str:
-    """The first of some queues, and how many there are besides."""
-    first, *others = queues
-    return f"{first} +{len(others)}" if others else first
-
-
-def _since(group: list[dict[str, Any]]) -> str:
-    return duration(max(each["since_seconds"] for each in group))

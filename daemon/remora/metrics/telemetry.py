@@ -113,6 +113,9 @@ class Telemetry:
             return Gauge(name, text, labels, registry=registry)
 
         self._build = gauge("remora_build_info", "1, with this build's versions.", "version", "python")
+        self._workers = gauge("remora_workers", "Worker processes that are ready.")
+        self._worker_ends = counter("remora_worker_ends", "Worker processes that ended though nobody told them to.")
+        self._worker_hangs = counter("remora_worker_hangs", "Worker processes killed because they made no progress.")
         self._ready = gauge("remora_ready", "1 when /-/ready says so.")
         self._owned = gauge("remora_owned_shards", "Queues whose lock this process holds.")
         self._eligible = gauge("remora_eligible_shards", "Queues that remora is to deliver, whoever holds them.")
@@ -421,14 +424,68 @@ class Telemetry:
 
     # ---------------------------------------------------------------------------------- process
 
-    def started(self, version: str, config: str) -> None:
+    def started(self, version: str, config: str, workers: int) -> None:
         """The daemon begins."""
         self._build.labels(version, platform.python_version()).set(1)
-        _say(logging.INFO, "started", f"remora {version} started", config=config)
+        _say(logging.INFO, "started", f"remora {version} started", config=config, workers=workers)
+
+    def running(self, version: str) -> None:
+        """A worker process begins."""
+        self._build.labels(version, platform.python_version()).set(1)
 
     def serving(self, address: str) -> None:
         """The admin server listens."""
         _say(logging.INFO, "serving", "metrics and health are served", address=address)
+
+    def worker_started(self, number: int, pid: int) -> None:
+        """A worker process was started."""
+        _say(logging.INFO, "worker_started", "a worker process was started", number=number, pid=pid)
+
+    def worker_ready(self, number: int, pid: int, seconds: float) -> None:
+        """A worker process works, so many seconds after it was started."""
+        _say(
+            logging.INFO, "worker_ready", "a worker process is ready",
+            number=number, pid=pid, seconds=round(seconds, 3),
+        )  # fmt: skip
+
+    def worker_hangs(self, number: int, pid: int, silent_s: float) -> None:
+        """A worker process made no progress for so long that it is killed."""
+        self._worker_hangs.inc()
+        _say(
+            logging.ERROR, "worker_hangs", "a worker process makes no progress and is killed",
+            number=number, pid=pid, seconds=round(silent_s, 3),
+        )  # fmt: skip
+
+    def worker_ended(self, number: int, pid: int, why: str, pause_s: float) -> None:
+        """A worker process ended though nobody told it to; another follows after the pause."""
+        self._worker_ends.inc()
+        self._say_seldom(
+            logging.ERROR, "worker_ended", ("worker", number, why), "a worker process ended and is replaced",
+            number=number, pid=pid, reason=why, pause_s=round(pause_s, 3),
+        )  # fmt: skip
+
+    def presence_failed(self, folder: str, why: str) -> None:
+        """This worker cannot show that it lives: where it is killed with its supervisor, its locks must run out."""
+        _say(
+            logging.WARNING, "presence_failed", "the run directory cannot be used; locks of killed workers run out",
+            folder=folder, reason=why,
+        )  # fmt: skip
+
+    def clearing_failed(self, why: str) -> None:
+        """The locks of ended workers were not broken; that is repeated."""
+        self._say_seldom(
+            logging.WARNING, "clearing_failed", "clearing_failed", "locks of ended workers are not broken yet",
+            reason=why,
+        )  # fmt: skip
+
+    def workers(self, serving: int) -> None:
+        """So many worker processes are ready."""
+        self._workers.set(serving)
+
+    def host_drain(self, on: bool) -> None:
+        """This host gives its queues to others before maintenance, or takes part again."""
+        text = "this host gives its queues to other hosts" if on else "this host takes part again"
+        _say(logging.INFO, "host_drain", text)
 
     def draining(self, why: str) -> None:
         """The daemon stops taking work."""

@@ -37,6 +37,18 @@ class ConfigError(RemoraError):
         self.reason = reason
 
 
+class DaemonNotReachable(RemoraError):
+    """Nothing answers on the admin port."""
+
+
+class WorkerFailed(RemoraError):
+    """A worker process ended before it was ever ready; `code` is its exit code."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
 class StoreError(RemoraError):
     """The shard store answered with an error."""
 

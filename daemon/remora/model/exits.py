@@ -8,6 +8,19 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from remora.model.errors import (
+    ConfigError,
+    DaemonNotReachable,
+    IngestRefused,
+    RemoraError,
+    StoreDamaged,
+    StoreError,
+    StoreMisconfigured,
+    StoreUnavailable,
+    TopicRefused,
+    WorkerFailed,
+)
+
 
 class Exit(IntEnum):
     """Why the process ended. A restart alone helps after every code but CONFIG and NO_PERMISSION."""
@@ -18,7 +31,7 @@ class Exit(IntEnum):
     DRAIN_TIMEOUT = 3
     """What was in flight did not finish within `delivery.drain_timeout`; it will be delivered again.
 
-    For `topic rm --drain`: entries still waited when the time was over.
+    For `drain`: this host still had shards when the time was over. For `topic rm --drain`: entries still waited.
     """
     UNAVAILABLE = 69
     """A command needed the store or the daemon, and it was not reachable. The daemon itself waits instead."""
@@ -28,3 +41,22 @@ class Exit(IntEnum):
     """The store cannot be used with what was given: a keyring, key, pool or permission is missing."""
     CONFIG = 78
     """The configuration is refused; the unit does not restart after this one."""
+
+
+def exit_code(exc: RemoraError) -> Exit:
+    """The documented exit code of an error; a worker's that failed at the start is the daemon's."""
+    match exc:
+        case WorkerFailed(code=code):
+            return Exit(code) if code in set(Exit) else Exit.FAILURE
+        case ConfigError():
+            return Exit.CONFIG
+        case StoreMisconfigured():
+            return Exit.NO_PERMISSION
+        case StoreUnavailable() | DaemonNotReachable():
+            return Exit.UNAVAILABLE
+        case IngestRefused() | TopicRefused() | StoreDamaged():
+            return Exit.FAILURE
+        case StoreError():
+            return Exit.TEMPORARY
+        case _:
+            return Exit.FAILURE

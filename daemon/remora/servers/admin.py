@@ -1,49 +1,43 @@
-"""The admin server: metrics, health and status over HTTP, on an address of its own.
+"""The admin server: metrics, health and status over HTTP, on an address of its own, and the drain of a host.
 
-It only reads, takes GET and HEAD, and shows no secret, since everything that it shows was made without any.
-A connection carries one request and ends after `CONNECTION_S` at the latest, and there are at most
-`MOST_CONNECTIONS`, so that no client can hold the daemon's descriptors.
+It shows no secret, since everything that it shows was made without any. All but the drain only reads, and takes GET
+and HEAD; the drain is for those on this host alone. A connection carries one request and ends after `CONNECTION_S` at
+the latest, and there are at most `MOST_CONNECTIONS`, so that no client can hold the daemon's descriptors.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+import ipaddress
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 from aiohttp import web
+from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
-from remora.config import AdminSettings, TcpAddress, UnixAddress
-from remora.metrics import Telemetry
-from remora.model.errors import ConfigError
-from remora.servers.ingest.listening import unix_socket
+from remora.model.health import Health
+from remora.servers.sockets import shown_address
 
 CONNECTION_S = 30.0
 MOST_CONNECTIONS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
-    """A yes or no, with the reasons in plain words; a yes may have reasons too, as remarks."""
-
-    ok: bool
-    reasons: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the answers come from. All are called in the event loop and answer at once.
-
-    `live` is whether the process works at all (if not: restart it), `ready` whether it is of use now.
+    """Where the answers come from. `live` is whether the process works at all (if not: restart it), `ready` whether it
+    is of use now; `drain` has this host give its queues away, or take part again.
     """
 
     live: Callable[[], Health]
-    ready: Callable[[], Health]
-    status: Callable[[], Mapping[str, object]]
+    ready: Callable[[], Awaitable[Health]]
+    status: Callable[[], Awaitable[Mapping[str, object]]]
+    metrics: Callable[[], Awaitable[Iterable[Metric]]]
+    drain: Callable[[bool], None]
 
 
 class _Refused(asyncio.Protocol):
@@ -53,11 +47,21 @@ class _Refused(asyncio.Protocol):
         transport.close()
 
 
-class _Pages:
-    """The four resources."""
+class _Given(Collector):
+    """Metrics that are there already, in the form that the encoders take."""
 
-    def __init__(self, telemetry: Telemetry, sources: Sources) -> None:
-        self._telemetry = telemetry
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them."""
+        yield from self._metrics
+
+
+class _Pages:
+    """The resources."""
+
+    def __init__(self, sources: Sources) -> None:
         self._sources = sources
 
     def application(self) -> web.Application:
@@ -66,24 +70,39 @@ class _Pages:
         app.router.add_get("/-/live", self._live)
         app.router.add_get("/-/ready", self._ready)
         app.router.add_get("/-/status", self._status)
+        app.router.add_post("/-/drain", self._drain)
+        app.router.add_post("/-/undrain", self._undrain)
         app.on_response_prepare.append(self._close_after)
         return app
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        self._telemetry.ready(self._sources.ready().ok)
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        # Hundreds of topics take tens of milliseconds to write out; deliveries go on meanwhile.
-        body = await asyncio.to_thread(encode, self._telemetry.registry)
+        registry = CollectorRegistry()
+        registry.register(_Given(await self._sources.metrics()))
+        # Hundreds of topics take tens of milliseconds to write out; the supervisor goes on watching meanwhile.
+        body = await asyncio.to_thread(encode, registry)
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _live(self, _: web.Request) -> web.Response:
         return _health(self._sources.live())
 
     async def _ready(self, _: web.Request) -> web.Response:
-        return _health(self._sources.ready())
+        return _health(await self._sources.ready())
 
     async def _status(self, _: web.Request) -> web.Response:
-        return _json(200, self._sources.status())
+        return _json(200, await self._sources.status())
+
+    async def _drain(self, request: web.Request) -> web.Response:
+        return self._changed(request, on=True)
+
+    async def _undrain(self, request: web.Request) -> web.Response:
+        return self._changed(request, on=False)
+
+    def _changed(self, request: web.Request, *, on: bool) -> web.Response:
+        if not _is_of_this_host(request):
+            return _json(403, {"ok": False, "reasons": ["only from this host, and by no web page"]})
+        self._sources.drain(on)
+        return _json(200, {"ok": True, "reasons": []})
 
     async def _close_after(self, _: web.Request, response: web.StreamResponse) -> None:
         response.force_close()
@@ -91,22 +110,19 @@ class _Pages:
 
 
 @contextlib.asynccontextmanager
-async def serve_admin(settings: AdminSettings, telemetry: Telemetry, sources: Sources) -> AsyncIterator[str]:
-    """Serve while the block runs; gives the address that is listened on. Raises ConfigError when it cannot be."""
-    runner = web.AppRunner(
-        _Pages(telemetry, sources).application(), access_log=None, handle_signals=False, shutdown_timeout=1.0
-    )
+async def serve_admin(sockets: Sequence[socket.socket], sources: Sources) -> AsyncIterator[str]:
+    """Serve on sockets that listen while the block runs; gives the address."""
+    runner = web.AppRunner(_Pages(sources).application(), access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        async with _listening(runner, settings.address) as shown:
-            telemetry.serving(shown)
-            yield shown
+        async with _accepting(runner, sockets):
+            yield shown_address(sockets)
     finally:
         await runner.cleanup()
 
 
 @contextlib.asynccontextmanager
-async def _listening(runner: web.AppRunner, address: TcpAddress | UnixAddress) -> AsyncIterator[str]:
+async def _accepting(runner: web.AppRunner, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
     loop = asyncio.get_running_loop()
 
     def accept() -> asyncio.Protocol:
@@ -118,22 +134,24 @@ async def _listening(runner: web.AppRunner, address: TcpAddress | UnixAddress) -
         return handler
 
     with contextlib.ExitStack() as stack:
-        try:
-            if isinstance(address, UnixAddress):
-                shown = f"unix:{address.path}"
-                sock = stack.enter_context(unix_socket(Path(address.path), 0o600))
-                listener = await loop.create_unix_server(accept, sock=sock)
-            else:
-                shown = f"{address.host}:{address.port}"
-                listener = await loop.create_server(accept, address.host, address.port)
-                host, port = listener.sockets[0].getsockname()[:2]
-                shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        except OSError as exc:
-            raise ConfigError("admin.listen", f"cannot listen on {shown}: {exc.strerror or exc}") from exc
-        try:
-            yield shown
-        finally:
-            listener.close()
+        for each in sockets:
+            create = loop.create_unix_server if each.family == socket.AF_UNIX else loop.create_server
+            listener = await create(accept, sock=each)
+            stack.callback(listener.close)
+        yield
+
+
+def _is_of_this_host(request: web.Request) -> bool:
+    """Whether a request comes over the loopback or a Unix socket, and not from a page in somebody's browser."""
+    if "Origin" in request.headers:
+        return False
+    peer = _peer(request)
+    return isinstance(peer, str) or (isinstance(peer, tuple) and ipaddress.ip_address(peer[0]).is_loopback)
+
+
+def _peer(request: web.Request) -> object:
+    """Who asks: a tuple of address and port, or text over a Unix socket; None when the connection is gone."""
+    return None if request.transport is None else request.transport.get_extra_info("peername")
 
 
 def _cut(handler: web.RequestHandler) -> None:

@@ -15,9 +15,9 @@ import pytest
 from remora.config import IngestSettings
 from remora.metrics import Telemetry
 from remora.model.errors import ConfigError
-from remora.servers.ingest import serve_ingest, tokens
+from remora.servers.ingest import tokens
 from support.certificates import Certificate, certificate
-from support.ingest import ScriptedStore, ingest_site, own_topic, records
+from support.ingest import ScriptedStore, ingest_site, listening_ingest, own_topic, records
 
 EVENTS = "/v1/topics/t/events"
 
@@ -58,7 +58,7 @@ async def test_a_second_server_on_a_path_is_refused(store: ScriptedStore, tmp_pa
     path = tmp_path / "ingest.sock"
     async with ingest_site(store, tmp_path) as site:
         with pytest.raises(ConfigError, match=r"^ingest.listen: cannot listen on .*: another process listens there"):
-            async with serve_ingest(IngestSettings(listen=f"unix:{path}"), store, Telemetry()):
+            async with listening_ingest(IngestSettings(listen=f"unix:{path}"), store, Telemetry()):
                 pass
         assert (await site.ask("POST", EVENTS, records("a"))).status == 200
 
@@ -69,7 +69,7 @@ async def test_what_is_no_socket_is_not_replaced(store: ScriptedStore, tmp_path:
     path.write_text("precious")
 
     with pytest.raises(ConfigError, match="something that is not a socket"):
-        async with serve_ingest(IngestSettings(listen=f"unix:{path}"), store, Telemetry()):
+        async with listening_ingest(IngestSettings(listen=f"unix:{path}"), store, Telemetry()):
             pass
     assert path.read_text() == "precious"
 
@@ -79,7 +79,7 @@ async def test_a_missing_folder_is_a_clear_error(store: ScriptedStore, tmp_path:
     listen = f"unix:{tmp_path}/missing/ingest.sock"
 
     with pytest.raises(ConfigError, match=r"missing/ingest.sock: No such file or directory"):
-        async with serve_ingest(IngestSettings(listen=listen), store, Telemetry()):
+        async with listening_ingest(IngestSettings(listen=listen), store, Telemetry()):
             pass
 
 
@@ -101,7 +101,7 @@ async def test_tcp_is_served_and_a_taken_port_is_refused(store: ScriptedStore, t
         assert (await site.ask("POST", EVENTS, records("a"))).status == 200
         taken = site.server.address.removeprefix("http://")
         with pytest.raises(ConfigError, match=f"^ingest.listen: cannot listen on {taken}: "):
-            async with serve_ingest(IngestSettings(listen=taken), store, Telemetry()):
+            async with listening_ingest(IngestSettings(listen=taken), store, Telemetry()):
                 pass
 
 
@@ -175,7 +175,7 @@ async def test_files_that_do_not_fit_are_refused(store: ScriptedStore, tmp_path:
     for files in ((tmp_path / "missing", made.key), (made.certificate, other.key), (noise, noise)):
         given = tls(Certificate(*files))
         with pytest.raises(ConfigError, match=r"^ingest.tls_certificate: "):
-            async with serve_ingest(IngestSettings(**given), store, Telemetry()):  # type: ignore[arg-type]  # texts
+            async with listening_ingest(IngestSettings(**given), store, Telemetry()):  # type: ignore[arg-type]  # texts
                 pass
 
 
@@ -187,7 +187,7 @@ async def test_tokens_are_refused_at_the_start(store: ScriptedStore, tmp_path: P
     file.chmod(0o644)
 
     with pytest.raises(ConfigError, match=r"^ingest.tokens: .*chmod 0600"):
-        async with serve_ingest(IngestSettings(listen=f"unix:{path}", tokens=str(file)), store, Telemetry()):
+        async with listening_ingest(IngestSettings(listen=f"unix:{path}", tokens=str(file)), store, Telemetry()):
             pass
     assert not path.exists()
 

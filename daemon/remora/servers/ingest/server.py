@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from aiohttp import web
@@ -16,7 +17,7 @@ from remora.servers.ingest.api import Api, IngestStore
 from remora.servers.ingest.connections import LOOK_S, Connections
 from remora.servers.ingest.credentials import Credentials
 from remora.servers.ingest.handler import Handlers
-from remora.servers.ingest.listening import listening
+from remora.servers.ingest.listening import accepting
 
 GRACE_S = 3.0
 STORE_S = 30.0
@@ -31,14 +32,14 @@ class IngestServer:
     def __init__(
         self,
         address: str,
-        listener: asyncio.Server,
+        listeners: Sequence[asyncio.Server],
         api: Api,
         connections: Connections,
         credentials: Credentials,
         telemetry: Telemetry,
     ) -> None:
         self.address = address
-        self._listener = listener
+        self._listeners = listeners
         self._api = api
         self._connections = connections
         self._credentials = credentials
@@ -69,7 +70,8 @@ class IngestServer:
         if self._api.stopping:
             return
         self._api.stopping = True
-        self._listener.close()
+        for each in self._listeners:
+            each.close()
         self._connections.end_idle()
 
     async def close(self) -> None:
@@ -94,12 +96,17 @@ class IngestServer:
 
 @asynccontextmanager
 async def serve_ingest(
-    settings: IngestSettings, store: IngestStore, telemetry: Telemetry, *, reservation_s: float = 120.0
+    settings: IngestSettings,
+    sockets: Sequence[socket.socket],
+    store: IngestStore,
+    telemetry: Telemetry,
+    *,
+    reservation_s: float = 120.0,
 ) -> AsyncIterator[IngestServer]:
-    """Take events in while the block runs; when it ends, requests under way are finished.
+    """Take events in by sockets that listen, while the block runs; when it ends, requests under way are finished.
 
-    `reservation_s` is how long the store keeps a reservation open. Raises ConfigError for an address that cannot be
-    listened on, and for tokens or certificates that cannot be used.
+    `reservation_s` is how long the store keeps a reservation open. Raises ConfigError for tokens or certificates that
+    cannot be used.
     """
     credentials = Credentials(settings, telemetry)
     api = Api(settings, store, telemetry, credentials, reservation_s)
@@ -116,8 +123,8 @@ async def serve_ingest(
         idle_timeout_s=settings.idle_timeout_s,
         handshakes=credentials.tls is not None,
     )
-    async with listening(settings, credentials.tls, connections.accept) as (listener, address):
-        server = IngestServer(address, listener, api, connections, credentials, telemetry)
+    async with accepting(sockets, credentials.tls, connections.accept) as (listeners, address):
+        server = IngestServer(address, listeners, api, connections, credentials, telemetry)
         telemetry.ingest_serving(address, None if credentials.tokens is None else len(credentials.tokens))
         try:
             yield server

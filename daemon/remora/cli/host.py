@@ -1,0 +1,62 @@
+"""`remora drain`: giving this host's queues to other hosts before maintenance."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import click
+
+from remora import app
+from remora.cli.output import config_option, run_async
+from remora.cli.status import some
+from remora.config import AdminSettings, Settings
+from remora.model.exits import Exit
+
+LOOK_INTERVAL_S = 0.25
+
+
+@click.command()
+@config_option
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(min=0), default=60.0, show_default=True,
+    help="Seconds to wait until this host holds no queue any more.",
+)  # fmt: skip
+@click.option("--undo", is_flag=True, help="Take part again, at once.")
+def drain(settings: Settings, timeout_s: float, undo: bool) -> None:
+    """Have this host give its queues to other hosts' workers, before it is maintained.
+
+    The daemon goes on running and takes events in, but holds no queue; /-/ready says no. That lasts until --undo, or
+    until the daemon is started again. Where there is no other host, what is in the queues waits.
+
+    Exits with 3 when queues are still held at the end of the time; they are given away all the same.
+
+    \b
+    Example:
+      remora drain --timeout 120 && systemctl stop remora
+    """
+    left = run_async(_drained(settings.admin, timeout_s, on=not undo))
+    if undo:
+        click.echo("this host takes part again")
+    elif not left:
+        click.echo("this host holds no queues any more")
+    else:
+        click.echo(f"remora: {len(left)} queues are still held after {timeout_s:g} s: {some(left)}", err=True)
+        sys.exit(Exit.DRAIN_TIMEOUT)
+
+
+async def _drained(admin: AdminSettings, timeout_s: float, *, on: bool) -> list[str]:
+    """Say it to the daemon; the queues that it still holds when the time is over."""
+    await app.drain_host(admin, on)
+    until = asyncio.get_running_loop().time() + timeout_s
+    while on and (left := _held(await app.fetch_status(admin))):
+        left_s = until - asyncio.get_running_loop().time()
+        if left_s <= 0:
+            return left
+        await asyncio.sleep(min(LOOK_INTERVAL_S, left_s))
+    return []
+
+
+def _held(status: dict[str, Any]) -> list[str]:
+    return [each["queue"] for each in status["shards"]]

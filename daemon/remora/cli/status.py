@@ -1,0 +1,78 @@
+"""`remora status`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from remora import app
+from remora.cli.output import config_option, duration, print_json, print_table, run_async
+from remora.config import Settings
+
+
+@click.command()
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Print the whole status as JSON.")
+def status(settings: Settings, as_json: bool) -> None:
+    """Show how the running daemon is doing, from its admin port.
+
+    Queues that say the same share a line: `orders +10` are orders and ten more. --json has each of them.
+
+    \b
+    Example, the queues that do not get on:
+      remora status --json | jq -r '.shards[] | select(.reason != "") | [.queue, .reason] | @tsv'
+    """
+    shown = run_async(app.fetch_status(settings.admin))
+    if as_json:
+        print_json(shown)
+        return
+    for line in status_lines(shown):
+        click.echo(line)
+    print_table(("QUEUE", "TOPIC", "STATE", "FOR", "ENDPOINT", "REASON"), status_rows(shown["shards"]))
+    for queues, reason in left_rows(shown["left"]):
+        click.echo(f"not held: {queues}: {reason}")
+
+
+def status_lines(shown: dict[str, Any]) -> list[str]:
+    """What a status says of the daemon as a whole."""
+    store = shown["store"]
+    return [
+        f"remora {shown['version']}, {'ready' if shown['ready'] else 'not ready: ' + '; '.join(shown['reasons'])}",
+        f"store: {store['description'] if store['connected'] else store['state']}",
+        *(f"damaged: {each}" for each in store["damaged"]),
+        f"ingest: {shown['ingest'] or 'off'}",
+    ]
+
+
+def status_rows(shards: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """A row for each group of queues that say the same: the shards of a topic are many, and mostly alike."""
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for each in shards:
+        said = "; ".join(filter(None, [each["reason"], *each["remarks"]]))
+        groups.setdefault((each["topic"] or "-", each["state"], each["endpoint"] or "-", said), []).append(each)
+    return [
+        (some(each["queue"] for each in group), topic, state, _since(group), endpoint, said)
+        for (topic, state, endpoint, said), group in groups.items()
+    ]
+
+
+def left_rows(left: list[dict[str, str]]) -> list[tuple[str, str]]:
+    """The queues that are not held, those for the same reason together."""
+    groups: dict[str, list[str]] = {}
+    for each in left:
+        groups.setdefault(each["reason"] + (f" ({each['owner']})" if each.get("owner") else ""), []).append(
+            each["queue"]
+        )
+    return [(some(queues), reason) for reason, queues in groups.items()]
+
+
+def some(queues: Iterable[str]) -> str:
+    """The first of some queues, and how many there are besides."""
+    first, *others = queues
+    return f"{first} +{len(others)}" if others else first
+
+
+def _since(group: list[dict[str, Any]]) -> str:
+    return duration(max(each["since_seconds"] for each in group))

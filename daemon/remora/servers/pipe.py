@@ -1,0 +1,161 @@
+"""What a supervisor and a worker tell each other: one JSON document a line, over a pair of connected sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from remora.config import Settings
+
+MOST_LINE = 256 << 20
+"""A line longer than this is a defect: the metrics of 500 topics take about 4 MB."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Base of all messages; a line's `type` is the name of its class."""
+
+
+# ---------------------------------------------------------------------------------------- to the worker
+
+
+class Start(Message, frozen=True, kw_only=True):
+    """The first message: everything that a worker needs to begin."""
+
+    number: int
+    cookie: str
+    settings: Settings
+    listeners: tuple[int, ...]
+    """Descriptors of the sockets that events come in by."""
+    dead: tuple[str, ...]
+    """Cookies of workers that have ended without giving their locks back."""
+    sweeps: bool
+    """Whether this worker looks for locks that the host's earlier workers left."""
+    drains: bool
+
+
+class Finish(Message, frozen=True, kw_only=True):
+    """Take nothing more, finish what is in flight, give the locks back, and end."""
+
+
+class StopNow(Message, frozen=True, kw_only=True):
+    """The time for finishing is over: give the locks back, and end."""
+
+
+class Reload(Message, frozen=True, kw_only=True):
+    """Use what can change of these settings, and read tokens and certificates again."""
+
+    settings: Settings
+
+
+class Drain(Message, frozen=True, kw_only=True):
+    """Hold nothing and take nothing from now on, or take part again."""
+
+    on: bool
+
+
+class Dead(Message, frozen=True, kw_only=True):
+    """Workers that have ended without giving their locks back."""
+
+    cookies: tuple[str, ...]
+
+
+class Ask(Message, frozen=True, kw_only=True):
+    """A question, which a `Reply` of the same number answers: with a `Health`, a status, or a list of `Family`."""
+
+    number: int
+    what: Literal["health", "status", "metrics"]
+
+
+ToWorker: TypeAlias = Start | Finish | StopNow | Reload | Drain | Dead | Ask
+
+# ------------------------------------------------------------------------------------ to the supervisor
+
+
+class Ready(Message, frozen=True, kw_only=True):
+    """The store is open, and the worker begins to work."""
+
+
+class Failed(Message, frozen=True, kw_only=True):
+    """The worker cannot work, and ends with this exit code."""
+
+    code: int
+    reason: str
+
+
+class Heartbeat(Message, frozen=True, kw_only=True):
+    """The worker's event loop goes round; `is_alive` is whether the worker's own loops do anything at all."""
+
+    is_alive: bool
+    store: str
+    """What is wrong with the store; empty while it answers."""
+    held_shards: int
+    failing_shards: int
+
+
+class Reply(Message, frozen=True, kw_only=True):
+    """The answer to a question, as JSON."""
+
+    number: int
+    body: msgspec.Raw
+
+
+ToSupervisor: TypeAlias = Ready | Failed | Heartbeat | Reply
+
+
+class Sample(msgspec.Struct, frozen=True, array_like=True):
+    """One value of a metric."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+class Family(msgspec.Struct, frozen=True, array_like=True):
+    """One metric with all its values."""
+
+    name: str
+    kind: str
+    text: str
+    samples: list[Sample]
+
+
+# --------------------------------------------------------------------------------------------- the ends
+
+
+class Pipe:
+    """One end. What cannot be sent because the other end is gone is dropped: its reader says so."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def opened(cls, sock: socket.socket) -> Pipe:
+        """The end that a connected socket is."""
+        return cls(*await asyncio.open_connection(sock=sock, limit=MOST_LINE))
+
+    def send(self, message: Message) -> None:
+        """Send at once, or as soon as the other end reads."""
+        if not self._writer.is_closing():
+            self._writer.write(msgspec.json.encode(message) + b"\n")
+
+    async def line(self) -> bytes | None:
+        """The next line; None when the other end is closed."""
+        try:
+            line = await self._reader.readline()
+        except ConnectionError:
+            return None
+        return line if line.endswith(b"\n") else None
+
+    async def sent(self) -> None:
+        """Return when what was sent is on its way."""
+        with contextlib.suppress(ConnectionError):
+            await self._writer.drain()
+
+    def close(self) -> None:
+        """Close it, whatever was not sent yet."""
+        self._writer.transport.abort()

@@ -1,0 +1,22 @@
+"""A process's metrics as values: a worker sends them to the supervisor, which makes one page of those of all."""
+
+from __future__ import annotations
+
+import math
+
+from prometheus_client import CollectorRegistry
+
+from remora.servers.pipe import Family, Sample
+
+
+def families(registry: CollectorRegistry) -> list[Family]:
+    """All that a registry exports. A value that is no number is left out: JSON has none for it."""
+    return [
+        Family(
+            family.name,
+            family.type,
+            family.documentation,
+            [Sample(each.name, each.labels, each.value) for each in family.samples if math.isfinite(each.value)],
+        )
+        for family in registry.collect()
+    ]

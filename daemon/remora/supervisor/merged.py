@@ -1,0 +1,80 @@
+"""What all workers of a host say together: their health, their status, and one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from remora.servers.pipe import Heartbeat
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One worker with the status that it gave; None when it gave none in time."""
+
+    number: int
+    pid: int
+    cookie: str
+    is_ready: bool
+    status: dict[str, Any] | None
+
+
+def merged_status(answers: Sequence[Answer]) -> dict[str, Any]:
+    """The status of a host: that of its workers together, in which each shard names its worker by number."""
+    known = [(each.number, each.status) for each in answers if each.status is not None]
+    statuses = [status for _, status in known]
+    shards = [shard | {"worker": number} for number, status in known for shard in status["shards"]]
+    return {
+        "store": _store([status["store"] for status in statuses]),
+        "ingest": next((status["ingest"] for status in statuses if status["ingest"]), ""),
+        "in_flight_bytes": sum(status["in_flight_bytes"] for status in statuses),
+        "workers": [_worker(each) for each in answers],
+        "shards": sorted(shards, key=lambda shard: str(shard["queue"])),
+        "left": _left([status["left"] for status in statuses], {shard["queue"] for shard in shards}),
+    }
+
+
+def merged_line(heartbeats: Sequence[Heartbeat], workers: int) -> str:
+    """The one line of `systemctl status`."""
+    away = next((each.store for each in heartbeats if each.store), "")
+    store = f"store away: {away}" if away else "store connected" if heartbeats else "starting"
+    held = sum(each.held_shards for each in heartbeats)
+    failing = sum(each.failing_shards for each in heartbeats)
+    return f"{len(heartbeats)} of {workers} workers; {store}; {held} shards held, {failing} of them failing"
+
+
+def merged_reasons(reasons: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    """What keeps workers from being of use, each reason once."""
+    return tuple(dict.fromkeys(reason for each in reasons for reason in each))
+
+
+def _store(stores: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    if not stores:
+        return {"description": "", "connected": False, "state": "no worker answers", "damaged": []}
+    worst = next((each for each in stores if not each["connected"]), stores[0])
+    damaged = dict.fromkeys(text for each in stores for text in each["damaged"])
+    return {**worst, "damaged": list(damaged)}
+
+
+def _worker(answer: Answer) -> dict[str, Any]:
+    status = answer.status
+    return {
+        "number": answer.number,
+        "pid": answer.pid,
+        "cookie": answer.cookie,
+        "ready": bool(status and status["ready"]) and answer.is_ready,
+        "reasons": list(status["reasons"]) if status else ["it does not answer"],
+        "shards": len(status["shards"]) if status else 0,
+        "in_flight_bytes": status["in_flight_bytes"] if status else 0,
+    }
+
+
+def _left(lefts: Sequence[Sequence[dict[str, Any]]], held: set[str]) -> list[dict[str, Any]]:
+    """The queues that no worker of this host holds; why, says the first that was not told merely of another owner."""
+    found: dict[str, dict[str, Any]] = {}
+    for each in (left for worker in lefts for left in worker):
+        queue = each["queue"]
+        if queue not in held and (queue not in found or (found[queue]["owner"] and not each["owner"])):
+            found[queue] = each
+    return [found[queue] for queue in sorted(found)]

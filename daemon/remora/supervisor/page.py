@@ -1,0 +1,150 @@
+"""One page of metrics for all workers of a host, on which no counter goes back.
+
+Counters and histograms are added up, with what workers had counted that have ended meanwhile, and what a worker had
+counted for a topic that it does not deliver any more. Gauges follow `GAUGES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+from prometheus_client import Metric
+
+from remora.servers.pipe import Family
+
+RETAINED_S = 900.0
+"""What no worker exports any more is kept for this long: its topic is gone then, and not merely between two workers."""
+
+Meaning: TypeAlias = Literal["sum", "most", "least", "supervisor", "processes"]
+
+GAUGES: Mapping[str, Meaning] = MappingProxyType(
+    {
+        # Ages and times: of the oldest, of the latest.
+        "remora_backlog_oldest_age_seconds": "most",
+        "remora_progress_timestamp_seconds": "most",
+        # Each worker sees the same, or a part of the same.
+        "remora_eligible_shards": "most",
+        "remora_topic_failing": "most",
+        "remora_store_connected": "least",
+        # What the supervisor alone knows.
+        "remora_build_info": "supervisor",
+        "remora_config_last_reload_successful": "supervisor",
+        "remora_ready": "supervisor",
+        "remora_workers": "supervisor",
+        "process_start_time_seconds": "supervisor",
+        "process_max_fds": "supervisor",
+        # What all processes use together, the supervisor's own included.
+        "process_open_fds": "processes",
+        "process_resident_memory_bytes": "processes",
+        "process_virtual_memory_bytes": "processes",
+    }
+)
+"""What a gauge of several workers is on the page; those that are not named are added up."""
+
+_COUNTED = frozenset({"counter", "histogram", "summary"})
+
+Key: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]
+"""A sample's name and its labels."""
+
+SUPERVISOR = ""
+"""The supervisor among the sources of a page; the others are workers."""
+
+
+@dataclass(slots=True)
+class _Merged:
+    kind: str
+    text: str
+    samples: dict[Key, float] = field(default_factory=dict)
+
+
+class Page:
+    """What was counted by whom. The sources are workers, by cookie, and the supervisor itself."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, Sequence[Family]] = {}
+        self._counted: dict[str, dict[Key, float]] = {}
+        self._retained: dict[Key, float] = {}
+        self._about: dict[Key, tuple[str, str, str]] = {}
+        self._exported_at: dict[Key, float] = {}
+
+    def take(self, source: str, families: Sequence[Family], now: float) -> None:
+        """What a source exports now; what it exported before and does no longer stays counted."""
+        counted: dict[Key, float] = {}
+        for family in families:
+            if family.kind in _COUNTED:
+                for sample in family.samples:
+                    key = (sample.name, tuple(sorted(sample.labels.items())))
+                    counted[key] = sample.value
+                    self._about[key] = (family.name, family.kind, family.text)
+        self._exported_at.update(dict.fromkeys(counted, now))
+        for key, value in self._counted.get(source, {}).items():
+            if counted.get(key, -1.0) < value:
+                self._retained[key] = self._retained.get(key, 0.0) + value
+        self._families[source] = families
+        self._counted[source] = counted
+
+    def ended(self, source: str) -> None:
+        """A worker has ended: what it had counted stays, its gauges go."""
+        self._families.pop(source, None)
+        for key, value in self._counted.pop(source, {}).items():
+            self._retained[key] = self._retained.get(key, 0.0) + value
+
+    def metrics(self, now: float) -> list[Metric]:
+        """The page."""
+        for key in [key for key, at in self._exported_at.items() if now - at > RETAINED_S]:
+            del self._exported_at[key], self._about[key]
+            self._retained.pop(key, None)
+        merged: dict[str, _Merged] = {}
+        for source, families in self._families.items():
+            for family in families:
+                if family.kind not in _COUNTED:
+                    into = merged.setdefault(family.name, _Merged(family.kind, family.text))
+                    _add_gauge(into.samples, family, source)
+        for each in (*self._counted.values(), self._retained):
+            for key, value in each.items():
+                name, kind, text = self._about[key]
+                samples = merged.setdefault(name, _Merged(kind, text)).samples
+                samples[key] = samples.get(key, 0.0) + value
+        return [_metric(name, each) for name, each in merged.items()]
+
+
+def _add_gauge(samples: dict[Key, float], family: Family, source: str) -> None:
+    meaning = GAUGES.get(family.name, "sum")
+    if meaning != "processes" and (meaning == "supervisor") != (source == SUPERVISOR):
+        return
+    for sample in family.samples:
+        key = (sample.name, tuple(sorted(sample.labels.items())))
+        before = samples.get(key)
+        samples[key] = sample.value if before is None else _together(meaning, before, sample.value)
+
+
+def _together(meaning: Meaning, before: float, value: float) -> float:
+    match meaning:
+        case "most":
+            return max(before, value)
+        case "least":
+            return min(before, value)
+        case _:
+            return before + value
+
+
+def _metric(name: str, merged: _Merged) -> Metric:
+    metric = Metric(name, merged.text, merged.kind)
+    for (sample, labels), value in _in_order(merged.samples):
+        metric.add_sample(sample, dict(labels), value)
+    return metric
+
+
+def _in_order(samples: Mapping[Key, float]) -> Iterable[tuple[Key, float]]:
+    """A histogram's samples of the same labels stand together, the buckets by their bounds."""
+
+    def place(item: tuple[Key, float]) -> tuple[tuple[tuple[str, str], ...], bool, float, str]:
+        (name, labels), _ = item
+        bound = next((float(value) for label, value in labels if label == "le"), None)
+        others = tuple(pair for pair in labels if pair[0] != "le")
+        return (others, bound is None, bound or 0.0, name)
+
+    return sorted(samples.items(), key=place)

@@ -1,0 +1,301 @@
+"""Keeps the workers alive: starts them, replaces those that end, kills those that hang, and stops them all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from remora import __version__, config
+from remora.config import Settings
+from remora.metrics import Telemetry, configure_logging
+from remora.model.cookie import WorkerCookie
+from remora.model.errors import ConfigError, WorkerFailed
+from remora.model.exits import Exit
+from remora.policy.restart import Watchdog, failures_in_a_row, restart_pause_s
+from remora.servers.notify import Notifier
+from remora.servers.pipe import Dead, Drain, Finish, Heartbeat, Message, Ready, Reload, Start, StopNow, ToSupervisor
+from remora.servers.sockets import ingest_sockets, listening_sockets
+from remora.supervisor.child import Child, start_process
+from remora.supervisor.cores import usable_cores
+from remora.supervisor.view import View
+
+START_S = 60.0
+"""How much longer than the watchdog's time a worker may be silent before it is ready: it opens its store then."""
+
+STOP_S = 15.0
+"""What workers may take beyond `delivery.drain_timeout` for giving back locks and closing, before they are killed."""
+
+STOP_NOW_S = 10.0
+"""The same when the drain was cut short."""
+
+LOOKS = 40
+"""How often the watchdog is looked at in its time: often enough that every gap is one."""
+
+MOST_DEAD = 100
+"""How many cookies of ended workers are remembered for their successors."""
+
+
+def run(settings: Settings, file: Path) -> Exit:
+    """Deliver until a signal; returns the exit code. Raises WorkerFailed when a worker ends before it is ready."""
+    configure_logging(settings.log)
+    with asyncio.Runner() as runner:
+        return runner.run(Supervisor(settings, file).run())
+
+
+@dataclass(slots=True)
+class Slot:
+    """The place of one worker: who is in it, or when the next one is started."""
+
+    number: int
+    child: Child | None = None
+    failures: int = 0
+    due_at: float = 0.0
+
+
+class Supervisor:
+    """See the module. `run` is called once."""
+
+    def __init__(self, settings: Settings, file: Path) -> None:
+        self._settings = settings
+        self._file = file
+        self._slots = [Slot(number + 1) for number in range(settings.supervisor.workers or usable_cores())]
+        self._boot = boot_id()
+        self._dead: list[str] = []
+        self._news = asyncio.Event()
+        self._stops = 0
+        self._drains = False
+        self._failure: WorkerFailed | None = None
+        self._listeners: Sequence[socket.socket] = ()
+        self._watchdog = Watchdog(settings.supervisor.watchdog_s, 0.0)
+        self._tasks = asyncio.TaskGroup()
+        self._notifier = Notifier(os.environ)
+        self._telemetry = Telemetry(
+            metric_topics=settings.admin.metric_topics, repeat_interval_s=settings.log.repeat_interval_s
+        )
+        self._view = View(self._telemetry, len(self._slots))
+
+    async def run(self) -> Exit:
+        """Listen, start the workers, reconcile until told to stop, and wait for the end of all of them."""
+        settings = self._settings
+        self._telemetry.started(__version__, str(self._file), len(self._slots))
+        self._watchdog.looked_at = asyncio.get_running_loop().time()
+        with (
+            self._notifier,
+            listening_sockets("admin.listen", settings.admin.listen, 0o600) as admin,
+            ingest_sockets(settings.ingest) as self._listeners,
+        ):
+            self._listen_for_signals()
+            async with self._tasks:
+                self._reconcile()
+                is_clean = await self._serve(admin)
+        if self._failure is not None:
+            raise self._failure
+        return Exit.OK if is_clean else Exit.DRAIN_TIMEOUT
+
+    async def _serve(self, admin: Sequence[socket.socket]) -> bool:
+        """Speak for the workers while they run; returns whether all of them finished."""
+        # Not before the workers are started: this takes about as long to import as they take to begin.
+        from remora.servers.admin import Sources, serve_admin
+
+        view = self._view
+        sources = Sources(view.live, view.ready, view.status, view.metrics, self._drain)
+        async with serve_admin(admin, sources) as address:
+            self._telemetry.serving(address)
+            helpers = [
+                self._tasks.create_task(self._notifier.run(lambda: True, view.line), name="notify"),
+                self._tasks.create_task(self._look(), name="watchdog"),
+            ]
+            while not (self._stops or self._failure):
+                await self._news.wait()
+                self._reconcile()
+            is_clean = await self._end_all()
+            for each in helpers:
+                each.cancel()
+            return is_clean
+
+    # ---------------------------------------------------------------------------------- reconciling
+
+    def _reconcile(self) -> None:
+        """Make the workers what they are to be, from whatever they are."""
+        self._news.clear()
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for slot in self._slots:
+            if slot.child is not None and slot.child.code is not None:
+                self._reap(slot, slot.child, now)
+            if slot.child is None and self._failure is None:
+                if slot.due_at <= now:
+                    self._start(slot, now)
+                else:
+                    loop.call_at(slot.due_at, self._news.set)
+        self._count()
+
+    def _count(self) -> None:
+        """Let others see the workers as they are now; the first time that all are ready, the start is over."""
+        children = self._view.children = [slot.child for slot in self._slots if slot.child is not None]
+        ready = sum(child.is_ready for child in children)
+        self._telemetry.workers(ready)
+        if ready == len(self._slots) and not self._view.has_started:
+            self._view.has_started = True
+            self._notifier.ready()
+
+    def _start(self, slot: Slot, now: float) -> None:
+        cookie = str(WorkerCookie(self._settings.ownership.host, self._boot, str(uuid.uuid4())))
+        descriptors = tuple(each.fileno() for each in self._listeners)
+        process, channel = start_process(descriptors)
+        child = slot.child = Child(process, cookie, slot.number, self._hear)
+        start = Start(
+            number=slot.number,
+            cookie=cookie,
+            settings=self._settings,
+            listeners=descriptors,
+            dead=tuple(self._dead),
+            sweeps=slot.number == 1,
+            drains=self._drains,
+        )
+        self._watchdog.watch(slot.number, now, patience_s=START_S)
+        self._tasks.create_task(child.run(channel, start), name=f"worker {slot.number}")
+        self._telemetry.worker_started(slot.number, child.pid)
+
+    def _reap(self, slot: Slot, child: Child, now: float) -> None:
+        """A worker ended by itself: that ends a start, and later on it is replaced."""
+        slot.child = None
+        self._watchdog.forget(slot.number)
+        self._view.ended(child.cookie)
+        if not self._view.has_started:
+            self._failure = self._failure or _failed(child)
+            return
+        if child.code != Exit.OK:
+            # Whoever lives takes its queues at once; where nobody does, its successor will.
+            self._dead = [*self._dead, child.cookie][-MOST_DEAD:]
+            self._tell(Dead(cookies=(child.cookie,)))
+        served_s = now - child.ready_at if child.ready_at is not None else 0.0
+        slot.failures = failures_in_a_row(slot.failures, served_s)
+        pause_s = restart_pause_s(slot.failures)
+        slot.due_at = now + pause_s
+        self._telemetry.worker_ended(slot.number, child.pid, child.why, pause_s)
+
+    def _hear(self, child: Child, message: ToSupervisor | None) -> None:
+        """A worker said something; None: it has ended."""
+        now = asyncio.get_running_loop().time()
+        match message:
+            case Heartbeat(is_alive=True):
+                self._watchdog.heard(child.number, now)
+            case Ready():
+                self._watchdog.watch(child.number, now)
+                self._telemetry.worker_ready(child.number, child.pid, now - child.started_at)
+                self._news.set()
+            case None:
+                self._news.set()
+
+    def _tell(self, message: Message) -> None:
+        """Tell all workers that run."""
+        for slot in self._slots:
+            if slot.child is not None and slot.child.code is None:
+                slot.child.tell(message)
+
+    async def _look(self) -> None:
+        """Kill workers that make no progress; what comes of it is reconciled like any other end."""
+        loop = asyncio.get_running_loop()
+        while True:
+            now = loop.time()
+            for number in self._watchdog.look(now):
+                child = self._slots[number - 1].child
+                if child is not None:
+                    self._telemetry.worker_hangs(number, child.pid, self._watchdog.silent_s(number, now))
+                    child.kill()
+                self._watchdog.forget(number)
+            await asyncio.sleep(self._watchdog.limit_s / LOOKS)
+
+    # ------------------------------------------------------------------------------------- stopping
+
+    async def _end_all(self) -> bool:
+        """Let all workers finish, for as long as the settings allow; returns whether all of them did."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        self._view.stops = True
+        for each in self._listeners:
+            each.close()
+        if self._failure is None:
+            self._notifier.stopping()
+            self._tell(Finish())
+            await self._all_ended(self._settings.delivery.drain_timeout_s + STOP_S, unless_stops=2)
+        self._tell(StopNow())
+        await self._all_ended(STOP_NOW_S)
+        for slot in self._slots:
+            if slot.child is not None:
+                slot.child.kill()
+        await self._all_ended(STOP_NOW_S)
+        is_clean = all(slot.child is None or slot.child.code == Exit.OK for slot in self._slots)
+        if self._failure is None:
+            self._telemetry.drained(loop.time() - started, is_clean)
+        return is_clean
+
+    async def _all_ended(self, within_s: float, *, unless_stops: int | None = None) -> None:
+        """Return when all workers have ended, when the time is over, or when there were so many signals to stop."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while any(slot.child is not None and slot.child.code is None for slot in self._slots):
+                    if unless_stops is not None and self._stops >= unless_stops:
+                        return
+                    await self._news.wait()
+                    self._news.clear()
+
+    # -------------------------------------------------------------------------------------- signals
+
+    def _listen_for_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_stop, number.name)
+        loop.add_signal_handler(signal.SIGHUP, self._on_reload)
+
+    def _on_stop(self, name: str) -> None:
+        """The first signal drains, the second one stops at once."""
+        if not self._stops:
+            self._telemetry.draining(name)
+        self._stops += 1
+        self._news.set()
+
+    def _on_reload(self) -> None:
+        self._notifier.reloading()
+        try:
+            new = config.load(self._file)
+        except ConfigError as exc:
+            self._telemetry.reload_failed(str(exc))
+        else:
+            changed = config.changes(self._settings, new)
+            self._settings = config.applied(self._settings, new)
+            self._telemetry.reloaded(changed.live, changed.restart)
+            self._telemetry.repeats.interval_s = new.log.repeat_interval_s
+            configure_logging(new.log)
+            self._tell(Reload(settings=self._settings))
+        self._notifier.ready()
+
+    def _drain(self, on: bool) -> None:
+        """Give this host's queues to the workers of others, or take part again."""
+        if on != self._drains:
+            self._telemetry.host_drain(on)
+        self._drains = self._view.drains = on
+        self._tell(Drain(on=on))
+
+
+def _failed(child: Child) -> WorkerFailed:
+    """Why a start ends with a worker that did."""
+    if child.failed is not None:
+        return WorkerFailed(child.failed.code, child.failed.reason)
+    return WorkerFailed(child.code or Exit.FAILURE, f"worker {child.number} ended before it was ready: {child.why}")
+
+
+def boot_id() -> str:
+    """What tells this boot of the host from others; `unknown` where the kernel does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return "unknown"

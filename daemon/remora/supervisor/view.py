@@ -1,0 +1,103 @@
+"""The host as others see it: what the admin pages say of all workers together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+from prometheus_client import Metric
+
+from remora import __version__
+from remora.metrics import Telemetry
+from remora.model.health import Health
+from remora.servers.pipe import Family
+from remora.servers.samples import families
+from remora.supervisor.child import Child
+from remora.supervisor.merged import Answer, merged_line, merged_reasons, merged_status
+from remora.supervisor.page import SUPERVISOR, Page
+
+ANSWER_S = 3.0
+"""How long a worker may take to answer; then the others' answers have to do."""
+
+
+class View:
+    """Asks the workers, and puts together what they say."""
+
+    def __init__(self, telemetry: Telemetry, workers: int) -> None:
+        self.children: Sequence[Child] = ()
+        """The workers that run, ready or not."""
+        self.has_started = False
+        self.stops = False
+        self.drains = False
+        self._workers = workers
+        self._telemetry = telemetry
+        self._page = Page()
+
+    def ended(self, cookie: str) -> None:
+        """A worker has ended; what it counted stays."""
+        self._page.ended(cookie)
+
+    def line(self) -> str:
+        """The one line of `systemctl status`."""
+        line = merged_line([each.heartbeat for each in self.children if each.heartbeat], self._workers)
+        return f"draining; {line}" if self.stops or self.drains else line
+
+    def live(self) -> Health:
+        """Whether the supervisor works: it answers, so it does. Workers that do not are its own affair."""
+        return Health(ok=True)
+
+    async def ready(self) -> Health:
+        """Whether this host is of use: it does not drain, and what workers there are, all are."""
+        answers = [
+            msgspec.json.decode(answer, type=Health) if answer else Health(ok=False, reasons=("a worker is silent",))
+            for _, answer in await self._ask("health")
+        ]
+        return self._health([(each.ok, each.reasons) for each in answers])
+
+    async def status(self) -> dict[str, Any]:
+        """What `remora status` shows."""
+        answers = [
+            Answer(child.number, child.pid, child.cookie, child.is_ready, msgspec.json.decode(body) if body else None)
+            for child, body in await self._ask("status")
+        ]
+        said = [
+            (bool(each.status and each.status["ready"]), each.status["reasons"] if each.status else ("no answer",))
+            for each in answers
+        ]
+        health = self._health(said)
+        return {
+            "version": __version__,
+            "ready": health.ok,
+            "reasons": list(health.reasons),
+            "draining": self.stops or self.drains,
+            **merged_status(answers),
+        }
+
+    async def metrics(self) -> list[Metric]:
+        """One page for all workers. Of one that does not answer in time, what it said last is shown."""
+        self._telemetry.ready((await self.ready()).ok)
+        answers = await self._ask("metrics")
+        now = asyncio.get_running_loop().time()
+        alive = {each.cookie for each in self.children}
+        for child, body in answers:
+            if body and child.cookie in alive:  # else it has ended meanwhile, and all of it is counted
+                self._page.take(child.cookie, msgspec.json.decode(body, type=list[Family]), now)
+        self._page.take(SUPERVISOR, families(self._telemetry.registry), now)
+        return self._page.metrics(now)
+
+    def _health(self, workers: Sequence[tuple[bool, Sequence[str]]]) -> Health:
+        reasons = []
+        if self.stops or self.drains:
+            reasons.append("draining")
+        if not self.has_started:
+            reasons.append("starting")
+        elif not workers:
+            reasons.append("no worker runs")
+        reasons += merged_reasons(said for ok, said in workers if not ok)
+        return Health(ok=not reasons, reasons=tuple(reasons))
+
+    async def _ask(self, what: Literal["health", "status", "metrics"]) -> list[tuple[Child, bytes | None]]:
+        asked = [each for each in self.children if each.is_ready]
+        return list(zip(asked, await asyncio.gather(*(each.ask(what, ANSWER_S) for each in asked)), strict=True))

@@ -1,0 +1,104 @@
+"""Breaks the locks of workers whose processes have ended, so that nobody waits for their leases."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+
+from remora.config import Settings
+from remora.engine.worker import Worker
+from remora.metrics import Telemetry
+from remora.model.cookie import WorkerCookie
+from remora.model.errors import StoreError
+from remora.servers.pipe import Start
+from remora.worker.presence import Presence
+
+AGAIN_S = 1.0
+"""The pause after a store that did not answer."""
+
+
+def store_name(settings: Settings) -> str:
+    """What tells the stores of daemons apart that share a folder."""
+    if settings.store.kind == "sqlite":
+        return f"sqlite {settings.sqlite.directory}"
+    rados = settings.rados
+    return f"rados {rados.conf} {rados.cluster} {rados.zone} {rados.pool} {rados.namespace}"
+
+
+class Clearing:
+    """Who is dead: those that the supervisor reaped, and those that earlier supervisors of this host left.
+
+    While the block runs, this worker shows that it lives itself.
+    """
+
+    def __init__(self, start: Start, telemetry: Telemetry) -> None:
+        own = WorkerCookie.parse(start.cookie)
+        assert own is not None, "the supervisor makes the cookies"
+        self._own = own
+        self._sweeps = start.sweeps
+        self._folder = Path(start.settings.supervisor.run_directory)
+        self._telemetry = telemetry
+        self._store = store_name(start.settings)
+        self._reaped = set(start.dead)
+        self._left: frozenset[str] = frozenset()
+        self._presence: Presence | None = None
+        self._is_clean = False
+        self._news = asyncio.Event()
+        if self._reaped or self._sweeps:
+            self._news.set()
+
+    def __enter__(self) -> Clearing:
+        try:
+            self._presence = Presence(self._folder, self._own.worker, self._store)
+        except OSError as exc:
+            self._telemetry.presence_failed(str(self._folder), exc.strerror or str(exc))
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._presence is not None and self._is_clean:
+            self._presence.close()
+
+    def finished(self) -> None:
+        """All locks were given back: nobody needs to look for any."""
+        self._is_clean = True
+
+    def bury(self, cookies: Iterable[str]) -> None:
+        """The supervisor reaped these workers."""
+        self._reaped.update(cookies)
+        self._news.set()
+
+    def is_dead(self, cookie: str) -> bool:
+        """Whether a lock's holder is a worker of this host that surely has ended."""
+        if cookie in self._reaped:
+            return True
+        found = WorkerCookie.parse(cookie)
+        if found is None or found.host != self._own.host or not self._sweeps:
+            return False
+        return found.worker in self._left or found.boot != self._own.boot
+
+    async def run(self, worker: Worker) -> None:
+        """Clear whenever there is news, until cancelled. A store that is away is asked again."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            reaped = frozenset(self._reaped)
+            self._left = self._presence.dead() if self._presence is not None else frozenset()
+            try:
+                await worker.clear(self.is_dead)
+            except StoreError as exc:
+                self._telemetry.clearing_failed(str(exc))
+                self._news.set()
+                await asyncio.sleep(AGAIN_S)
+            else:
+                self._reaped -= reaped
+                self._forget(reaped)
+
+    def _forget(self, reaped: frozenset[str]) -> None:
+        """Nothing is left of those that were cleared after."""
+        if self._presence is not None:
+            named = frozenset(each.rpartition("/")[2] for each in reaped)
+            self._presence.forget(self._left | named if self._sweeps else named)

@@ -1,0 +1,66 @@
+"""How a worker shows that it lives: a file named by its uuid, which it keeps locked until its process ends.
+
+So whoever starts on this host can tell an earlier worker that was killed from one that is merely frozen, and need not
+wait for the leases of the former. Processes are not asked for by number: a number is used again, and means nothing in
+another container. A file that is missing says nothing, since another container's folder is another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+
+class Presence:
+    """One worker's own file, and a look at those of others on the same store.
+
+    Raises OSError where the folder cannot be used.
+    """
+
+    def __init__(self, folder: Path, worker: str, store: str) -> None:
+        """`store` tells this store from others: who clears after the dead of one does not know those of another."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder = folder / "workers"
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        self._store = store.encode()
+        self._path = self._folder / worker
+        # Locked before it has its name: nobody must ever see it unlocked.
+        unnamed = self._folder / f".{worker}"
+        self._descriptor = os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(self._descriptor, self._store)
+        unnamed.rename(self._path)
+
+    def dead(self) -> frozenset[str]:
+        """The uuids of workers whose files are there and locked by nobody."""
+        others = [path for path in self._folder.iterdir() if path.name[0] != "." and path != self._path]
+        return frozenset(path.name for path in others if _is_free(path, self._store))
+
+    def forget(self, workers: frozenset[str]) -> None:
+        """Delete the files of workers that are dead and hold no locks any more."""
+        for worker in workers:
+            with contextlib.suppress(OSError):
+                (self._folder / worker).unlink()
+
+    def close(self) -> None:
+        """End without locks: nobody needs to look for any."""
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+        os.close(self._descriptor)
+
+
+def _is_free(path: Path, store: bytes) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False  # gone meanwhile, or not known: then the lease decides
+    try:
+        # Shared, so that several who ask at once do not take each other for the owner.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return os.read(descriptor, len(store) + 1) == store
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,359 @@
+"""A worker process from its first message to its last lock."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from random import Random
+from typing import assert_never
+
+import msgspec
+import uvloop
+
+from remora import __version__
+from remora.app import make_store
+from remora.config import Settings
+from remora.endpoints.kafka import KafkaEndpoint
+from remora.engine.dispatcher import ShardStatus, State
+from remora.engine.worker import Worker
+from remora.metrics import Telemetry, configure_logging
+from remora.model.errors import RemoraError, StoreError, StoreMisconfigured
+from remora.model.exits import Exit, exit_code
+from remora.model.health import Health
+from remora.model.ingest import RESERVATION_AGE_S
+from remora.ports import ShardStore
+from remora.servers.ingest import IngestServer, serve_ingest
+from remora.servers.lag import measure_lag
+from remora.servers.pipe import (
+    Ask,
+    Dead,
+    Drain,
+    Failed,
+    Finish,
+    Heartbeat,
+    Pipe,
+    Ready,
+    Reload,
+    Reply,
+    Start,
+    StopNow,
+    ToWorker,
+)
+from remora.servers.samples import families
+from remora.worker.clearing import Clearing
+
+HUNG_AFTER_S = 60.0
+"""A worker whose loops did nothing at all for this long is hung, and the supervisor may replace it."""
+
+FIRST_LOOK_S = 2.0
+"""How long a start waits for the store to say that something can never work."""
+
+BEATS = 10
+BEAT_S = 1.0
+"""How many heartbeats there are in the watchdog's time, and how often they come at least."""
+
+
+def run(channel: int) -> Exit:
+    """Work for the supervisor at the other end of this socket; returns the exit code."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_run(socket.socket(fileno=channel)))
+
+
+async def _run(channel: socket.socket) -> Exit:
+    pipe = await Pipe.opened(channel)
+    line = await pipe.line()
+    if line is None:
+        return Exit.FAILURE
+    start = msgspec.json.decode(line, type=Start)
+    configure_logging(start.settings.log)
+    try:
+        return await Process(start, pipe).run()
+    except RemoraError as exc:
+        code = exit_code(exc)
+        pipe.send(Failed(code=code, reason=str(exc)))
+        await pipe.sent()
+        return code
+
+
+class Process:
+    """A store, the endpoints, the worker proper, and the ingest server; told what to do over the pipe."""
+
+    def __init__(self, start: Start, pipe: Pipe) -> None:
+        self._start = start
+        self._settings = start.settings
+        self._pipe = pipe
+        self._finish = asyncio.Event()
+        self._stop_now = asyncio.Event()
+        self._store_state = (False, "connecting")
+        self._drains = start.drains
+        self._telemetry = Telemetry(
+            metric_topics=start.settings.admin.metric_topics,
+            repeat_interval_s=start.settings.log.repeat_interval_s,
+        )
+        self._clearing = Clearing(start, self._telemetry)
+        self._store: ShardStore
+        self._worker: Worker | None = None
+        self._ingest: IngestServer | None = None
+
+    async def run(self) -> Exit:
+        """Open everything, work until told to finish, close everything in the opposite order."""
+        self._telemetry.running(__version__)
+        self._listen_for_signals()
+        failure: RemoraError | None = None
+        clean = False
+        async with asyncio.TaskGroup() as tasks:
+            helpers = [
+                tasks.create_task(self._hear(tasks), name="hear the supervisor"),
+                tasks.create_task(self._beat(), name="heartbeat"),
+            ]
+            try:
+                clean = await self._work()
+            except RemoraError as exc:
+                failure = exc  # in person: the group would wrap it
+            finally:
+                for each in helpers:
+                    each.cancel()
+        if failure is not None:
+            raise failure
+        return Exit.OK if clean else Exit.DRAIN_TIMEOUT
+
+    async def _work(self) -> bool:
+        settings, telemetry = self._settings, self._telemetry
+        async with (
+            make_store(settings, self._on_store_state) as self._store,
+            KafkaEndpoint(settings.kafka) as kafka,
+        ):
+            await self._look_once()
+            rng = Random()  # noqa: S311  # spreads retries, guards nothing
+            worker = self._worker = Worker(
+                self._store, [kafka], telemetry, settings.ownership, settings.delivery, self._start.cookie, rng
+            )
+            worker.drain(self._drains)
+            with self._clearing:
+                async with self._taking_events_in():
+                    self._pipe.send(Ready())
+                    return await self._serve(worker)
+
+    @asynccontextmanager
+    async def _taking_events_in(self) -> AsyncIterator[None]:
+        """Serve the ingest API while the block runs, unless it is turned off."""
+        settings = self._settings
+        sockets = [socket.socket(fileno=each) for each in self._start.listeners]
+        if not sockets:
+            yield
+            return
+        # The store takes no later commit; expiry may give the room back sooner.
+        reservation_s = min(RESERVATION_AGE_S, settings.ownership.reservation_age_s)
+        async with serve_ingest(
+            settings.ingest, sockets, self._store, self._telemetry, reservation_s=reservation_s
+        ) as ingest:
+            self._ingest = ingest
+            yield
+
+    async def _look_once(self) -> None:
+        """Raise StoreMisconfigured when this user may not even see the queues; for a store that is away don't wait."""
+        try:
+            async with asyncio.timeout(FIRST_LOOK_S):
+                await self._store.shards()
+        except StoreMisconfigured:
+            raise
+        except (StoreError, TimeoutError):
+            return  # the worker waits for it, and says so
+
+    async def _serve(self, worker: Worker) -> bool:
+        """Work until told to finish; returns whether everything in flight was finished."""
+        async with asyncio.TaskGroup() as tasks:
+            helpers = [
+                tasks.create_task(measure_lag(self._telemetry), name="lag"),
+                tasks.create_task(self._report_levels(worker), name="levels"),
+                tasks.create_task(self._clearing.run(worker), name="clear after the dead"),
+            ]
+            work = tasks.create_task(worker.run(), name="worker")
+            await self._finish.wait()
+            clean = await self._drain(worker, work)
+            for each in helpers:
+                each.cancel()
+        return clean
+
+    async def _drain(self, worker: Worker, work: asyncio.Task[None]) -> bool:
+        """Finish what is in flight, for as long as the settings allow; returns whether everything was finished."""
+        if self._ingest is not None:
+            self._ingest.finish()
+        worker.finish()
+        at_once = asyncio.ensure_future(self._stop_now.wait())
+        await asyncio.wait(
+            [work, at_once], timeout=self._settings.delivery.drain_timeout_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        at_once.cancel()
+        clean = work.done()
+        work.cancel()
+        await asyncio.wait([work])
+        if clean:
+            self._clearing.finished()
+        return clean
+
+    async def _report_levels(self, worker: Worker) -> None:
+        while True:
+            self._telemetry.in_flight(worker.held.held)
+            self._telemetry.store_synced(self._store.synced)
+            await asyncio.sleep(1)
+
+    # -------------------------------------------------------------------------------- the supervisor
+
+    def _listen_for_signals(self) -> None:
+        """Finish on SIGTERM; what a terminal sends to all processes of its group is for the supervisor to hear."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._finish.set)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, _ignore)
+
+    async def _hear(self, tasks: asyncio.TaskGroup) -> None:
+        """Do what the supervisor says; without one, end at once, as a process that is killed does.
+
+        Nobody would watch this worker from then on, and a new supervisor starts others in its place.
+        """
+        while (line := await self._pipe.line()) is not None:
+            self._do(msgspec.json.decode(line, type=ToWorker), tasks)
+        os._exit(Exit.FAILURE)
+
+    def _do(self, message: ToWorker, tasks: asyncio.TaskGroup) -> None:
+        match message:
+            case Finish():
+                self._finish.set()
+            case StopNow():
+                self._finish.set()
+                self._stop_now.set()
+            case Reload(settings=settings):
+                self._reload(settings)
+            case Drain(on=on):
+                self._drains = on
+                if self._worker is not None:
+                    self._worker.drain(on)
+            case Dead(cookies=cookies):
+                self._clearing.bury(cookies)
+            case Ask():
+                tasks.create_task(self._answer(message), name=f"answer {message.what}")
+            case Start():
+                raise AssertionError("a worker is started once")
+            case _:
+                assert_never(message)
+
+    def _reload(self, new: Settings) -> None:
+        """Use settings that differ in nothing but what can change in a running worker."""
+        self._settings = new
+        if self._worker is not None:
+            self._worker.reload(new.delivery)
+        self._telemetry.repeats.interval_s = new.log.repeat_interval_s
+        configure_logging(new.log)
+        if self._ingest is not None:
+            self._ingest.reload()
+
+    async def _answer(self, asked: Ask) -> None:
+        """Answer a question. A defect in an answer costs the answer only."""
+        try:
+            body = await self._body(asked)
+        except Exception:
+            self._telemetry.crashed(f"answering {asked.what}")
+        else:
+            self._pipe.send(Reply(number=asked.number, body=msgspec.Raw(body)))
+
+    async def _body(self, asked: Ask) -> bytes:
+        match asked.what:
+            case "health":
+                return msgspec.json.encode(self._health())
+            case "status":
+                return msgspec.json.encode(self._status())
+            case "metrics":
+                # Hundreds of topics take tens of milliseconds to write out; deliveries go on meanwhile.
+                return await asyncio.to_thread(lambda: msgspec.json.encode(families(self._telemetry.registry)))
+
+    async def _beat(self) -> None:
+        """Say that the event loop goes round, and whether the worker's own loops do anything."""
+        beat_s = min(BEAT_S, self._settings.supervisor.watchdog_s / BEATS)
+        while True:
+            connected, text = self._store_state
+            worker = self._worker
+            self._pipe.send(
+                Heartbeat(
+                    is_alive=worker is None or self._finish.is_set() or worker.beat_age_s() < HUNG_AFTER_S,
+                    store="" if connected else text,
+                    held_shards=worker.held_shards if worker else 0,
+                    failing_shards=sum(_is_failing(each) for each in worker.served) if worker else 0,
+                )
+            )
+            await asyncio.sleep(beat_s)
+
+    # ------------------------------------------------------------------------------ health and status
+
+    def _on_store_state(self, connected: bool, text: str) -> None:
+        self._store_state = (connected, text)
+        self._telemetry.store_state(connected, text)
+
+    def _health(self) -> Health:
+        reasons = []
+        connected, text = self._store_state
+        if not connected:
+            reasons.append(f"store: {text}")
+        if self._worker is None:
+            reasons.append("starting")
+        elif (progress := self._worker.progress()).is_stalled:
+            reasons.append(f"nothing was delivered for {progress.age_s:.0f} s although entries wait")
+            reasons += sorted({f"{s.topic or s.queue}: {s.reason}" for s in self._worker.served if s.reason})[:10]
+        return Health(ok=not reasons, reasons=tuple(reasons))
+
+    def _status(self) -> Mapping[str, object]:
+        health, worker = self._health(), self._worker
+        connected, text = self._store_state
+        return {
+            "ready": health.ok,
+            "reasons": health.reasons,
+            "cookie": self._start.cookie,
+            "store": {
+                "description": self._store.description if worker else "",
+                "connected": connected,
+                "state": text,
+                "damaged": list(self._store.damaged.values()) if worker else [],
+            },
+            "ingest": self._ingest.address if self._ingest else "",
+            "in_flight_bytes": worker.held.held if worker else 0,
+            "shards": [_shard_json(each) for each in worker.shards] if worker else [],
+            "left": [
+                {
+                    "queue": shard.queue,
+                    "reason": left.reason,
+                    "owner": f"{left.holder.entity} {left.holder.cookie}" if left.holder else "",
+                }
+                for shard, left in sorted(worker.left.items())
+            ]
+            if worker
+            else [],
+        }
+
+
+def _ignore() -> None:
+    pass
+
+
+def _is_failing(each: ShardStatus) -> bool:
+    return each.state in (State.RETRYING, State.STOPPED)
+
+
+def _shard_json(each: ShardStatus) -> dict[str, object]:
+    return {
+        "queue": each.queue,
+        "topic": each.topic,
+        "endpoint": each.endpoint,
+        "delivery": each.delivery,
+        "state": str(each.state),
+        "reason": each.reason,
+        "since_seconds": round(each.since_s, 3),
+        "failures": each.failures,
+        "in_flight_bytes": each.in_flight_bytes,
+        "has_work": each.has_work,
+        "progress_age_seconds": round(each.progress_age_s, 3),
+        "remarks": list(each.remarks),
+    }
