@@ -114,9 +114,16 @@ def _round(chance: random.Random, store: str, demanded: Sequence[Fault]) -> Sequ
     while len(strokes) < len(demanded) or not strokes or (len(strokes) < 3 and chance.random() < 0.6):
         (fault,) = chance.choices(faults, weights=[WEIGHTS[each] for each in faults])
         stroke = _stroke(chance, fault)
-        if stroke.part not in {each.part for each in strokes}:
+        if not any(_collide(stroke, each) for each in strokes):
             strokes.append(stroke)
     return sorted(strokes, key=lambda each: each.after_s)
+
+
+def _collide(one: Stroke, other: Stroke) -> bool:
+    """Whether these two cannot be made side by side: while one host is frozen the other has to take over."""
+    if Fault.FREEZE_HOST in (one.fault, other.fault) and one.part[:4] == other.part[:4] == "host":
+        return True
+    return one.part == other.part
 
 
 def _stroke(chance: random.Random, fault: Fault) -> Stroke:

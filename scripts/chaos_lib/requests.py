@@ -104,9 +104,9 @@ class Undecided(Exception):
 class Connection:
     """What one client sends its requests through; connections that break are made anew."""
 
-    def __init__(self, socket: str, on_answer: Callable[[], None]) -> None:
+    def __init__(self, socket: str, on_answer: Callable[[], None] = lambda: None, timeout_s: float = 30.0) -> None:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.UnixConnector(socket), timeout=aiohttp.ClientTimeout(total=30)
+            connector=aiohttp.UnixConnector(socket), timeout=aiohttp.ClientTimeout(total=timeout_s)
         )
         self._on_answer = on_answer
 

@@ -121,19 +121,16 @@ class Daemon:
         return "\n".join(self.embedded.log.read_text(errors="replace").splitlines()[-15:])
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """What `scripts/chaos` understands."""
-    parser.add_argument("--ingest", action="store_true", required=True, help="the embedded store and the ingest API")
-    parser.add_argument("--rounds", type=int, default=200, help="kills (default: 200)")
+def add_options(parser: argparse._ArgumentGroup) -> None:
+    """What `scripts/chaos --ingest` understands."""
     parser.add_argument("--clients", type=int, default=8, help="clients at a time (default: 8)")
-    parser.add_argument("--seed", default="", help="repeat a run's decisions; its timing is never the same")
     parser.add_argument("--bootstrap", default="", help="a broker that runs (default: one is made and removed)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the summary to this file")
 
 
 def run(options: argparse.Namespace) -> bool:
     """All rounds and the verdict; whether all is well. Where it is not, the daemon's folder is left."""
     options.seed = options.seed or secrets.token_hex(4)
+    options.rounds = options.rounds or 200
     folder = Path(tempfile.mkdtemp(prefix="remora-chaos-"))
     is_evidence = True
     try:

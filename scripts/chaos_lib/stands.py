@@ -1,0 +1,78 @@
+"""The two kinds of store that a run can have: their topics, and what a host's configuration says of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench_lib.embedded import own_topic
+
+from remora.config import SqliteSettings
+from remora.model.shard import Shard
+from remora.model.topic import Target
+from remora.ports import ShardStore
+from remora.storage.sqlite import SqliteStore
+
+QUEUE_BYTES = 32_000_000
+EXACTLY_ONCE = "remora-delivery=exactly-once"
+OWN_SHARDS = 5
+
+
+@dataclass(frozen=True)
+class Fed:
+    """One topic of a run: how it is delivered, its shards, and how it gets its events."""
+
+    name: str
+    is_exact: bool
+    shards: Sequence[Shard]
+    takes_ingest: bool
+    by_gateways: Sequence[Shard] = ()
+    """Those shards that are also filled in two phases."""
+
+    @property
+    def args(self) -> str:
+        return EXACTLY_ONCE if self.is_exact else ""
+
+
+@dataclass(frozen=True)
+class Stand:
+    """A store that is open, with its topics."""
+
+    store: ShardStore
+    sections: Mapping[str, Mapping[str, object]]
+    topics: Sequence[Fed]
+    ballast: Path | None = None
+    """A file that can fill the disk under the store, where that is a disk of its own."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The topics to make: a mode's name, and whether it is exactly once."""
+
+    run: str
+    uri: str
+    modes: Mapping[str, bool] = field(default_factory=lambda: {"once": True, "least": False})
+
+
+@asynccontextmanager
+async def sqlite(folder: Path, wanted: Wanted) -> AsyncIterator[Stand]:
+    """The embedded store: topics of remora's own, of which some shards are filled in two phases too."""
+    settings = SqliteSettings(directory=str(folder / "store"), files=4, queue_bytes=QUEUE_BYTES)
+    sections = {"store": {"kind": "sqlite"}, "sqlite": {"directory": settings.directory}}
+    async with SqliteStore(settings) as store:
+        topics = [await own(store, wanted, name, by_gateways=2) for name in wanted.modes]
+        ballast = folder / "store" / "ballast" if (folder / "store").is_mount() else None
+        yield Stand(store, sections, topics, ballast)
+
+
+async def own(store: ShardStore, wanted: Wanted, name: str, by_gateways: int = 0) -> Fed:
+    """A topic of remora's own."""
+    full_name = f"{wanted.run}-{name}"
+    fed = Fed(full_name, wanted.modes[name], (), takes_ingest=True)
+    topic = own_topic(full_name, wanted.uri, OWN_SHARDS)
+    made = await store.create_topic(dataclasses.replace(topic, target=Target(wanted.uri, fed.args, full_name)))
+    shards = made.all_shards()
+    return dataclasses.replace(fed, shards=shards, by_gateways=shards[:by_gateways])

@@ -1,0 +1,231 @@
+"""Carries faults out: hurts, holds, and heals again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from chaos_lib import leaders
+from chaos_lib.clusters import Cluster
+from chaos_lib.hosts import Host
+from chaos_lib.network import Network
+from chaos_lib.plan import BROKERS, Fault, Stroke
+
+LEASE_S = 6.0
+ACKS_S = 0.4
+"""For so long a host's acknowledgements are held back before it is frozen: then it has something to remove."""
+
+TRYING_S = 3.0
+"""For so long a thawed host is watched."""
+
+LARGEST_STEP_S = 600.0
+DRAIN_S = 20
+
+_TRIED = re.compile(r'"event": ?"(removal_refused|transaction_fenced|producer_fenced)"')
+
+
+class Strikes:
+    """Everything of a run that can be hurt. `thaws` is what each owner tried that was frozen beyond its lease."""
+
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        kafka: Cluster,
+        topics: Sequence[str],
+        network: Network,
+        ceph: Cluster | None,
+        ballast: Path | None,
+    ) -> None:
+        """`topics` are Kafka's."""
+        self._hosts, self._kafka, self._topics, self._ceph = hosts, kafka, topics, ceph
+        self._network, self._ballast = network, ballast
+        self.thaws: list[int] = []
+        self.surprises: list[str] = []
+        self._deeds: dict[Fault, Callable[[Stroke], Awaitable[str]]] = {
+            Fault.KILL_WORKER: self._kill_worker,
+            Fault.KILL_HOST: self._kill_host,
+            Fault.FREEZE_WORKER: self._freeze_worker,
+            Fault.FREEZE_HOST: self._freeze_host,
+            Fault.PAUSE_HOST: self._pause_host,
+            Fault.KILL_BROKER: self._kill_broker,
+            Fault.FREEZE_BROKER: self._freeze_broker,
+            Fault.MOVE_LEADERS: self._move_leaders,
+            Fault.CUT: self._cut,
+            Fault.DELAY: self._delay,
+            Fault.KILL_OSD: self._kill_osd,
+            Fault.FULL_DISK: self._fill_disk,
+            Fault.STEP_CLOCK: self._step_clock,
+            Fault.DRAIN: self._drain,
+            Fault.RELOAD: self._reload,
+        }
+
+    async def strike(self, stroke: Stroke) -> str:
+        """Do it and make good for it; one line that says what was done."""
+        await asyncio.sleep(stroke.after_s)
+        began = time.monotonic()
+        done = await self._deeds[stroke.fault](stroke)
+        return f"{stroke.fault.value}: {done} ({time.monotonic() - began:.1f} s)"
+
+    def _host(self, stroke: Stroke) -> Host:
+        return self._hosts[stroke.target % len(self._hosts)]
+
+    def _broker(self, stroke: Stroke) -> str:
+        return f"broker.{stroke.target % BROKERS + 1}"
+
+    def _worker(self, stroke: Stroke) -> tuple[Host, int]:
+        host = self._host(stroke)
+        workers = sorted(host.workers)
+        return host, workers[stroke.target // len(self._hosts) % len(workers)]
+
+    # -------------------------------------------------------------------------------------- processes
+
+    async def _kill_worker(self, stroke: Stroke) -> str:
+        host, pid = self._worker(stroke)
+        host.send(signal.SIGKILL, pid)
+        return f"{host.name}, process {pid}"
+
+    async def _kill_host(self, stroke: Stroke) -> str:
+        host = self._host(stroke)
+        await host.kill()
+        await asyncio.sleep(4 * stroke.strength)
+        await host.start()
+        return f"{host.name}, started again"
+
+    async def _freeze_worker(self, stroke: Stroke) -> str:
+        host, pid = self._worker(stroke)
+        host.send(signal.SIGSTOP, pid)
+        await asyncio.sleep(2 + 6 * stroke.strength)
+        host.send(signal.SIGCONT, pid)
+        return f"{host.name}, process {pid}"
+
+    async def _freeze_host(self, stroke: Stroke) -> str:
+        """Freeze it while acknowledgements are on their way to it, so that it finds them when it goes on.
+
+        A host that owns nothing has nothing to try: then it is the other one.
+        """
+        host = self._host(stroke)
+        if not await host.owned():
+            host = self._hosts[(stroke.target + 1) % len(self._hosts)]
+        with self._network.held(host.name):
+            await asyncio.sleep(ACKS_S)
+            pids = self._stop(host)
+        await asyncio.sleep(LEASE_S + 2 + 3 * stroke.strength)
+        offset, thawed_at = host.log.stat().st_size, time.monotonic()
+        sent_before = self._network.sends(host.name, thawed_at)
+        host.send(signal.SIGCONT, *pids)
+        await asyncio.sleep(TRYING_S)
+        removals = len(_TRIED.findall(host.logged(offset)))
+        sends = max(0, self._network.sends(host.name, thawed_at) - sent_before)
+        self.thaws.append(removals + sends)
+        return f"{host.name}; thawed, it tried {sends} sends, and {removals} refusals were said"
+
+    async def _pause_host(self, stroke: Stroke) -> str:
+        host = self._host(stroke)
+        pids = self._stop(host)
+        await asyncio.sleep(1 + (LEASE_S - 3) * stroke.strength)
+        host.send(signal.SIGCONT, *pids)
+        return host.name
+
+    def _stop(self, host: Host) -> Sequence[int]:
+        """Freeze the supervisor first, so that it does not see its workers stand still."""
+        host.send(signal.SIGSTOP)
+        pids = host.everybody
+        host.send(signal.SIGSTOP, *pids)
+        return pids
+
+    # ---------------------------------------------------------------------------------------- brokers
+
+    async def _kill_broker(self, stroke: Stroke) -> str:
+        broker = self._broker(stroke)
+        await self._kafka.hurt(broker, signal.SIGKILL)
+        await asyncio.sleep(1 + 4 * stroke.strength)
+        await self._kafka.start(broker)
+        return broker
+
+    async def _freeze_broker(self, stroke: Stroke) -> str:
+        broker = self._broker(stroke)
+        await self._kafka.hurt(broker, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(1 + 6 * stroke.strength)
+        finally:
+            await self._kafka.hurt(broker, signal.SIGCONT)
+        return broker
+
+    async def _move_leaders(self, stroke: Stroke) -> str:
+        broker = self._broker(stroke)
+        number = int(broker.removeprefix("broker."))
+        moved = await leaders.move(self._kafka.env["bootstrap"], self._topics, number, 1 + stroke.strength)
+        return f"{moved} partitions away from {broker}"
+
+    async def _cut(self, stroke: Stroke) -> str:
+        times = 1 + stroke.target % 3
+        for _ in range(times):
+            with self._network.cut():
+                await asyncio.sleep(0.2 + 1.3 * stroke.strength)
+            await asyncio.sleep(0.5)
+        return f"{times} times"
+
+    async def _delay(self, stroke: Stroke) -> str:
+        delay_s = 0.05 + 0.4 * stroke.strength
+        with self._network.delayed(delay_s):
+            await asyncio.sleep(4)
+        return f"{delay_s:.2f} s each way"
+
+    # ------------------------------------------------------------------------------------- the stores
+
+    async def _kill_osd(self, stroke: Stroke) -> str:
+        assert self._ceph is not None
+        osd = self._ceph.daemons[stroke.target % len(self._ceph.daemons)]
+        await self._ceph.hurt(osd, signal.SIGKILL)
+        await asyncio.sleep(4 * stroke.strength)
+        await self._ceph.start(osd)
+        return osd
+
+    async def _fill_disk(self, stroke: Stroke) -> str:
+        if self._ballast is None:
+            return "left out: the store has no disk of its own here"
+        await asyncio.to_thread(_fill, self._ballast)
+        try:
+            await asyncio.sleep(1 + 3 * stroke.strength)
+        finally:
+            self._ballast.unlink()
+        return "to the last byte"
+
+    # --------------------------------------------------------------------------------------- commands
+
+    async def _step_clock(self, stroke: Stroke) -> str:
+        """It stays wrong until it is stepped again."""
+        host = self._host(stroke)
+        seconds = LARGEST_STEP_S * (2 * stroke.strength - 1)
+        host.step_clock(seconds)
+        return f"{host.name} by {seconds:+.0f} s"
+
+    async def _drain(self, stroke: Stroke) -> str:
+        host = self._host(stroke)
+        code, _, complaints = await host.command("drain", "--timeout", f"{DRAIN_S}s")
+        if code not in (0, 3):
+            self.surprises.append(f"remora drain ended with {code}: {complaints}")
+        await asyncio.sleep(2 * stroke.strength)
+        undone, _, complaints = await host.command("drain", "--undo")
+        if undone:
+            self.surprises.append(f"remora drain --undo ended with {undone}: {complaints}")
+        return f"{host.name}, exit code {code}, and undone"
+
+    async def _reload(self, stroke: Stroke) -> str:
+        host, entries = self._host(stroke), 256 << stroke.target % 3
+        host.rewrite(delivery={"list_entries": entries})
+        host.send(signal.SIGHUP)
+        return f"{host.name}, delivery.list_entries is {entries}"
+
+
+def _fill(ballast: Path) -> None:
+    """Take all room that there is."""
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while file.write(os.urandom(1 << 12)):
+            pass
