@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 import msgspec
 
-from remora.model.errors import CodecError
 from remora.model.record import Attempt
 
 _VERSION = 1
@@ -33,9 +32,9 @@ def encode_attempts(attempts: Mapping[bytes, Attempt]) -> bytes:
 
 
 def decode_attempts(value: bytes) -> dict[bytes, Attempt]:
-    """What such a value keeps, by position. Raises CodecError."""
+    """What such a value keeps, by position; nothing when it cannot be read: then entries are tried anew."""
     try:
         stored = _decoder.decode(value)
-    except msgspec.MsgspecError as exc:
-        raise CodecError("attempts", 0, str(exc)) from exc
+    except msgspec.MsgspecError:
+        return {}
     return {position: Attempt(count, first_tried) for position, count, first_tried in stored.attempts}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,6 +12,7 @@ from remora.codec.event_entry import attributes
 from remora.codec.topic import delivery_of
 from remora.engine.allowance import Allowance
 from remora.engine.destination import Destination
+from remora.engine.front import FOR_EVER_S, LEAST_S, Front
 from remora.engine.letters import letter
 from remora.engine.session import Session
 from remora.engine.shelf import Shelf, Tools
@@ -98,6 +98,8 @@ class Dispatcher:
         self._shelf = Shelf()
         self._session: Session | None = None
         self._finishing = asyncio.Event()
+        self._front = Front(tools, tenure, self._shelf, self._finishing.is_set)
+        self._opened = False
         self._failures = 0
         self._topic: Topic | None = None
         self._delivery = ""
@@ -166,15 +168,16 @@ class Dispatcher:
         if why is not None:
             raise NotOurs(f"{self._tenure.shard} is let go: {why}")
         endpoint = self._endpoints[topic.target.scheme]
-        self._topic = topic
+        self._topic, self._destination, self._opened = topic, self._destination_of(topic.target), False
         self._remarks = tuple(endpoint.check(topic.target))
         self._delivery = str(delivery_of(topic.target, Delivery(self._tools.settings.mode)))
         for remark in self._remarks:
             self._tools.telemetry.remark(topic.label, remark)
         settings = self._tools.settings
-        self._destination = self._destination_of(topic.target)
+        await self._front.recall(self._limits)
         held = Allowance(settings.shard_bytes, within=self._destination.allowance)
         async with endpoint.route(self._tenure.shard, self._tenure.hold.incarnation, topic.target) as route:
+            self._opened = True
             self._session = session = Session(
                 self._tools, self._tenure, route, topic, self._shelf, held, on_round=self._recovered
             )
@@ -238,23 +241,45 @@ class Dispatcher:
         self._enter(State.STOPPED if recheck_s else State.RETRYING, str(exc))
         if self._topic is not None:
             self._tools.telemetry.retry(self._topic.label, delay)
-        if isinstance(exc, EndpointError) and not self._shelf.has_work:
-            await self._look_for_work()
-        seen = self._tools.catalogue.topic(self._tenure.shard)
-        changes: list[Coroutine[object, object, object]] = [
-            self._tools.catalogue.wait_for_change(self._tenure.shard, seen)
-        ]
-        if kind == "transient" and self._destination and not self._limits.retry_sleep_s:
-            changes.append(self._destination.recovery(self._rng.random()))
-        await self._first_of(delay, *changes)
+        await self._wait(delay, minds_front=isinstance(exc, EndpointError), hears=kind == "transient")
 
-    async def _look_for_work(self) -> None:
-        """Learn whether entries wait, where the way to the endpoint did not open and so none was read."""
-        with contextlib.suppress(LeaseUncertain, StoreError):  # the keeper of the lock and the next session meet it too
-            self._tenure.require_trust()
-            listing = await self._tools.store.read(self._tenure.hold, b"", 1)
-            if listing.entries:
-                self._shelf.begin_work()
+    async def _wait(self, delay: float, *, minds_front: bool, hears: bool) -> None:
+        """Wait so long, or until a change; look at the queue's front meanwhile, since nothing else reads it.
+
+        `hears` that the destination works for another shard.
+        """
+        now, seen = asyncio.get_running_loop().time, self._tools.catalogue.topic(self._tenure.shard)
+        until, tried = now() + delay, not self._opened
+        while True:
+            again_s = await self._look_at_front(tried=tried) if minds_front else FOR_EVER_S
+            if again_s is None or self._finishing.is_set():
+                return
+            tried, left_s = False, until - now()
+            changes: list[Coroutine[object, object, object]] = [
+                self._tools.catalogue.wait_for_change(self._tenure.shard, seen)
+            ]
+            if hears and self._destination and not self._limits.retry_sleep_s:
+                changes.append(self._destination.recovery(self._rng.random()))
+            if await self._first_of(max(0.0, min(left_s, again_s)), *changes) or left_s <= again_s:
+                return
+
+    async def _look_at_front(self, *, tried: bool) -> float | None:
+        """Give up what outlived its time or its attempts; answers when to look again, None for at another target.
+
+        What fails in the store is met by the keeper of the lock and by the next session too.
+        """
+        if self._topic is None or self._destination is None:
+            return FOR_EVER_S
+        held = Allowance(self._tools.settings.shard_bytes, within=self._destination.allowance)
+        try:
+            again_s = await self._front.look(self._topic, held, tried=tried)
+            await self._front.note(self._limits)
+        except LeaseUncertain:
+            return LEAST_S
+        except StoreError as exc:
+            self._tools.telemetry.failed(self._label, "store", str(exc))
+            return LEAST_S
+        return again_s
 
     @property
     def _limits(self) -> Limits:
@@ -277,14 +302,15 @@ class Dispatcher:
     def _label(self) -> str:
         return self._topic.label if self._topic is not None else self._tenure.shard.queue
 
-    async def _first_of(self, at_most_s: float, *changes: Coroutine[object, object, object]) -> None:
-        """Wait for a change, for a time, or for `finish`, whichever comes first."""
+    async def _first_of(self, at_most_s: float, *changes: Coroutine[object, object, object]) -> bool:
+        """Wait for a change, for a time, or for `finish`, whichever comes first; returns whether it was not time."""
         async with asyncio.TaskGroup() as tasks:
             ends = [tasks.create_task(each, name="change") for each in changes]
             ends.append(tasks.create_task(self._finishing.wait(), name="finish"))
-            await asyncio.wait(ends, timeout=at_most_s, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(ends, timeout=at_most_s, return_when=asyncio.FIRST_COMPLETED)
             for each in ends:
                 each.cancel()
+        return bool(done)
 
     def _enter(self, state: State, reason: str) -> None:
         if self._finishing.is_set():

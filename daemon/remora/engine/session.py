@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from remora.engine.allowance import Allowance
-from remora.engine.letters import park
+from remora.engine.letters import park_all
 from remora.engine.reading import Reader, at_most
 from remora.engine.shelf import Shelf, Tools
 from remora.engine.sorting import Condemned, same_target, sort_entries
@@ -322,8 +322,8 @@ class Session:
     async def _park(self, listing: Listing, of: Round, condemned: Sequence[Condemned]) -> None:
         """Store dead letters; only then do their entries count as done."""
         try:
+            await park_all(self._tools, self._tenure.hold, self._topic, self._shelf, listing, condemned)
             for each in condemned:
-                await park(self._tools, self._tenure.hold, self._topic, self._shelf, listing, each)
                 self._shelf.forget([listing.positions[each.ordinal]])
                 self._finish(of, [each.ordinal], Cause.of_letter(each.cause))
         except StoreError as exc:

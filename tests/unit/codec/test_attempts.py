@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.codec.attempts import decode_attempts, encode_attempts
-from remora.model.errors import CodecError
 from remora.model.record import Attempt
 
 attempts = st.dictionaries(
@@ -23,17 +21,13 @@ def test_round_trip(noted: dict[bytes, Attempt]) -> None:
 
 @given(st.binary(max_size=40))
 def test_any_bytes(value: bytes) -> None:
-    """Bytes that are no attempts are refused as such, and with nothing else."""
-    try:
-        decode_attempts(value)
-    except CodecError:
-        return
+    """Whatever stands there is read as attempts or as none, and never fails."""
+    assert isinstance(decode_attempts(value), dict)
 
 
 @given(attempts, st.integers(0, 8))
 def test_cut_short(noted: dict[bytes, Attempt], missing: int) -> None:
-    """A value that lost its end is refused."""
+    """A value that lost its end counts as none."""
     value = encode_attempts(noted)
 
-    with pytest.raises(CodecError):
-        decode_attempts(value[: len(value) - 1 - missing])
+    assert decode_attempts(value[: len(value) - 1 - missing]) == {}

@@ -13,7 +13,7 @@ from remora.model.record import Attempt
 from remora.model.shard import Hold
 from remora.storage.librados import Operation, WriteOp
 from remora.storage.rados.connection import Connection
-from remora.storage.rados.face import Face, decoded, held_read, held_write
+from remora.storage.rados.face import Face, held_read, held_write
 from remora.storage.rados.refusals import FULL, HELD, Refusals
 
 _KEY = "remora.attempts"
@@ -39,11 +39,10 @@ class Attempts(Face):
 
     async def attempts(self, hold: Hold) -> Mapping[bytes, Attempt]:
         """What was kept last."""
-        what = f"reading attempts of {hold.shard}"
         operation = held_read(hold)
         found = operation.omap_values([_KEY])
-        await self._run(operation, hold, what)
-        noted = decoded(decode_attempts, found.values[_KEY], what) if _KEY in found.values else {}
+        await self._run(operation, hold, f"reading attempts of {hold.shard}")
+        noted = decode_attempts(found.values[_KEY]) if _KEY in found.values else {}
         self._remember(hold, noted)
         return noted
 

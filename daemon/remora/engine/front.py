@@ -1,0 +1,161 @@
+"""The front of a queue that nothing is sent from now: time_to_live and max_retries hold all the same.
+
+While the way to an endpoint does not open nothing is read, so nobody would see that an entry has outlived its time or
+its attempts. This looks at the front at the pace of the pauses, and when the oldest entry is about to expire; it parks
+what is given up, and removes it. All of it happens between two sessions, so nothing else touches the queue meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from remora.engine.allowance import Allowance
+from remora.engine.letters import park_all
+from remora.engine.shelf import Shelf, Tools
+from remora.engine.sorting import Condemned, Sorted, same_target, sort_entries
+from remora.engine.tenure import Tenure
+from remora.model.ledger import Cause, Tally
+from remora.model.position import Position
+from remora.model.record import Attempt, Listing
+from remora.model.topic import Source, Topic
+from remora.policy.lifetime import Limits
+from remora.policy.retry import PROBE_ENTRIES, read_limit
+from remora.ports import MOST_ATTEMPTS
+
+TRIED_AT_ONCE = 256
+"""How many entries count an attempt when the way to the endpoint does not open: those that would have gone next."""
+
+LEAST_S = 1.0
+"""How soon the front is looked at again at most: what expires meanwhile goes together."""
+
+FOR_EVER_S = float("inf")
+
+
+class Front:
+    """Looks at one shard's front. `is_finishing` tells that it is to stop soon."""
+
+    def __init__(self, tools: Tools, tenure: Tenure, shelf: Shelf, is_finishing: Callable[[], bool]) -> None:
+        self._tools = tools
+        self._tenure = tenure
+        self._shelf = shelf
+        self._is_finishing = is_finishing
+        self._recalled = False
+        self._noted: dict[bytes, Attempt] = {}
+
+    # ------------------------------------------------------------------------------------ attempts
+
+    async def recall(self, limits: Limits) -> None:
+        """Learn what earlier holders noted, once, where attempts are limited."""
+        if limits.max_retries and not self._recalled:
+            self._tenure.require_trust()
+            noted = await self._tools.store.attempts(self._tenure.hold)
+            self._shelf.attempts = {**noted, **self._shelf.attempts}
+            self._noted, self._recalled = dict(noted), True
+
+    async def note(self, limits: Limits) -> None:
+        """Have the store keep the attempts of the oldest entries for whoever holds the shard next."""
+        if not limits.max_retries or not self._recalled:
+            return
+        oldest = sorted(self._shelf.attempts, key=lambda each: Position.parse(each.decode("ascii")))[:MOST_ATTEMPTS]
+        attempts = {position: self._shelf.attempts[position] for position in oldest}
+        if attempts != self._noted:
+            self._tenure.require_trust()
+            await self._tools.store.note_attempts(self._tenure.hold, attempts)
+            self._noted = dict(attempts)
+
+    # --------------------------------------------------------------------------------------- looks
+
+    async def look(self, topic: Topic, held: Allowance, *, tried: bool) -> float | None:
+        """Park and remove what is given up at the front; answers in how many seconds there may be more of that.
+
+        With `tried` the first entries count one more attempt. None when what stands there now has another target.
+        """
+        limits = self._tools.settings.limits.of(topic)
+        tried = tried and bool(limits.max_retries)
+        if not limits and self._shelf.has_work:
+            return FOR_EVER_S
+        rounds, again_s = 0, FOR_EVER_S
+        while not self._is_finishing():
+            room = int(self._limit(limits, rounds, tried=tried) * self._shelf.mean_bytes)
+            await held.take(room)
+            try:
+                listing = await self._read(self._limit(limits, rounds, tried=tried))
+                part = same_target(listing, topic.target) if topic.source is Source.ENTRY else listing
+                if listing.entries and not part.entries:
+                    return None
+                if tried:
+                    self._shelf.count_attempt(p for p in part.positions[:-1] if p not in self._shelf.done)
+                    tried = False
+                left, again_s = await self._give_up(topic, limits, part)
+            finally:
+                held.adjust(-room)
+            if left or not listing.truncated or not limits:
+                break
+            rounds += 1
+        return max(LEAST_S, again_s)
+
+    def _limit(self, limits: Limits, rounds: int, *, tried: bool) -> int:
+        """How many entries to read: few while nothing is given up."""
+        if not limits:
+            return 1
+        settings = self._tools.settings
+        fitting = max(1, int(settings.shard_bytes / 2 / self._shelf.mean_bytes))
+        wanted = TRIED_AT_ONCE if tried else read_limit(rounds, max(PROBE_ENTRIES, settings.list_entries))
+        return min(wanted, fitting)
+
+    async def _read(self, limit: int) -> Listing:
+        self._tenure.require_trust()
+        listing = await self._tools.store.read(self._tenure.hold, b"", limit)
+        if listing.entries:
+            self._shelf.begin_work()
+        else:
+            self._shelf.has_work = False
+        return listing
+
+    async def _give_up(self, topic: Topic, limits: Limits, listing: Listing) -> tuple[bool, float]:
+        """Park and remove the first entries as long as they are given up or were done before.
+
+        Answers whether others are left behind them, and when the first of these expires.
+        """
+        shelf, renderer = self._shelf, self._tools.renderer
+        if not limits:
+            return bool(listing.entries), FOR_EVER_S
+        sorted_ = sort_entries(listing, topic, limits, shelf.done, shelf.attempts, renderer)
+        condemned = _leading(sorted_, len(listing.entries))
+        left = sorted_.records[0] if sorted_.records else None
+        count = left.ordinal if left else len(listing.entries)
+        await self._park(topic, listing, condemned)
+        if count:
+            await self._remove(topic, listing, count)
+        if left is None:
+            return False, limits.time_to_live_s or FOR_EVER_S
+        return True, limits.expires_in_s(left.created_ns, time.time_ns())
+
+    async def _park(self, topic: Topic, listing: Listing, condemned: list[Condemned]) -> None:
+        """Store dead letters; from then on their entries are done, whatever becomes of their removal."""
+        shelf = self._shelf
+        await park_all(self._tools, self._tenure.hold, topic, shelf, listing, condemned)
+        for each in condemned:
+            position = listing.positions[each.ordinal]
+            shelf.done[position] = Cause.of_letter(each.cause)
+            shelf.forget([position])
+        if condemned:
+            shelf.progress_at = asyncio.get_running_loop().time()
+
+    async def _remove(self, topic: Topic, listing: Listing, count: int) -> None:
+        """Remove the first entries of a listing, all of which are done."""
+        positions = listing.positions[:count]
+        tally = sum((Tally.of(self._shelf.done[each]) for each in positions), Tally())
+        self._tenure.require_trust()
+        await self._tools.store.remove(self._tenure.hold, listing.positions[count], count, tally)
+        for each in positions:
+            del self._shelf.done[each]
+        self._tools.telemetry.removed(topic.label, count)
+
+
+def _leading(sorted_: Sorted, count: int) -> list[Condemned]:
+    """Those that are given up in front of the first entry that is still to be sent."""
+    first = sorted_.records[0].ordinal if sorted_.records else count
+    return [each for each in sorted_.condemned if each.ordinal < first]

@@ -1,0 +1,264 @@
+"""time_to_live and max_retries hold whatever state the endpoint is in, and whoever holds the shard."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+
+import pytest
+
+from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
+from engine.runs import a_topic, a_worker, drained, running
+from remora.config import DeliverySettings
+from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, RemoraError, StoreUnavailable
+from remora.model.topic import Topic
+from remora.ports import Parcel
+from support.clock import in_virtual_time
+from support.entries import raw_entry
+
+START_S = 1_700_000_000.0
+"""When the entries of `raw_entry` were made, unless it is told otherwise."""
+
+
+@pytest.fixture(autouse=True)
+def wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of day goes with the loop's clock."""
+
+    def seconds() -> float:
+        try:
+            return START_S + asyncio.get_running_loop().time()
+        except RuntimeError:  # before and after the loop
+            return START_S
+
+    monkeypatch.setattr(time, "time", seconds)
+    monkeypatch.setattr(time, "time_ns", lambda: int(seconds() * 1e9))
+
+
+def limited(
+    time_to_live_s: int | None = None, max_retries: int | None = None, retry_sleep_s: int | None = None
+) -> Topic:
+    return replace(a_topic(max_retries=max_retries, retry_sleep_s=retry_sleep_s), time_to_live_s=time_to_live_s)
+
+
+def causes(store: FakeStore) -> list[str]:
+    return [each.cause for each in store.parked.values()]
+
+
+@pytest.mark.parametrize("error", [EndpointUnavailable("no broker"), EndpointMisconfigured("no such topic")])
+@in_virtual_time
+async def test_entries_expire_where_no_way_opens(error: EndpointError) -> None:
+    """Where the endpoint never opens entries leave the queue as expired when their time is over, and not before."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    endpoint.opening = lambda _: error
+    store.make("t", *(raw_entry("k", i, created=START_S + 60 * i) for i in range(3)))
+    store.metadata["t"] = limited(time_to_live_s=600)
+
+    async with running(a_worker(store, endpoint)):
+        await asyncio.sleep(595)
+        assert store.queues["t"].waiting == 3
+        await asyncio.sleep(10)
+        assert store.queues["t"].waiting == 2
+        await drained(store, within_s=130)
+
+    assert causes(store) == ["expired"] * 3
+    assert [letter.raw for letter in store.parked.values()] == store.queues["t"].entries
+    assert endpoint.pushes == 0
+
+
+@in_virtual_time
+async def test_a_large_backlog_expires_in_one_go() -> None:
+    """Thousands of entries that are too old are parked and removed at once, not a few at each pause."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    endpoint.opening = lambda _: EndpointUnavailable("no broker")
+    store.make("t", *(raw_entry(f"k{i}", i) for i in range(5000)), raw_entry("k", 5000, created=START_S + 900))
+    store.metadata["t"] = limited(time_to_live_s=600)
+
+    async with running(a_worker(store, endpoint)):
+        await asyncio.sleep(605)
+        assert store.queues["t"].waiting == 1
+        endpoint.opening = lambda _: None
+        await drained(store)
+
+    assert causes(store) == ["expired"] * 5000
+    assert endpoint.events() == [b"id-5000"]
+
+
+@in_virtual_time
+async def test_what_comes_during_a_long_pause_expires_in_time() -> None:
+    """An entry that is committed and outlives its time within one pause of an hour is parked before the pause ends."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    endpoint.opening = lambda _: EndpointUnavailable("no broker")
+    store.make("t")
+    store.metadata["t"] = limited(time_to_live_s=20, retry_sleep_s=3600)
+
+    async with running(a_worker(store, endpoint)):
+        await asyncio.sleep(30)
+        store.queues["t"].append(raw_entry("k", created=START_S + 30))
+        await drained(store, within_s=45)
+
+    assert causes(store) == ["expired"]
+
+
+@in_virtual_time
+async def test_looking_at_the_front_is_no_work() -> None:
+    """Over an hour of outage the front of a queue whose entries live long is looked at once for each pause, no more."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    openings = 0
+
+    def opening(_: object) -> EndpointError:
+        nonlocal openings
+        openings += 1
+        return EndpointUnavailable("no broker")
+
+    endpoint.opening = opening
+    store.make("t", *(raw_entry("k", i) for i in range(2000)))
+    store.metadata["t"] = limited(time_to_live_s=86400)
+
+    async with running(a_worker(store, endpoint)):
+        await asyncio.sleep(3600)
+        assert store.calls["read"] <= openings + 1
+        assert store.calls["park"] == store.calls["note_attempts"] == 0
+
+
+@pytest.mark.parametrize("opens", [False, True])
+@in_virtual_time
+async def test_attempts_count_whether_a_way_opens_or_not(opens: bool) -> None:
+    """max_retries = 3 makes four attempts, also where not even a way to the endpoint opens; then entries are parked."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    attempts = 0
+
+    def opening(_: object) -> EndpointError | None:
+        nonlocal attempts
+        attempts += not opens
+        return None if opens else EndpointUnavailable("no broker")
+
+    def fate(route: FakeRoute, parcel: Parcel) -> Fate:
+        nonlocal attempts
+        attempts += 1
+        return Fate(arrives=0, error=EndpointUnavailable("no answer"))
+
+    endpoint.opening, endpoint.fate = opening, fate
+    store.make("t", *(raw_entry("k", i) for i in range(10)))
+    store.metadata["t"] = limited(max_retries=3)
+    async with running(a_worker(store, endpoint)):
+        await drained(store)
+        assert attempts == 4
+
+    assert causes(store) == ["exhausted"] * 10
+    assert {letter.attempts for letter in store.parked.values()} == {4}
+
+
+@pytest.mark.parametrize("opens", [False, True])
+@in_virtual_time
+async def test_attempts_survive_a_take_over(opens: bool) -> None:
+    """Attempts of a worker that is gone count for the next one: both together make n + 1 of them."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    attempts = 0
+
+    def failed() -> EndpointError:
+        nonlocal attempts
+        attempts += 1
+        return EndpointUnavailable("no")
+
+    endpoint.opening = lambda _: None if opens else failed()
+    endpoint.fate = lambda *_: Fate(arrives=0, error=failed())
+    store.make("t", raw_entry("k"))
+    store.metadata["t"] = limited(max_retries=5, retry_sleep_s=60)
+
+    async with running(a_worker(store, endpoint)):
+        while attempts < 3:  # noqa: ASYNC110  # the clock is virtual
+            await asyncio.sleep(1)
+    first_tried = {each.first_tried for each in store.queues["t"].attempts.values()}
+    async with running(a_worker(store, endpoint, cookie="remora/h/b/w2")):
+        await drained(store)
+
+    [letter] = store.parked.values()
+    assert (letter.cause, letter.attempts, attempts) == ("exhausted", 6, 6)
+    assert {letter.first_seen} == first_tried
+
+
+@in_virtual_time
+async def test_what_arrived_is_not_given_up() -> None:
+    """An entry that was delivered while an earlier one was not is skipped at its turn, not parked for its age."""
+    store, endpoint = FakeStore(), FakeEndpoint(lanes=2)
+    endpoint.fate = lambda _, parcel: (
+        Fate(arrives=0, error=EndpointUnavailable("no")) if parcel.records[0].key == b"bkt/a" else Fate()
+    )
+    store.make("t", raw_entry("a", 0), raw_entry("b", 1))
+    store.metadata["t"] = limited(time_to_live_s=300)
+
+    async with running(a_worker(store, endpoint)):
+        await asyncio.sleep(5)
+        assert endpoint.events() == [b"id-1"]
+        endpoint.opening = lambda _: EndpointUnavailable("no broker")
+        await drained(store, within_s=330)
+
+    [letter] = store.parked.values()
+    assert (letter.cause, letter.raw) == ("expired", store.queues["t"].entries[0])
+
+
+@in_virtual_time
+async def test_parking_comes_first_and_a_failed_one_keeps_the_entry() -> None:
+    """While letters cannot be stored nothing expires out of the queue; each is counted once when they can."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    endpoint.opening = lambda _: EndpointUnavailable("no broker")
+    store.make("t", *(raw_entry("k", i) for i in range(100)))
+    store.metadata["t"] = limited(time_to_live_s=60)
+
+    def refuse(call: str) -> RemoraError | None:
+        return StoreUnavailable("away") if call == "park" else None
+
+    store.before = refuse
+    async with running(a_worker(store, endpoint)):
+        await asyncio.sleep(100)
+        assert store.queues["t"].waiting == 100
+        assert store.parked == {}
+        removals = iter([StoreUnavailable("no answer")])
+        store.before = lambda call: next(removals, None) if call == "remove" else None
+        await drained(store, within_s=60)
+
+    assert causes(store) == ["expired"] * 100
+
+
+@in_virtual_time
+async def test_defaults_are_for_topics_that_leave_them_open() -> None:
+    """A reload of the default changes the fate of a topic without limits; one with an explicit 0 keeps for ever."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    endpoint.opening = lambda _: EndpointUnavailable("no broker")
+    store.make("t", raw_entry("k"))
+    store.make("u", raw_entry("k"))
+    store.metadata["t"] = limited()
+    store.metadata["u"] = replace(a_topic("u"), time_to_live_s=0)
+    worker = a_worker(store, endpoint)
+
+    async with running(worker):
+        await asyncio.sleep(1000)
+        assert store.queues["t"].waiting == 1
+        worker.reload(DeliverySettings(time_to_live_s=500))
+        await drained(store, "t", within_s=60)
+        await asyncio.sleep(1000)
+
+    assert store.queues["u"].waiting == 1
+    assert [letter.queue for letter in store.parked.values()] == ["t"]
+
+
+@in_virtual_time
+async def test_without_metadata_each_entry_has_its_own_time() -> None:
+    """Where only the entries tell, those of another target behind expired ones keep the time that they name."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    endpoint.opening = lambda _: EndpointUnavailable("no broker")
+    store.make(
+        "t",
+        raw_entry("k", 0, topic="short", limits=(60, 0, 0)),
+        raw_entry("k", 1, topic="long", limits=(600, 0, 0)),
+    )
+
+    async with running(a_worker(store, endpoint)):
+        await asyncio.sleep(100)
+        assert store.queues["t"].waiting == 1
+        await asyncio.sleep(450)
+        assert store.queues["t"].waiting == 1
+        await drained(store, within_s=120)
+
+    assert causes(store) == ["expired"] * 2
