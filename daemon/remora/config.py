@@ -264,6 +264,8 @@ class KafkaSettings:
     idle_timeout_s: Seconds = 300.0
     metadata_max_age_s: Seconds = 30.0
     producers_per_endpoint: Annotated[int, Unit("count", 1, 64)] = 1
+    transaction_timeout_s: Seconds = 15.0
+    exact_producers: Annotated[int, Unit("count", 1, 1024)] = 64
     client_id: str = "remora"
 
     def __post_init__(self) -> None:
@@ -414,6 +416,11 @@ class Settings:
             )
         if self.kafka.max_batch_bytes > self.delivery.shard_bytes:
             raise ConfigError("kafka.max_batch_bytes", "must not be more than delivery.shard_bytes")
+        if self.kafka.delivery_timeout_s >= self.kafka.transaction_timeout_s:
+            raise ConfigError(
+                "kafka.transaction_timeout",
+                "must be more than kafka.delivery_timeout, so that no transaction is ended that is still waited for",
+            )
         if self.kafka.delivery_timeout_s >= self.delivery.drain_timeout_s:
             raise ConfigError(
                 "delivery.drain_timeout",

@@ -443,3 +443,15 @@ class Endpoint(Protocol):
         shows at another, save that equal targets may share a connection.
         """
         ...
+
+    def exact(self, shard: Shard, incarnation: str, target: Target) -> AbstractAsyncContextManager[ExactRoute]:
+        """Open a way to the target in transactions; for whoever holds the shard, and nobody else.
+
+        Entering fences every route that was entered for this shard and incarnation before, here or anywhere; what they
+        had not committed never becomes visible. Then it reads what they had. It sends nothing. Their number is bounded
+        for each destination: where there are more, entering waits for its turn. Raises as `route` does.
+
+        Before the first commit there must be a proof that the shard's lock is still held: an owner that lost it and
+        enters would fence the rightful one.
+        """
+        ...

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from remora.model.errors import (
     EndpointError,
+    EndpointFenced,
     OwnershipLost,
     QueueFull,
     RemoraError,
@@ -26,7 +27,7 @@ from remora.model.member import Member
 from remora.model.record import Attempt, DeadLetter, Listing, Record
 from remora.model.shard import Hold, LockHolder, Shard, ShardStats
 from remora.model.topic import Target, Topic
-from remora.ports import MOST_ATTEMPTS, Parcel, Route
+from remora.ports import MOST_ATTEMPTS, ExactRoute, Parcel, Route
 
 FIRST = 24576
 
@@ -348,6 +349,32 @@ class FakeRoute:
             self._busy.discard(parcel.lane)
 
 
+class FakeExactRoute(FakeRoute):
+    """What it commits becomes visible, with the position, unless a later one was entered for its shard."""
+
+    def __init__(self, endpoint: FakeEndpoint, shard: Shard, incarnation: str, target: Target) -> None:
+        super().__init__(endpoint, shard, target)
+        self.incarnation = incarnation
+        self.reached = endpoint.marks.get((shard.queue, incarnation))
+        self.spent = False
+        endpoint.rightful[shard.queue] = self
+
+    async def commit(self, parcels: Sequence[Parcel], upto: bytes, letters: Sequence[DeadLetter] = ()) -> None:
+        assert not self.spent, "a transaction of this route failed before"
+        self.spent = True
+        fate = self.endpoint.commit_fate(self)
+        await asyncio.sleep(fate.wait_s)
+        if self.endpoint.rightful[self.shard.queue] is not self:
+            raise EndpointFenced(f"{self.shard}: another producer has begun")
+        if fate.error is None or fate.arrives is not None:  # an outcome may be unknown although it was committed
+            self.endpoint.marks[self.shard.queue, self.incarnation] = upto
+            self.endpoint.arrived += [(self.target.topic, record) for parcel in parcels for record in parcel.records]
+            self.endpoint.letters += letters
+        if fate.error is not None:
+            raise fate.error
+        self.spent = False
+
+
 @dataclass
 class Fate:
     """What becomes of a push: how long it takes, how many records arrive, and what is raised."""
@@ -370,6 +397,10 @@ class FakeEndpoint:
         self.closing_s = 0.0
         self.routes: list[FakeRoute] = []
         self.pushes = 0
+        self.marks: dict[tuple[str, str], bytes] = {}
+        self.rightful: dict[str, FakeExactRoute] = {}
+        self.commit_fate: Callable[[FakeExactRoute], Fate] = lambda _: Fate()
+        self.letters: list[DeadLetter] = []
 
     def check(self, target: Target) -> list[str]:
         return []
@@ -383,6 +414,13 @@ class FakeEndpoint:
         self.routes.append(route)
         yield route
         await asyncio.sleep(self.closing_s)
+
+    @asynccontextmanager
+    async def exact(self, shard: Shard, incarnation: str, target: Target) -> AsyncIterator[ExactRoute]:
+        error = self.opening(target)
+        if error is not None:
+            raise error
+        yield FakeExactRoute(self, shard, incarnation, target)
 
     async def take(self, route: FakeRoute, parcel: Parcel) -> None:
         self.pushes += 1

@@ -162,9 +162,14 @@ async def limit_topic(address: str, name: str, max_message_bytes: int) -> None:
         await probe.stop()
 
 
-async def read_topic(address: str, name: str) -> list[Any]:
+async def read_topic(address: str, name: str, isolation_level: str = "read_uncommitted") -> list[Any]:
     """Everything with headers in a topic, partition by partition, each in its order."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=address, enable_auto_commit=False, auto_offset_reset="earliest")
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=address,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        isolation_level=isolation_level,
+    )
     await consumer.start()
     try:
         await consumer._client.force_metadata_update()

@@ -27,6 +27,9 @@ class Watcher:
         self.retired: list[str] = []
         self.partitions: list[tuple[str, int, int]] = []
         self.assumed: list[tuple[str, int]] = []
+        self.exact_open = 0
+        self.most_exact_open = 0
+        self.outcomes: list[str] = []
 
     async def wait_for_retirement(self, before: int) -> None:
         """Return when more than so many producers were retired."""
@@ -40,6 +43,16 @@ class Watcher:
 
     def producer_closed(self, cluster: str) -> None:
         self.closed += 1
+
+    def exact_opened(self, cluster: str) -> None:
+        self.exact_open += 1
+        self.most_exact_open = max(self.most_exact_open, self.exact_open)
+
+    def exact_closed(self, cluster: str) -> None:
+        self.exact_open -= 1
+
+    def transaction_ended(self, cluster: str, outcome: str, seconds: float) -> None:
+        self.outcomes.append(outcome)
 
     def partitions_changed(self, cluster: str, topic: str, before: int, after: int) -> None:
         self.partitions.append((topic, before, after))

@@ -171,6 +171,7 @@ def test_a_wrong_option_is_refused_with_its_path(tmp_path: Path, text: str, key:
         ("[delivery]\ndrain_timeout = '10s'", "delivery.drain_timeout"),
         ("[rados]\nop_timeout = '31s'", "rados.op_timeout"),
         ("[kafka]\nmax_batch_bytes = '17MiB'", "kafka.max_batch_bytes"),
+        ("[kafka]\ntransaction_timeout = '10s'", "kafka.transaction_timeout"),
     ],
 )
 def test_options_that_do_not_fit_together_are_refused(tmp_path: Path, text: str, key: str) -> None:

@@ -13,6 +13,8 @@ import aiokafka.errors as kafka
 from remora.config import KafkaSettings
 from remora.endpoints.kafka.aside import ask_aside
 from remora.endpoints.kafka.errors import TOO_LARGE, translate
+from remora.endpoints.kafka.exact import ExactKafkaRoute, ExactRoutes
+from remora.endpoints.kafka.limits import SmallerBatches
 from remora.endpoints.kafka.lookup import UNREACHABLE, TopicFacts, look_up
 from remora.endpoints.kafka.packing import CODECS, KafkaParcel, Packer
 from remora.endpoints.kafka.producers import ProducerRetired
@@ -43,6 +45,15 @@ class LogObserver:
     def producer_closed(self, cluster: str) -> None:
         log.debug("%s: producer closed", cluster)
 
+    def exact_opened(self, cluster: str) -> None:
+        log.debug("%s: transactional producer opened", cluster)
+
+    def exact_closed(self, cluster: str) -> None:
+        log.debug("%s: transactional producer closed", cluster)
+
+    def transaction_ended(self, cluster: str, outcome: str, seconds: float) -> None:
+        log.debug("%s: transaction %s after %.3f s", cluster, outcome, seconds)
+
     def partitions_changed(self, cluster: str, topic: str, before: int, after: int) -> None:
         log.warning("%s: topic %s went from %d to %d partitions, keys move", cluster, topic, before, after)
 
@@ -51,32 +62,6 @@ class LogObserver:
             "%s: max.message.bytes of topic %s cannot be read (no permission), %d is assumed",
             cluster, topic, limit_bytes,
         )  # fmt: skip
-
-
-class SmallerBatches:
-    """How large batches may be where the broker's refusals tell of a limit that it does not state."""
-
-    def __init__(self) -> None:
-        self._ceilings: dict[tuple[Connection, str], int] = {}
-        self._told: set[tuple[Connection, str]] = set()
-
-    def ceiling(self, connection: Connection, topic: str, facts: TopicFacts, batch_bytes: int) -> int:
-        """The largest batch to build."""
-        key = (connection, topic)
-        ceiling = self._ceilings.get(key, batch_bytes)
-        if facts.limit_known and facts.limit_bytes <= ceiling:
-            self._ceilings.pop(key, None)  # the topic's configuration now explains the refusals
-        return min(ceiling, batch_bytes)
-
-    def refused(self, connection: Connection, topic: str, nbytes: int) -> None:
-        """A batch of this size, before compression, was too large though it seemed to fit."""
-        self._ceilings[connection, topic] = max(1, nbytes // 2)
-
-    def is_news(self, connection: Connection, topic: str) -> bool:
-        """Whether that the limit is unknown was not said yet."""
-        is_news = (connection, topic) not in self._told
-        self._told.add((connection, topic))
-        return is_news
 
 
 class KafkaEndpoint:
@@ -91,6 +76,7 @@ class KafkaEndpoint:
         self._observer = observer or LogObserver()
         self._smaller = SmallerBatches()
         self._tasks = asyncio.TaskGroup()
+        self._exact = ExactRoutes(settings, self._observer, self._smaller, self._tasks)
         self._slots = ProducerSlots(settings, self._observer, self._tasks)
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -116,8 +102,7 @@ class KafkaEndpoint:
     @asynccontextmanager
     async def route(self, shard: Shard, incarnation: str, target: Target) -> AsyncIterator[KafkaRoute]:
         meant = parse_target(target)
-        trust = await self._trust(meant.cluster)
-        slot = self._slots.slot(Connection(meant.cluster, trust), shard)
+        slot = self._slots.slot(Connection(meant.cluster, await self._trust(meant.cluster)), shard)
         slot.topics[meant.topic] += 1
         try:
             yield await self._open(slot, shard, incarnation, meant)
@@ -132,6 +117,13 @@ class KafkaEndpoint:
         return await ask_aside(
             ("trust", tls), lambda: read_trust(tls), tls.ca_location, self._settings.connect_timeout_s
         )
+
+    @asynccontextmanager
+    async def exact(self, shard: Shard, incarnation: str, target: Target) -> AsyncIterator[ExactKafkaRoute]:
+        meant = parse_target(target)
+        connection = Connection(meant.cluster, await self._trust(meant.cluster))
+        async with self._exact.route(connection, shard, incarnation, meant) as route:
+            yield route
 
     async def _open(self, slot: ProducerSlot, shard: Shard, incarnation: str, meant: KafkaTarget) -> KafkaRoute:
         topic, what, settings = meant.topic, f"topic {meant.topic} at {slot}", self._settings

@@ -24,6 +24,8 @@ or of any after a broker's start, take a moment to reach all of them."""
 
 LIMIT = "max.message.bytes"
 
+METADATA_PAUSE_S = 0.05
+
 UNREACHABLE = (kafka.NodeNotReadyError, kafka.KafkaConnectionError, kafka.RequestTimedOutError)
 
 
@@ -46,11 +48,19 @@ async def look_up(client: Any, topic: str, what: str) -> TopicFacts:
     return TopicFacts(partitions, limit or BROKER_DEFAULT_BYTES, limit is not None)
 
 
+async def follow(client: Any, topic: str, partitions: int) -> None:
+    """Keep looking at a topic from now on; returns when it is seen with this many partitions."""
+    await client.add_topic(topic)
+    while len(client.cluster.partitions_for_topic(topic) or ()) != partitions:
+        await asyncio.sleep(METADATA_PAUSE_S)
+        await client.force_metadata_update()
+
+
 async def _count_partitions(client: Any, topic: str, what: str) -> int:
     loop = asyncio.get_running_loop()
     doubtful_until = loop.time() + DOUBT_S
     while True:
-        answer = await _ask(client, MetadataRequest([topic], allow_auto_topic_creation=False))
+        answer = await ask_anybody(client, MetadataRequest([topic], allow_auto_topic_creation=False))
         found = {name: (code, partitions) for code, name, *_, partitions in answer.topics}
         code, partitions = found.get(topic, (kafka.UnknownTopicOrPartitionError.errno, []))
         error = kafka.for_code(code)
@@ -67,7 +77,7 @@ async def _read_limit(client: Any, topic: str) -> int | None:
     """The topic's max.message.bytes; None where the user may not read it."""
     request = DescribeConfigsRequest([(ConfigResourceType.TOPIC, topic, [LIMIT])])
     try:
-        answer = await _ask(client, request)
+        answer = await ask_anybody(client, request)
     except kafka.IncompatibleBrokerVersion:
         return None
     for code, _, _, _, entries in answer.resources:
@@ -78,7 +88,7 @@ async def _read_limit(client: Any, topic: str) -> int | None:
     return None
 
 
-async def _ask(client: Any, request: Any) -> Any:
+async def ask_anybody(client: Any, request: Any) -> Any:
     """The answer of any broker that can be reached."""
     nodes = [broker.nodeId for broker in client.cluster.brokers()]
     random.shuffle(nodes)

@@ -28,12 +28,12 @@ from aiokafka.structs import TopicPartition
 
 from remora.config import KafkaSettings
 from remora.endpoints.kafka.connecting import cut, resolve_first
+from remora.endpoints.kafka.lookup import follow
 from remora.endpoints.kafka.packing import Batch
 
 log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 2.0
-METADATA_PAUSE_S = 0.05
 
 
 class ProducerRetired(Exception):
@@ -99,11 +99,7 @@ class SharedProducer:
 
     async def follow(self, topic: str, partitions: int) -> None:
         """Keep looking at a topic from now on; returns when it is seen with this many partitions."""
-        client = self._driver.client
-        await client.add_topic(topic)
-        while self.partitions(topic) != partitions:
-            await asyncio.sleep(METADATA_PAUSE_S)
-            await client.force_metadata_update()
+        await follow(self._driver.client, topic, partitions)
 
     def unfollow(self, topic: str) -> None:
         """Stop looking at a topic; the last one stays, because aiokafka asks for all when it has none."""

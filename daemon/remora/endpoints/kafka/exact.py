@@ -1,0 +1,375 @@
+"""Routes in transactions: who may open one now, what opening one takes, and what its failures mean."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiokafka.errors as kafka
+from aiokafka.client import AIOKafkaClient
+from aiokafka.structs import TopicPartition
+
+from remora.config import KafkaSettings
+from remora.endpoints.kafka.connecting import connection_options, find_broker, resolve_first
+from remora.endpoints.kafka.errors import TOO_LARGE, translate
+from remora.endpoints.kafka.letters import LetterPacker, LetterParcel
+from remora.endpoints.kafka.limits import SmallerBatches
+from remora.endpoints.kafka.lookup import TopicFacts, follow, look_up
+from remora.endpoints.kafka.packing import CODECS, KafkaParcel, Packer
+from remora.endpoints.kafka.slots import Connection, KafkaObserver
+from remora.endpoints.kafka.target import KafkaTarget
+from remora.endpoints.kafka.transactions import (
+    FENCED,
+    BatchFailed,
+    GivenUp,
+    Mark,
+    Sending,
+    TransactionalProducer,
+    close_client,
+)
+from remora.model.errors import EndpointError, EndpointFenced, EndpointMisconfigured, EndpointUnavailable
+from remora.model.position import Position
+from remora.model.record import DeadLetter, Record
+from remora.model.shard import Shard
+from remora.ports import Parcel
+
+TURN_S = 2.0
+"""How long a route may go on while other shards wait for theirs; opening one takes a few hundredths of that."""
+
+NAME_PREFIX = "remora."
+"""What every transactional id and consumer group of ours begins with, for whoever gives permissions."""
+
+MOST_QUEUE_CHARS = 100
+
+
+def producer_name(queue: str, incarnation: str) -> str:
+    """The transactional id, and consumer group, of a queue: the same for every owner, another for a recreated queue.
+
+    The incarnation alone makes it unique; the queue's name, as far as Kafka's tools take it, tells people what it is.
+    """
+    return f"{NAME_PREFIX}{re.sub(r'[^A-Za-z0-9._-]', '_', queue)[:MOST_QUEUE_CHARS]}.{incarnation}"
+
+
+class Turns:
+    """Places for routes to one cluster: given in the order in which they were asked for."""
+
+    def __init__(self, places: int) -> None:
+        self._places = asyncio.Semaphore(places)
+        self._waiting = 0
+        self._taken = 0
+
+    @property
+    def are_awaited(self) -> bool:
+        """Whether somebody waits for a place."""
+        return self._waiting > 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody has a place or wants one."""
+        return not self._waiting and not self._taken
+
+    async def take(self) -> None:
+        """Wait for a place."""
+        self._waiting += 1
+        try:
+            await self._places.acquire()
+        finally:
+            self._waiting -= 1
+        self._taken += 1
+
+    def give_back(self) -> None:
+        """Let the next one have the place."""
+        self._taken -= 1
+        self._places.release()
+
+
+class ExactRoutes:
+    """Opens and closes the routes in transactions of an endpoint. Each has connections of its own."""
+
+    def __init__(
+        self, settings: KafkaSettings, observer: KafkaObserver, smaller: SmallerBatches, tasks: asyncio.TaskGroup
+    ) -> None:
+        self._settings = settings
+        self._observer = observer
+        self._smaller = smaller
+        self._tasks = tasks
+        self._turns: dict[Connection, Turns] = {}
+
+    @asynccontextmanager
+    async def route(
+        self, connection: Connection, shard: Shard, incarnation: str, meant: KafkaTarget
+    ) -> AsyncIterator[ExactKafkaRoute]:
+        """A route with a producer of its own, which fences the shard's earlier ones; waits for its turn first.
+
+        What is left open is aborted in the background, and only then is the place given on.
+        """
+        turns = self._turns.setdefault(connection, Turns(self._settings.exact_producers))
+        await turns.take()
+        opening = Opening(connection, self._settings, self._observer, self._smaller, self._tasks)
+        try:
+            opened = await opening.open(producer_name(shard.queue, incarnation), shard, incarnation, meant)
+            yield ExactKafkaRoute(opened, connection, turns, self._settings, self._observer, self._smaller)
+        finally:
+            self._tasks.create_task(self._close(opening, connection, turns), name=f"close {connection.cluster}")
+
+    async def _close(self, opening: Opening, connection: Connection, turns: Turns) -> None:
+        try:
+            await opening.close()
+        finally:
+            turns.give_back()
+            if turns.is_idle:
+                self._turns.pop(connection, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """All that a route needs; `partitions` has those of each of its topics, by which its records are sorted."""
+
+    meant: KafkaTarget
+    incarnation: str
+    client: Any
+    producer: TransactionalProducer
+    partitions: Mapping[str, int]
+    packer: Packer
+    letters: LetterPacker | None
+    reached: bytes | None
+
+
+class Opening:
+    """One route's connections, from the first to the last, however far it gets."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        settings: KafkaSettings,
+        observer: KafkaObserver,
+        smaller: SmallerBatches,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self._connection = connection
+        self._settings = settings
+        self._observer = observer
+        self._smaller = smaller
+        self._tasks = tasks
+        self._client: Any = None
+        self._producer: TransactionalProducer | None = None
+
+    async def open(self, name: str, shard: Shard, incarnation: str, meant: KafkaTarget) -> Opened:
+        """Connect, learn what packing must know, fence the earlier producers, read the position: in this order.
+
+        Raises EndpointUnavailable or EndpointMisconfigured.
+        """
+        cluster = self._connection.cluster
+        what = f"topic {meant.topic} at {cluster}"
+        with _translated(str(cluster)):
+            async with asyncio.timeout(self._settings.connect_timeout_s + 1):
+                client = self._client = await self._connect()
+        facts = {meant.topic: await self._learn(meant.topic, what)}
+        if meant.letters:
+            facts[meant.letters] = await self._learn(meant.letters, f"dead-letter topic {meant.letters} at {cluster}")
+        with _translated(what):
+            async with asyncio.timeout(self._settings.delivery_timeout_s):
+                producer = self._producer = self._make_producer(name, TopicPartition(meant.topic, 0))
+                await producer.initialise()
+                mark = await producer.read_mark()
+        partitions = {topic: each.partitions for topic, each in facts.items()}
+        packer = Packer(shard.queue, incarnation, **self._packing(meant.topic, facts))
+        letters = LetterPacker(**self._packing(meant.letters, facts)) if meant.letters else None
+        return Opened(meant, incarnation, client, producer, partitions, packer, letters, position_of(mark, incarnation))
+
+    async def _connect(self) -> Any:
+        settings, cluster = self._settings, self._connection.cluster
+        options = await connection_options(cluster, self._connection.trust)
+        broker = await find_broker(cluster, options, settings.client_id, settings.connect_timeout_s)
+        client = AIOKafkaClient(
+            bootstrap_servers=str(broker),
+            client_id=settings.client_id,
+            request_timeout_ms=int(self._request_timeout_s * 1000),
+            metadata_max_age_ms=int(settings.metadata_max_age_s * 1000),
+            connections_max_idle_ms=None,  # a route that nobody uses is left
+            **options,
+        )
+        resolve_first(client)
+        await client.bootstrap()
+        self._observer.exact_opened(str(cluster))
+        return client
+
+    async def _learn(self, topic: str, what: str) -> TopicFacts:
+        with _translated(what):
+            async with asyncio.timeout(self._settings.connect_timeout_s):
+                facts = await look_up(self._client, topic, what)
+                await follow(self._client, topic, facts.partitions)
+        if not facts.limit_known and self._smaller.is_news(self._connection, topic):
+            self._observer.limit_assumed(str(self._connection.cluster), topic, facts.limit_bytes)
+        return facts
+
+    def _make_producer(self, name: str, place: TopicPartition) -> TransactionalProducer:
+        return TransactionalProducer(
+            self._client,
+            name,
+            place,
+            self._tasks,
+            request_timeout_s=self._request_timeout_s,
+            transaction_timeout_s=self._settings.transaction_timeout_s,
+        )
+
+    @property
+    def _request_timeout_s(self) -> float:
+        # Shorter than a commit may take, so that a request to a silent broker ends while somebody still waits for it.
+        return max(0.1, self._settings.delivery_timeout_s * 0.8)
+
+    def _packing(self, topic: str, facts: Mapping[str, TopicFacts]) -> dict[str, Any]:
+        settings, mine = self._settings, facts[topic]
+        return {
+            "partitions": mine.partitions,
+            "codec": CODECS[settings.compression],
+            "batch_bytes": self._smaller.ceiling(self._connection, topic, mine, settings.max_batch_bytes),
+            "limit_bytes": mine.limit_bytes,
+            "transactional": True,
+        }
+
+    async def close(self) -> None:
+        """Abort what is open, where that is safe, and end the connections, in bounded time."""
+        if self._producer is not None:
+            await self._producer.close()
+        if self._client is not None:
+            await close_client(self._client)
+            self._observer.exact_closed(str(self._connection.cluster))
+
+
+class ExactKafkaRoute:
+    """From one shard to one Kafka topic, in transactions."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        connection: Connection,
+        turns: Turns,
+        settings: KafkaSettings,
+        observer: KafkaObserver,
+        smaller: SmallerBatches,
+    ) -> None:
+        self._opened = opened
+        self._connection = connection
+        self._turns = turns
+        self._settings = settings
+        self._observer = observer
+        self._smaller = smaller
+        self._turn_ends = asyncio.get_running_loop().time() + TURN_S
+        self._has_moved = False
+        self._is_spent = False
+
+    @property
+    def reached(self) -> bytes | None:
+        return self._opened.reached
+
+    @property
+    def stale(self) -> bool:
+        if not self._has_moved:
+            self._has_moved = any(self._sees_other(topic, count) for topic, count in self._opened.partitions.items())
+        turn_is_over = self._turns.are_awaited and asyncio.get_running_loop().time() >= self._turn_ends
+        return self._has_moved or turn_is_over
+
+    def _sees_other(self, topic: str, count: int) -> bool:
+        """Whether a topic has another number of partitions by now, which is told."""
+        seen = self._opened.client.cluster.partitions_for_topic(topic)
+        if seen is None or len(seen) == count:
+            return False
+        self._observer.partitions_changed(str(self._connection.cluster), topic, count, len(seen))
+        return True
+
+    def pack(self, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
+        parcels, refused = self._opened.packer.pack(records)
+        return list(parcels), refused
+
+    async def commit(self, parcels: Sequence[Parcel], upto: bytes, letters: Sequence[DeadLetter] = ()) -> None:
+        if self._is_spent:
+            raise EndpointUnavailable(f"{self._what}: a transaction of this route failed before")
+        self._is_spent = True  # until the outcome is known
+        started, outcome = asyncio.get_running_loop().time(), "aborted"
+        try:
+            await self._transact(parcels, upto, letters)
+            self._is_spent, outcome = False, "committed"
+        except EndpointFenced:
+            outcome = "fenced"
+            raise
+        finally:
+            if self._opened.producer.outcome_unknown:
+                outcome = "unknown"
+            seconds = asyncio.get_running_loop().time() - started
+            self._observer.transaction_ended(str(self._connection.cluster), outcome, seconds)
+
+    async def _transact(self, parcels: Sequence[Parcel], upto: bytes, letters: Sequence[DeadLetter]) -> None:
+        opened = self._opened
+        sendings: dict[Sending, KafkaParcel | LetterParcel] = {}
+        for parcel in parcels:
+            assert isinstance(parcel, KafkaParcel)
+            sendings[Sending(TopicPartition(opened.meant.topic, parcel.lane), parcel.batch)] = parcel
+        for each in opened.letters.pack(letters) if opened.letters and letters else ():
+            sendings[Sending(TopicPartition(opened.meant.letters, each.lane), each.batch)] = each
+        try:
+            await opened.producer.transact(
+                list(sendings), mark_of(opened.incarnation, upto), self._settings.delivery_timeout_s
+            )
+        except BatchFailed as exc:
+            raise self._refusal(exc.cause, sendings[exc.sending]) from exc.cause
+        except (TimeoutError, GivenUp) as exc:
+            patience_s = self._settings.delivery_timeout_s
+            raise EndpointUnavailable(f"{self._what}: not committed within {patience_s:g} s") from exc
+        except kafka.KafkaError as exc:
+            raise self._error(exc) from exc
+
+    @property
+    def _what(self) -> str:
+        return f"topic {self._opened.meant.topic} at {self._connection.cluster}"
+
+    def _refusal(self, exc: Exception, parcel: KafkaParcel | LetterParcel) -> EndpointError:
+        """What a refused batch means; a letter is never the entry's fault."""
+        if not isinstance(exc, TOO_LARGE):
+            return self._error(exc)
+        if isinstance(parcel, LetterParcel):
+            topic = f"dead-letter topic {self._opened.meant.letters} at {self._connection.cluster}"
+            return EndpointMisconfigured(f"{topic}: its max.message.bytes is too small for a letter")
+        if len(parcel.records) > 1:
+            self._smaller.refused(self._connection, self._opened.meant.topic, parcel.nbytes)
+        return translate(exc, self._what, records=len(parcel.records))
+
+    def _error(self, exc: Exception) -> EndpointError:
+        if isinstance(exc, FENCED):
+            return EndpointFenced(
+                f"{self._what}: another producer of this queue has begun, or the transaction took too long"
+            )
+        return translate(exc, self._what)
+
+
+def mark_of(incarnation: str, upto: bytes) -> Mark:
+    """A position as it is committed; the incarnation says of which queue it is one."""
+    position = upto.decode()
+    return Mark(Position.parse(position).offset, f"{incarnation} {position}")
+
+
+def position_of(mark: Mark | None, incarnation: str) -> bytes | None:
+    """The position that was committed; None for that of another incarnation, and for what is none of ours."""
+    if mark is None:
+        return None
+    theirs, _, position = mark.text.partition(" ")
+    try:
+        Position.parse(position)
+    except ValueError:
+        return None
+    return position.encode() if theirs == incarnation else None
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    """Errors of aiokafka, and silence, as errors of the endpoint."""
+    try:
+        yield
+    except TimeoutError as exc:
+        raise EndpointUnavailable(f"{what}: no answer in time") from exc
+    except kafka.KafkaError as exc:
+        raise translate(exc, what) from exc
