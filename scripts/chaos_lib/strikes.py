@@ -74,8 +74,8 @@ class Strikes:
 
     async def heal(self) -> None:
         """Wait until all brokers and OSDs serve again."""
-        for cluster in (self._kafka, self._ceph):
-            for daemon in cluster.daemons if cluster else ():
+        for cluster in (each for each in (self._kafka, self._ceph) if each):
+            for daemon in cluster.daemons:
                 await cluster.start(daemon)
 
     def _host(self, stroke: Stroke) -> Host:
@@ -214,7 +214,7 @@ class Strikes:
 
     async def _drain(self, stroke: Stroke) -> str:
         host = self._host(stroke)
-        code, _, complaints = await host.command("drain", "--timeout", f"{DRAIN_S}s")
+        code, _, complaints = await host.command("drain", "--timeout", str(DRAIN_S))
         if code not in (0, 3):
             self.surprises.append(f"remora drain ended with {code}: {complaints}")
         await asyncio.sleep(2 * stroke.strength)
