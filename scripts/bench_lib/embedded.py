@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
@@ -35,9 +37,19 @@ listen = "{admin}"
 class Embedded:
     """A folder with a store's directory and a configuration for a daemon on it."""
 
-    def __init__(self, folder: Path, queue_bytes: int = 128_000_000, ingest: str = "") -> None:
-        """`ingest` is where events are taken in, a socket in the folder unless given."""
-        self.settings = SqliteSettings(directory=str(folder / "store"), queue_bytes=queue_bytes)
+    def __init__(
+        self,
+        folder: Path,
+        queue_bytes: int = 128_000_000,
+        ingest: str = "",
+        directory: Path | None = None,
+        more: str = "",
+    ) -> None:
+        """`ingest` is where events are taken in, and `directory` where the store lies: in the folder unless given.
+
+        `more` are further sections of the configuration.
+        """
+        self.settings = SqliteSettings(directory=str(directory or folder / "store"), queue_bytes=queue_bytes)
         self.ingest = ingest or f"unix:{folder / 'ingest'}"
         self.admin = f"unix:{folder / 'admin'}"
         self.configuration, self.log = folder / "remora.toml", folder / "remora.log"
@@ -48,6 +60,7 @@ class Embedded:
                 ingest=self.ingest,
                 admin=self.admin,
             )
+            + more
         )
 
     def store(self) -> SqliteStore:
@@ -59,16 +72,23 @@ class Embedded:
         async with self.store() as store:
             return sum(each.entries for each in await store.survey(topic.all_shards()))
 
+    async def status(self) -> Any:
+        """What the running daemon says of its workers and shards."""
+        return json.loads(await self._ask("/-/status"))
+
     async def metric(self, name: str) -> float:
         """The sum of a metric's samples in the running daemon."""
+        text = await self._ask("/metrics")
+        families = text_string_to_metric_families(text)
+        return sum(sample.value for family in families for sample in family.samples if sample.name == name)
+
+    async def _ask(self, path: str) -> str:
         connector = aiohttp.UnixConnector(self.admin.removeprefix("unix:"))
         async with (
             aiohttp.ClientSession(connector=connector) as session,
-            session.get("http://remora/metrics") as answer,
+            session.get(f"http://remora{path}") as answer,
         ):
-            text = await answer.text()
-        families = text_string_to_metric_families(text)
-        return sum(sample.value for family in families for sample in family.samples if sample.name == name)
+            return await answer.text()
 
     async def make_topics(self, names: Iterable[str], endpoint: str, shards: int) -> list[Topic]:
         """Make topics that deliver to the Kafka topics of their names."""

@@ -147,7 +147,7 @@ async def _trouble(
     for name, target in targets.items():
         bad = own_topic(f"{slow}-{name}", target.uri, max(1, options.queues // len(targets)))
         made = await store.create_topic(replace(bad, target=target))
-        await _store(store, made, Load(1, target, 1000), BAD_ENTRIES * made.shards)
+        await _store(store, made, Load(1, target, 1000), min(BAD_ENTRIES, options.entries) * made.shards)
 
 
 @asynccontextmanager
