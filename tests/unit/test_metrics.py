@@ -286,3 +286,18 @@ def test_every_metric_is_named_as_operators_expect(telemetry: Telemetry) -> None
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_transactions_are_counted_by_outcome(telemetry: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
+    """Each transaction counts once, only committed ones have a duration, and only failures are logged."""
+    telemetry.exact_opened("kafka:9092")
+    telemetry.transaction_ended("kafka:9092", "committed", 0.02)
+    assert caplog.records == []
+    telemetry.transaction_ended("kafka:9092", "unknown", 9.0)
+
+    assert value(telemetry, "remora_kafka_transactions_total", outcome="committed") == 1
+    assert value(telemetry, "remora_kafka_transactions_total", outcome="unknown") == 1
+    assert value(telemetry, "remora_kafka_transactions_total", outcome="fenced") == 0
+    assert value(telemetry, "remora_kafka_transaction_seconds_count") == 1
+    assert value(telemetry, "remora_kafka_producers", kind="exact") == 1
+    assert [record.getMessage() for record in caplog.records] == ["a transaction failed"]

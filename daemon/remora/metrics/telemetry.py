@@ -149,7 +149,27 @@ class Telemetry:
             buckets=(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5),
         )
 
+        self._make_kafka_metrics(counter, gauge)
         self._make_ingest_metrics(counter, gauge)
+
+    def _make_kafka_metrics(self, counter: Callable[..., Counter], gauge: Callable[..., Gauge]) -> None:
+        self._producers = gauge(
+            "remora_kafka_producers", "Kafka producers that are open: shared ones, and those of one queue each.", "kind"
+        )
+        self._retired = counter("remora_kafka_retired_producers", "Kafka producers given up after a failure.")
+        self._transactions = counter(
+            "remora_kafka_transactions",
+            "Transactions, by outcome: committed, aborted, fenced (by the queue's next producer) or unknown.",
+            "outcome",
+        )
+        for outcome in ("committed", "aborted", "fenced", "unknown"):
+            self._transactions.labels(outcome)
+        self._transaction_s = Histogram(
+            "remora_kafka_transaction_seconds",
+            "Time that a transaction took until it was committed.",
+            registry=self.registry,
+            buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+        )
 
     def _make_ingest_metrics(self, counter: Callable[..., Counter], gauge: Callable[..., Gauge]) -> None:
         self._ingest_s = Histogram(
@@ -421,6 +441,60 @@ class Telemetry:
         self._say_seldom(
             logging.WARNING, "arrivals_failed", "arrivals", "new entries were not told of by the store", reason=why
         )
+
+    # ------------------------------------------------------------------------------------ Kafka
+
+    def producer_opened(self, cluster: str) -> None:
+        """A producer that topics share was opened; `cluster` names brokers, without secrets."""
+        self._producers.labels("shared").inc()
+        _say(logging.DEBUG, "producer_opened", "Kafka producer opened", cluster=cluster)
+
+    def producer_retired(self, cluster: str, reason: str) -> None:
+        """A producer takes nothing new after a failure; another one is opened where it is needed."""
+        self._retired.inc()
+        self._say_seldom(
+            logging.WARNING, "producer_retired", ("retired", cluster, reason),
+            "Kafka producer given up after a failure", cluster=cluster, reason=reason,
+        )  # fmt: skip
+
+    def producer_closed(self, cluster: str) -> None:
+        """A producer that topics shared was closed."""
+        self._producers.labels("shared").dec()
+        _say(logging.DEBUG, "producer_closed", "Kafka producer closed", cluster=cluster)
+
+    def exact_opened(self, cluster: str) -> None:
+        """The connections of one queue's transactions were opened."""
+        self._producers.labels("exact").inc()
+
+    def exact_closed(self, cluster: str) -> None:
+        """The connections of one queue's transactions were closed."""
+        self._producers.labels("exact").dec()
+
+    def transaction_ended(self, cluster: str, outcome: str, seconds: float) -> None:
+        """A transaction was waited for so long; `outcome` is committed, aborted, fenced or unknown."""
+        self._transactions.labels(outcome).inc()
+        if outcome == "committed":
+            self._transaction_s.observe(seconds)
+        else:
+            self._say_seldom(
+                logging.WARNING, "transaction_failed", ("transaction", cluster, outcome), "a transaction failed",
+                cluster=cluster, outcome=outcome, seconds=round(seconds, 3),
+            )  # fmt: skip
+
+    def partitions_changed(self, cluster: str, topic: str, before: int, after: int) -> None:
+        """A Kafka topic has another number of partitions: keys move, once nothing is in flight."""
+        if self._is_news(f"partitions of {cluster} {topic}", f"{before} {after}"):
+            _say(
+                logging.WARNING, "partitions_changed", "the Kafka topic has another number of partitions, keys move",
+                cluster=cluster, kafka_topic=topic, before=before, after=after,
+            )  # fmt: skip
+
+    def limit_assumed(self, cluster: str, topic: str, limit_bytes: int) -> None:
+        """A Kafka topic's size limit cannot be read for want of a permission."""
+        _say(
+            logging.WARNING, "limit_assumed", "max.message.bytes cannot be read (no permission), a value is assumed",
+            cluster=cluster, kafka_topic=topic, limit_bytes=limit_bytes,
+        )  # fmt: skip
 
     # ---------------------------------------------------------------------------------- process
 

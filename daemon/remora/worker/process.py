@@ -125,7 +125,7 @@ class Process:
         settings, telemetry = self._settings, self._telemetry
         async with (
             make_store(settings, self._on_store_state) as self._store,
-            KafkaEndpoint(settings.kafka) as kafka,
+            KafkaEndpoint(settings.kafka, telemetry) as kafka,
         ):
             await self._look_once()
             rng = Random()  # noqa: S311  # spreads retries, guards nothing
