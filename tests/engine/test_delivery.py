@@ -22,6 +22,7 @@ from remora.model.errors import (
     RemoraError,
     StoreUnavailable,
 )
+from remora.model.ledger import Tally
 from remora.policy.pace import PARCELS_PER_SECOND
 from remora.ports import Parcel
 from support.clock import in_virtual_time
@@ -591,7 +592,7 @@ async def test_a_stale_route_is_left_only_when_nothing_is_under_way() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_no_schedule_of_faults_loses_or_reorders(data: st.DataObject) -> None:
-    """Whatever fails, late or half: nothing is lost, and per key first occurrences arrive in order."""
+    """Whatever fails, late or half: nothing is lost, each key's first occurrences are in order, the ledger is right."""
     seed = data.draw(st.integers(0, 2**32))
     rng = Random(seed)
     entries = data.draw(st.integers(1, 300))
@@ -637,6 +638,7 @@ def test_no_schedule_of_faults_loses_or_reorders(data: st.DataObject) -> None:
         arrived = set(endpoint.events())
         assert arrived == {b"id-%d" % i for i in range(entries) if i not in garbage}
         assert len(store.parked) == len(garbage)
+        assert queue.ledger == Tally(delivered=entries - len(garbage), dead_lettered=len(garbage))
         assert all(numbers == sorted(numbers) for numbers in first_occurrences(endpoint).values())
 
     in_virtual_time(run)()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from remora.metrics import Telemetry
+from remora.model.ledger import Balance, Tally
+from remora.model.shard import Shard
 
 NOW_NS = 1_795_227_938_000_000_000
 
@@ -26,6 +28,7 @@ def exercise(telemetry: Telemetry) -> None:
     telemetry.retry("t", 0.5)
     telemetry.parked("t", "t", "0/100", "undecodable", "cut short")
     telemetry.backlog("t", 7, True, 700, 1.5)
+    telemetry.balances("t", [Balance(Shard("t"), 8, 1, Tally(delivered=5, expired=1))])
     telemetry.in_flight(12)
     telemetry.store_synced(4)
     telemetry.owned(2)

@@ -100,7 +100,7 @@ def test_promtool_accepts_every_expression_of_the_dashboard(tmp_path: Path) -> N
 
 
 def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
-    """A stopped topic, a first parked entry, an old event, a queue without owner and a lost lock are seen."""
+    """A stopped topic, a parked, an old or an unaccounted entry, a queue without owner and a lost lock are seen."""
 
     def series(text: str, values: str) -> dict[str, str]:
         return {"series": text, "values": values}
@@ -126,11 +126,13 @@ def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
             series('remora_owned_shards{job="remora",instance="x"}', "1x30"),
             series('remora_owned_shards{job="remora",instance="y"}', "2x10 1x20"),
             series('remora_lock_losses_total{instance="x"}', "0x5 1x30"),
+            series('remora_ledger_unaccounted_entries{topic="a",instance="x"}', "0x5 2x30"),
         ],
         "alert_rule_test": [
             quiet(0, "RemoraTopicStopped"),
             quiet(18, "RemoraEntriesParked"),
             quiet(4, "RemoraLocksLost"),
+            quiet(4, "RemoraEntriesUnaccounted"),
             quiet(8, "RemoraQueuesWithoutOwner"),
             quiet(4, "RemoraEventsOld"),
             quiet(30, "RemoraTopicFailing"),
@@ -141,6 +143,7 @@ def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
             fires(15, "RemoraEventsOld", "warning", 'topic="a"'),
             fires(20, "RemoraQueuesWithoutOwner", "warning", 'job="remora"'),
             fires(8, "RemoraLocksLost", "warning", 'instance="x"'),
+            fires(8, "RemoraEntriesUnaccounted", "critical", 'topic="a"'),
         ],
     }
     path = tmp_path / "cases.yml"

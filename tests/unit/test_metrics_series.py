@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import Metric
 
-from remora.metrics.series import AGE_BOUNDS_S, AgeHistogram, Backlog, Backlogs, TopicCounter, TopicLabels
+from remora.metrics.series import (
+    AGE_BOUNDS_S,
+    AgeHistogram,
+    Backlog,
+    Backlogs,
+    Books,
+    Ledgers,
+    TopicCounter,
+    TopicLabels,
+)
+from remora.model.ledger import Balance, Tally
+from remora.model.shard import Shard
 
 NOW_NS = 1_795_227_938_000_000_000
 MS = 1_000_000
@@ -109,3 +120,21 @@ def test_an_age_that_cannot_be_told_is_not_exported_as_zero() -> None:
     ages = {labels: v for (name, labels), v in samples(backlogs.collect()).items() if "oldest" in name}
 
     assert ages == {(("topic", "empty"),): 0.0}
+
+
+def test_ledgers_that_share_a_label_are_added_up() -> None:
+    """All figures are summed; what is missing in one topic and what is too much in another do not make up."""
+    ledgers = Ledgers(TopicLabels(1), "ledger")
+    shard = Shard("q")
+    ledgers.set("a", Books.of(Balance(shard, 7, 2, Tally(delivered=5))))
+    ledgers.set("b", Books.of(Balance(shard, 10, 3, Tally(delivered=5, expired=1))))
+    ledgers.set("c", Books.of(Balance(shard, 10, 3, Tally(delivered=7, dead_lettered=1))))
+
+    found = samples(ledgers.collect())
+
+    assert found["ledger_unaccounted_entries", (("topic", "a"),)] == 0
+    assert found["ledger_unaccounted_entries", (("topic", "other"),)] == 2
+    assert found["ledger_committed_entries", (("topic", "other"),)] == 20
+    assert found["ledger_pending_entries", (("topic", "other"),)] == 6
+    assert found["ledger_removed_entries", (("cause", "delivered"), ("topic", "other"))] == 12
+    assert found["ledger_removed_entries", (("cause", "dead_lettered"), ("topic", "other"))] == 1

@@ -21,6 +21,7 @@ COMMANDS = MappingProxyType(
         "drain": "host:drain",
         "topic": "topic:topic",
         "shard": "shard:shard",
+        "ledger": "ledger:ledger",
         "entry": "entry:entry",
         "dlq": "dlq:dlq",
         "token": "token:token",

@@ -85,6 +85,11 @@ class Ownership:
         return list(self._held)
 
     @property
+    def holds(self) -> list[Hold]:
+        """The holds of these shards."""
+        return [each.tenure.hold for each in self._held.values()]
+
+    @property
     def left(self) -> dict[Shard, Left]:
         """The shards that are not held, with the reason."""
         return self._left

@@ -142,7 +142,7 @@ class Session:
         while not self._route.stale:
             if self._ahead is None:
                 room = await self._reader.take_room()
-                self._ahead = self._fetch(start)
+                self._ahead = self._fetch(start, room)
             listing = await self._ahead
             self._ahead = None
             if listing is None or self._over.is_set():
@@ -177,11 +177,12 @@ class Session:
         """Start the next read when there is more to read and room at once; returns the bytes held for it."""
         room = 0
         if listing.truncated and self._shelf.rounds_arrived and (room := self._reader.take_room_now()):
-            self._ahead = self._fetch(listing.positions[-1])
+            self._ahead = self._fetch(listing.positions[-1], room)
         return room
 
-    def _fetch(self, start: bytes) -> asyncio.Task[Listing | None]:
-        return self._tasks.create_task(self._reader.read(start), name=f"list {self._tenure.shard}")
+    def _fetch(self, start: bytes, room: int) -> asyncio.Task[Listing | None]:
+        reading = self._reader.read(start, self._reader.entries_in(room))
+        return self._tasks.create_task(reading, name=f"list {self._tenure.shard}")
 
     async def _watch(self) -> None:
         """End the session when its topic's attributes have changed."""

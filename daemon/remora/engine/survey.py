@@ -1,4 +1,4 @@
-"""Measures what waits: entries, bytes and oldest age of each topic whose shards this worker holds."""
+"""Measures what waits, and checks the ledgers, of each topic whose shards this worker holds."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from remora.engine.catalogue import Catalogue
 from remora.engine.ownership import Ownership
 from remora.metrics import Telemetry
 from remora.model.errors import CodecError, StoreError
+from remora.model.ledger import Balance
 from remora.model.shard import Shard, ShardStats
 from remora.model.topic import Topic
-from remora.ports import Inspection
+from remora.ports import DeliveryStore
 
 
 @dataclass(slots=True)
@@ -39,7 +40,7 @@ class Survey:
     """
 
     def __init__(
-        self, store: Inspection, catalogue: Catalogue, ownership: Ownership, telemetry: Telemetry, interval_s: float
+        self, store: DeliveryStore, catalogue: Catalogue, ownership: Ownership, telemetry: Telemetry, interval_s: float
     ) -> None:
         self._store = store
         self._catalogue = catalogue
@@ -58,7 +59,24 @@ class Survey:
             await asyncio.sleep(self._interval_s)
 
     async def look(self) -> None:
-        """Look once. What cannot be looked at now is shown as it was.
+        """Look once. What cannot be looked at now is shown as it was."""
+        await self._look_at_ledgers()
+        await self._look_at_backlogs()
+
+    async def _look_at_ledgers(self) -> None:
+        """Show each topic's balance, of those of its shards that answered."""
+        try:
+            found = await self._store.balances(self._ownership.holds)
+        except (StoreError, CodecError):
+            return
+        topics: dict[str, list[Balance]] = {}
+        for each in found:
+            topics.setdefault(self._label(each.shard), []).append(each)
+        for topic, balances in topics.items():
+            self._telemetry.balances(topic, balances)
+
+    async def _look_at_backlogs(self) -> None:
+        """Show what waits.
 
         A queue that is left out of the store's answer is empty, or did not answer; the latter only matters where
         its dispatcher knows of work.

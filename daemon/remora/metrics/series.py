@@ -15,6 +15,8 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from remora.model.ledger import Balance, Tally
+
 OTHER = "other"
 """The topic label of all topics beyond the limit."""
 
@@ -204,6 +206,71 @@ class Backlogs(Collector):
             if backlog.oldest_age_s is not None or not backlog.entries:
                 oldest.add_metric([label], backlog.oldest_age_s or 0.0)
         yield from (entries, nbytes, oldest)
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """The balances of a topic's queues, added up. What is `unaccounted` in one never makes up for another."""
+
+    committed: int
+    pending: int
+    removed: Tally
+    unaccounted: int
+
+    @classmethod
+    def of(cls, balance: Balance) -> Books:
+        """The books of one queue."""
+        return cls(balance.committed, balance.pending, balance.removed, abs(balance.unaccounted))
+
+    def __add__(self, other: Books) -> Books:
+        return Books(
+            self.committed + other.committed,
+            self.pending + other.pending,
+            self.removed + other.removed,
+            self.unaccounted + other.unaccounted,
+        )
+
+
+class Ledgers(Collector):
+    """The balances by topic, as last looked at; the topics under `other` are added up."""
+
+    def __init__(self, labels: TopicLabels, prefix: str) -> None:
+        self._labels = labels
+        self._prefix = prefix
+        self._topics: dict[str, Books] = {}
+
+    def set(self, topic: str, books: Books) -> None:
+        """Replace what is known of the topic."""
+        self._topics[topic] = books
+
+    def forget(self, topic: str) -> None:
+        """Export the topic no longer."""
+        self._topics.pop(topic, None)
+
+    def collect(self) -> Iterator[Metric]:
+        """Four gauges: they go with the queues, from worker to worker."""
+
+        def gauge(name: str, text: str, *further: str) -> GaugeMetricFamily:
+            return GaugeMetricFamily(f"{self._prefix}_{name}", text, labels=["topic", *further])
+
+        committed = gauge("committed_entries", "Entries ever committed to the topic's queues.")
+        pending = gauge("pending_entries", "Entries that wait in them.")
+        removed = gauge("removed_entries", "Entries that have left them, by why.", "cause")
+        unaccounted = gauge("unaccounted_entries", "Entries that do neither, or that count twice: 0.")
+        for label, books in self._by_label().items():
+            committed.add_metric([label], books.committed)
+            pending.add_metric([label], books.pending)
+            unaccounted.add_metric([label], books.unaccounted)
+            for cause, count in books.removed.items():
+                removed.add_metric([label, str(cause)], count)
+        yield from (committed, pending, removed, unaccounted)
+
+    def _by_label(self) -> Mapping[str, Books]:
+        merged: dict[str, Books] = {}
+        for topic, books in list(self._topics.items()):
+            label = self._labels.label(topic)
+            merged[label] = merged[label] + books if label in merged else books
+        return merged
 
 
 class Failing(Collector):

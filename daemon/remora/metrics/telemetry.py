@@ -24,7 +24,8 @@ from prometheus_client import (
 )
 
 from remora.metrics.logs import Repeats
-from remora.metrics.series import AgeHistogram, Backlog, Backlogs, Failing, TopicCounter, TopicLabels
+from remora.metrics.series import AgeHistogram, Backlog, Backlogs, Books, Failing, Ledgers, TopicCounter, TopicLabels
+from remora.model.ledger import Balance
 
 MOST_REMARKS = 10_000
 MOST_REMARKS_EACH = 16
@@ -81,12 +82,13 @@ class Telemetry:
             labels, "remora_event_age_seconds", "Time from an event's commit by the gateway to its acknowledgement."
         )
         self._backlogs = Backlogs(labels, "remora_backlog")
+        self._ledgers = Ledgers(labels, "remora_ledger")
         self._failing = Failing(
             labels,
             "remora_topic_failing",
             "1 while a topic's last attempt failed; kind=configuration or damaged: stopped until somebody acts.",
         )
-        for collector in (self._ages, self._backlogs, self._failing):
+        for collector in (self._ages, self._backlogs, self._ledgers, self._failing):
             registry.register(collector)
 
     def _make_ingest_counters(self) -> tuple[TopicCounter, ...]:
@@ -269,6 +271,18 @@ class Telemetry:
         """What waits in all queues of a topic that this process holds."""
         self._backlogs.set(topic, Backlog(entries, exact, nbytes, oldest_age_s))
 
+    def balances(self, topic: str, balances: Sequence[Balance]) -> None:
+        """The ledgers of all queues of a topic that this process holds, at least one."""
+        first, *others = map(Books.of, balances)
+        self._ledgers.set(topic, sum(others, start=first))
+        for each in balances:
+            if each.unaccounted:
+                self._say_seldom(
+                    logging.ERROR, "ledger_unaccounted", ("ledger", each.shard), "entries are unaccounted for",
+                    topic=topic, queue=each.shard.queue, entries=each.unaccounted, committed=each.committed,
+                    removed=each.removed.total, pending=each.pending,
+                )  # fmt: skip
+
     def forget_topic(self, topic: str) -> None:
         """The topic is gone, or delivered by others: its series end. Call after everything else about it."""
         if self._labels.is_named(topic):
@@ -276,6 +290,7 @@ class Telemetry:
                 counter.forget(topic)
             self._ages.forget(topic)
         self._backlogs.forget(topic)
+        self._ledgers.forget(topic)
         self._failing.kinds.pop(topic, None)
         self._failures.pop(topic, None)
         self._remarks.pop(f"topic {topic}", None)

@@ -1,0 +1,105 @@
+"""`remora ledger`: whether every entry that was ever committed is accounted for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+
+import click
+
+from remora import app
+from remora.cli.output import config_option, json_option, print_json, print_table, run_async
+from remora.cli.rows import AT_ONCE, Row, complain, origin_option, row_named, rows_of
+from remora.config import Settings
+from remora.model.errors import ShardGone, StoreDamaged
+from remora.model.exits import Exit
+from remora.model.ledger import Balance, Cause
+from remora.model.shard import Origin, Shard
+from remora.ports import ShardStore
+
+
+@click.command()
+@click.argument("topic", required=False)
+@origin_option
+@config_option
+@json_option
+def ledger(settings: Settings, topic: str | None, origin: Origin | None, as_json: bool) -> None:
+    """Show what became of all entries of TOPIC, or of all topics, shard by shard. Takes no lock.
+
+    Committed = delivered + dead-lettered + expired + dropped + removed elsewhere + pending. What is missing of that
+    is unaccounted, and the command then fails with exit code 1.
+
+    \b
+    Example, shards with entries that something else than remora removed:
+      remora ledger --json | jq -r '.[].shards[] | select(.removed_elsewhere > 0) | .queue'
+    """
+
+    async def look() -> tuple[list[tuple[Row, list[Balance]]], Mapping[str, str]]:
+        async with app.store_of(settings) as store:
+            rows = [await row_named(store, topic, origin)] if topic else await rows_of(store)
+            chosen = [row for row in rows if origin in (None, row.origin)]
+            found = await _balances(store, (shard for row in chosen for shard in row.shards))
+            return [(row, [found[shard] for shard in row.shards if shard in found]) for row in chosen], store.damaged
+
+    rows, damaged = run_async(look())
+    if as_json:
+        print_json([_topic_json(row, balances) for row, balances in rows])
+    else:
+        _print(rows)
+    complain(damaged)
+    if any(each.unaccounted for _, balances in rows for each in balances):
+        sys.exit(Exit.FAILURE)
+
+
+async def _balances(store: ShardStore, shards: Iterable[Shard]) -> dict[Shard, Balance]:
+    """The balances of queues, some at a time; of those that are gone meanwhile or damaged there are none."""
+    found: dict[Shard, Balance] = {}
+    todo = iter(shards)
+
+    async def work() -> None:
+        for shard in todo:
+            with contextlib.suppress(ShardGone, StoreDamaged):
+                found[shard] = await store.balance(shard)
+
+    await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+    return found
+
+
+def _print(rows: Sequence[tuple[Row, Sequence[Balance]]]) -> None:
+    causes = [str(cause).replace("_", " ").upper() for cause in Cause]
+    print_table(
+        ("TOPIC", "QUEUE", "COMMITTED", *causes, "PENDING", "UNACCOUNTED"),
+        [
+            (
+                row.label,
+                each.shard.queue,
+                each.committed,
+                *(count for _, count in each.removed.items()),
+                each.pending,
+                each.unaccounted,
+            )
+            for row, balances in rows
+            for each in balances
+        ],
+    )
+
+
+def _topic_json(row: Row, balances: Sequence[Balance]) -> dict[str, object]:
+    """A topic's ledger with the names that `remora ledger --json` promises."""
+    return {
+        "topic": row.label,
+        "origin": str(row.origin),
+        "unaccounted": sum(abs(each.unaccounted) for each in balances),
+        "shards": [
+            {
+                "queue": each.shard.queue,
+                "committed": each.committed,
+                **{str(cause): count for cause, count in each.removed.items()},
+                "pending": each.pending,
+                "unaccounted": each.unaccounted,
+            }
+            for each in balances
+        ],
+    }
