@@ -354,10 +354,10 @@ async def test_thousands_of_dormant_shards_cost_only_what_keeps_them() -> None:
         calls = dict(store.calls)
 
     assert tasks < 12
-    assert calls.keys() == {"renew_all", "renew", "expire_all", "expire", "survey"}
+    assert calls.keys() == {"renew_all", "renew", "expire_all", "expire", "survey", "balances"}
     assert calls["renew_all"] <= 4
     assert calls["expire_all"] <= 4
-    assert calls["survey"] == 4
+    assert calls["survey"] == calls["balances"] == 4
 
 
 async def _answered(value: Any) -> Any:
