@@ -233,6 +233,8 @@ class DeliverySettings:
     configuration_recheck_s: Seconds = 5.0
     drain_timeout_s: Seconds = 30.0
     mode: Literal["at-least-once", "exactly-once"] = "at-least-once"
+    transaction_records: Annotated[int, Unit("count", 1, 100_000)] = 5000
+    transaction_time_s: Seconds = 0.25
     time_to_live_s: Lifetime = 0.0
     max_retries: Annotated[int, Unit("count", 0, 1_000_000)] = 0
     retry_sleep_duration_s: Lifetime = 0.0
@@ -430,8 +432,9 @@ class Settings:
 
 LIVE = frozenset({
     "delivery.configuration_recheck", "delivery.drain_timeout", "delivery.idle_max", "delivery.idle_min",
-    "delivery.list_entries", "delivery.max_retries", "delivery.mode", "delivery.retry_base", "delivery.retry_cap",
+    "delivery.list_entries", "delivery.max_retries", "delivery.retry_base", "delivery.retry_cap",
     "delivery.retry_sleep_duration", "delivery.shard_bytes", "delivery.time_to_live",
+    "delivery.transaction_records", "delivery.transaction_time",
     "log.format", "log.level", "log.repeat_interval",
 })  # fmt: skip
 """The options that a reload changes in the running daemon; all others wait for its next start."""

@@ -327,18 +327,7 @@ class FakeRoute:
         self._busy: set[int] = set()
 
     def pack(self, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
-        lanes: dict[int, list[Record]] = defaultdict(list)
-        refused = []
-        for record in records:
-            if self.endpoint.too_large(record):
-                refused.append((record, "larger than the endpoint takes"))
-            else:
-                lanes[sum(record.key) % self.endpoint.lanes].append(record)
-        most = self.endpoint.parcel_records
-        parcels: list[Parcel] = [
-            FakeParcel(lane, part[i : i + most]) for lane, part in lanes.items() for i in range(0, len(part), most)
-        ]
-        return parcels, refused
+        return _packed(self.endpoint, records)
 
     async def push(self, parcel: Parcel) -> None:
         assert parcel.lane not in self._busy, "two parcels of one lane are under way"
@@ -349,30 +338,65 @@ class FakeRoute:
             self._busy.discard(parcel.lane)
 
 
-class FakeExactRoute(FakeRoute):
-    """What it commits becomes visible, with the position, unless a later one was entered for its shard."""
+def _packed(endpoint: FakeEndpoint, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
+    lanes: dict[int, list[Record]] = defaultdict(list)
+    refused = []
+    for record in records:
+        if endpoint.too_large(record):
+            refused.append((record, "larger than the endpoint takes"))
+        else:
+            lanes[sum(record.key) % endpoint.lanes].append(record)
+    most = endpoint.parcel_records
+    parcels: list[Parcel] = [
+        FakeParcel(lane, part[i : i + most]) for lane, part in lanes.items() for i in range(0, len(part), most)
+    ]
+    return parcels, refused
+
+
+class FakeExactRoute:
+    """Commits all or nothing, and nothing once another route was entered for the same queue and incarnation."""
 
     def __init__(self, endpoint: FakeEndpoint, shard: Shard, incarnation: str, target: Target) -> None:
-        super().__init__(endpoint, shard, target)
-        self.incarnation = incarnation
-        self.reached = endpoint.marks.get((shard.queue, incarnation))
-        self.spent = False
-        endpoint.rightful[shard.queue] = self
+        self.endpoint = endpoint
+        self.target = target
+        self.stale = False
+        self.shard = (shard.queue, incarnation)
+        endpoint.epochs[self.shard] += 1
+        self.epoch = endpoint.epochs[self.shard]
+        self.reached = endpoint.positions.get(self.shard)
+        self._spent = False
+
+    def pack(self, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
+        return _packed(self.endpoint, records)
 
     async def commit(self, parcels: Sequence[Parcel], upto: bytes, letters: Sequence[DeadLetter] = ()) -> None:
-        assert not self.spent, "a transaction of this route failed before"
-        self.spent = True
-        fate = self.endpoint.commit_fate(self)
-        await asyncio.sleep(fate.wait_s)
-        if self.endpoint.rightful[self.shard.queue] is not self:
-            raise EndpointFenced(f"{self.shard}: another producer has begun")
-        if fate.error is None or fate.arrives is not None:  # an outcome may be unknown although it was committed
-            self.endpoint.marks[self.shard.queue, self.incarnation] = upto
-            self.endpoint.arrived += [(self.target.topic, record) for parcel in parcels for record in parcel.records]
-            self.endpoint.letters += letters
-        if fate.error is not None:
-            raise fate.error
-        self.spent = False
+        assert not self._spent, "a route went on after a commit of unknown outcome, or two commits are under way"
+        self._spent = True
+        self.endpoint.journal("commit")
+        verdict = self.endpoint.verdict(self, parcels)
+        await asyncio.sleep(verdict.wait_s)
+        if self.endpoint.epochs[self.shard] != self.epoch:
+            raise EndpointFenced(f"{self.shard} has another owner")
+        if verdict.happens:
+            self.endpoint.positions[self.shard] = upto
+            self.endpoint.transactions.append(sum(len(each.records) for each in parcels))
+            self.endpoint.arrived += [(self.target.topic, record) for each in parcels for record in each.records]
+            self.endpoint.buried += letters
+            self.endpoint.journal("committed")
+        await asyncio.sleep(verdict.answer_s)
+        if verdict.error is not None:
+            raise verdict.error
+        self._spent = False
+
+
+@dataclass
+class Verdict:
+    """What becomes of a transaction: how long it takes, whether it is carried out, and what is answered when."""
+
+    wait_s: float = 0.02
+    happens: bool = True
+    answer_s: float = 0.0
+    error: EndpointError | None = None
 
 
 @dataclass
@@ -396,11 +420,14 @@ class FakeEndpoint:
         self.opening: Callable[[Target], EndpointError | None] = lambda _: None
         self.closing_s = 0.0
         self.routes: list[FakeRoute] = []
+        self.exact_routes: list[FakeExactRoute] = []
+        self.epochs: dict[tuple[str, str], int] = defaultdict(int)
+        self.positions: dict[tuple[str, str], bytes] = {}
+        self.transactions: list[int] = []
+        self.buried: list[DeadLetter] = []
+        self.verdict: Callable[[FakeExactRoute, Sequence[Parcel]], Verdict] = lambda *_: Verdict()
+        self.journal: Callable[[str], None] = lambda _: None
         self.pushes = 0
-        self.marks: dict[tuple[str, str], bytes] = {}
-        self.rightful: dict[str, FakeExactRoute] = {}
-        self.commit_fate: Callable[[FakeExactRoute], Fate] = lambda _: Fate()
-        self.letters: list[DeadLetter] = []
 
     def check(self, target: Target) -> list[str]:
         return []
@@ -420,7 +447,12 @@ class FakeEndpoint:
         error = self.opening(target)
         if error is not None:
             raise error
-        yield FakeExactRoute(self, shard, incarnation, target)
+        route = FakeExactRoute(self, shard, incarnation, target)
+        self.exact_routes.append(route)
+        self.journal("enter")
+        yield route
+        self.journal("leave")
+        await asyncio.sleep(self.closing_s)
 
     async def take(self, route: FakeRoute, parcel: Parcel) -> None:
         self.pushes += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -49,6 +49,12 @@ async def running(worker: Worker) -> AsyncIterator[asyncio.Task[None]]:
             yield task
         finally:
             worker.finish()
+
+
+async def until(condition: Callable[[], object], within_s: float = 3600) -> None:
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110  # the clock is virtual
+            await asyncio.sleep(0.01)
 
 
 async def drained(store: FakeStore, *queues: str, within_s: float = 3600) -> None:

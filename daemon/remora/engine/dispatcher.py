@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
@@ -12,6 +13,7 @@ from remora.codec.event_entry import attributes
 from remora.codec.topic import delivery_of
 from remora.engine.allowance import Allowance
 from remora.engine.destination import Destination
+from remora.engine.exact import ExactSession
 from remora.engine.front import FOR_EVER_S, LEAST_S, Front
 from remora.engine.letters import letter
 from remora.engine.session import Session
@@ -21,6 +23,7 @@ from remora.engine.tenure import LeaseUncertain, Tenure
 from remora.model.errors import (
     CodecError,
     EndpointError,
+    EndpointFenced,
     EndpointMisconfigured,
     EntryRefused,
     OwnershipLost,
@@ -96,7 +99,7 @@ class Dispatcher:
         self._destination: Destination | None = None
         self._rng = rng
         self._shelf = Shelf()
-        self._session: Session | None = None
+        self._session: Session | ExactSession | None = None
         self._finishing = asyncio.Event()
         self._front = Front(tools, tenure, self._shelf, self._finishing.is_set)
         self._opened = False
@@ -173,37 +176,77 @@ class Dispatcher:
         self._delivery = str(delivery_of(topic.target, Delivery(self._tools.settings.mode)))
         for remark in self._remarks:
             self._tools.telemetry.remark(topic.label, remark)
-        settings = self._tools.settings
         await self._front.recall(self._limits)
-        held = Allowance(settings.shard_bytes, within=self._destination.allowance)
-        async with endpoint.route(self._tenure.shard, self._tenure.hold.incarnation, topic.target) as route:
+        tells = self._tools.store.tells_arrivals
+        if self._is_exact and not await self._entries_wait():
+            return tells
+        async with self._begin(endpoint, topic, self._destination) as session:
             self._opened = True
-            self._session = session = Session(
-                self._tools, self._tenure, route, topic, self._shelf, held, on_round=self._recovered
-            )
             if self._finishing.is_set():
                 return False
+            self._session = session
             self._enter(State.DELIVERING, "")
             try:
                 await session.run()
             finally:
                 self._session = None
-        return session.rests
+        return session.rests and tells
 
-    async def _find_topic(self) -> Topic | None:
-        """The topic's attributes from its metadata, else from the oldest entry's own copy; None if there is none."""
-        known = self._tools.catalogue.topic(self._tenure.shard)
-        if known is not None:
-            return known
+    @asynccontextmanager
+    async def _begin(
+        self, endpoint: Endpoint, topic: Topic, destination: Destination
+    ) -> AsyncIterator[Session | ExactSession]:
+        """A session on a way to the endpoint that is open as long."""
+        hold = self._tenure.hold
+        held = Allowance(self._tools.settings.shard_bytes, within=destination.allowance)
+        if self._is_exact:
+            async with endpoint.exact(hold.shard, hold.incarnation, topic.target) as exact:
+                yield ExactSession(self._tools, self._tenure, exact, topic, self._shelf, held, self._recovered)
+        else:
+            async with endpoint.route(hold.shard, hold.incarnation, topic.target) as route:
+                yield Session(self._tools, self._tenure, route, topic, self._shelf, held, self._recovered)
+
+    async def _entries_wait(self) -> bool:
+        """Whether there is a reason to open a way that costs the endpoint a producer; else wait a moment for one.
+
+        The look is checked by the store: so who lost the lock while frozen seldom comes so far as to fence its owner.
+        """
+        if (await self._first_entry()).entries:
+            return True
+        self._enter(State.IDLE, "")
+        if not self._tools.store.tells_arrivals:
+            changes = self._tools.catalogue.wait_for_change(self._tenure.shard, self._known_topic())
+            await self._first_of(self._tools.settings.idle_max_s, changes)
+        return False
+
+    @property
+    def _is_exact(self) -> bool:
+        return self._delivery == Delivery.EXACTLY_ONCE
+
+    def _known_topic(self) -> Topic | None:
+        return self._tools.catalogue.topic(self._tenure.shard)
+
+    async def _first_entry(self) -> Listing:
+        """The oldest entry, if there is one."""
         self._tenure.require_trust()
         self._shelf.news.clear()
         listing = await self._tools.store.read(self._tenure.hold, b"", 1)
-        if not listing.entries:
+        if listing.entries:
+            self._shelf.begin_work()
+        else:
             self._shelf.has_work = False
+        return listing
+
+    async def _find_topic(self) -> Topic | None:
+        """The topic's attributes from its metadata, else from the oldest entry's own copy; None if there is none."""
+        known = self._known_topic()
+        if known is not None:
+            return known
+        listing = await self._first_entry()
+        if not listing.entries:
             if not self._tools.store.tells_arrivals:
                 await self._first_of(self._tools.settings.idle_max_s, self._tools.catalogue.next_reading())
             return None
-        self._shelf.begin_work()
         try:
             return attributes(listing.entries[0])
         except CodecError as exc:
@@ -231,6 +274,8 @@ class Dispatcher:
             kind, recheck_s = "damaged", DAMAGE_RECHECK_S
         elif isinstance(exc, LeaseUncertain | StoreError):
             kind = "store"
+        elif isinstance(exc, EndpointFenced):
+            kind = "fenced"
         else:
             kind = "transient"
         self._note_failure(exc, kind)
@@ -266,13 +311,17 @@ class Dispatcher:
     async def _look_at_front(self, *, tried: bool) -> float | None:
         """Give up what outlived its time or its attempts; answers when to look again, None for at another target.
 
+        Nothing is given up of which only the endpoint knows whether it was committed.
+
         What fails in the store is met by the keeper of the lock and by the next session too.
         """
         if self._topic is None or self._destination is None:
             return FOR_EVER_S
         held = Allowance(self._tools.settings.shard_bytes, within=self._destination.allowance)
         try:
-            again_s = await self._front.look(self._topic, held, tried=tried)
+            again_s: float | None = FOR_EVER_S
+            if not (self._is_exact and self._shelf.in_doubt):
+                again_s = await self._front.look(self._topic, held, tried=tried)
             await self._front.note(self._limits)
         except LeaseUncertain:
             return LEAST_S

@@ -100,14 +100,18 @@ class Reader:
         """Whether there is nothing to do here before the store tells of new entries."""
         return self._tools.store.tells_arrivals and self._all_removed()
 
+    def idle_s(self, busy_at: float) -> float:
+        """Seconds until an empty queue is looked into again."""
+        settings, idle_s = self._tools.settings, asyncio.get_running_loop().time() - busy_at
+        sharing = 1 if self._tools.store.tells_arrivals else self._tenure.awake()  # others are not looked into
+        return idle_delay(idle_s, sharing, settings.idle_min_s, settings.idle_max_s)
+
     async def wait_for_news(self, busy_at: float) -> None:
         """Wait until an empty queue is worth another look: after a time, or when the store tells, or to rest."""
         now, settings = asyncio.get_running_loop().time, self._tools.settings
         news = self._shelf.news
         if not self._is_told:
-            sharing = 1 if self._tools.store.tells_arrivals else self._tenure.awake()  # others are not looked into
-            delay = idle_delay(now() - busy_at, sharing, settings.idle_min_s, settings.idle_max_s)
-            await at_most(news, delay)
+            await at_most(news, self.idle_s(busy_at))
             return
         while not (news.is_set() or self.may_rest(busy_at)):
             rest_s = rest_after(self._tenure.awake()) - (now() - busy_at)

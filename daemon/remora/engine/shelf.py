@@ -12,6 +12,7 @@ from remora.config import DeliverySettings
 from remora.engine.catalogue import Catalogue
 from remora.metrics import Telemetry
 from remora.model.ledger import Cause
+from remora.model.position import Position
 from remora.model.record import Attempt
 from remora.policy.pace import Pace
 from remora.ports import DeliveryStore
@@ -26,7 +27,9 @@ class Shelf:
 
     `done` (and why) and `attempts` are by position and only hold entries that stand in the queue because something
     failed. `rounds_arrived` counts whole listings since the last failure. `news` is set when the store told of
-    new entries, and cleared right before each read.
+    new entries, and cleared right before each read. While a refused record is looked for, `read_singly` tells in how
+    many entries it is, and a transaction takes `search_entries` of them; `refused` are those found, with the reason.
+    `in_doubt` is for topics that are delivered in transactions: entries may have been committed that still stand there.
     """
 
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -35,6 +38,9 @@ class Shelf:
     mean_bytes: float = FIRST_GUESS_BYTES
     rounds_arrived: int = 64
     read_singly: int = 0
+    search_entries: int = 1
+    refused: dict[bytes, str] = field(default_factory=dict)
+    in_doubt: bool = True
     has_work: bool = False
     progress_at: float = 0.0
     held_bytes: int = 0
@@ -45,10 +51,17 @@ class Shelf:
             self.has_work, self.progress_at = True, asyncio.get_running_loop().time()
 
     def forget(self, positions: Sequence[bytes]) -> None:
-        """Drop the attempts of entries that are done."""
-        if self.attempts:
+        """Drop what is known of entries that are done."""
+        if self.attempts or self.refused:
             for position in positions:
                 self.attempts.pop(position, None)
+                self.refused.pop(position, None)
+
+    def drop_before(self, front: Position) -> None:
+        """Forget entries that have left the queue, however they did."""
+        for known in (self.done, self.attempts, self.refused):
+            for position in [each for each in known if Position.parse(each.decode()) < front]:
+                del known[position]
 
     def count_attempt(self, positions: Iterable[bytes]) -> None:
         """These entries were tried in vain."""

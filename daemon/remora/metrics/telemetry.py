@@ -224,7 +224,7 @@ class Telemetry:
     # --------------------------------------------------------------------------------- failures
 
     def failed(self, topic: str, kind: str, reason: str) -> None:
-        """An attempt failed; `kind` is transient, configuration, poison, store or damaged."""
+        """An attempt failed; `kind` is transient, fenced, configuration, poison, store or damaged."""
         self._failed.add(topic, 1, kind)
         since, count = self._failures.get(topic, (self._clock(), 0))
         self._failures[topic] = (since, count + 1)

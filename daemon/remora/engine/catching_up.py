@@ -1,0 +1,86 @@
+"""What has to be done before a shard's first record may be sent in a transaction.
+
+1. The route is entered. That fences whoever delivered the shard before: nothing of theirs is committed from then on.
+2. Only then the position is read that was committed last.
+3. The queue is trimmed up to it. The store checks the lock in that operation, also when there is nothing to trim.
+4. Only when that succeeded may anything be sent.
+
+The third step is what keeps two owners from fencing each other in turn. Whoever owned the lock between the first step
+and the third is the rightful owner, and has read everything that was ever committed; whoever takes the lock later
+fences him, and reads what he committed. Whoever does not own it any more is refused, and lets the shard go. So the
+order is the same at a take-over, after every failure, and after being fenced.
+"""
+
+from __future__ import annotations
+
+from remora.engine.reading import Reader
+from remora.engine.shelf import Shelf, Tools
+from remora.engine.tenure import Tenure
+from remora.model.errors import EndpointMisconfigured
+from remora.model.ledger import Cause, Tally
+from remora.model.position import Position
+from remora.ports import ExactRoute
+
+
+class Astray(EndpointMisconfigured):
+    """The endpoint has a position for the shard that is none of its queue: nothing can be trusted until somebody acts.
+
+    A queue that was restored from a backup without a new incarnation looks like this.
+    """
+
+
+async def catch_up(tools: Tools, tenure: Tenure, shelf: Shelf, reader: Reader, route: ExactRoute) -> tuple[bytes, int]:
+    """Steps 2 and 3, right after the route was entered; returns the queue's front and how many entries were removed.
+
+    Raises StoreError, among them LeaseUncertain where the lock is not to be trusted, and Astray.
+    """
+    hold = tenure.hold
+    tenure.require_trust()
+    front = (await tools.store.read(hold, b"", 1)).positions[0]
+    upto, count = front, 0
+    if route.reached is not None and _position(route.reached, tenure) > _position(front, tenure):
+        upto, count = route.reached, await _count(tools, tenure, reader, front, route.reached)
+    tenure.require_trust()
+    await tools.store.remove(hold, upto, count, await _tally(tools, tenure, front, upto, count))
+    shelf.drop_before(Position.parse(upto.decode()))
+    return upto, count
+
+
+def _position(marker: bytes, tenure: Tenure) -> Position:
+    try:
+        return Position.parse(marker.decode())
+    except ValueError:
+        raise Astray(f"the position kept for {tenure.shard} cannot be read: {marker[:40]!r}") from None
+
+
+async def _count(tools: Tools, tenure: Tenure, reader: Reader, front: bytes, reached: bytes) -> int:
+    """How many entries stand before a position. They are listed, so that it is known to be one of this queue."""
+    count, start, end = 0, front, _position(reached, tenure)
+    while True:
+        limit = reader.limit()
+        room = await reader.take_room(limit)
+        try:
+            tenure.require_trust()
+            listing = await tools.store.read(tenure.hold, start, limit)
+        finally:
+            reader.hold(-room)
+        if reached in listing.positions:
+            return count + listing.positions.index(reached)
+        start = listing.positions[-1]
+        count += len(listing.entries)
+        if not listing.truncated or _position(start, tenure) > end:
+            raise Astray(
+                f"the position {reached.decode()} kept for {tenure.shard} is none of its queue, which goes up to"
+                f" {start.decode()}: was it restored without a new incarnation?"
+            )
+
+
+async def _tally(tools: Tools, tenure: Tenure, front: bytes, upto: bytes, count: int) -> Tally:
+    """What became of the entries between two positions: those with a dead letter were parked, the others delivered."""
+    total = Tally()
+    if count:
+        hold, begin, end = tenure.hold, Position.parse(front.decode()), Position.parse(upto.decode())
+        async for letter in tools.store.letters(hold.shard.queue):
+            if letter.incarnation == hold.incarnation and begin <= Position.parse(letter.position) < end:
+                total += Tally.of(Cause.of_letter(letter.cause))
+    return total + Tally(delivered=count - total.total)
