@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from remora.config import SqliteSettings
+from remora.model.errors import StoreUnavailable
+from remora.model.ledger import Balance, Tally
+from remora.model.shard import Hold, Shard
+from remora.storage.sqlite import SqliteStore, directory, schema
+from support.entries import delivered
+from support.stores import QUIET_S, own_topic
+
+LEDGERS = schema.MIGRATIONS.index(schema._keep_ledgers)
+"""The version of files that have no ledgers yet."""
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> SqliteSettings:
+    return SqliteSettings(directory=str(tmp_path / "store"), files=1)
+
+
+@pytest.fixture
+async def store(settings: SqliteSettings) -> AsyncIterator[SqliteStore]:
+    async with SqliteStore(settings) as store:
+        yield store
+
+
+async def filled(store: SqliteStore, count: int) -> tuple[Shard, Hold]:
+    """A held shard with so many entries."""
+    shard = (await store.create_topic(own_topic("t", 1))).shard(0)
+    await commit(store, shard, count)
+    hold = await store.acquire(shard, "w", QUIET_S)
+    assert isinstance(hold, Hold)
+    return shard, hold
+
+
+async def commit(store: SqliteStore, shard: Shard, count: int) -> None:
+    payloads = [b"%06d" % i for i in range(count)]
+    await store.commit(shard, await store.reserve(shard, count, 6 * count), payloads)
+
+
+def prepare(settings: SqliteSettings) -> None:
+    """Make the directory and its file, as a store does when it is opened."""
+    path = Path(settings.directory)
+    directory.make_directory(path)
+    directory.prepare(path, settings)
+
+
+def change(settings: SqliteSettings, *statements: str) -> None:
+    """Change the file as no remora would."""
+    with closing(sqlite3.connect(Path(settings.directory) / "queues-000.db")) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+
+
+@pytest.mark.parametrize("place", [0, 3, 9])
+async def test_row_deleted_behind_our_back(store: SqliteStore, settings: SqliteSettings, place: int) -> None:
+    """A waiting entry whose row is gone is unaccounted for, wherever in the queue it stood."""
+    shard, hold = await filled(store, 10)
+
+    change(settings, f"DELETE FROM entries WHERE id & {schema.END_OF_QUEUE} = {place}")
+
+    for balance in (await store.balance(shard), *await store.balances([hold])):
+        assert (balance.committed, balance.pending, balance.unaccounted) == (10, 9, 1)
+
+
+async def test_entry_removed_without_being_booked(store: SqliteStore, settings: SqliteSettings) -> None:
+    """An entry that was removed properly, but by somebody who keeps no ledger, is unaccounted for ever after."""
+    shard, hold = await filled(store, 10)
+    change(settings, f"DELETE FROM entries WHERE id & {schema.END_OF_QUEUE} = 0", "UPDATE queues SET head = head + 1")
+
+    listing = await store.read(hold, b"", 5)
+    await store.remove(hold, listing.positions[-1], 5, delivered(listing))
+
+    for balance in (await store.balance(shard), *await store.balances([hold])):
+        assert (balance.removed, balance.pending, balance.unaccounted) == (Tally(delivered=5), 4, 1)
+
+
+async def test_row_far_behind_the_front(store: SqliteStore, settings: SqliteSettings) -> None:
+    """In a long queue a missing row is seen at once by who looks at all of it, and by others before it is delivered."""
+    shard, hold = await filled(store, 40_000)
+    change(settings, f"DELETE FROM entries WHERE id & {schema.END_OF_QUEUE} = 30000")
+
+    assert (await store.balance(shard)).unaccounted == 1
+    assert [each.unaccounted for each in await store.balances([hold])] == [0]
+
+    listing = await store.read(hold, b"", 25_000)
+    await store.remove(hold, listing.positions[-1], 25_000, delivered(listing))
+    assert [each.unaccounted for each in await store.balances([hold])] == [1]
+
+
+async def test_removal_that_begins_before_the_front(store: SqliteStore) -> None:
+    """When a removal that was given up has been carried out, a larger one over it is refused, and counts nothing."""
+    shard, hold = await filled(store, 10)
+    listing = await store.read(hold, b"", 10)
+    await store.remove(hold, listing.positions[4], 4, Tally(delivered=4))  # and its answer is lost
+
+    with pytest.raises(StoreUnavailable, match="its front is at 4"):
+        await store.remove(hold, listing.positions[7], 7, Tally(delivered=7))
+    assert await store.balance(shard) == Balance(shard, 10, 6, Tally(delivered=4))
+
+    again = await store.read(hold, b"", 10)
+    await store.remove(hold, again.positions[3], 3, Tally(expired=3))
+    assert await store.balance(shard) == Balance(shard, 10, 3, Tally(delivered=4, expired=3))
+
+
+async def test_store_from_before_there_were_ledgers(settings: SqliteSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue that was in use before begins its ledger at its front of then, with what waits as committed."""
+    monkeypatch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:LEDGERS])
+    prepare(settings)
+    change(
+        settings,
+        "INSERT INTO topics (id, name, uid, shards, closed, attributes) VALUES (1, 't', 'u', 1, 0, x'80')",
+        "INSERT INTO queues (id, topic, number, name, incarnation, head, tail, capacity_bytes)"
+        " VALUES (1, 1, 0, 't', 'i', 3, 5, 1000000)",
+        *(f"INSERT INTO entries VALUES ({schema.rowid(1, i)}, x'00')" for i in (3, 4)),
+    )
+    monkeypatch.undo()
+
+    async with SqliteStore(settings) as store:
+        (shard,) = await store.shards()
+        assert await store.balance(shard) == Balance(shard, 2, 2, Tally())
+        hold = await store.acquire(shard, "w", QUIET_S)
+        assert isinstance(hold, Hold)
+        listing = await store.read(hold, b"", 1)
+        await store.remove(hold, listing.positions[-1], 1, Tally(delivered=1))
+        assert await store.balances([hold]) == [Balance(shard, 2, 1, Tally(delivered=1))]
