@@ -15,7 +15,7 @@ from remora.model.errors import StoreError
 from remora.model.ingest import Once, Placed, Removed, Room, Stored
 from remora.model.ledger import Balance, Tally
 from remora.model.member import Member
-from remora.model.record import Attempt, DeadLetter, Listing, Record
+from remora.model.record import Again, Attempt, DeadLetter, LetterTotals, Listing, Record
 from remora.model.shard import Hold, LockHolder, Shard, ShardStats
 from remora.model.topic import Target, Topic
 
@@ -192,6 +192,26 @@ class DeadLetters(Protocol):
 
     def letters(self, queue: str | None = None) -> AsyncIterator[DeadLetter]:
         """Every stored letter, of one queue or of all, in position order within each queue and incarnation."""
+        ...
+
+    async def drop(self, letters: Sequence[DeadLetter]) -> int:
+        """Forget letters of one queue for good; answers how many of them were still there."""
+        ...
+
+    async def redrive(self, shard: Shard, topic: Topic | None, again: Sequence[Again]) -> int:
+        """Commit entries to a queue, in order, and forget their letters, which are of one queue.
+
+        No entry is committed twice, whoever re-drives it at the same time and however often this is cut short and
+        repeated: letters that are gone are left out. Answers how many were re-driven, of which those that two re-drive
+        at the same time may count for both. A topic of remora's own is named, as `own_topic` gave it.
+
+        Raises ShardGone or TopicUnknown, TopicClosed, QueueFull and StoreFull; then nothing was committed. After
+        StoreUnavailable the outcome is unknown, and the same call again finds it out.
+        """
+        ...
+
+    async def letter_totals(self) -> Mapping[str, LetterTotals]:
+        """What commands have done with the letters of each queue."""
         ...
 
 

@@ -24,7 +24,7 @@ from remora.model.errors import (
 )
 from remora.model.ledger import Balance, Tally
 from remora.model.member import Member
-from remora.model.record import Attempt, DeadLetter, Listing, Record
+from remora.model.record import Again, Attempt, DeadLetter, LetterTotals, Listing, Record
 from remora.model.shard import Hold, LockHolder, Shard, ShardStats
 from remora.model.topic import Target, Topic
 from remora.ports import MOST_ATTEMPTS, ExactRoute, Parcel, Route
@@ -265,6 +265,15 @@ class FakeStore:
         for letter in list(self.parked.values()):
             if queue in (None, letter.queue):
                 yield letter
+
+    async def drop(self, letters: Sequence[DeadLetter]) -> int:
+        raise StoreUnavailable("a scripted store keeps its letters")
+
+    async def redrive(self, shard: Shard, topic: Topic | None, again: Sequence[Again]) -> int:
+        raise StoreUnavailable("a scripted store keeps its letters")
+
+    async def letter_totals(self) -> Mapping[str, LetterTotals]:
+        return {}
 
     # --------------------------------------------------------------------------------- inspection
 

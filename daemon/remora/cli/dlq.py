@@ -5,14 +5,23 @@ from __future__ import annotations
 import base64
 import datetime
 import sys
+from collections.abc import Sequence
 
 import click
 
 from remora import app
+from remora.cli.letters import Filter, filter_options, pick_letters
 from remora.cli.output import config_option, json_option, print_json, print_table, run_async, size
+from remora.cli.rows import origin_option
 from remora.config import Settings
+from remora.engine.redriving import Plan, carry_out, plan
 from remora.model.errors import RemoraError
+from remora.model.exits import Exit
 from remora.model.record import DeadLetter
+from remora.model.shard import Origin
+from remora.ports import ShardStore
+
+MOST_NAMED = 10
 
 
 class UnknownLetter(RemoraError):
@@ -21,24 +30,35 @@ class UnknownLetter(RemoraError):
 
 @click.group()
 def dlq() -> None:
-    """Show dead letters: entries that could not be delivered, with cause and raw bytes.
+    """Show, re-drive and drop dead letters: entries that could not be delivered, with cause and raw bytes.
 
     They are kept when their topic is removed, too. `entry decode` shows what is in one.
     """
 
 
+# ----------------------------------------------------------------------------------------------- looks
+
+
 @dlq.command("list")
 @click.argument("queue", required=False)
+@filter_options
+@click.option("--summary", is_flag=True, help="Count them by queue and cause, with those re-driven and dropped.")
 @config_option
 @json_option
-def list_command(settings: Settings, queue: str | None, as_json: bool) -> None:
+def list_command(settings: Settings, queue: str | None, wanted: Filter, summary: bool, as_json: bool) -> None:
     """List dead letters of QUEUE, or of all queues, in queue order.
 
     \b
-    Example:
+    Examples:
+      remora dlq list --topic orders --cause expired --newer-than 1h
       remora dlq list --json | jq -r '.[] | [.queue, .cause, .reason] | @tsv'
     """
-    letters = run_async(_letters(settings, queue))
+    if queue is not None:
+        wanted = wanted.of_queue(queue)
+    if summary:
+        _print_summary(settings, wanted, as_json=as_json)
+        return
+    letters = run_async(_letters(settings, wanted))
     if as_json:
         print_json([as_json_row(each) for each in letters])
         return
@@ -59,6 +79,37 @@ def list_command(settings: Settings, queue: str | None, as_json: bool) -> None:
     )
 
 
+def _print_summary(settings: Settings, wanted: Filter, *, as_json: bool) -> None:
+    """How many letters there are by queue and cause, and what commands have done with others."""
+
+    async def look() -> tuple[dict[str, dict[str, int]], dict[str, tuple[int, int]]]:
+        counts: dict[str, dict[str, int]] = {}
+        async with app.store_of(settings) as store:
+            for each in await pick_letters(store, wanted):
+                of_queue = counts.setdefault(each.queue, {})
+                of_queue[each.cause] = of_queue.get(each.cause, 0) + 1
+            totals = await store.letter_totals()
+        return counts, {queue: (each.redriven, each.dropped) for queue, each in totals.items()}
+
+    counts, totals = run_async(look())
+    rows = [
+        (queue, sum(counts.get(queue, {}).values()), counts.get(queue, {}), *totals.get(queue, (0, 0)))
+        for queue in sorted(counts.keys() | totals.keys())
+        if queue in counts or wanted.is_everything
+    ]
+    if as_json:
+        names = ("queue", "letters", "causes", "redriven", "dropped")
+        print_json([dict(zip(names, row, strict=True)) for row in rows])
+        return
+    print_table(
+        ("QUEUE", "LETTERS", "CAUSES", "REDRIVEN", "DROPPED"),
+        [
+            (queue, count, ", ".join(f"{cause} {n}" for cause, n in sorted(causes.items())) or "-", redriven, dropped)
+            for queue, count, causes, redriven, dropped in rows
+        ],
+    )
+
+
 @dlq.command("show")
 @click.argument("queue")
 @click.argument("position")
@@ -71,7 +122,7 @@ def show_command(settings: Settings, queue: str, position: str, raw: bool) -> No
     Example, with POSITION as `dlq list` has it:
       remora dlq show orders.3 POSITION --raw | remora entry decode
     """
-    for each in run_async(_letters(settings, queue)):
+    for each in run_async(_letters(settings, Filter(queue=queue))):
         if position in (each.position, f"{each.incarnation}:{each.position}"):
             if raw:
                 sys.stdout.buffer.write(each.raw)
@@ -81,9 +132,139 @@ def show_command(settings: Settings, queue: str, position: str, raw: bool) -> No
     raise UnknownLetter(f"there is no dead letter of {queue!r} at {position}; `remora dlq list {queue}` shows them")
 
 
-async def _letters(settings: Settings, queue: str | None) -> list[DeadLetter]:
+async def _letters(settings: Settings, wanted: Filter) -> list[DeadLetter]:
     async with app.store_of(settings) as store:
-        return [each async for each in store.letters(queue)]
+        return await pick_letters(store, wanted)
+
+
+# --------------------------------------------------------------------------------------------- changes
+
+_yes = click.option("--yes", is_flag=True, help="Do not ask.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+
+
+@dlq.command("redrive")
+@filter_options
+@click.option("--raw", is_flag=True, help="Also entries that cannot be decoded, as they are, into their own queue.")
+@click.option("--rate", type=click.FloatRange(min=0), default=0, help="At most so many entries a second; 0: at once.")
+@origin_option
+@_dry_run
+@_yes
+@config_option
+@json_option
+def redrive_command(
+    settings: Settings,
+    wanted: Filter,
+    raw: bool,
+    rate: float,
+    origin: Origin | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Commit the entries of dead letters to their topics anew, and forget the letters.
+
+    In the order in which they were committed first, so in order for each key. Their age begins now. Each is committed
+    once, also when the command is cut short and repeated. Exit code 1 when some cannot be re-driven, or their topic is
+    closed; 75 where a queue is full: the letters that are left can be re-driven later.
+
+    \b
+    Example:
+      remora dlq redrive --topic orders --cause expired --rate 500
+    """
+
+    async def work() -> tuple[Plan, int]:
+        async with app.store_of(settings) as store:
+            planned = await plan(store, await pick_letters(store, wanted), raw=raw, origin=origin)
+            if dry_run or not planned.letters:
+                return planned, 0
+            _confirm(f"Re-drive {planned.letters} dead letters of {_queues(planned)}?", yes=yes)
+            return planned, await _redrive(store, planned, rate)
+
+    planned, done = run_async(work())
+    if as_json:
+        print_json(
+            {
+                "planned": planned.letters,
+                "redriven": done,
+                "undecodable": len(planned.undecodable),
+                "homeless": len(planned.homeless),
+                "ambiguous": len(planned.ambiguous),
+                "dry_run": dry_run,
+            }
+        )
+    else:
+        click.echo(f"{planned.letters} dead letters would be re-driven" if dry_run else f"{done} re-driven")
+    _complain(planned.undecodable, "cannot be decoded: re-drive them as they are with --raw, or drop them")
+    _complain(planned.homeless, "have no queue any more: make the topic again, or drop them")
+    _complain(planned.ambiguous, "may be radosgw's or remora's own: say which with --origin")
+    if planned.undecodable or planned.homeless or planned.ambiguous:
+        sys.exit(Exit.FAILURE)
+
+
+async def _redrive(store: ShardStore, planned: Plan, rate: float) -> int:
+    """Re-drive what was planned. An error that ends it is said behind how far it came."""
+    done = 0
+    try:
+        async for count in carry_out(store, planned.portions, rate):
+            done += count
+    except RemoraError:
+        click.echo(f"remora: {done} of {planned.letters} dead letters were re-driven, then:", err=True)
+        raise
+    return done
+
+
+@dlq.command("drop")
+@filter_options
+@_dry_run
+@_yes
+@config_option
+@json_option
+def drop_command(settings: Settings, wanted: Filter, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Forget dead letters for good: nobody will deliver their entries.
+
+    \b
+    Example:
+      remora dlq drop --topic orders --cause expired --older-than 30d
+    """
+
+    async def work() -> tuple[int, int]:
+        async with app.store_of(settings) as store:
+            letters = await pick_letters(store, wanted)
+            if dry_run or not letters:
+                return len(letters), 0
+            _confirm(f"Drop {len(letters)} dead letters for good?", yes=yes)
+            by_queue: dict[str, list[DeadLetter]] = {}
+            for each in letters:
+                by_queue.setdefault(each.queue, []).append(each)
+            return len(letters), sum([await _drop(store, each) for each in by_queue.values()])
+
+    found, done = run_async(work())
+    if as_json:
+        print_json({"planned": found, "dropped": done, "dry_run": dry_run})
+    else:
+        click.echo(f"{found} dead letters would be dropped" if dry_run else f"{done} dropped")
+
+
+async def _drop(store: ShardStore, letters: list[DeadLetter]) -> int:
+    """Drop letters of one queue, some hundreds at a time."""
+    return sum([await store.drop(letters[i : i + 500]) for i in range(0, len(letters), 500)])
+
+
+def _confirm(question: str, *, yes: bool) -> None:
+    if not yes:
+        click.confirm(question, abort=True, err=True)
+
+
+def _queues(planned: Plan) -> str:
+    names = sorted({each.place.shard.queue for each in planned.portions})
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
+
+
+def _complain(letters: Sequence[DeadLetter], why: str) -> None:
+    if letters:
+        click.echo(f"remora: {len(letters)} dead letters {why}", err=True)
 
 
 def as_json_row(letter: DeadLetter) -> dict[str, object]:

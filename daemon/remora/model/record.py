@@ -68,3 +68,18 @@ class DeadLetter:
     first_seen: float
     parked_at: float
     raw: bytes = field(repr=False)
+
+
+class Again(NamedTuple):
+    """A dead letter that is to be re-driven, and the entry that is committed for it."""
+
+    letter: DeadLetter
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LetterTotals:
+    """How many dead letters of a queue commands have re-driven and dropped since it was first used."""
+
+    redriven: int = 0
+    dropped: int = 0

@@ -21,7 +21,11 @@ from remora.storage.rados.face import Face
 from remora.storage.rados.omap import all_keys
 from remora.storage.rados.refusals import MissingError
 
-_REGISTRY = "remora.dlq"
+REGISTRY = "remora.dlq"
+
+TOTALS = "#totals"
+"""The key beside a queue's letters that is none of them; see `redriving`."""
+
 _VERSION = 1
 _PAGE = 64
 
@@ -46,10 +50,10 @@ class DeadLetters(Face):
     async def park(self, hold: Hold, letter: DeadLetter) -> None:
         """Store the letter durably; the same letter again overwrites itself."""
         if letter.queue not in self._registered:
-            await self._write(_REGISTRY, letter.queue, b"")
+            await self._write(REGISTRY, letter.queue, b"")
             self._registered.add(letter.queue)
         value = msgspec.msgpack.encode(_Stored(_VERSION, letter))
-        await self._write(f"{_REGISTRY}.{letter.queue}", f"{letter.incarnation}:{letter.position}", value)
+        await self._write(f"{REGISTRY}.{letter.queue}", letter_key(letter), value)
 
     async def _write(self, oid: str, key: str, value: bytes) -> None:
         operation = WriteOp().set_omap({key: value})
@@ -59,10 +63,10 @@ class DeadLetters(Face):
     async def letters(self, queue: str | None = None) -> AsyncIterator[DeadLetter]:
         """Every stored letter, of one queue or of all, in position order within each queue and incarnation."""
         place = self._connection.session.places.own
-        queues = await all_keys(self._connection, _REGISTRY, place) if queue is None else [queue]
+        queues = await all_keys(self._connection, REGISTRY, place) if queue is None else [queue]
         for each in queues:
-            oid = f"{_REGISTRY}.{each}"
-            keys = sorted(await all_keys(self._connection, oid, place), key=_order)
+            oid = f"{REGISTRY}.{each}"
+            keys = sorted({*await all_keys(self._connection, oid, place)} - {TOTALS}, key=_order)
             for i in range(0, len(keys), _PAGE):
                 for letter in await self._values(oid, keys[i : i + _PAGE]):
                     yield letter
@@ -77,6 +81,11 @@ class DeadLetters(Face):
         except MissingError:
             return []
         return [_letter(oid, key, found.values[key]) for key in keys if key in found.values]
+
+
+def letter_key(letter: DeadLetter) -> str:
+    """The key that a letter has in the omap of its queue's letters."""
+    return f"{letter.incarnation}:{letter.position}"
 
 
 def _letter(oid: str, key: str, value: bytes) -> DeadLetter:

@@ -159,6 +159,21 @@ class OwnQueues(Face):
         operation.call(QUEUE_CLASS, "2pc_queue_commit", encode_commit(reservation, payloads)).set_omap({mark: b"1"})
         await self._run(operation, shard, f"committing to {shard}", _MARKED)
 
+    async def commit_marked(
+        self,
+        shard: Shard,
+        topic_id: str,
+        reservation: int,
+        payloads: Sequence[bytes],
+        mark: str,
+        old: bytes,
+        new: bytes,
+    ) -> None:
+        """Commit in any queue (a radosgw's has no topic's id) and change a mark. MismatchError when it is not `old`."""
+        operation = (_of(topic_id) if topic_id else WriteOp().assert_exists()).assert_omap(mark, old)
+        operation.call(QUEUE_CLASS, "2pc_queue_commit", encode_commit(reservation, payloads)).set_omap({mark: new})
+        await self._run(operation, shard, f"committing to {shard}", _MARKED)
+
     async def outcome(self, shard: Shard, topic_id: str, part: str) -> Outcome:
         """What has become of a part of a request."""
         operation = ReadOp().assert_exists()

@@ -22,6 +22,7 @@ from remora.storage.rados.own_queues import OwnQueues
 from remora.storage.rados.own_topics import OwnTopics
 from remora.storage.rados.queue import Queue
 from remora.storage.rados.recovery import Recovery
+from remora.storage.rados.redriving import Redriving
 from remora.storage.rados.registry import Registry
 from remora.storage.rados.requests import Requests
 from remora.storage.rados.two_phase import TwoPhase
@@ -57,6 +58,8 @@ class RadosStore:
         self.note_attempts, self.attempts = attempts.note_attempts, attempts.attempts
         self.expire_reservations, self.expire_all = queue.expire_reservations, queue.expire_all
         self.park, self.letters = letters.park, letters.letters
+        redriving = Redriving(self._connection, own_queues, own_topics, two_phase)
+        self.drop, self.redrive, self.letter_totals = redriving.drop, redriving.redrive, redriving.letter_totals
         self.stats, self.survey, self.dump = inspection.stats, inspection.survey, inspection.dump
         self.balance, self.balances = ledger.balance, ledger.balances
         self.reserve, self.commit, self.abort = two_phase.reserve, two_phase.commit, two_phase.abort

@@ -117,7 +117,7 @@ class _Publish:
         row = sheet.topic(self.topic)
         if self.once and (before := sheet.recall(row, self.once)):
             return before
-        _check_open(row, self.topic)
+        check_open(row, self.topic)
         queues = sheet.with_room(self.topic, {number: need for number, (_, need) in self.load.items()})
         for number, (payloads, need) in self.load.items():
             queues[number].append(payloads, need)
@@ -136,7 +136,7 @@ class _Reserve:
 
     def __call__(self, sheet: Sheet) -> str:
         row = sheet.topic(self.topic)
-        _check_open(row, self.topic)
+        check_open(row, self.topic)
         queues = sheet.with_room(self.topic, self.needs)
         for number, need in self.needs.items():
             queues[number].reserve(need)
@@ -212,7 +212,8 @@ class _Reservation:
 # ------------------------------------------------------------------------------------------- figures
 
 
-def _check_open(row: TopicRow, topic: Topic) -> None:
+def check_open(row: TopicRow, topic: Topic) -> None:
+    """Raise TopicClosed where a topic takes no new events."""
     if row.closed:
         raise TopicClosed(f"topic {topic.name} is closed: it takes no new events")
 

@@ -151,6 +151,11 @@ _ATTEMPTS = """
 CREATE TABLE attempts (queue INTEGER PRIMARY KEY, last INTEGER NOT NULL, noted BLOB NOT NULL);
 """
 
+_LETTER_TOTALS = """
+-- How many dead letters of a queue commands have re-driven and dropped.
+CREATE TABLE letter_totals (queue TEXT PRIMARY KEY, redriven INTEGER NOT NULL, dropped INTEGER NOT NULL) WITHOUT ROWID;
+"""
+
 
 def _create(connection: sqlite3.Connection) -> None:
     run_script(connection, _FIRST)
@@ -168,9 +173,13 @@ def _add_attempts(connection: sqlite3.Connection) -> None:
     run_script(connection, _ATTEMPTS)
 
 
+def _count_letters(connection: sqlite3.Connection) -> None:
+    run_script(connection, _LETTER_TOTALS)
+
+
 Migration = Callable[[sqlite3.Connection], None]
 
-MIGRATIONS: Sequence[Migration] = (_create, _add_members, _keep_ledgers, _add_attempts)
+MIGRATIONS: Sequence[Migration] = (_create, _add_members, _keep_ledgers, _add_attempts, _count_letters)
 """The step from each version to the next, in a transaction of its own; an empty file has version 0."""
 
 

@@ -16,6 +16,7 @@ from remora.storage.sqlite.ledger import Ledger
 from remora.storage.sqlite.locks import Locks
 from remora.storage.sqlite.members import Members
 from remora.storage.sqlite.queue import Queue
+from remora.storage.sqlite.redriving import Redriving
 from remora.storage.sqlite.topics import Topics, sweep_all
 from remora.storage.sqlite.two_phase import TwoPhase
 from remora.storage.sqlite.writer import WriterStats
@@ -41,7 +42,7 @@ class SqliteStore:
         catalog, locks, queue, topics = Catalog(files), Locks(files), Queue(files), Topics(files)
         letters, inspection, two_phase = DeadLetters(files), Inspection(files), TwoPhase(files)
         self._arrivals, ingest = Arrivals(files), Ingest(files)
-        members, attempts = Members(files), Attempts(files)
+        members, attempts, redriving = Members(files), Attempts(files), Redriving(files)
 
         self.shards, self.topics, self.peek = catalog.shards, catalog.topics, catalog.peek
         self.acquire, self.renew, self.renew_all = locks.acquire, locks.renew, locks.renew_all
@@ -52,6 +53,7 @@ class SqliteStore:
         self.note_attempts, self.attempts = attempts.note_attempts, attempts.attempts
         self.arrivals = self._arrivals.arrivals
         self.park, self.letters = letters.park, letters.letters
+        self.drop, self.redrive, self.letter_totals = redriving.drop, redriving.redrive, redriving.letter_totals
         self.stats, self.survey, self.dump = inspection.stats, inspection.survey, inspection.dump
         self.balance, self.balances = ledger.balance, ledger.balances
         self.reserve, self.commit, self.abort = two_phase.reserve, two_phase.commit, two_phase.abort

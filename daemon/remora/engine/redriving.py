@@ -1,0 +1,158 @@
+"""Re-drives dead letters: which queue each entry belongs into by now, and in which portions they are committed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from remora.codec.event_entry import decode, renewed
+from remora.codec.record import key
+from remora.codec.shard_hash import shard as shard_number
+from remora.engine.catalogue import topic_among
+from remora.model.errors import CodecError
+from remora.model.record import Again, DeadLetter
+from remora.model.shard import Origin, Shard
+from remora.model.topic import Topic
+from remora.policy.letters import in_order
+from remora.ports import Catalog, DeadLetters
+
+MOST_LETTERS, MOST_BYTES = 64, 1 << 20
+"""What is committed together at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A queue, and its topic where that is one of remora's own."""
+
+    shard: Shard
+    topic: Topic | None
+
+
+@dataclass(slots=True)
+class Portion:
+    """Letters of one queue that go into one queue, in order."""
+
+    place: Place
+    letters: list[DeadLetter] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a re-drive will do, and what it cannot do."""
+
+    portions: Sequence[Portion]
+    undecodable: Sequence[DeadLetter]
+    homeless: Sequence[DeadLetter]
+    ambiguous: Sequence[DeadLetter]
+
+    @property
+    def letters(self) -> int:
+        """How many letters will be re-driven."""
+        return sum(len(each.letters) for each in self.portions)
+
+
+def letter_key(letter: DeadLetter) -> bytes | None:
+    """The key of a letter's entry, `bucket/object`; None when it cannot be decoded."""
+    try:
+        return key(decode(letter.raw).event)
+    except CodecError:
+        return None
+
+
+async def plan(store: Catalog, letters: Iterable[DeadLetter], *, raw: bool, origin: Origin | None) -> Plan:
+    """Find the place of each letter's entry. With `raw` also of those that cannot be decoded: their own queue.
+
+    `origin` says whose queue is meant where radosgw and remora both have one of a name.
+    """
+    shards, topics = frozenset(await store.shards()), await store.topics()
+    portions: list[Portion] = []
+    undecodable: list[DeadLetter] = []
+    homeless: list[DeadLetter] = []
+    ambiguous: list[DeadLetter] = []
+    for letter in in_order(letters):
+        sharded_by = _sharded_by(letter)
+        own = [Shard(letter.queue, each) for each in Origin if origin in (None, each)]
+        places = [place for each in own if (place := _place(each, sharded_by, shards, topics)) is not None]
+        if sharded_by is None and not raw:
+            undecodable.append(letter)
+        elif not places:
+            homeless.append(letter)
+        elif len(places) > 1:
+            ambiguous.append(letter)
+        else:
+            _add(portions, places[0], letter)
+    return Plan(portions, undecodable, homeless, ambiguous)
+
+
+async def carry_out(
+    store: DeadLetters, portions: Sequence[Portion], rate: float, now_ns: Callable[[], int] = time.time_ns
+) -> AsyncIterator[int]:
+    """Re-drive portion by portion, at most `rate` letters a second (0: at once); tells how many each one was.
+
+    An error ends it: what follows of a key must not come before what could not be re-driven.
+    """
+    loop = asyncio.get_running_loop()
+    begun, done = loop.time(), 0
+    for portion in portions:
+        for some in _cut(portion.letters, int(rate) if rate else MOST_LETTERS):
+            if rate:
+                await asyncio.sleep(max(0.0, begun + done / rate - loop.time()))
+            again = [Again(each, _payload(each, now_ns())) for each in some]
+            yield await store.redrive(portion.place.shard, portion.place.topic, again)
+            done += len(some)
+
+
+def _sharded_by(letter: DeadLetter) -> bytes | None:
+    """What the shard of an event is chosen by; None for an entry that cannot be decoded."""
+    try:
+        event = decode(letter.raw).event
+    except CodecError:
+        return None
+    return b"%b:%b" % (event.bucket_name, event.object_key)
+
+
+def _place(
+    shard: Shard, sharded_by: bytes | None, shards: frozenset[Shard], topics: Mapping[Shard, Topic]
+) -> Place | None:
+    """Where an entry belongs that was in this queue; None when neither it nor its topic is there any more."""
+    if shard.origin is Origin.RADOSGW:
+        return Place(shard, None) if shard in shards else None
+    first = Shard(shard.queue.partition(".")[0], Origin.REMORA)
+    topic = topics.get(first) or topic_among(topics, shard)
+    if topic is None:
+        return None
+    if sharded_by is not None:
+        return Place(topic.shard(shard_number(sharded_by, topic.shards)), topic)
+    return Place(shard if shard in topic.all_shards() else topic.first_shard, topic)
+
+
+def _add(portions: list[Portion], place: Place, letter: DeadLetter) -> None:
+    """Put a letter behind the others, into their portion where that is one of its kind."""
+    last = portions[-1] if portions else None
+    if last is None or last.place != place or last.letters[-1].queue != letter.queue:
+        portions.append(last := Portion(place))
+    last.letters.append(letter)
+
+
+def _cut(letters: Sequence[DeadLetter], most: int) -> Iterator[Sequence[DeadLetter]]:
+    """The letters in order, in parts that are committed together."""
+    part: list[DeadLetter] = []
+    nbytes = 0
+    for each in letters:
+        if part and (len(part) >= min(max(1, most), MOST_LETTERS) or nbytes + len(each.raw) > MOST_BYTES):
+            yield part
+            part, nbytes = [], 0
+        part.append(each)
+        nbytes += len(each.raw)
+    if part:
+        yield part
+
+
+def _payload(letter: DeadLetter, now_ns: int) -> bytes:
+    """The entry as it is committed anew: its age begins now."""
+    try:
+        return renewed(letter.raw, now_ns)
+    except CodecError:
+        return letter.raw

@@ -1,0 +1,168 @@
+"""Dead letters that leave the store: re-driven into a queue, or dropped.
+
+Letters and queues are different objects, and RADOS changes one at a time. So the operation that commits entries also
+writes whose they are into the queue object's omap, key `remora.redriven.<queue of the letters>`, in place of what stood
+there, which it compares. Whoever comes next finds it, and forgets those letters before anything else: a re-drive that
+was cut short between the two is completed, and of two at the same time one is refused and looks again.
+
+Key `#totals` beside a queue's letters counts what commands have done with them, in the operation that removes them.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import msgspec
+
+from remora.model.errors import ShardGone, StoreError, StoreUnavailable
+from remora.model.record import Again, DeadLetter, LetterTotals
+from remora.model.shard import Shard
+from remora.model.topic import Topic
+from remora.storage.librados import ReadOp, WriteOp
+from remora.storage.rados.connection import Connection
+from remora.storage.rados.dead_letters import REGISTRY, TOTALS, letter_key
+from remora.storage.rados.face import Face
+from remora.storage.rados.omap import all_keys
+from remora.storage.rados.own_queues import OwnQueues
+from remora.storage.rados.own_topics import OwnTopics
+from remora.storage.rados.refusals import OWN, QUEUE, MismatchError, MissingError, Refusals
+from remora.storage.rados.two_phase import TwoPhase
+
+_MARK = "remora.redriven."
+_TRIES = 20
+
+_COUNTED: Refusals = MappingProxyType({**OWN, errno.ENOENT: (MissingError, "there are no letters of this queue")})
+
+_decode_totals = msgspec.msgpack.Decoder(LetterTotals).decode
+_decode_keys = msgspec.msgpack.Decoder(list[str]).decode
+
+
+class Redriving(Face):
+    """Re-drives and drops letters."""
+
+    def __init__(
+        self, connection: Connection, own_queues: OwnQueues, own_topics: OwnTopics, two_phase: TwoPhase
+    ) -> None:
+        super().__init__(connection)
+        self._own_queues = own_queues
+        self._own_topics = own_topics
+        self._two_phase = two_phase
+
+    async def drop(self, letters: Sequence[DeadLetter]) -> int:
+        """Forget letters of one queue for good."""
+        if not letters:
+            return 0
+        return len(await self._forget(letters[0].queue, [letter_key(each) for each in letters], redriven=False))
+
+    async def redrive(self, shard: Shard, topic: Topic | None, again: Sequence[Again]) -> int:
+        """Commit entries to a queue and forget their letters."""
+        if not again:
+            return 0
+        queue, count = again[0].letter.queue, 0
+        waiting = {letter_key(each.letter): each.payload for each in again}
+        for _ in range(_TRIES):
+            mark = await self._mark(shard, queue)
+            done = await self._forget(queue, _keys(mark), redriven=True)
+            count += len(done & waiting.keys())
+            there = await self._there(queue, list(waiting))
+            waiting = {key: payload for key, payload in waiting.items() if key in there}
+            if not waiting:
+                return count
+            if await self._commit(shard, topic, queue, mark, waiting):
+                await self._forget(queue, list(waiting), redriven=True)
+                return count + len(waiting)
+        raise StoreUnavailable(f"re-driving into {shard}: others always came first")
+
+    async def letter_totals(self) -> Mapping[str, LetterTotals]:
+        """What commands have done with the letters of each queue."""
+        place = self._connection.session.places.own
+        queues = await all_keys(self._connection, REGISTRY, place)
+        return {queue: (await self._look(queue, []))[0] for queue in queues}
+
+    # --- the queue -------------------------------------------------------------------------------------
+
+    async def _mark(self, shard: Shard, queue: str) -> bytes:
+        """Whose entries were re-driven last; empty where none ever were. Raises ShardGone."""
+        operation = ReadOp().assert_exists()
+        found = operation.omap_values([_MARK + queue])
+        await self._connection.run(operation, shard.queue, f"looking at {shard}", QUEUE, self._place(shard))
+        return found.values.get(_MARK + queue, b"")
+
+    async def _commit(
+        self, shard: Shard, topic: Topic | None, queue: str, mark: bytes, waiting: Mapping[str, bytes]
+    ) -> bool:
+        """Commit entries unless others came first; then False."""
+        payloads, topic_id = list(waiting.values()), topic.id if topic else ""
+        if topic is not None:
+            try:
+                reservation = await self._own_queues.reserve(shard, topic_id, [len(each) for each in payloads])
+            except (MismatchError, ShardGone) as exc:
+                raise await self._own_topics.refusal(topic) from exc
+        else:
+            reservation = await self._two_phase.reserve(shard, len(payloads), max(1, sum(map(len, payloads))))
+        new = msgspec.msgpack.encode(list(waiting))
+        try:
+            await self._own_queues.commit_marked(shard, topic_id, reservation, payloads, _MARK + queue, mark, new)
+        except StoreUnavailable:
+            raise  # it may have been committed: then the reservation has ended, else it expires
+        except (MismatchError, ShardGone):
+            await self._two_phase.abort(shard, reservation)
+            return False
+        except StoreError:
+            await self._two_phase.abort(shard, reservation)
+            raise
+        return True
+
+    # --- the letters -----------------------------------------------------------------------------------
+
+    async def _there(self, queue: str, keys: list[str]) -> set[str]:
+        """Which of these letters there are."""
+        return (await self._look(queue, keys))[1]
+
+    async def _look(self, queue: str, keys: Sequence[str]) -> tuple[LetterTotals, set[str], bytes]:
+        """The totals of a queue, which of these letters there are, and the totals as they are stored."""
+        oid = f"{REGISTRY}.{queue}"
+        operation = ReadOp().assert_exists()
+        found = operation.omap_values([TOTALS, *keys])
+        try:
+            await self._connection.run(operation, oid, f"reading {oid}", _COUNTED, self._connection.session.places.own)
+        except MissingError:
+            return LetterTotals(), set(), b""
+        stored = found.values.pop(TOTALS, b"")
+        return _totals(stored, oid), set(found.values), stored
+
+    async def _forget(self, queue: str, keys: Sequence[str], *, redriven: bool) -> set[str]:
+        """Remove and count letters; those that were still there, by key."""
+        oid = f"{REGISTRY}.{queue}"
+        for _ in range(_TRIES):
+            totals, there, stored = await self._look(queue, keys)
+            if not there:
+                return set()
+            count = len(there)
+            new = LetterTotals(totals.redriven + count * redriven, totals.dropped + count * (not redriven))
+            operation = WriteOp().assert_exists().assert_omap(TOTALS, stored)
+            operation.set_omap({TOTALS: msgspec.msgpack.encode(new)}).remove_omap(sorted(there))
+            try:
+                await self._connection.run(
+                    operation, oid, f"forgetting letters in {oid}", _COUNTED, self._connection.session.places.own
+                )
+            except MismatchError:
+                continue
+            return there
+        raise StoreUnavailable(f"forgetting letters of {queue}: others always came first")
+
+
+def _keys(mark: bytes) -> list[str]:
+    try:
+        return _decode_keys(mark) if mark else []
+    except msgspec.MsgspecError as exc:
+        raise StoreError(f"what was re-driven last cannot be read: {exc}") from exc
+
+
+def _totals(stored: bytes, oid: str) -> LetterTotals:
+    try:
+        return _decode_totals(stored) if stored else LetterTotals()
+    except msgspec.MsgspecError as exc:
+        raise StoreError(f"the totals in {oid} cannot be read: {exc}") from exc

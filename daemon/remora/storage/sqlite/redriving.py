@@ -1,0 +1,75 @@
+"""Dead letters that leave the store: re-driven into a queue, or dropped. Each time one transaction, which is synced."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+
+from remora.model.errors import ShardGone, StoreDamaged, TopicUnknown
+from remora.model.position import Position
+from remora.model.record import Again, DeadLetter, LetterTotals
+from remora.model.shard import Shard
+from remora.model.topic import Topic
+from remora.storage.sqlite.face import Face, topic_of
+from remora.storage.sqlite.ingest import check_open
+from remora.storage.sqlite.sheet import Need, Sheet
+
+_FORGET = "DELETE FROM letters WHERE queue = ? AND incarnation = ? AND gen = ? AND position = ?"
+_COUNT = """
+INSERT INTO letter_totals (queue, redriven, dropped) VALUES (?, ?, ?)
+ON CONFLICT (queue) DO UPDATE SET redriven = redriven + excluded.redriven, dropped = dropped + excluded.dropped
+"""
+_TOTALS = "SELECT queue, redriven, dropped FROM letter_totals"
+
+
+class Redriving(Face):
+    """Re-drives and drops letters."""
+
+    async def drop(self, letters: Sequence[DeadLetter]) -> int:
+        """Forget letters of one queue for good."""
+
+        def drop(connection: sqlite3.Connection) -> int:
+            count = len([each for each in letters if _forget(connection, each)])
+            if count:
+                connection.execute(_COUNT, (letters[0].queue, 0, count))
+            return count
+
+        return await self._files.file_of(topic_of(letters[0].queue)).write(drop) if letters else 0
+
+    async def redrive(self, shard: Shard, topic: Topic | None, again: Sequence[Again]) -> int:
+        """Commit entries to a queue and forget their letters. All queues of a topic lie in one file."""
+        if topic is None:
+            raise TopicUnknown(f"there is no topic of queue {shard}")
+        if shard not in topic.all_shards():
+            raise ShardGone(f"topic {topic.name} has no queue {shard}")
+        number = topic.all_shards().index(shard)
+
+        def redrive(connection: sqlite3.Connection) -> int:
+            sheet = Sheet(connection)
+            check_open(sheet.topic(topic), topic)
+            payloads = [each.payload for each in again if _forget(connection, each.letter)]
+            if payloads:
+                need = Need(len(payloads), sum(map(len, payloads)))
+                sheet.with_room(topic, {number: need})[number].append(payloads, need)
+                sheet.flush()
+                connection.execute(_COUNT, (again[0].letter.queue, len(payloads), 0))
+            return len(payloads)
+
+        return await self._file(shard).write(redrive, arrived=[shard]) if again else 0
+
+    async def letter_totals(self) -> Mapping[str, LetterTotals]:
+        """What commands have done with the letters of each queue, save those of damaged files."""
+        totals: dict[str, LetterTotals] = {}
+        for file in self._files.all:
+            try:
+                rows = await file.read(lambda connection: connection.execute(_TOTALS).fetchall())
+            except StoreDamaged:
+                continue
+            totals |= {queue: LetterTotals(redriven, dropped) for queue, redriven, dropped in rows}
+        return totals
+
+
+def _forget(connection: sqlite3.Connection, letter: DeadLetter) -> bool:
+    """Delete a letter; whether it was there."""
+    gen, position = Position.parse(letter.position)
+    return connection.execute(_FORGET, (letter.queue, letter.incarnation, gen, position)).rowcount > 0

@@ -1,0 +1,178 @@
+"""The store contract: a re-driven letter is committed once and forgotten, a dropped one is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from remora.model.errors import QueueFull, ShardGone, TopicClosed, TopicUnknown
+from remora.model.record import Again, DeadLetter, LetterTotals
+from remora.model.shard import Hold, Shard
+from remora.model.topic import Topic
+from support.stores import Bench
+
+
+def a_letter(hold: Hold, number: int) -> DeadLetter:
+    return DeadLetter(
+        queue=hold.shard.queue,
+        incarnation=hold.incarnation,
+        position=f"0/{number}",
+        next_position=f"0/{number + 1}",
+        cause="expired",
+        reason="too old",
+        attempts=0,
+        first_seen=1.0,
+        parked_at=2.0,
+        raw=b"%d" % number,
+    )
+
+
+async def parked(bench: Bench, shard: Shard, count: int) -> list[DeadLetter]:
+    """So many letters of a queue."""
+    hold = await bench.held(shard)
+    letters = [a_letter(hold, number) for number in range(count)]
+    for each in letters:
+        await bench.store.park(hold, each)
+    await bench.store.release(hold)
+    return letters
+
+
+async def left(bench: Bench, shard: Shard) -> list[DeadLetter]:
+    return [each async for each in bench.store.letters(shard.queue)]
+
+
+def again(letters: list[DeadLetter]) -> list[Again]:
+    return [Again(each, b"again " + each.raw) for each in letters]
+
+
+async def topic_of(bench: Bench, shard: Shard) -> Topic | None:
+    """The topic of a queue where it is remora's own."""
+    return await bench.store.own_topic(shard.queue) if bench.yard.origin == shard.origin == "remora" else None
+
+
+async def test_redriven_entries_are_committed_in_order(bench: Bench) -> None:
+    """Entries stand in the queue behind what was there, in order, and their letters are gone; others stay."""
+    shard = await bench.queue()
+    await bench.commit(shard, b"before")
+    letters = await parked(bench, shard, 5)
+
+    count = await bench.store.redrive(shard, await topic_of(bench, shard), again(letters[1:4]))
+
+    assert count == 3
+    assert await bench.contents(shard) == [b"before", b"again 1", b"again 2", b"again 3"]
+    assert await left(bench, shard) == [letters[0], letters[4]]
+    assert (await bench.store.letter_totals())[shard.queue] == LetterTotals(redriven=3)
+
+
+async def test_nothing_is_redriven_twice(bench: Bench) -> None:
+    """The same call again, also from another worker, commits nothing and says so."""
+    shard = await bench.queue()
+    letters = await parked(bench, shard, 3)
+    topic = await topic_of(bench, shard)
+    other = await bench.another()
+
+    assert await bench.store.redrive(shard, topic, again(letters)) == 3
+    assert await bench.store.redrive(shard, topic, again(letters)) == 0
+    assert await other.redrive(shard, topic, again(letters[:1])) == 0
+
+    assert len(await bench.contents(shard)) == 3
+
+
+async def test_two_at_the_same_time(bench: Bench) -> None:
+    """Of several that re-drive the same letters at the same time each entry is committed by one."""
+    shard = await bench.queue()
+    letters = await parked(bench, shard, 6)
+    topic = await topic_of(bench, shard)
+    stores = [bench.store, await bench.another(), await bench.another()]
+
+    counts = await asyncio.gather(*(store.redrive(shard, topic, [each]) for each in again(letters) for store in stores))
+
+    assert sum(counts) >= 6
+    assert sorted(await bench.contents(shard)) == [b"again %d" % i for i in range(6)]
+    assert await left(bench, shard) == []
+    assert (await bench.store.letter_totals())[shard.queue] == LetterTotals(redriven=6)
+
+
+async def test_dropped_letters(bench: Bench) -> None:
+    """Dropped letters are gone and counted, once; the queue and other letters stay as they were."""
+    shard = await bench.queue()
+    await bench.commit(shard, b"entry")
+    letters = await parked(bench, shard, 3)
+
+    assert await bench.store.drop(letters[:2]) == 2
+    assert await bench.store.drop(letters[:2]) == 0
+    assert await bench.store.drop([]) == 0
+
+    assert await left(bench, shard) == letters[2:]
+    assert await bench.contents(shard) == [b"entry"]
+    assert (await bench.store.letter_totals())[shard.queue] == LetterTotals(dropped=2)
+
+
+async def test_a_queue_without_room(bench: Bench) -> None:
+    """Where the entries do not fit none is committed, and every letter stays."""
+    shard = await bench.queue(ring_bytes=16 << 10)
+    letters = await parked(bench, shard, 2)
+
+    with pytest.raises(QueueFull):
+        await bench.store.redrive(shard, await topic_of(bench, shard), [Again(each, b"x" * 10_000) for each in letters])
+
+    assert await left(bench, shard) == letters
+    assert await bench.contents(shard) == []
+
+
+async def test_a_queue_that_is_gone(bench: Bench) -> None:
+    """Letters of a queue that was deleted stay, and re-driving them into it says that it is gone."""
+    shard = await bench.queue()
+    letters = await parked(bench, shard, 1)
+    topic = await topic_of(bench, shard)
+    await bench.yard.delete(shard.queue)
+
+    with pytest.raises((ShardGone, TopicUnknown)):
+        await bench.store.redrive(shard, topic, again(letters))
+
+    assert await left(bench, shard) == letters
+
+
+async def test_own_topics(bench: Bench) -> None:
+    """In a topic of remora's own letters may move to another of its shards; a closed or replaced one takes none."""
+    topic = await bench.topic(shards=2)
+    first, second = topic.all_shards()
+    letters = await parked(bench, first, 3)
+
+    assert await bench.store.redrive(second, topic, again(letters[:1])) == 1
+    assert await bench.contents(second) == [b"again 0"]
+
+    await bench.store.change_topic(replace(topic, closed=True))
+    with pytest.raises(TopicClosed):
+        await bench.store.redrive(first, topic, again(letters[1:]))
+    await bench.store.change_topic(replace(topic, closed=False))
+    with pytest.raises(TopicUnknown):
+        await bench.store.redrive(first, replace(topic, id="0" * len(topic.id)), again(letters[1:]))
+
+    assert await left(bench, first) == letters[1:]
+    assert await bench.store.redrive(first, topic, again(letters[1:])) == 2
+
+
+async def test_totals_survive_a_restart(bench: Bench) -> None:
+    """What was counted is counted on by the next process, and where nothing was done there is nothing."""
+    shard = await bench.queue()
+    letters = await parked(bench, shard, 3)
+    assert (await bench.store.letter_totals()).get(shard.queue, LetterTotals()) == LetterTotals()
+    await bench.store.drop(letters[:1])
+    await bench.reopened()
+    await bench.store.drop(letters[1:])
+
+    assert (await bench.store.letter_totals())[shard.queue] == LetterTotals(dropped=3)
+
+
+async def test_letters_that_are_unknown(bench: Bench) -> None:
+    """Re-driving nothing is nothing; letters that are unknown are left out."""
+    shard = await bench.queue()
+    [letter] = await parked(bench, shard, 1)
+    topic = await topic_of(bench, shard)
+
+    assert await bench.store.redrive(shard, topic, []) == 0
+    assert await bench.store.redrive(shard, topic, again([replace(letter, position="0/77")])) == 0
+    assert await bench.contents(shard) == []
