@@ -101,6 +101,24 @@ async def test_nothing_to_trim(bench: Bench) -> None:
     assert (await bench.store.read(hold, b"", 1)).entries == [b"still works"]
 
 
+async def test_removal_of_nothing_checks_the_lock(bench: Bench) -> None:
+    """A removal up to the front, of no entry, is refused once somebody else holds the lock, and changes nothing."""
+    shard, other = await bench.queue(), await bench.another()
+    await bench.commit(shard, *payloads(3))
+    hold = await bench.held(shard)
+    front = (await bench.store.read(hold, b"", 1)).positions[0]
+    await bench.store.remove(hold, front, 0, Tally())
+    holder = (await bench.store.stats(shard)).holder
+    assert holder is not None
+    await other.evict(shard, holder)
+    assert isinstance(await other.acquire(shard, "w2", 60), Hold)
+
+    with pytest.raises(OwnershipLost):
+        await bench.store.remove(hold, front, 0, Tally())
+
+    assert await bench.contents(shard) == payloads(3)
+
+
 async def test_unlisted_position_is_refused(bench: Bench) -> None:
     """A position that this hold never listed up to is refused before it can damage the queue."""
     shard = await bench.queue()

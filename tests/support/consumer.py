@@ -95,9 +95,14 @@ class Verdict:
         return not (self.lost or self.unexpected or self.duplicated or self.reordered or self.scattered or self.gaps)
 
 
-async def read_all(address: str, topic: str) -> list[Delivered]:
-    """Everything that is in a topic now, partition by partition, each in its order."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=address, enable_auto_commit=False, auto_offset_reset="earliest")
+async def read_all(address: str, topic: str, *, committed: bool = False) -> list[Delivered]:
+    """Everything that is in a topic now, or all that is `committed`, partition by partition, each in its order."""
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=address,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed" if committed else "read_uncommitted",
+    )
     await consumer.start()
     try:
         places = [TopicPartition(topic, number) for number in sorted(await _partitions(consumer, topic))]
@@ -136,11 +141,13 @@ async def read_until(
     topic: str,
     enough: int | Callable[[Sequence[Delivered]], bool],
     timeout_s: float = 30.0,
+    *,
+    committed: bool = False,
 ) -> list[Delivered]:
     """Everything that is in a topic, as soon as it is enough: so many records, or what the function says."""
     deadline = time.monotonic() + timeout_s
     while True:
-        found = await read_all(address, topic)
+        found = await read_all(address, topic, committed=committed)
         if len(found) >= enough if isinstance(enough, int) else enough(found):
             return found
         assert time.monotonic() < deadline, f"{topic}: {len(found)} records after {timeout_s} s, wanted {enough}"

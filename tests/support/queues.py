@@ -217,9 +217,11 @@ async def delivers(daemon: Daemon, topic: str, at_least: int, timeout_s: float =
     await daemon.until(enough, f"{at_least} deliveries", timeout_s)
 
 
-async def numbered(address: str, topic: str, end: int, within_s: float = 60.0) -> Verdict:
+async def numbered(address: str, topic: str, end: int, within_s: float = 60.0, *, committed: bool = False) -> Verdict:
     """The verdict on a topic as soon as all events below `end` are there, whose ids are their numbers."""
-    records = await read_until(address, topic, lambda found: len({each.event_id for each in found}) >= end, within_s)
+    records = await read_until(
+        address, topic, lambda found: len({each.event_id for each in found}) >= end, within_s, committed=committed
+    )
     return check(records, [f"id-{i}" for i in range(end)], lambda each: each.event_id)
 
 
