@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
 import subprocess
 import tempfile
 import time
@@ -146,7 +145,7 @@ async def _restart(clusters: Clusters, options: argparse.Namespace, folder: Path
         clusters.stop("kafka", "broker.1", "STOP")
         with programs.remora_on(embedded) as process:
             await _serves(process, embedded, options.shards)
-            _kill(process)
+            programs.kill(process)
         firsts_s = []
         for number in range(options.restarts):
             clusters.stop("kafka", "broker.1", "CONT")
@@ -160,7 +159,7 @@ async def _restart(clusters: Clusters, options: argparse.Namespace, folder: Path
                     last_s = time.monotonic() - began
                 else:
                     clusters.stop("kafka", "broker.1", "STOP")
-                    _kill(process)
+                    programs.kill(process)
         delivered = await read_back(address, [name], PARTITIONS)
     return Restart(options.entries, firsts_s, last_s, delivered.events, delivered.copies)
 
@@ -173,11 +172,6 @@ async def _store(embedded: Embedded, topic: Topic, entries: int) -> None:
             payloads = load.entries(first, min(STORED_AT_ONCE, entries - first))
             placed = [Placed(n % topic.shards, b"bench:%d" % n, payload) for n, payload in enumerate(payloads, first)]
             await store.publish(topic, placed)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGKILL)
-    process.wait()
 
 
 class _Newest:

@@ -12,8 +12,20 @@ from pathlib import Path
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
+def family(pid: int) -> list[int]:
+    """A process with all that it has started and that these have started: a daemon with its workers."""
+    started = [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
+    return [pid, *(each for child in started for each in family(child))]
+
+
 def cpu_s(pid: int) -> float:
-    """Processor time of a process with all its threads, user and system."""
+    """Processor time of a process and its family with all their threads, user and system."""
+    return sum(_cpu_s(each) for each in family(pid))
+
+
+def _cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * _TICK_S
 
@@ -31,7 +43,12 @@ def machine_busy_s() -> float:
 
 
 def memory_bytes(pid: int) -> tuple[int, int]:
-    """Resident memory: now, and the most there ever was."""
+    """Resident memory of a process and its family: now, and the most that each of them ever had."""
+    each = [_memory_bytes(one) for one in family(pid)]
+    return sum(now for now, _ in each), sum(most for _, most in each)
+
+
+def _memory_bytes(pid: int) -> tuple[int, int]:
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return int(lines["VmRSS"].split()[0]) * 1024, int(lines["VmHWM"].split()[0]) * 1024
 
@@ -63,8 +80,9 @@ def _weights(pid: int) -> Iterator[Callable[[int], None]]:
     session = Path(f"/proc/{pid}/autogroup")
     if session.exists():
         yield partial(_weigh_session, session)
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        yield partial(_weigh_thread, int(task.name))
+    for each in family(pid):
+        for task in Path(f"/proc/{each}/task").iterdir():
+            yield partial(_weigh_thread, int(task.name))
 
 
 def _weigh_session(session: Path, niceness: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import shutil
 import signal
@@ -152,7 +153,8 @@ def free_port() -> int:
 @contextmanager
 def _running(argv: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("ab") as out:
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        # A session of its own, as a service has it: what is done to it is done to its workers too.
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
     try:
         yield process
         if process.poll() not in (None, 0, -signal.SIGKILL):
@@ -163,8 +165,13 @@ def _running(argv: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]
             try:
                 process.wait(20)
             except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+                kill(process)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL a program with all that it has started."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _last_words(log: Path) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import secrets
 import shutil
@@ -68,7 +69,12 @@ class Daemon:
         self.started_at = time.monotonic()
         with self.embedded.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                REMORA, *self.embedded.command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
+                REMORA,
+                *self.embedded.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     async def until_it_answers(self) -> float:
@@ -91,11 +97,11 @@ class Daemon:
             raise ChaosError(f"the daemon ended by itself with {self._process.returncode}: {self.last_words()}")
 
     async def kill(self) -> None:
-        """SIGKILL; a daemon that has ended before is an error."""
+        """SIGKILL, of supervisor and workers; a daemon that has ended before is an error."""
         assert self._process is not None
         before = time.time()
         with suppress(ProcessLookupError):
-            self._process.kill()
+            os.killpg(self._process.pid, signal.SIGKILL)
         code = await self._process.wait()
         if code != -signal.SIGKILL:
             raise ChaosError(f"the daemon ended by itself with {code}: {self.last_words()}")
@@ -114,7 +120,7 @@ class Daemon:
 
     async def __aexit__(self, *exc_info: object) -> None:
         if self._process is not None and self._process.returncode is None:
-            self._process.kill()
+            os.killpg(self._process.pid, signal.SIGKILL)
             await self._process.wait()
 
     def last_words(self) -> str:

@@ -216,12 +216,11 @@ class Daemon:
 
     async def __aexit__(self, *exc_info: object) -> None:
         if self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
+            await self.kill()
 
     async def kill(self) -> None:
-        """SIGKILL: what a power cut or the OOM killer does to a process."""
-        self._process.kill()
+        """SIGKILL, of supervisor and workers: what a power cut does."""
+        os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()
 
     async def stop(self) -> int:
