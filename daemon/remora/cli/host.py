@@ -10,7 +10,6 @@ import click
 
 from remora import app
 from remora.cli.output import config_option, run_async
-from remora.cli.status import some
 from remora.config import AdminSettings, Settings
 from remora.model.exits import Exit
 
@@ -42,12 +41,12 @@ def drain(settings: Settings, timeout_s: float, undo: bool) -> None:
     elif not left:
         click.echo("this host holds no queues any more")
     else:
-        click.echo(f"remora: {len(left)} queues are still held after {timeout_s:g} s: {some(left)}", err=True)
+        click.echo(f"remora: {left} after {timeout_s:g} s; `remora status` says more", err=True)
         sys.exit(Exit.DRAIN_TIMEOUT)
 
 
-async def _drained(admin: AdminSettings, timeout_s: float, *, on: bool) -> list[str]:
-    """Say it to the daemon; the queues that it still holds when the time is over."""
+async def _drained(admin: AdminSettings, timeout_s: float, *, on: bool) -> str:
+    """Say it to the daemon; what is left when the time is over."""
     await app.drain_host(admin, on)
     until = asyncio.get_running_loop().time() + timeout_s
     while on and (left := _held(await app.fetch_status(admin))):
@@ -55,8 +54,12 @@ async def _drained(admin: AdminSettings, timeout_s: float, *, on: bool) -> list[
         if left_s <= 0:
             return left
         await asyncio.sleep(min(LOOK_INTERVAL_S, left_s))
-    return []
+    return ""
 
 
-def _held(status: dict[str, Any]) -> list[str]:
-    return [each["queue"] for each in status["shards"]]
+def _held(status: dict[str, Any]) -> str:
+    """What keeps a drain from being done; empty when it is. A worker that does not answer may hold anything."""
+    queues = sum(each["shards"] for each in status["workers"])
+    silent = sum(not each["answers"] for each in status["workers"])
+    said = [f"{queues} queues are still held"] if queues else []
+    return ", ".join([*said, f"{silent} workers do not answer"] if silent else said)

@@ -11,12 +11,12 @@ from remora.servers.pipe import Heartbeat
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One worker with the status that it gave; None when it gave none in time."""
+    """One worker with the status that it gave; None when it gave none in time. `held_shards` is as last heard."""
 
     number: int
     pid: int
     cookie: str
-    is_ready: bool
+    held_shards: int
     status: dict[str, Any] | None
 
 
@@ -63,9 +63,10 @@ def _worker(answer: Answer) -> dict[str, Any]:
         "number": answer.number,
         "pid": answer.pid,
         "cookie": answer.cookie,
-        "ready": bool(status and status["ready"]) and answer.is_ready,
+        "answers": status is not None,
+        "ready": bool(status and status["ready"]),
         "reasons": list(status["reasons"]) if status else ["it does not answer"],
-        "shards": len(status["shards"]) if status else 0,
+        "shards": len(status["shards"]) if status else answer.held_shards,
         "in_flight_bytes": status["in_flight_bytes"] if status else 0,
     }
 

@@ -29,10 +29,13 @@ from remora.supervisor.view import View
 START_S = 60.0
 """How much longer than the watchdog's time a worker may be silent before it is ready: it opens its store then."""
 
-STOP_S = 15.0
-"""What workers may take beyond `delivery.drain_timeout` for giving back locks and closing, before they are killed."""
+STOP_S = 12.0
+"""What workers may take beyond `delivery.drain_timeout` for giving back locks and closing, before they are killed.
 
-STOP_NOW_S = 10.0
+Together they stay below TimeoutStopSec= of the unit, so that it is the supervisor that says who did not end.
+"""
+
+STOP_NOW_S = 8.0
 """The same when the drain was cut short."""
 
 LOOKS = 40

@@ -59,7 +59,13 @@ class View:
     async def status(self) -> dict[str, Any]:
         """What `remora status` shows."""
         answers = [
-            Answer(child.number, child.pid, child.cookie, child.is_ready, msgspec.json.decode(body) if body else None)
+            Answer(
+                child.number,
+                child.pid,
+                child.cookie,
+                child.heartbeat.held_shards if child.heartbeat else 0,
+                msgspec.json.decode(body) if body else None,
+            )
             for child, body in await self._ask("status")
         ]
         said = [

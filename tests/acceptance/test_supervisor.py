@@ -1,0 +1,355 @@
+"""A supervisor and its workers as real processes, which are killed, frozen, stopped and drained."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import tempfile
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from remora.model.cookie import WorkerCookie
+from remora.model.exits import Exit
+from support.consumer import read_until
+from support.daemon import Daemon, children, gone, running_daemon, state
+from support.ingest import records
+from support.kafka import Kafka, create_topic
+
+NOBODY = "kafka://127.0.0.1:1"
+"""An endpoint that refuses every connection."""
+
+SHARDS = 4
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder whose path leaves room for the name of a socket."""
+    with tempfile.TemporaryDirectory(prefix="remora-") as name:
+        yield Path(name)
+
+
+def sections(folder: Path, **others: Mapping[str, object]) -> dict[str, dict[str, object]]:
+    """Two workers on an embedded store, with a lease that no test waits for."""
+    found: dict[str, dict[str, object]] = {
+        "supervisor": {"workers": 2},
+        "store": {"kind": "sqlite"},
+        "sqlite": {"directory": str(folder / "queues"), "files": 2},
+        "ownership": {"discovery_interval": "500ms"},
+        "kafka": {"connect_timeout": "1s", "delivery_timeout": "3s"},
+        "delivery": {"drain_timeout": "20s"},
+    }
+    for name, options in others.items():
+        found[name] = found.get(name, {}) | dict(options)
+    return found
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path, topic: str = "t", endpoint: str = NOBODY, **others: Mapping[str, object]
+) -> AsyncIterator[Daemon]:
+    """A daemon that holds all shards of a topic."""
+    async with running_daemon(folder, sections(folder, **others)) as daemon:
+        done = await daemon.command("topic", "create", topic, "--endpoint", endpoint, "--shards", str(SHARDS))
+        assert done.code == Exit.OK, done.err
+        await holds_all(daemon)
+        yield daemon
+
+
+async def publish(daemon: Daemon, topic: str, *keys: str) -> None:
+    """Have an event for each key stored."""
+    connector = aiohttp.UnixConnector(daemon.ingest.removeprefix("unix:"))
+    async with (
+        aiohttp.ClientSession(connector=connector) as session,
+        session.post(f"http://remora/v1/topics/{topic}/events", json=records(*keys)) as answer,
+    ):
+        assert answer.status == 200, await answer.text()
+
+
+async def whole(daemon: Daemon) -> bool:
+    """Whether both workers are ready."""
+    return await daemon.metric("remora_workers") == 2
+
+
+async def holders(daemon: Daemon) -> dict[str, int]:
+    """The pid of the worker that holds each shard."""
+    status = await daemon.status()
+    pids = {each["number"]: each["pid"] for each in status["workers"]}
+    return {each["queue"]: pids[each["worker"]] for each in status["shards"] if each["worker"] in pids}
+
+
+async def holds_all(daemon: Daemon, *, but: int = 0) -> dict[str, int]:
+    """The pid of the worker that holds each shard, as soon as all are held, none of them by the process `but`."""
+    found: dict[str, int] = {}
+
+    async def all_held() -> bool:
+        nonlocal found
+        found = await holders(daemon)
+        return len(found) == SHARDS and but not in found.values()
+
+    await daemon.until(all_held, "an owner for each shard")
+    return found
+
+
+async def logs(daemon: Daemon, text: str) -> None:
+    """Return when the log has this."""
+
+    async def there() -> bool:
+        return text in daemon.logged()
+
+    await daemon.until(there, f"{text!r} in the log")
+
+
+@contextlib.contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """A process that stands still meanwhile; it may end."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+# ------------------------------------------------------------------------------------------ replacement
+
+
+@pytest.mark.kafka
+async def test_a_killed_worker_is_replaced_and_its_shards_deliver(kafka: Kafka, folder: Path) -> None:
+    """Another worker takes its shards though the lease is long, nothing counted is lost, and the host stays whole."""
+    topic = await create_topic(kafka.address, f"sup-{uuid.uuid4().hex[:10]}")
+    async with serving(folder, topic, f"kafka://{kafka.address}") as daemon:
+        keys = [f"key-{number}" for number in range(20)]
+        await publish(daemon, topic, *keys)
+        await read_until(kafka.address, topic, len(keys))
+
+        async def all_counted() -> bool:
+            return await daemon.metric("remora_delivered_entries_total", topic=topic) == len(keys)
+
+        await daemon.until(all_counted, "the count of all deliveries")
+        aged = await daemon.metric("remora_event_age_seconds_count", topic=topic)
+        victim = next(iter((await holders(daemon)).values()))
+
+        os.kill(victim, signal.SIGKILL)
+
+        await holds_all(daemon, but=victim)
+        assert await daemon.metric("remora_delivered_entries_total", topic=topic) == len(keys)
+        assert await daemon.metric("remora_event_age_seconds_count", topic=topic) == aged
+        later = [f"later-{number}" for number in range(20)]
+        await publish(daemon, topic, *later)
+        found = await read_until(kafka.address, topic, len(keys) + len(later))
+        assert {each.event_id for each in found} == {f"id-{key}" for key in (*keys, *later)}
+
+        await daemon.until(lambda: whole(daemon), "a successor")
+        assert victim not in (await daemon.workers()).values()
+        assert await daemon.metric("remora_worker_ends_total") == 1
+        assert 'reason="killed by SIGKILL"' in daemon.logged()
+        assert await daemon.stop() == Exit.OK
+
+
+async def test_a_frozen_worker_is_killed_and_replaced(folder: Path) -> None:
+    """A worker that stands still while its supervisor does not is killed by the watchdog, and its shards move on."""
+    async with serving(folder, supervisor={"watchdog": "3s"}) as daemon:
+        victim = next(iter((await holders(daemon)).values()))
+
+        with frozen(victim):
+            await gone([victim])
+
+        await holds_all(daemon, but=victim)
+        assert "makes no progress and is killed" in daemon.logged()
+
+
+async def test_what_freezes_together_thaws_together(folder: Path) -> None:
+    """Supervisor and workers that stood still for longer than the watchdog's time go on, and nobody is killed."""
+    watchdog_s = 3.0
+    async with serving(folder, supervisor={"watchdog": f"{watchdog_s:g}s"}) as daemon:
+        before = await daemon.workers()
+
+        await daemon.freeze_all()
+        await asyncio.sleep(1.5 * watchdog_s)  # the length of the freeze is what is tested
+        daemon.thaw_all()
+
+        for _ in range(2):  # the first look after the thaw would have killed; what answers afterwards was spared
+            await holds_all(daemon)
+        assert await daemon.workers() == before
+        assert "worker_hangs" not in daemon.logged()
+        assert "worker_ended" not in daemon.logged()
+
+
+async def test_workers_end_with_their_supervisor(folder: Path) -> None:
+    """No worker goes on without somebody who watches it, and a new daemon takes the shards though the lease is long."""
+    async with serving(folder) as daemon:
+        workers = list((await daemon.workers()).values())
+
+        daemon.send(signal.SIGKILL)
+
+        assert await daemon.ended() == -signal.SIGKILL
+        await gone(workers)
+        await daemon.start()
+        await holds_all(daemon)
+
+
+# ------------------------------------------------------------------------------------------ start and stop
+
+
+async def test_a_worker_that_cannot_start_ends_the_start(folder: Path) -> None:
+    """Its reason is said once, its exit code is the daemon's, and no worker stays behind."""
+    given = sections(folder, ingest={"tokens": str(folder / "missing")})
+    daemon = Daemon(folder, given)
+    try:
+        with pytest.raises(AssertionError, match=f"remora ended with {Exit.CONFIG.value}"):
+            await daemon.start()
+        reasons = [line for line in daemon.logged().splitlines() if line.startswith("remora: ")]
+        assert len(reasons) == 1
+        assert "ingest.tokens" in reasons[0]
+    finally:
+        await daemon.close()
+
+
+async def first_worker(daemon: Daemon) -> int:
+    """The pid of a worker, as soon as there is one."""
+    async with asyncio.timeout(30):
+        while not (daemon.is_running and (found := children(daemon.pid))):  # noqa: ASYNC110  # it is another process
+            await asyncio.sleep(0.005)
+    return found[0]
+
+
+async def test_a_worker_killed_at_the_start_ends_the_start(folder: Path) -> None:
+    """What died before it was ever ready would do so again: the daemon fails, and says by what."""
+    daemon = Daemon(folder, sections(folder))
+    start = asyncio.create_task(daemon.start())
+    try:
+        os.kill(await first_worker(daemon), signal.SIGKILL)
+
+        with pytest.raises(AssertionError, match=f"remora ended with {Exit.FAILURE.value}"):
+            await start
+        assert "killed by SIGKILL" in daemon.logged()
+    finally:
+        await asyncio.wait([start])
+        await daemon.close()
+
+
+async def test_sigterm_ends_all_workers(folder: Path) -> None:
+    """Both finish and free their locks, the daemon exits with 0, and nothing of it is left."""
+    async with serving(folder) as daemon:
+        workers = list((await daemon.workers()).values())
+
+        assert await daemon.stop() == Exit.OK
+
+        assert [state(pid) for pid in workers] == ["", ""]
+        listed = (await daemon.command("shard", "list", "--json")).json
+        assert [each["owner"] for each in listed] == [None] * SHARDS
+
+
+async def test_a_worker_that_does_not_finish_is_counted(folder: Path) -> None:
+    """One that stands still is killed when the time is over, and the daemon exits with 3."""
+    times = {"drain_timeout": "1s"}
+    async with serving(folder, delivery=times, kafka={"delivery_timeout": "500ms"}) as daemon:
+        victim = (await daemon.workers())[1]
+        with frozen(victim):
+            daemon.send(signal.SIGTERM)
+            await logs(daemon, "draining")
+            daemon.send(signal.SIGTERM)
+
+            assert await daemon.ended() == Exit.DRAIN_TIMEOUT
+        assert state(victim) == ""
+
+
+# ------------------------------------------------------------------------------------- reload and drain
+
+
+async def test_a_reload_reaches_all_workers_and_their_successors(folder: Path) -> None:
+    """What can change does in every worker, also in one that starts later; what cannot is named."""
+    async with serving(folder) as daemon:
+        daemon.rewrite(log={"level": "debug"}, supervisor={"workers": 3})
+        daemon.send(signal.SIGHUP)
+        await logs(daemon, "config_reloaded")
+        assert "options=supervisor.workers" in daemon.logged()
+        await publish(daemon, "t", "a", "b", "c")
+        await logs(daemon, "DEBUG ingested")
+
+        for number, pid in (await daemon.workers()).items():
+            os.kill(pid, signal.SIGKILL)
+            await logs(daemon, f"worker process ended and is replaced number={number} pid={pid}")
+
+        await daemon.until(lambda: whole(daemon), "a successor")
+        said = daemon.logged().count("DEBUG ingested")
+        await publish(daemon, "t", "d")
+        await daemon.until(lambda: says_more(daemon, said), "a line of a successor")
+        assert await daemon.metric("remora_config_reloads_total", result="accepted") == 1
+        assert len(await daemon.workers()) == 2
+
+
+async def says_more(daemon: Daemon, before: int) -> bool:
+    return daemon.logged().count("DEBUG ingested") > before
+
+
+async def test_a_drained_host_gives_its_shards_away(folder: Path) -> None:
+    """`remora drain` waits until another host has them all; after --undo this one takes part again."""
+    async with serving(folder, ownership={"host_id": "first"}) as first:
+        others = sections(folder, ownership={"host_id": "second"}, supervisor={"workers": 1})
+        async with running_daemon(folder, others) as second:
+            done = await first.command("drain", "--timeout", "60")
+
+            assert (done.code, done.err) == (Exit.OK, "")
+            assert await holders(first) == {}
+            await holds_all(second)
+            code, text = await first.get("/-/ready")
+            assert (code, "draining" in text) == (503, True)
+
+            assert (await first.command("drain", "--undo")).code == Exit.OK
+            assert (await first.get("/-/ready"))[0] == 200
+            assert await second.stop() == Exit.OK
+            await holds_all(first)
+
+
+async def test_a_drain_that_takes_too_long_says_what_is_left(folder: Path) -> None:
+    """A worker that stands still gives nothing away: the command says so and exits with 3."""
+    async with serving(folder) as daemon:
+        held = await holders(daemon)
+        victim = next(iter(held.values()))
+        with frozen(victim):
+            done = await daemon.command("drain", "--timeout", "0.1")
+
+        assert done.code == Exit.DRAIN_TIMEOUT
+        assert "1 workers do not answer after 0.1 s" in done.err
+        await daemon.until(lambda: gave_all(daemon), "a drain")
+        os.kill(victim, signal.SIGKILL)
+        await logs(daemon, "worker_ended")
+        await daemon.until(lambda: whole(daemon), "a successor")
+        assert await holders(daemon) == {}, "a successor takes nothing either"
+
+
+async def gave_all(daemon: Daemon) -> bool:
+    return not await holders(daemon)
+
+
+async def test_drain_without_a_daemon_says_so(folder: Path) -> None:
+    """Nobody answers: exit code 69."""
+    daemon = Daemon(folder, sections(folder))
+    try:
+        assert (await daemon.command("drain")).code == Exit.UNAVAILABLE
+    finally:
+        await daemon.close()
+
+
+# --------------------------------------------------------------------------------------- earlier workers
+
+
+async def test_locks_of_killed_workers_need_not_run_out(folder: Path) -> None:
+    """A daemon that was killed with its workers holds its shards again at once when it is started anew."""
+    async with serving(folder) as daemon:
+        cookies = {each["cookie"] for each in (await daemon.status())["workers"]}
+        assert all(WorkerCookie.parse(each) for each in cookies)
+
+        await daemon.kill_all()
+        await daemon.start()
+
+        await holds_all(daemon)
+        assert cookies.isdisjoint(each["cookie"] for each in (await daemon.status())["workers"])

@@ -1,0 +1,40 @@
+"""How many cores may be used: the affinity, and the quotas of control groups."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from remora.supervisor.cores import usable_cores
+
+
+@pytest.mark.parametrize(
+    ("own", "above", "cores"),
+    [
+        ("max 100000", "max 100000", 8),
+        ("200000 100000", "max 100000", 2),
+        ("max 100000", "350000 100000", 3),
+        ("50000 100000", "max 100000", 1),
+        ("nonsense", "max 100000", 8),
+        ("1600000 100000", "max 100000", 8),
+    ],
+)
+def test_the_smallest_bound_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, above: str, cores: int
+) -> None:
+    """A quota of the group or of one that it lies in bounds the affinity, and at least one core is used."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    group = tmp_path / "system.slice" / "remora.service"
+    group.mkdir(parents=True)
+    (group / "cpu.max").write_text(own)
+    (group.parent / "cpu.max").write_text(above)
+    (tmp_path / "cgroup").write_text("1:cpu:/elsewhere\n0::/system.slice/remora.service\n")
+
+    assert usable_cores(tmp_path / "cgroup", tmp_path) == cores
+
+
+def test_without_control_groups_the_affinity_counts(tmp_path: Path) -> None:
+    """A missing file is no bound."""
+    assert usable_cores(tmp_path / "none", tmp_path) == len(os.sched_getaffinity(0))

@@ -1,0 +1,83 @@
+"""What the workers of a host say together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from remora.servers.pipe import Heartbeat
+from remora.supervisor.merged import Answer, merged_line, merged_reasons, merged_status
+
+
+def status(*queues: str, left: list[dict[str, Any]] | None = None, connected: bool = True) -> dict[str, Any]:
+    """What a worker says that holds these queues."""
+    return {
+        "ready": True,
+        "reasons": [],
+        "cookie": "c",
+        "store": {"description": "d", "connected": connected, "state": "s" if connected else "away", "damaged": ["x"]},
+        "ingest": "unix:/i",
+        "in_flight_bytes": 10,
+        "shards": [{"queue": queue} for queue in queues],
+        "left": left or [],
+    }
+
+
+def test_each_shard_names_its_worker() -> None:
+    """The shards of all workers stand in one list, by queue, and bytes are added up."""
+    found = merged_status(
+        [Answer(1, 11, "remora/h/b/1", 1, status("b")), Answer(2, 12, "remora/h/b/2", 1, status("a"))]
+    )
+
+    assert found["shards"] == [{"queue": "a", "worker": 2}, {"queue": "b", "worker": 1}]
+    assert found["in_flight_bytes"] == 20
+    assert [(each["pid"], each["shards"], each["answers"]) for each in found["workers"]] == [
+        (11, 1, True),
+        (12, 1, True),
+    ]
+    assert found["store"]["damaged"] == ["x"]
+
+
+def test_a_silent_worker_is_named_with_what_it_last_held() -> None:
+    """A worker that gives no status is not passed over."""
+    found = merged_status([Answer(1, 11, "c", 7, None), Answer(2, 12, "d", 1, status("a"))])
+
+    assert found["workers"][0] == {
+        "number": 1, "pid": 11, "cookie": "c", "answers": False, "ready": False,
+        "reasons": ["it does not answer"], "shards": 7, "in_flight_bytes": 0,
+    }  # fmt: skip
+
+
+def test_what_one_worker_holds_no_other_leaves() -> None:
+    """A queue is left by a host when none of its workers holds it, and the best reason is given once."""
+    other, own = {"queue": "a", "reason": "held", "owner": "x"}, {"queue": "a", "reason": "evicted", "owner": ""}
+    held = {"queue": "b", "reason": "held", "owner": "remora/h/b/2"}
+
+    found = merged_status(
+        [Answer(1, 11, "c", 0, status(left=[other, held])), Answer(2, 12, "d", 1, status("b", left=[own]))]
+    )
+
+    assert found["left"] == [own]
+
+
+def test_the_store_is_as_good_as_the_worst_worker_sees_it() -> None:
+    """One worker that cannot reach the store is enough to say so."""
+    found = merged_status([Answer(1, 11, "c", 0, status()), Answer(2, 12, "d", 0, status(connected=False))])
+
+    assert (found["store"]["connected"], found["store"]["state"]) == (False, "away")
+    assert merged_status([])["store"]["connected"] is False
+
+
+def test_the_line_counts_over_all_workers() -> None:
+    """Workers, store and shards stand in one line."""
+
+    def beat(store: str) -> Heartbeat:
+        return Heartbeat(is_alive=True, store=store, held_shards=3, failing_shards=1)
+
+    assert merged_line([beat(""), beat("")], 2) == "2 of 2 workers; store connected; 6 shards held, 2 of them failing"
+    assert "store away: no answer" in merged_line([beat(""), beat("no answer")], 2)
+    assert "starting" in merged_line([], 2)
+
+
+def test_reasons_are_said_once() -> None:
+    """Workers that share a trouble name it together."""
+    assert merged_reasons([("a", "b"), ("b", "c")]) == ("a", "b", "c")

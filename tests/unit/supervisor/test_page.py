@@ -1,0 +1,180 @@
+"""One page of metrics for many workers: sums that never go back, and gauges by their meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from remora.metrics import Telemetry
+from remora.servers.pipe import Family, Sample
+from remora.servers.samples import families
+from remora.supervisor.page import GAUGES, RETAINED_S, SUPERVISOR, Page
+from support.telemetry import exercise
+
+
+def counter(name: str, values: Mapping[str, float]) -> Family:
+    """A counter by topic."""
+    return Family(name, "counter", "text", [Sample(f"{name}_total", {"topic": t}, v) for t, v in values.items()])
+
+
+def gauge(name: str, value: float) -> Family:
+    """A gauge without labels."""
+    return Family(name, "gauge", "text", [Sample(name, {}, value)])
+
+
+def value(page: Page, name: str, now: float = 0.0, **labels: str) -> float | None:
+    """A sample's value on the page."""
+    for metric in page.metrics(now):
+        for sample in metric.samples:
+            if sample.name == name and sample.labels == labels:
+                return float(sample.value)
+    return None
+
+
+def test_counters_are_added_up_with_those_of_the_dead() -> None:
+    """What a worker counted stays when it ends, and its successor's count comes on top."""
+    page = Page()
+    page.take("a", [counter("c", {"t": 5})], 0.0)
+    page.take("b", [counter("c", {"t": 7})], 0.0)
+    page.ended("a")
+    assert value(page, "c_total", topic="t") == 12
+
+    page.take("c", [counter("c", {"t": 1})], 1.0)
+    assert value(page, "c_total", topic="t") == 13
+
+
+def test_a_topic_that_moves_takes_its_count_along() -> None:
+    """A worker that gives a topic to another one exports it no longer; the sum on the page stays."""
+    page = Page()
+    page.take("a", [counter("c", {"t": 5})], 0.0)
+    page.take("a", [counter("c", {})], 1.0)
+    page.take("b", [counter("c", {"t": 2})], 1.0)
+    assert value(page, "c_total", topic="t") == 7
+
+    page.take("a", [counter("c", {"t": 1})], 2.0)
+    assert value(page, "c_total", topic="t") == 8
+
+
+def test_what_nobody_exports_any_more_is_forgotten() -> None:
+    """A removed topic's series end, some time after the last worker knew it."""
+    page = Page()
+    page.take("a", [counter("c", {"gone": 5, "here": 1})], 0.0)
+    page.take("a", [counter("c", {"here": 1})], 1.0)
+    assert value(page, "c_total", RETAINED_S, topic="gone") == 5
+
+    page.take("a", [counter("c", {"here": 1})], RETAINED_S + 2)
+    assert value(page, "c_total", RETAINED_S + 2, topic="gone") is None
+    assert value(page, "c_total", RETAINED_S + 2, topic="here") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "seen"),
+    [
+        ("remora_owned_shards", 5),
+        ("remora_eligible_shards", 3),
+        ("remora_backlog_oldest_age_seconds", 3),
+        ("remora_store_connected", 2),
+        ("remora_ready", 100),
+        ("process_resident_memory_bytes", 105),
+    ],
+)
+def test_gauges_follow_their_meaning(name: str, seen: float) -> None:
+    """Added up, or the most or the least of the workers, or the supervisor's own, or of all processes."""
+    page = Page()
+    page.take(SUPERVISOR, [gauge(name, 100)], 0.0)
+    page.take("a", [gauge(name, 3)], 0.0)
+    page.take("b", [gauge(name, 2)], 0.0)
+
+    assert value(page, name) == seen
+
+
+def test_gauges_of_the_dead_are_gone() -> None:
+    """What an ended worker held, it holds no more."""
+    page = Page()
+    page.take("a", [gauge("remora_owned_shards", 3)], 0.0)
+    page.take("b", [gauge("remora_owned_shards", 2)], 0.0)
+    page.ended("a")
+
+    assert value(page, "remora_owned_shards") == 2
+
+
+def test_the_gauges_that_are_named_exist() -> None:
+    """The table of meanings names only gauges that are exported."""
+    telemetry = Telemetry()
+    exercise(telemetry)
+
+    exported = {family.name for family in families(telemetry.registry) if family.kind == "gauge"}
+
+    assert exported >= GAUGES.keys()
+
+
+def test_a_page_of_everything_is_a_good_exposition() -> None:
+    """Every metric of three processes can be read back, histograms with their buckets in order, and counts are sums."""
+    page = Page()
+    for source in (SUPERVISOR, "a", "b"):
+        telemetry = Telemetry()
+        exercise(telemetry)
+        page.take(source, families(telemetry.registry), 0.0)
+    registry = CollectorRegistry()
+    registry.register(Given(page))  # type: ignore[arg-type]  # a collector by its method
+
+    read = {each.name: each for each in text_string_to_metric_families(generate_latest(registry).decode())}
+
+    listed = next(s for s in read["remora_listed_entries"].samples if s.name.endswith("_total"))
+    assert listed.value == 9
+    ages = [each for each in read["remora_event_age_seconds"].samples if each.name.endswith("_bucket")]
+    bounds = [float(each.labels["le"]) for each in ages]
+    assert bounds == sorted(bounds)
+    assert ages[-1].value == 9
+
+
+class Given:
+    """A collector of one page."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+
+    def collect(self) -> object:
+        return self._page.metrics(0.0)
+
+
+Step = tuple[str, str, int]
+STEPS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.sampled_from(["count", "forget", "look", "end"]), st.integers(1, 9)),
+    max_size=40,
+)
+
+
+@given(STEPS)
+def test_no_counter_ever_goes_back(steps: list[Step]) -> None:
+    """Whatever workers count, forget and when they end: each page shows at least what the one before did.
+
+    What was counted between the last look and an end is lost; nothing else is, and nothing is counted twice.
+    """
+    page, counts, seen, shown, total = Page(), dict[str, int](), dict[str, int](), 0.0, 0
+    for worker, what, amount in steps:
+        if what == "count":
+            counts[worker] = counts.get(worker, 0) + amount
+            total += amount
+        elif what == "forget":
+            # Its series ends, which the page sees at the next look.
+            total -= counts.get(worker, 0) - seen.get(worker, 0)
+            counts[worker], seen[worker] = 0, 0
+            page.take(worker, [counter("c", {})], 0.0)
+        elif what == "look":
+            seen[worker] = counts.get(worker, 0)
+            page.take(worker, [counter("c", {"t": seen[worker]})], 0.0)
+        else:
+            total -= counts.pop(worker, 0) - seen.pop(worker, 0)
+            page.ended(worker)
+        now = value(page, "c_total", topic="t") or 0.0
+        assert now >= shown
+        shown = now
+    for worker, count in counts.items():
+        page.take(worker, [counter("c", {"t": count})], 0.0)
+    assert (value(page, "c_total", topic="t") or 0.0) == total
