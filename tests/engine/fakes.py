@@ -80,7 +80,8 @@ class FakeStore:
         self.before: Callable[[str], RemoraError | float | None] = lambda _: None
         self.after: Callable[[str], RemoraError | float | None] = lambda _: None
         self._made = 0
-        self._news: dict[str, None] = {}
+        self._told: dict[str, None] = {}
+        self._news: dict[object, dict[str, None]] = {}
         self._came = asyncio.Event()
 
     def make(self, queue: str, *entries: bytes) -> FakeQueue:
@@ -90,8 +91,11 @@ class FakeStore:
         return self.queues[queue]
 
     def _tell(self, queue: str) -> None:
-        self._news[queue] = None
+        self._told[queue] = None
+        for news in self._news.values():
+            news[queue] = None
         self._came.set()
+        self._came = asyncio.Event()
 
     async def __aenter__(self) -> FakeStore:
         return self
@@ -246,13 +250,15 @@ class FakeStore:
     # ----------------------------------------------------------------------------------- arrivals
 
     async def arrivals(self) -> Sequence[Shard]:
-        """Names are told once, and only in an answer that came: a call that fails loses none."""
+        """Names are told once to each worker, and only in an answer that came: a call that fails loses none."""
         assert self.tells_arrivals, "asked for arrivals that are not told"
+        listener = asyncio.current_task()
+        news = self._news.setdefault(listener, dict(self._told))
         async with self._call("arrivals"):
-            while not self._news:
-                self._came.clear()
+            while not news:
                 await self._came.wait()
-        told, self._news = [Shard(queue) for queue in self._news], {}
+        told = [Shard(queue) for queue in news]
+        news.clear()
         return told
 
     # ------------------------------------------------------------------------------- dead letters

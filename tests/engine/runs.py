@@ -35,10 +35,10 @@ def a_worker(
     cookie: str = "remora/h/b/w1",
     telemetry: Telemetry | None = None,
     ownership: OwnershipSettings = QUICK,
+    fellows: int = 1,
 ) -> Worker:
-    return Worker(
-        store, [endpoint], telemetry or Telemetry(), ownership, delivery or DeliverySettings(), cookie, Random(7)
-    )
+    telemetry, delivery = telemetry or Telemetry(), delivery or DeliverySettings()
+    return Worker(store, [endpoint], telemetry, ownership, delivery, cookie, Random(7), fellows)
 
 
 @asynccontextmanager

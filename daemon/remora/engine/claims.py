@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import uuid
 
+from remora.model import member
 from remora.model.errors import RemoraError
-from remora.model.member import CLAIM_COOKIE, WORKER_COOKIE
+from remora.model.member import CLAIM_COOKIE
 from remora.model.shard import Hold, LockHolder, Shard
 from remora.ports import DeliveryStore
 
@@ -27,7 +28,7 @@ def is_workers(holder: LockHolder | None) -> bool:
     """Whether a lock is held by a worker of remora."""
     if holder is None or holder.lease_left_s <= 0:
         return False
-    return holder.cookie.startswith(WORKER_COOKIE) and not holder.cookie.startswith(CLAIM_COOKIE)
+    return member.is_workers(holder.cookie)
 
 
 async def claim(store: DeliveryStore, shard: Shard) -> LockHolder:

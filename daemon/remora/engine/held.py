@@ -8,6 +8,7 @@ from typing import Protocol
 
 from remora.engine.dispatcher import ShardStatus
 from remora.engine.tenure import Tenure
+from remora.model.member import is_workers
 from remora.model.shard import LockHolder
 
 
@@ -27,7 +28,8 @@ class Service(Protocol):
 class Left:
     """Why a shard is not held by this worker, for status.
 
-    `settled` when only a change of the catalogue can make it ours. `seen_at` is when its holder was seen.
+    `settled` when only a change of the catalogue can make it ours. `seen_at` is when its holder was seen. `waiting`
+    when it may be free, and is left to another worker until `not_before`; `handed` when it is on its way to that one.
     """
 
     reason: str
@@ -37,6 +39,22 @@ class Left:
     settled: bool = False
     damaged: bool = False
     seen_at: float = 0.0
+    waiting: bool = False
+    handed: bool = False
+
+    @property
+    def lapses_at(self) -> float:
+        """When its holder's lease ends, as far as is known."""
+        return self.seen_at + self.holder.lease_left_s if self.holder else 0.0
+
+    def is_apart(self, now: float) -> bool:
+        """Whether it is none of the shards that the workers share: not ours, paused, or held by no worker.
+
+        What a worker holds that nobody sees any more will be shared soon.
+        """
+        if self.holder is None:
+            return not self.waiting
+        return now < self.lapses_at and not is_workers(self.holder.cookie)
 
 
 @dataclass(slots=True)
@@ -44,7 +62,7 @@ class Held:
     """A held shard. Its `task` runs its service, or gives it back; a dormant one has neither, and costs nothing.
 
     `begun` tells that the task has taken its first step: one that is cancelled before would never run at all, so
-    it is not, and finds `ended` set.
+    it is not, and finds `ended` set. `parting` is set while its service finishes, to be given back then.
     """
 
     tenure: Tenure
@@ -54,12 +72,23 @@ class Held:
     task: asyncio.Task[None] | None = None
     begun: bool = False
     renewing: bool = False
+    parting: Left | None = None
     ended: Left | None = None
 
     @property
     def is_dormant(self) -> bool:
         """Whether nothing at all runs for it."""
         return self.task is None
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it is being given back."""
+        return self.parting is not None or self.ended is not None
+
+    @property
+    def has_work(self) -> bool:
+        """Whether entries wait in it, as far as is known."""
+        return self.service is not None and self.service.status().has_work
 
     def rest(self, now: float) -> None:
         """Its service has returned: it is dormant from here on."""

@@ -10,7 +10,7 @@ under way in a later one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from remora.config import OwnershipSettings
 from remora.engine.catalogue import Catalogue
@@ -18,6 +18,7 @@ from remora.engine.dispatcher import NotOurs, ShardStatus
 from remora.engine.dormant import Dormant, dormant_status
 from remora.engine.held import Held, Left, Service
 from remora.engine.keeping import Keeper
+from remora.engine.spread import Spread
 from remora.engine.taking import Taker
 from remora.engine.tenure import Tenure
 from remora.metrics import Telemetry
@@ -33,6 +34,15 @@ EVICTED_PAUSE_S = 45.0
 
 CANCELLED_S = 3.0
 """What a worker that is cut short still spends on giving its locks back."""
+
+LEAST_PAUSE_S = 0.05
+"""Between two looks at what may be taken: what comes free together is taken together."""
+
+RECEIVE_EVERY_S = 0.05
+"""How often the lock of a shard is asked for that another worker is about to give to this one."""
+
+HANDED_PAUSE_S = 3.0
+"""How long a shard is left to whom it was handed before this worker would take it again."""
 
 RELEASES_AT_ONCE = 256
 RELEASES_PER_SECOND = 1000.0
@@ -54,7 +64,9 @@ class Ownership:
         cookie: str,
         schemes: frozenset[str],
         serve: Callable[[Tenure], Service],
+        fellows: int = 1,
     ) -> None:
+        """`fellows` is how many workers start together, this one included."""
         self._store = store
         self._catalogue = catalogue
         self._telemetry = telemetry
@@ -64,17 +76,40 @@ class Ownership:
         self._held: dict[Shard, Held] = {}
         self._left: dict[Shard, Left] = {}
         self._awake = 0
-        self._seen: tuple[object, object] | None = None
-        self._present: frozenset[Shard] = frozenset()
+        self._seen: tuple[object, object] = (None, None)
+        self._anew = True
+        self._present: Mapping[Shard, int] = {}
         self._leaving = asyncio.Semaphore(RELEASES_AT_ONCE)
         self._finishing = asyncio.Event()
         self._occasion = asyncio.Event()
-        self._draining = False
+        self._cleared: set[Shard] = set()
         self._tasks = asyncio.TaskGroup()
         self._dormant = Dormant(store, telemetry, self._held, self._wake, self._count_awake)
         self._keeper = Keeper(store, telemetry, settings, self._held, self._lose, self._wake)
+        self._spread = Spread(
+            store,
+            telemetry,
+            cookie,
+            settings.lease_s,
+            fellows,
+            self._held,
+            eligible=self._eligible,
+            wants=self._wants,
+            hand_over=self._hand_over,
+            changed=self._occasion.set,
+        )
         self._taker = Taker(
-            store, catalogue, telemetry, settings, cookie, schemes, self._held, self._left, self._dormant, self._begin
+            store,
+            catalogue,
+            telemetry,
+            settings,
+            cookie,
+            schemes,
+            self._held,
+            self._left,
+            self._dormant,
+            self._spread,
+            self._begin,
         )
 
     # -------------------------------------------------------------------------------------- looks
@@ -119,33 +154,28 @@ class Ownership:
 
     async def clear(self, is_dead: Callable[[str], bool]) -> None:
         """Break the locks of dead workers, forget them, and take what is free then; see Worker.clear."""
-        for shard in await self._store.evict_all(is_dead):
-            self._left.pop(shard, None)
+        freed = await self._store.evict_all(is_dead)
         for member in await self._store.members():
             if is_dead(member.cookie):
                 await self._store.withdraw(member.cookie)
+        self._spread.forget(is_dead)
+        for shard in freed:
+            self._left.pop(shard, None)
+            self._cleared.add(shard)
+        self._anew = True
         self._occasion.set()
 
     def drain(self, on: bool) -> None:
         """Hold nothing and take nothing, or take part again; see Worker.drain."""
-        self._draining = on
+        self._spread.drain(on)
         self._occasion.set()
-        if on:
-            for each in self._held.values():
-                self._let_finish(each)
-
-    def _let_finish(self, held: Held) -> None:
-        """Have a shard given back when what is in flight is done."""
-        if held.service is not None:
-            held.service.finish()
-        elif held.is_dormant:
-            self._end(held, Left("given back"))
 
     # --------------------------------------------------------------------------------------- life
 
     def finish(self) -> None:
         """Take nothing more and let every shard finish; `run` returns when all locks are released."""
         self._finishing.set()
+        self._spread.leave()
         for each in self._held.values():
             if each.service is not None:
                 each.service.finish()
@@ -154,12 +184,15 @@ class Ownership:
         """Own shards until `finish`. On cancellation locks are still released, within a few seconds."""
         async with self._tasks:
             taking = self._tasks.create_task(self._take_on(), name="take shards")
+            receiving = self._tasks.create_task(self._receive(), name="receive shards")
             keepers = [
+                self._tasks.create_task(self._spread.run(), name="spread shards"),
                 self._tasks.create_task(self._keeper.run(), name="keep locks"),
                 self._tasks.create_task(self._mind_dormant(), name="mind dormant shards"),
             ]
             await self._finishing.wait()
             taking.cancel()
+            receiving.cancel()
             for each in [held for held in self._held.values() if held.is_dormant]:
                 self._end(each, Left("given back"))
             while tasks := [each.task for each in self._held.values() if each.task]:
@@ -182,37 +215,80 @@ class Ownership:
             raise
 
     async def _take_on(self) -> None:
-        """Compare the catalogue with what is held, after every reading of it."""
+        """Compare the catalogue with what is held, after every reading of it and whenever something may be free."""
+        await self._spread.wait_for_fellows()
         while True:
+            self._occasion.clear()
             seen = (self._catalogue.shards, self._catalogue.topics)
-            changed = self._seen is None or any(new is not old for new, old in zip(seen, self._seen, strict=True))
-            self._seen = seen
+            changed = self._anew or any(new is not old for new, old in zip(seen, self._seen, strict=True))
+            self._seen, self._anew = seen, False
             if changed:
-                self._present = frozenset(self._catalogue.shards)
+                self._present = {shard: place for place, shard in enumerate(self._catalogue.shards)}
                 self._review_dormant()
+                self._spread.aim()
             for shard in [s for s in self._left if s not in self._present]:
                 del self._left[shard]
             before = len(self._held)
-            if not self._draining:
-                await self._taker.take(changed=changed, named=self._are_named)
+            if not self._spread.draining:
+                await self._taker.take(self._present, changed=changed, named=self._are_named)
             if len(self._held) > before and not self._are_named:
                 self._telemetry.acquired_many(len(self._held) - before)
             self._telemetry.owned(len(self._held))
-            elsewhere = sum(left.holder is not None for left in self._left.values())
+            elsewhere = sum(left.holder is not None or left.waiting for left in self._left.values())
             self._telemetry.eligible(len(self._held) + elsewhere)
+            self._cleared.clear()
             await self._next_occasion()
 
     async def _next_occasion(self) -> None:
-        """Wait for a reading of the catalogue, or until somebody asks for a look at once."""
+        """Wait for a reading of the catalogue, until somebody asks for a look, or until something may be free."""
+        await asyncio.sleep(LEAST_PAUSE_S)
+        within_s = max(0.0, self._taker.next_at - asyncio.get_running_loop().time())
         async with asyncio.TaskGroup() as tasks:
             ends = [
                 tasks.create_task(self._catalogue.next_reading(), name="next reading"),
                 tasks.create_task(self._occasion.wait(), name="occasion"),
             ]
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ends, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
             for each in ends:
                 each.cancel()
-        self._occasion.clear()
+
+    # ------------------------------------------------------------------------------------- sharing
+
+    def _eligible(self) -> int:
+        """How many shards the workers share, as far as is known here."""
+        now = asyncio.get_running_loop().time()
+        return len(self._present) - sum(each.is_apart(now) for each in self._left.values())
+
+    def _wants(self, shard: Shard) -> bool:
+        """Whether this worker would take a shard that is offered to it."""
+        left = self._left.get(shard)
+        if left is None:
+            return shard in self._present
+        return left.waiting or (not left.settled and left.not_before <= asyncio.get_running_loop().time())
+
+    async def _receive(self) -> None:
+        """Ask for the locks of shards that others are about to give to this worker, again and again."""
+        while True:
+            await self._spread.expected.wait()
+            self._spread.expected.clear()
+            while expected := [each for each in self._spread.expects if each not in self._held]:
+                await self._taker.receive(expected)
+                await asyncio.sleep(RECEIVE_EVERY_S)
+
+    def _hand_over(self, shard: Shard, to: str) -> None:
+        """Give a shard back when what is in flight is done, for one other worker or, without a name, for anybody."""
+        held = self._held.get(shard)
+        if held is None or held.is_leaving:
+            return
+        now = asyncio.get_running_loop().time()
+        left = Left("given back")
+        if to:
+            left = Left(f"handed to {to}", not_before=now + HANDED_PAUSE_S, waiting=True, handed=True)
+        if held.service is None:
+            self._end(held, left)
+        else:
+            held.parting = left
+            held.service.finish()
 
     # ------------------------------------------------------------------------------------ serving
 
@@ -222,10 +298,20 @@ class Ownership:
         held = Held(tenure, expire_at=now + self._settings.reservation_interval_s, since=now)
         self._held[hold.shard] = held
         self._telemetry.acquired(hold.shard.queue, taken_over, named=self._are_named)
-        if self._finishing.is_set() or self._draining:
+        self._count_move(hold.shard, taken_over)
+        if self._spread.draining:
             self._end(held, Left("given back"))
         elif not self._dormant.is_possible:
             self._wake(held)
+
+    def _count_move(self, shard: Shard, taken_over: bool) -> None:
+        if shard in self._spread.expects:
+            self._telemetry.moved("planned")
+            self._spread.look_soon()
+        elif shard in self._cleared:
+            self._telemetry.moved("cleared")
+        elif taken_over:
+            self._telemetry.moved("stale")
 
     def _count_awake(self) -> int:
         return self._awake
@@ -249,8 +335,9 @@ class Ownership:
         try:
             if held.ended is None:
                 await service.run()
-            if not (self._finishing.is_set() or self._draining) and held.ended is None:
-                left = None
+            left = held.parting
+            if self._finishing.is_set() or held.ended is not None:
+                left = Left("given back")
         except (OwnershipLost, ShardGone) as exc:
             left = self._lost(held.tenure, exc)
         except NotOurs as exc:
@@ -288,6 +375,7 @@ class Ownership:
         finally:
             del self._held[shard]
             self._left[shard] = held.ended
+            self._spread.released(shard)
 
     async def _let_go(self, tenure: Tenure) -> None:
         """Release a lock, shielded and within a few seconds; if that fails the lease runs out by itself."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from remora.config import OwnershipSettings
 from remora.engine.catalogue import Catalogue, first_known_topic
 from remora.engine.dormant import Dormant
 from remora.engine.held import Held, Left
+from remora.engine.spread import Spread
 from remora.metrics import Telemetry
 from remora.model.errors import ShardGone, StoreDamaged, StoreError
 from remora.model.member import CLAIM_COOKIE, WORKER_COOKIE
 from remora.model.shard import Hold, LockHolder, Shard
+from remora.policy.balance import is_short, own_part_first
 from remora.policy.eligible import reason_to_leave
 from remora.policy.lease import Term
 from remora.ports import DeliveryStore
@@ -29,6 +32,17 @@ next ones are taken."""
 ROUNDS_ELSEWHERE = 8
 """Readings of the catalogue within which each shard that others hold is tried once, where these are very many."""
 
+GRACE_S = 1.0
+"""How long a free shard is left to a worker that holds less than its share; then whoever comes takes it."""
+
+RECEIVED_AT_ONCE = 64
+"""Locks of offered shards that are asked for together."""
+
+SHORT_READINGS = 2
+"""Readings in a row by which the others hold less than was seen: one alone may be of a moment when something moved."""
+
+LONGEST_REST_S = 60.0
+
 
 class Taker:
     """Locks the shards that are ours to deliver, and notes of all others why they are left."""
@@ -44,6 +58,7 @@ class Taker:
         held: Mapping[Shard, Held],
         left: dict[Shard, Left],
         dormant: Dormant,
+        spread: Spread,
         begin: Callable[[Hold, Term, bool], None],
     ) -> None:
         """`begin` is called with each new hold, its term, and whether its last owner had let it run out.
@@ -59,15 +74,41 @@ class Taker:
         self._held = held
         self._left = left
         self._dormant = dormant
+        self._spread = spread
         self._begin = begin
         self._gate = asyncio.Semaphore(AT_ONCE)
         self._named = True
+        self._places: Mapping[Shard, int] = {}
+        self._asking: set[Shard] = set()
+        self._short_readings = 0
+        self._received = 0
         self.beat_at = asyncio.get_running_loop().time()
+        self.next_at = self.beat_at
 
-    async def take(self, *, changed: bool, named: bool) -> None:
-        """Take what can be taken, after a reading of the catalogue; other owners are `named` in the log, or not."""
-        self._named = named
+    async def take(self, places: Mapping[Shard, int], *, changed: bool, named: bool) -> None:
+        """Take what can be taken, after a reading of the catalogue; other owners are `named` in the log, or not.
+
+        `places` has each shard's in the catalogue. `next_at` is then when something may be free that is to be tried.
+        """
+        self._named, self._places = named, places
         await self._take_all(*self._candidates(changed))
+        now = asyncio.get_running_loop().time()
+        has_room = self._spread.has_room(0)
+        times = [
+            now if each.waiting and has_room and not each.handed else self._next_try(each)
+            for each in self._left.values()
+            if each.waiting or self._is_members(each)
+        ]
+        self.next_at = min(times, default=now + LONGEST_REST_S)
+
+    async def receive(self, shards: Sequence[Shard]) -> None:
+        """Ask for the locks of shards that their owners are about to give to this worker; some of very many."""
+        start = self._received % len(shards)
+        self._received = start + RECEIVED_AT_ONCE
+        portion = [*shards[start:], *shards[:start]][:RECEIVED_AT_ONCE]
+        await asyncio.gather(*(self._consider(shard) for shard in portion))
+        if self._dormant.is_possible:
+            await self._dormant.look(portion)
 
     def _candidates(self, changed: bool) -> tuple[Sequence[Shard], Sequence[Shard]]:
         """The shards to try now, and those to try only if one of the first was free.
@@ -79,15 +120,50 @@ class Taker:
             left = [(shard, each) for shard, each in self._left.items() if shard not in self._held]
         else:
             fresh, left = [], [(shard, each) for shard, each in self._left.items() if not each.settled]
-        now = asyncio.get_running_loop().time()
-        due = [(shard, each) for shard, each in left if each.not_before <= now or each.evicted]
-        elsewhere = [shard for shard, each in due if each.holder is not None]
+        now, short = asyncio.get_running_loop().time(), self._is_short()
+        due = [(shard, each) for shard, each in left if self._is_due(each, now, short) or each.evicted]
+        elsewhere = [shard for shard, each in due if each.holder is not None and not self._is_free(each, now)]
+        free = [shard for shard, each in due if each.holder is None or self._is_free(each, now)]
         tried = max(PORTION, len(elsewhere) // ROUNDS_ELSEWHERE)
-        return fresh + [shard for shard, each in due if each.holder is None] + elsewhere[:tried], elsewhere[tried:]
+        return fresh + free + elsewhere[:tried], elsewhere[tried:]
+
+    def _is_due(self, left: Left, now: float, short: bool) -> bool:
+        """Whether it is time to try a shard again.
+
+        While its holder is a live worker, it is not before its lease may have ended, unless something is free that is
+        not known which; anybody else's is tried at every reading, and at once when a worker has gone.
+        """
+        if left.waiting and not left.handed and self._spread.has_room(0):
+            return True
+        if left.not_before > now:
+            return False
+        if left.holder is None or left.waiting or now >= left.lapses_at:
+            return True
+        if self._is_members(left):
+            return short
+        return left.seen_at < self._spread.steady_since or now - left.seen_at >= self._settings.discovery_interval_s / 2
+
+    def _is_members(self, left: Left) -> bool:
+        return left.holder is not None and left.holder.cookie in self._spread.others
+
+    def _is_free(self, left: Left, now: float) -> bool:
+        """Whether a shard that was somebody else's is to be had, as far as is known."""
+        return left.waiting or now >= left.lapses_at
+
+    def _next_try(self, left: Left) -> float:
+        return left.not_before if left.waiting else left.lapses_at
+
+    def _is_short(self) -> bool:
+        """Whether the other workers hold less than was seen, reading after reading: somebody released something."""
+        seen = sum(self._is_members(each) for each in self._left.values())
+        short = is_short(self._spread.others.values(), seen)
+        self._short_readings = self._short_readings + 1 if short else 0
+        return self._short_readings >= SHORT_READINGS
 
     async def _take_all(self, shards: Sequence[Shard], further: Sequence[Shard]) -> None:
         if self._dormant.is_possible and len(shards) > PORTION:
             shards = await self._dormant.busy_first(shards)
+        shards = own_part_first(shards, self._places, *self._spread.place)
         start, together = 0, AT_ONCE if self._dormant.is_possible else len(shards)
         while start < len(shards):
             portion = shards[start : start + together]
@@ -100,17 +176,27 @@ class Taker:
 
     async def _consider(self, shard: Shard) -> None:
         """Take a shard if it is ours to deliver and free."""
-        if shard in self._held:
+        if shard in self._held or shard in self._asking:
             return
+        self._asking.add(shard)
+        try:
+            await self._take_if_ours(shard)
+        finally:
+            self._asking.discard(shard)
+
+    async def _take_if_ours(self, shard: Shard) -> None:
         left, now = self._left.get(shard), asyncio.get_running_loop().time()
         try:
-            if left is not None and left.not_before > now and not (left.evicted and await self._is_claimed(shard)):
+            paused = left is not None and self._is_paused(left, shard, now)
+            if paused and not await self._is_claimed(shard, left):
                 return
             known = self._catalogue.topic(shard)
             why = reason_to_leave(known or await first_known_topic(self._store, shard), self._schemes)
             if why is not None:
                 self._left[shard] = Left(why, settled=known is not None)
                 self._telemetry.left_alone(shard.queue, why)
+                return
+            if not paused and not self._may_take(shard, left, now):
                 return
             await self._take(shard)
             if left is not None and left.damaged:
@@ -123,7 +209,27 @@ class Taker:
         except StoreError as exc:
             self._left[shard] = Left(str(exc))
 
-    async def _is_claimed(self, shard: Shard) -> bool:
+    def _is_paused(self, left: Left, shard: Shard, now: float) -> bool:
+        if left.waiting and (shard in self._spread.expects or (not left.handed and self._spread.has_room(0))):
+            return False
+        return left.not_before > now
+
+    def _may_take(self, shard: Shard, left: Left | None, now: float) -> bool:
+        """Whether this worker may take a shard if it is free now; else it is left to others for a moment."""
+        if shard in self._spread.expects:
+            return True
+        has_waited = left is not None and left.waiting and left.not_before <= now
+        is_promised = self._spread.is_promised(shard)
+        if not is_promised and (has_waited or self._spread.has_room(len(self._asking) - 1)):
+            return True
+        if left is None or not left.waiting or has_waited:
+            waiting = left or Left("left to workers that hold fewer")
+            self._left[shard] = replace(waiting, waiting=True, handed=is_promised, not_before=now + GRACE_S)
+        return False
+
+    async def _is_claimed(self, shard: Shard, left: Left | None) -> bool:
+        if left is None or not left.evicted:
+            return False
         holder = (await self._store.stats(shard)).holder
         return holder is not None and holder.cookie.startswith(CLAIM_COOKIE)
 
@@ -138,7 +244,7 @@ class Taker:
         left = self._left.pop(shard, None)
         if isinstance(answer, LockHolder):
             self._left[shard] = Left("held by another owner", answer, seen_at=loop.time())
-            if self._named:
+            if self._named and shard not in self._spread.expects:
                 self._telemetry.handed_off(shard.queue, f"{answer.entity} {answer.cookie}")
         else:
             self._begin(answer, Term.granted(times, asked_at), left is not None and self._ran_out(left))

@@ -55,7 +55,9 @@ class Worker:
         delivery: DeliverySettings,
         cookie: str,
         rng: Random,
+        fellows: int = 1,
     ) -> None:
+        """`fellows` is how many workers start together, this one included: they wait for each other for a moment."""
         by_scheme = {scheme: each for each in endpoints for scheme in each.schemes}
         self.catalogue = Catalogue(store, telemetry, ownership.discovery_interval_s)
         self.held = Allowance(delivery.worker_bytes)
@@ -74,7 +76,9 @@ class Worker:
         def serve(tenure: Tenure) -> Dispatcher:
             return Dispatcher(self._tools, tenure, by_scheme, destination, rng)
 
-        self.ownership = Ownership(store, self.catalogue, telemetry, ownership, cookie, frozenset(by_scheme), serve)
+        self.ownership = Ownership(
+            store, self.catalogue, telemetry, ownership, cookie, frozenset(by_scheme), serve, fellows
+        )
         self._survey = Survey(store, self.catalogue, self.ownership, telemetry, SURVEY_INTERVAL_S)
 
     @property

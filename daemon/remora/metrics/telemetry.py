@@ -121,6 +121,11 @@ class Telemetry:
         self._ready = gauge("remora_ready", "1 when /-/ready says so.")
         self._owned = gauge("remora_owned_shards", "Queues whose lock this process holds.")
         self._eligible = gauge("remora_eligible_shards", "Queues that remora is to deliver, whoever holds them.")
+        self._members = gauge("remora_members", "Workers that share the queues, this one included.")
+        self._target = gauge("remora_target_shards", "Queues that are this process's share of all.")
+        self._moves = counter(
+            "remora_shard_moves", "Queues taken from another worker, by why it held them no more.", "kind"
+        )
         self._acquired = counter("remora_lock_acquisitions", "Queue locks taken.")
         self._takeovers = counter("remora_lock_takeovers", "Queue locks taken from an owner that let them run out.")
         self._renewals = counter("remora_lock_renewals", "Queue locks renewed.")
@@ -317,6 +322,21 @@ class Telemetry:
         text = "queue taken over from an owner that went silent" if taken_over else "queue locked"
         level = (logging.WARNING if taken_over else logging.INFO) if named else logging.DEBUG
         _say(level, "shard_acquired", text, queue=queue)
+
+    def members(self, workers: int, target: int) -> None:
+        """So many workers share the queues, and so many queues are this one's share."""
+        self._members.set(workers)
+        self._target.set(target)
+
+    def members_failed(self, why: str) -> None:
+        """The other workers could not be looked at, or not be told of this one; the last look stands."""
+        self._say_seldom(
+            logging.WARNING, "members_failed", "members", "the other workers are not known for now", reason=why
+        )
+
+    def moved(self, kind: str) -> None:
+        """A queue came from another worker: planned, cleared (that one is dead), or stale (its lock ran out)."""
+        self._moves.labels(kind).inc()
 
     def acquired_many(self, shards: int) -> None:
         """So many queues were locked that they are not named."""

@@ -13,6 +13,11 @@ CLAIM_COOKIE = "remora/claim/"
 """Begins the cookie of a lock that was taken for whichever worker comes first."""
 
 
+def is_workers(cookie: str) -> bool:
+    """Whether this is the cookie of a worker, and not a gateway's or that of a claim."""
+    return cookie.startswith(WORKER_COOKIE) and not cookie.startswith(CLAIM_COOKIE)
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerId:
     """The parts of a worker's cookie."""
@@ -24,10 +29,8 @@ class WorkerId:
     @classmethod
     def of(cls, cookie: str) -> WorkerId | None:
         """The worker whose cookie this is; None for a gateway's, and for that of a claim."""
-        if cookie.startswith(CLAIM_COOKIE) or not cookie.startswith(WORKER_COOKIE):
-            return None
         parts = cookie.split("/")
-        return cls(*parts[1:]) if len(parts) == 4 else None
+        return cls(*parts[1:]) if is_workers(cookie) and len(parts) == 4 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +45,10 @@ class Offer:
 class Member:
     """A worker as it announces itself to the others.
 
-    `shards` counts the locks that it holds. A draining one takes nothing and gives everything away. `offers` are the
-    shards that it is about to release, each for one other worker; `expects` are those that others offer to it, once
-    it has seen the offer and until it holds them.
+    A draining one takes nothing and gives everything away. `offers` are the shards that it is about to release, each
+    for one other worker; `expects` are those that others offer to it, from when it has seen the offer until it has
+    the shard and sees the offer gone. `shards` counts the locks that it holds, without those that it expects: so each
+    shard that is on its way shows as such in any two rows that are read together.
     """
 
     cookie: str
