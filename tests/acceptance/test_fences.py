@@ -1,0 +1,214 @@
+"""Each fence is taken away, and the same fault that does nothing with it is then found by the chaos runs' checker.
+
+Every test runs twice: once with the product as it is, where the checker finds nothing; and once without one fence,
+which the test itself takes away, and where the checker must find what the fence is for. The fault is the same in both
+and happens at a step that the test halts, so that nothing depends on luck.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remora.endpoints.kafka import exact as exact_routes
+from remora.endpoints.kafka import lookup
+from remora.endpoints.kafka.transactions import TransactionalProducer
+from remora.model.errors import OwnershipLost
+from remora.model.shard import Hold, LockHolder
+from remora.storage.sqlite.face import held_row
+from support.kafka import Kafka
+from support.owners import Gate, Owner, Scene, a_scene, until
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+
+FENCED = pytest.mark.parametrize("fenced", [True, False], ids=["with the fence", "without it"])
+
+
+def unlock(patch: pytest.MonkeyPatch, *owners: Owner) -> None:
+    """Take the lock check out of what these owners ask of the store."""
+    cookies = {owner.cookie for owner in owners}
+
+    def unchecked(connection: Any, hold: Hold, entity: str) -> Any:
+        try:
+            return held_row(connection, hold, entity)
+        except OwnershipLost:
+            if hold.cookie not in cookies:
+                raise
+            row = connection.execute("SELECT entity, cookie FROM locks").fetchone()
+            return held_row(connection, replace(hold, cookie=row[1]), row[0])
+
+    patch.setattr("remora.storage.sqlite.queue.held_row", unchecked)
+
+
+async def take_over(scene: Scene, frozen: Owner, other: Owner) -> None:
+    """The frozen owner's lease ends, and the other one begins."""
+    await scene.evict(frozen)
+    other.start()
+
+
+@FENCED
+async def test_lock_check_in_the_removal(
+    kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fenced: bool
+) -> None:
+    """An owner frozen before a removal removes nothing once another one has the lock; without the check it does."""
+    async with a_scene(kafka, tmp_path, exact=False) as scene:
+        await scene.store(20)
+        a, b = await scene.owner("a"), await scene.owner("b")
+        if not fenced:
+            unlock(monkeypatch, a)
+        removal = a.gate("remove")
+        a.start()
+        await removal.came()
+        await scene.evict(a)
+        held = await b.store.acquire(scene.shard, b.cookie, 3600)
+        assert not isinstance(held, LockHolder)
+
+        removal.open()
+        await until(lambda: bool(a.refused_removals or a.removals), "the thawed owner tried to remove")
+        removed_by_the_wrong_one = 20 - await scene.pending()
+
+        await b.store.release(held)
+        b.start()
+        await scene.drained()
+        faults = await scene.faults(is_exact=False)
+
+    assert (faults, bool(removed_by_the_wrong_one)) == ({}, not fenced)
+
+
+@FENCED
+async def test_lock_check_before_the_first_send(
+    kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fenced: bool
+) -> None:
+    """An owner frozen before it initialises its producer makes nothing visible once another one has the lock."""
+    async with a_scene(kafka, tmp_path, exact=True) as scene:
+        await scene.store(20)
+        a, b = await scene.owner("a"), await scene.owner("b")
+        if not fenced:
+            unlock(monkeypatch, a)
+        entering, committing = a.gate("enter"), b.gate("commit")
+        a.start()
+        await entering.came()
+        await take_over(scene, a, b)
+        await committing.came()
+
+        entering.open()
+        await until(lambda: bool(a.refused_reads or a.refused_removals or a.commits), "the thawed owner went on")
+        committed_by_the_wrong_one = a.commits
+        committing.open()
+        await scene.drained()
+        faults = await scene.faults(is_exact=True)
+
+    assert (faults, bool(committed_by_the_wrong_one)) == ({}, not fenced)
+
+
+@FENCED
+async def test_producer_epoch(kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fenced: bool) -> None:
+    """An owner frozen with all of a transaction sent commits nothing once another one has taken over."""
+    if not fenced:  # then no producer is another one's successor, and none fences any
+        name, count = exact_routes.producer_name, iter(range(100))
+        monkeypatch.setattr(exact_routes, "producer_name", lambda *key: f"{name(*key)}.{next(count)}")
+    ending, ends = Gate(), []
+    end = TransactionalProducer._end
+
+    async def first_halts(self: TransactionalProducer) -> None:
+        ends.append(self)
+        if len(ends) > 1:
+            return await end(self)
+        await ending.halt()
+        try:
+            return await end(self)
+        finally:
+            ends.append(self)
+
+    monkeypatch.setattr(TransactionalProducer, "_end", first_halts)
+    async with a_scene(kafka, tmp_path, exact=True) as scene:
+        await scene.store(20)
+        a, b = await scene.owner("a"), await scene.owner("b")
+        a.start()
+        await ending.came()
+        await take_over(scene, a, b)
+        await scene.drained()
+
+        ending.open()
+        await until(lambda: ends.count(ends[0]) == 2, "the thawed owner tried to commit")
+        faults = await scene.faults(is_exact=True)
+
+    assert set(faults) == (set() if fenced else {"duplicated"})
+
+
+@FENCED
+async def test_position_in_the_transaction(
+    kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fenced: bool
+) -> None:
+    """What an owner committed before it could remove it is not sent again by the next one, which finds the position."""
+    if not fenced:
+
+        async def nothing(self: TransactionalProducer, *args: object) -> None:
+            return None
+
+        monkeypatch.setattr(TransactionalProducer, "_add_group", nothing)
+        monkeypatch.setattr(TransactionalProducer, "_commit_mark", nothing)
+    async with a_scene(kafka, tmp_path, exact=True) as scene:
+        await scene.store(20)
+        a, b = await scene.owner("a"), await scene.owner("b")
+        removal = a.gate("remove")
+        a.start()
+        await removal.came()
+        await take_over(scene, a, b)
+        await scene.drained()
+        faults = await scene.faults(is_exact=True)
+
+    assert a.commits
+    assert set(faults) == (set() if fenced else {"duplicated"})
+
+
+@FENCED
+async def test_every_batch_is_awaited(
+    kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fenced: bool
+) -> None:
+    """A batch that the broker refuses takes its transaction with it; only the entry that is too large is parked."""
+
+    async def unknown(client: Any, topic: str) -> None:
+        return None  # as for a user who may not read the topic's configuration
+
+    monkeypatch.setattr(lookup, "_read_limit", unknown)
+    if not fenced:
+        produce = TransactionalProducer._produce
+
+        async def not_awaited(self: TransactionalProducer, *args: Any) -> None:
+            async def forgotten() -> None:
+                with suppress(Exception):
+                    await produce(self, *args)
+
+            self._tasks.create_task(forgotten())
+
+        monkeypatch.setattr(TransactionalProducer, "_produce", not_awaited)
+    async with a_scene(kafka, tmp_path, exact=True, max_message_bytes=15_000) as scene:
+        await scene.store(20, large=[7])
+        owner = await scene.owner("a")
+        owner.start()
+        await scene.drained()
+        faults = await scene.faults(is_exact=True)
+
+    assert faults == {} if fenced else "lost" in faults, faults
+
+
+@FENCED
+async def test_dead_letter_before_the_removal(kafka: Kafka, tmp_path: Path, fenced: bool) -> None:
+    """An owner killed between an entry's letter and its removal leaves the entry; the other way round it is lost."""
+    async with a_scene(kafka, tmp_path, exact=False) as scene:
+        await scene.store(5, junk=[2])
+        a, b = await scene.owner("a", parks_late=not fenced), await scene.owner("b")
+        between = a.gate("parked")
+        a.start()
+        await between.came()
+        await take_over(scene, a, b)
+        await scene.drained()
+        await a.end()
+        faults = await scene.faults(is_exact=False)
+
+    assert set(faults) == (set() if fenced else {"lost", "gap"})

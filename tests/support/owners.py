@@ -1,0 +1,294 @@
+"""Owners of one shard, each with a store and an endpoint of its own, halted where a test wants to hurt them.
+
+A halted owner stands for one that is frozen, process and host together, at that very step: all that it had checked
+before stays checked in its eyes. Its lease is so long that nothing else of it notices that its lock has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from chaos_lib.checker import judge
+from chaos_lib.history import Balance, History, Kind, Letter, Round, Seen, Sent
+from chaos_lib.history import Topic as Judged
+from chaos_lib.verdict import Fate, Place
+
+from remora.config import DeliverySettings, KafkaSettings, OwnershipSettings, SqliteSettings
+from remora.endpoints.kafka import KafkaEndpoint
+from remora.engine.worker import Worker
+from remora.metrics import Telemetry
+from remora.model.errors import OwnershipLost
+from remora.model.ingest import Placed
+from remora.model.ledger import Tally
+from remora.model.position import Position
+from remora.model.record import DeadLetter, Listing
+from remora.model.shard import Hold, Origin, Shard
+from remora.model.topic import Target, Topic
+from remora.ports import DeliveryStore, Endpoint, ExactRoute, Parcel
+from remora.storage.sqlite import SqliteStore
+from support.entries import raw_entry
+from support.kafka import Kafka, create_topic, read_topic
+
+PARTITIONS = 2
+PATIENCE_S = 60.0
+SETTLE_S = 30.0
+UNNOTICED = OwnershipSettings(lease_s=3600, renew_interval_s=1000, discovery_interval_s=0.2)
+PATIENT = KafkaSettings(
+    delivery_timeout_s=300, connect_timeout_s=30, transaction_timeout_s=600, compression="none", client_id="owner"
+)
+EAGER = DeliverySettings(retry_cap_s=0.2, retry_base_s=0.1)
+
+
+class Gate:
+    """A step at which whoever comes is halted until it is opened."""
+
+    def __init__(self) -> None:
+        self._came = asyncio.Event()
+        self._open = asyncio.Event()
+
+    async def halt(self) -> None:
+        self._came.set()
+        await self._open.wait()
+
+    async def came(self) -> None:
+        """Return when somebody stands before it."""
+        async with asyncio.timeout(PATIENCE_S):
+            await self._came.wait()
+
+    def open(self) -> None:
+        self._open.set()
+
+
+class Owner:
+    """A worker on real parts. `gates` are by step: "remove", "parked", "enter", "commit".
+
+    With `parks_late` it is one that removes an entry before its dead letter is stored.
+    """
+
+    def __init__(self, name: str, store: SqliteStore, endpoint: KafkaEndpoint, *, parks_late: bool = False) -> None:
+        self.cookie = f"remora/{name}/boot/{name}"
+        self.store = store
+        self.gates: dict[str, Gate] = {}
+        self.removals = 0
+        self.refused_removals = 0
+        self.refused_reads = 0
+        self.commits = 0
+        self._halted = Steps(self, store, endpoint, parks_late=parks_late)
+        self._worker: asyncio.Task[None] | None = None
+
+    def gate(self, step: str) -> Gate:
+        """Halt it at this step."""
+        return self.gates.setdefault(step, Gate())
+
+    def start(self) -> None:
+        """Begin to deliver."""
+        parts = cast(DeliveryStore, self._halted), [cast(Endpoint, self._halted)]
+        worker = Worker(*parts, Telemetry(), UNNOTICED, EAGER, self.cookie, Random(3))
+        self._worker = asyncio.create_task(worker.run(), name=self.cookie)
+
+    async def end(self) -> None:
+        """Kill it, wherever it stands."""
+        if self._worker is not None:
+            self._worker.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._worker
+
+
+class Steps:
+    """The store and the endpoint of an owner, with its gates before or behind what matters."""
+
+    def __init__(self, owner: Owner, store: SqliteStore, endpoint: KafkaEndpoint, *, parks_late: bool) -> None:
+        self._owner = owner
+        self._store = store
+        self._endpoint = endpoint
+        self._late: list[tuple[Hold, DeadLetter]] | None = [] if parks_late else None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._endpoint if name in ("schemes", "check", "route") else self._store, name)
+
+    async def _at(self, step: str) -> None:
+        if (gate := self._owner.gates.get(step)) is not None:
+            await gate.halt()
+
+    async def read(self, hold: Hold, start: bytes, limit: int) -> Listing:
+        try:
+            return await self._store.read(hold, start, limit)
+        except OwnershipLost:
+            self._owner.refused_reads += 1
+            raise
+
+    async def remove(self, hold: Hold, upto: bytes, count: int, tally: Tally) -> None:
+        if count:
+            await self._at("remove")
+        try:
+            await self._store.remove(hold, upto, count, tally)
+        except OwnershipLost:
+            self._owner.refused_removals += 1
+            raise
+        self._owner.removals += bool(count)
+        if any(Position.parse(letter.position) < Position.parse(upto.decode()) for _, letter in self._late or ()):
+            await self._at("parked")  # and nobody lets it go on
+
+    async def park(self, hold: Hold, letter: DeadLetter) -> None:
+        if self._late is not None:
+            self._late.append((hold, letter))
+            return
+        await self._store.park(hold, letter)
+        await self._at("parked")
+
+    @asynccontextmanager
+    async def exact(self, shard: Shard, incarnation: str, target: Target) -> AsyncIterator[Any]:
+        await self._at("enter")
+        async with self._endpoint.exact(shard, incarnation, target) as route:
+            yield _Route(self, self._owner, route)
+
+    async def before_commit(self) -> None:
+        await self._at("commit")
+
+
+class _Route:
+    def __init__(self, steps: Steps, owner: Owner, route: ExactRoute) -> None:
+        self._steps = steps
+        self._owner = owner
+        self._route = route
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._route, name)
+
+    async def commit(self, parcels: Sequence[Parcel], upto: bytes, letters: Sequence[DeadLetter] = ()) -> None:
+        await self._steps.before_commit()
+        await self._route.commit(parcels, upto, letters)
+        self._owner.commits += 1
+
+
+class Scene:
+    """A topic of one shard in a real store and a real Kafka, its owners, and the judgement in the end."""
+
+    def __init__(self, stack: AsyncExitStack, kafka: Kafka, folder: Path, topic: Topic, outside: SqliteStore) -> None:
+        self._stack = stack
+        self._kafka = kafka
+        self._folder = folder
+        self._outside = outside
+        self._sent: list[Sent] = []
+        self._began = time.time() - 60
+        self.topic = topic
+        (self.shard,) = topic.all_shards()
+
+    async def owner(self, name: str, *, parks_late: bool = False) -> Owner:
+        """Another owner, not started yet."""
+        store = await self._stack.enter_async_context(SqliteStore(SqliteSettings(directory=str(self._folder), files=1)))
+        endpoint = await self._stack.enter_async_context(KafkaEndpoint(PATIENT))
+        owner = Owner(name, store, endpoint, parks_late=parks_late)
+        self._stack.push_async_callback(owner.end)
+        return owner
+
+    async def store(self, count: int, *, junk: Sequence[int] = (), large: Sequence[int] = ()) -> None:
+        """Commit events, in order; those of `junk` cannot be decoded, those of `large` have 30 KB."""
+        placed = []
+        for number in range(len(self._sent), len(self._sent) + count):
+            key, padding = f"k{number % 5}", 30_000 if number in large else 0
+            raw = b"junk" if number in junk else raw_entry(key, number, topic=self.topic.name, padding=padding)
+            event_id = "junk" if number in junk else f"id-{number}"
+            kind = Kind.BAD if number in (*junk, *large) else Kind.GOOD
+            self._sent.append(Sent(event_id, key, number, Fate.STORED, f"request {number}", kind))
+            placed.append(Placed(0, f"bkt:{key}".encode(), raw))
+        await self._outside.publish(self.topic, placed)
+
+    async def evict(self, owner: Owner) -> None:
+        """What becomes of the lock of an owner that is silent for longer than its lease."""
+        holder = (await self._outside.stats(self.shard)).holder
+        assert holder is not None
+        assert holder.cookie == owner.cookie
+        await self._outside.evict(self.shard, holder)
+
+    async def pending(self) -> int:
+        """How many entries wait."""
+        return (await self._outside.balance(self.shard)).pending
+
+    async def drained(self) -> None:
+        """Return when the queue is empty."""
+        deadline = time.monotonic() + PATIENCE_S
+        while await self.pending():
+            assert time.monotonic() < deadline, f"{await self.pending()} entries wait"
+            await asyncio.sleep(0.02)
+
+    async def faults(self, *, is_exact: bool) -> Mapping[str, list[str]]:
+        """What the chaos runs' checker finds, by kind."""
+        isolation = "read_committed" if is_exact else "read_uncommitted"
+        await self._settled()
+        records = await read_topic(self._kafka.address, self.topic.name, isolation_level=isolation)
+        balance = await self._outside.balance(self.shard)
+        judged = Judged(
+            self.topic.name,
+            is_exact,
+            1,
+            self._sent,
+            [_seen(record) for record in records],
+            [_letter(letter) async for letter in self._outside.letters(self.shard.queue)],
+            [Balance(self.shard.queue, balance.unaccounted, balance.pending)],
+        )
+        rounds = [Round("all", self._began, time.time() + 60, 3)]
+        found: dict[str, list[str]] = {}
+        for finding in judge(History([judged], rounds, 1 << 20)).findings:
+            found.setdefault(finding.kind, []).append(finding.text)
+        return found
+
+    async def _settled(self) -> None:
+        """Return when no transaction is open any more: the markers of the last one follow its commit's answer.
+
+        One that was spoilt on purpose may never be; then what can be read is read.
+        """
+        places = [TopicPartition(self.topic.name, partition) for partition in range(PARTITIONS)]
+        address, deadline = self._kafka.address, time.monotonic() + SETTLE_S
+        async with (
+            AIOKafkaConsumer(bootstrap_servers=address, isolation_level="read_committed") as stable,
+            AIOKafkaConsumer(bootstrap_servers=address) as whole,
+        ):
+            while await stable.end_offsets(places) != await whole.end_offsets(places):
+                if time.monotonic() > deadline:
+                    return
+                await asyncio.sleep(0.02)
+
+
+def _seen(record: Any) -> Seen:
+    headers = {name: value.decode() for name, value in record.headers}
+    shard = headers["remora-shard"]
+    places = Place.read(shard, headers["remora-pos"]), Place.read(shard, headers["remora-next"])
+    return Seen(
+        headers["remora-event-id"], record.key, *places, record.partition, record.offset, record.timestamp / 1000,
+        len(record.value),
+    )  # fmt: skip
+
+
+def _letter(letter: DeadLetter) -> Letter:
+    found = re.search(rb"\bid-[0-9]+", letter.raw)
+    ends = (f"{letter.incarnation}:{each}" for each in (letter.position, letter.next_position))
+    place, end = (Place.read(letter.queue, each) for each in ends)
+    return Letter(found[0].decode() if found else letter.raw.decode(), place, end, letter.cause)
+
+
+@asynccontextmanager
+async def a_scene(kafka: Kafka, folder: Path, *, exact: bool, **configs: Any) -> AsyncIterator[Scene]:
+    """A `Scene`; in the end all owners are killed, and then their stores and endpoints closed."""
+    name = await create_topic(kafka.address, partitions=PARTITIONS, **configs)
+    args = "remora-delivery=exactly-once" if exact else ""
+    topic = Topic(name, "", name, Target(f"kafka://{kafka.address}", args, name), origin=Origin.REMORA, shards=1)
+    async with AsyncExitStack() as stack:
+        outside = await stack.enter_async_context(SqliteStore(SqliteSettings(directory=str(folder), files=1)))
+        yield Scene(stack, kafka, folder, await outside.create_topic(topic), outside)
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    """Return as soon as the condition holds."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE_S:.0f} s"
+        await asyncio.sleep(0.01)
