@@ -13,6 +13,7 @@ from remora.cli import group
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+GUARANTEES = ROOT / "docs/guarantees.md"
 
 
 def pieces_of_code(text: str) -> Iterator[str]:
@@ -67,6 +68,21 @@ def test_tests_exist(document: Path) -> None:
     defined = set(re.findall(r"def (test_\w+)\(", tests))
 
     assert set(re.findall(r"`(test_\w+)`", document.read_text())) <= defined
+
+
+def test_tests_are_where_the_guarantees_say() -> None:
+    """Each test that a guarantee names before a file is in that file."""
+    for names, file in re.findall(r"((?:`test_\w+`[,\s]*)+)\(\[[^\]]*\]\(([^)#]+)\)\)", GUARANTEES.read_text()):
+        defined = re.findall(r"def (test_\w+)\(", (GUARANTEES.parent / file).read_text())
+
+        assert set(re.findall(r"`(test_\w+)`", names)) <= set(defined), file
+
+
+def test_every_promise_is_tested() -> None:
+    """Each section of the guarantees that makes a promise names a test that tries to break it."""
+    for section in GUARANTEES.read_text().split("\n## ")[1:]:
+        if "\n> " in section:
+            assert re.search(r"`test_\w+`", section), section.partition("\n")[0]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
