@@ -240,14 +240,15 @@ async def test_fence_of_the_state(desk: Desk, monkeypatch: pytest.MonkeyPatch) -
 
     async def outpaced(operation: Operation, oid: str, what: str, *rest: Any) -> int:
         if type(operation).__name__ == "WriteOp":
+            monkeypatch.setattr(connection, "run", run)
             desk.gateway.ioctx.set_xattr("q", "remora.state", b"another")
             try:
-                await run(operation, oid, what, *rest)
+                version: int = await run(operation, oid, what, *rest)
             except StoreError as exc:
                 refused.append(exc)
                 desk.gateway.ioctx.set_xattr("q", "remora.state", state)
-                monkeypatch.setattr(connection, "run", run)
                 raise
+            return version
         answer: int = await run(operation, oid, what, *rest)
         return answer
 
