@@ -2,20 +2,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import time
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
 from engine.runs import a_topic, a_worker, drained, running
+from remora.config import SqliteSettings
 from remora.engine.worker import SURVEY_INTERVAL_S
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointUnavailable, EntryRefused, RemoraError, StoreUnavailable
 from remora.model.ledger import Tally
 from remora.ports import Parcel
+from remora.storage.sqlite import SqliteStore
 from support.clock import in_virtual_time
 from support.entries import raw_entry
+from support.stores import own_topic
 
 GARBAGE = b"\x07no entry"
 
@@ -156,3 +162,35 @@ async def test_a_ledger_that_cannot_be_looked_at_is_shown_as_it_was() -> None:
         del store.queues["t"]
         await asyncio.sleep(SURVEY_INTERVAL_S + 60)
         assert unaccounted(telemetry) is None
+
+
+async def test_a_damaged_store_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that is deleted, and an entry that is removed without being booked, show in the metric of a real store."""
+    monkeypatch.setattr("remora.engine.worker.SURVEY_INTERVAL_S", 0.05)
+    endpoint, telemetry, topic = FakeEndpoint(), Telemetry(), own_topic("t", 2)
+    endpoint.opening = lambda _: EndpointUnavailable("away")
+    async with SqliteStore(SqliteSettings(directory=str(tmp_path / "store"), files=1)) as store:
+        topic = await store.create_topic(topic)
+        for shard in topic.all_shards():
+            await store.commit(shard, await store.reserve(shard, 5, 5000), [raw_entry("k", i) for i in range(5)])
+
+        async def shown(expected: float) -> None:
+            async with asyncio.timeout(30):
+                while unaccounted(telemetry, topic.label) != expected:  # noqa: ASYNC110  # nobody tells of a look
+                    await asyncio.sleep(0.02)
+
+        async with running(a_worker(store, endpoint, telemetry=telemetry)):
+            await shown(0)
+            damage(store, "DELETE FROM entries WHERE id = (SELECT max(id) FROM entries)")
+            await shown(1)
+            damage(store, "DELETE FROM entries WHERE id = (SELECT min(id) FROM entries)")
+            damage(store, "UPDATE queues SET head = 1, used_bytes = used_bytes - 100 WHERE number = 0")
+            await shown(2)
+
+
+def damage(store: SqliteStore, statement: str) -> None:
+    """Change the store's only file as no remora would."""
+    [path] = [Path(store.description.removeprefix("embedded store in ")) / name for name in store.writers]
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(statement)
+        connection.commit()
