@@ -17,7 +17,7 @@ from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.storage.sqlite import SqliteStore
 from support.consumer import read_until
-from support.daemon import Daemon, running_daemon
+from support.daemon import Daemon, Sections, running_daemon
 from support.entries import raw_entry
 from support.kafka import Kafka, create_topic
 
@@ -65,7 +65,7 @@ async def test_every_entry_is_accounted_for(kafka: Kafka, tmp_path: Path) -> Non
     """Delivered, expired and undecodable entries are booked as such over a SIGKILL; damage fails the command."""
     name = await create_topic(kafka.address)
     directory = tmp_path / "queues"
-    sections = {
+    sections: Sections = {
         "store": {"kind": "sqlite"},
         "sqlite": {"directory": str(directory), "files": 2},
         "ingest": {"listen": ""},
