@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from click.testing import CliRunner
 from remora import __version__
 from remora.cli import group
 from remora.cli.output import duration, size
+from remora.cli.shard import as_json_row, owner_text
 from remora.cli.status import left_rows, status_lines, status_rows
 from remora.model.errors import (
     ConfigError,
@@ -32,6 +34,7 @@ from remora.model.errors import (
     WorkerFailed,
 )
 from remora.model.exits import Exit, exit_code
+from remora.model.shard import LockHolder, Shard, ShardStats
 from support.commands import Run, config, remora, subcommands
 from support.entries import raw_entry
 
@@ -338,3 +341,18 @@ def test_durations(seconds: float | None, text: str) -> None:
 def test_sizes(nbytes: int, text: str) -> None:
     """So are sizes."""
     assert size(nbytes) == text
+
+
+def test_an_owner_is_shown_with_its_host_and_worker() -> None:
+    """Whoever holds a queue is named by host and worker where that is one of remora's, and else as the store has it."""
+    ours = LockHolder("client.7", "remora/web-1/boot/5f1c", 30.0)
+    theirs = LockHolder("client.8", "gatewaycookie016", 30.0)
+    stats = ShardStats(Shard("t"), 0, True, 0, 1, 0, 0, None, ours)
+
+    assert owner_text(ours) == "remora on web-1, worker 5f1c"
+    assert owner_text(theirs) == "radosgw or other client.8 (gatewaycookie016)"
+    owner, other = as_json_row(stats)["owner"], as_json_row(replace(stats, holder=theirs))["owner"]
+    assert isinstance(owner, dict)
+    assert isinstance(other, dict)
+    assert (owner["host"], owner["worker"]) == ("web-1", "5f1c")
+    assert (other["host"], other["worker"]) == (None, None)

@@ -12,6 +12,7 @@ from remora.cli.rows import complain, look_at, origin_option
 from remora.config import Settings
 from remora.engine.catalogue import topic_of
 from remora.engine.claims import claim, evict, is_workers
+from remora.model.cookie import WorkerCookie
 from remora.model.errors import RemoraError
 from remora.model.shard import LockHolder, Origin, Shard, ShardStats
 from remora.policy.eligible import reason_to_leave
@@ -140,13 +141,17 @@ def owner_text(holder: LockHolder | None) -> str:
     """Who holds a lock, for a person."""
     if holder is None:
         return "nobody"
+    expired = " expired" if holder.lease_left_s <= 0 else ""
+    if worker := WorkerCookie.parse(holder.cookie):
+        return f"remora on {worker.host}, worker {worker.worker}{expired}"
     kind = "remora" if is_workers(holder) else "radosgw or other"
-    return f"{kind} {holder.entity} ({holder.cookie}){' expired' if holder.lease_left_s <= 0 else ''}"
+    return f"{kind} {holder.entity} ({holder.cookie}){expired}"
 
 
 def as_json_row(stats: ShardStats) -> dict[str, object]:
     """A shard's figures with the names that `remora shard list --json` promises."""
     holder = stats.holder
+    worker = WorkerCookie.parse(holder.cookie) if holder else None
     return {
         "queue": stats.shard.queue,
         "origin": str(stats.shard.origin),
@@ -158,6 +163,8 @@ def as_json_row(stats: ShardStats) -> dict[str, object]:
             "address": holder.address,
             "lease_left_seconds": round(holder.lease_left_s, 3),
             "is_remora": is_workers(holder),
+            "host": worker.host if worker else None,
+            "worker": worker.worker if worker else None,
         },
         "entries": stats.entries,
         "entries_exact": stats.entries_exact,

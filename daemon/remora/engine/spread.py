@@ -21,8 +21,9 @@ from dataclasses import dataclass
 
 from remora.engine.held import Held
 from remora.metrics import Telemetry
+from remora.model.cookie import WorkerCookie
 from remora.model.errors import StoreError
-from remora.model.member import Member, Offer, WorkerId
+from remora.model.member import Member, Offer
 from remora.model.shard import Shard
 from remora.policy.balance import choose, deal, gifts, targets
 from remora.ports import Members
@@ -92,7 +93,7 @@ class Spread:
         self._wants = wants
         self._hand_over = hand_over
         self._changed = changed
-        worker = WorkerId.of(cookie)
+        worker = WorkerCookie.parse(cookie)
         self._host = worker.host if worker else ""
         self._announced: Member | None = None
         self._announced_at = self.steady_since = asyncio.get_running_loop().time()

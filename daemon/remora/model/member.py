@@ -19,21 +19,6 @@ def is_workers(cookie: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerId:
-    """The parts of a worker's cookie."""
-
-    host: str
-    boot: str
-    worker: str
-
-    @classmethod
-    def of(cls, cookie: str) -> WorkerId | None:
-        """The worker whose cookie this is; None for a gateway's, and for that of a claim."""
-        parts = cookie.split("/")
-        return cls(*parts[1:]) if is_workers(cookie) and len(parts) == 4 else None
-
-
-@dataclass(frozen=True, slots=True)
 class Offer:
     """Shards that their owner is about to give to one other worker."""
 

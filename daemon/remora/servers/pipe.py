@@ -35,6 +35,8 @@ class Start(Message, frozen=True, kw_only=True):
     sweeps: bool
     """Whether this worker looks for locks that the host's earlier workers left."""
     drains: bool
+    fellows: int = 1
+    """How many workers start together, this one included."""
 
 
 class Finish(Message, frozen=True, kw_only=True):

@@ -130,7 +130,14 @@ class Process:
             await self._look_once()
             rng = Random()  # noqa: S311  # spreads retries, guards nothing
             worker = self._worker = Worker(
-                self._store, [kafka], telemetry, settings.ownership, settings.delivery, self._start.cookie, rng
+                self._store,
+                [kafka],
+                telemetry,
+                settings.ownership,
+                settings.delivery,
+                self._start.cookie,
+                rng,
+                self._start.fellows,
             )
             worker.drain(self._drains)
             with self._clearing:

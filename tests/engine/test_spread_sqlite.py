@@ -1,0 +1,80 @@
+"""Several workers on one real directory of the embedded store, each with a store of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+
+from engine.fakes import FakeEndpoint
+from engine.runs import running
+from remora.config import DeliverySettings, OwnershipSettings, SqliteSettings
+from remora.engine.worker import Worker
+from remora.metrics import Telemetry
+from remora.model.ingest import Placed
+from remora.storage.sqlite import SqliteStore
+from support.entries import raw_entry
+from support.stores import own_topic
+
+LONG_S = 60.0
+SETTINGS = OwnershipSettings(discovery_interval_s=0.5)
+
+
+@asynccontextmanager
+async def a_worker(settings: SqliteSettings, endpoint: FakeEndpoint, name: str) -> AsyncIterator[Worker]:
+    """A worker with a store of its own, as another process has."""
+    async with SqliteStore(settings) as store:
+        cookie = f"remora/h/b/{name}"
+        worker = Worker(store, [endpoint], Telemetry(), SETTINGS, DeliverySettings(), cookie, Random(7))
+        async with running(worker):
+            yield worker
+
+
+async def hold(workers: list[Worker], *shares: int) -> None:
+    """Return when the workers hold so many shards, in any order."""
+    async with asyncio.timeout(LONG_S):
+        while sorted(each.held_shards for each in workers) != sorted(shares):  # noqa: ASYNC110 - of other stores too
+            await asyncio.sleep(0.02)
+
+
+async def test_workers_come_share_and_go_while_every_event_arrives(tmp_path: Path) -> None:
+    """While workers join, drain and leave, their shares become fair, and all events arrive, in order."""
+    settings, endpoint = SqliteSettings(directory=str(tmp_path / "store"), files=4), FakeEndpoint()
+    sent = 0
+    async with SqliteStore(settings) as store, AsyncExitStack() as stack:
+        topic = await store.create_topic(own_topic("t", 11))
+        stop = asyncio.Event()
+
+        async def stream() -> None:
+            nonlocal sent
+            while not stop.is_set():
+                events = [Placed(n, b"b:k%d" % n, raw_entry(f"k{n}", sent + n)) for n in range(11)]
+                await store.publish(topic, events)
+                sent += 11
+                await asyncio.sleep(0.01)
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(stream())
+            workers = [await stack.enter_async_context(a_worker(settings, endpoint, "w0"))]
+            await hold(workers, 11)
+            workers.append(await stack.enter_async_context(a_worker(settings, endpoint, "w1")))
+            await hold(workers, 5, 6)
+            async with a_worker(settings, endpoint, "w2") as third:
+                await hold([*workers, third], 3, 4, 4)
+                workers[0].drain(True)
+                await hold([*workers, third], 0, 5, 6)
+                workers[0].drain(False)
+                await hold([*workers, third], 3, 4, 4)
+            await hold(workers, 5, 6)
+            stop.set()
+        async with asyncio.timeout(LONG_S):
+            while await store.survey(topic.all_shards()):  # noqa: ASYNC110 - emptied by others
+                await asyncio.sleep(0.02)
+
+    numbers = [int(each.removeprefix(b"id-")) for each in dict.fromkeys(endpoint.events())]
+    assert sorted(numbers) == list(range(sent))
+    for shard in range(11):
+        of_shard = [number for number in numbers if number % 11 == shard]
+        assert of_shard == sorted(of_shard)
