@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from remora.config import RadosSettings
-from remora.model.errors import StoreError, StoreUnavailable
+from remora.model.errors import ShardGone, StoreError, StoreUnavailable
+from remora.model.ingest import Placed
 from remora.model.ledger import Balance, Tally
 from remora.model.record import Listing
 from remora.model.shard import Hold, LockHolder, Shard
 from remora.storage.librados import Operation
 from remora.storage.rados import RadosStore
-from support.ceph import Gateway, reached
+from support.ceph import Ceph, Gateway, reached
+from support.stores import own_topic
 
 pytestmark = pytest.mark.ceph
 
@@ -214,6 +216,28 @@ async def test_removed_behind_our_back(desk: Desk, before: bool) -> None:
     another = await desk.held("remora/h/b/2")
     assert await desk.unaccounted(another) == [0, 0]
     assert (await desk.store.balance(Q)).removed.removed_elsewhere == missing
+
+
+async def test_topic_that_is_being_removed(ceph: Ceph, settings: RadosSettings, namespace: str) -> None:
+    """What waits in the queues of a topic that is being removed with them counts as dropped, until they are gone."""
+    async with reached(settings) as store:
+        topic = await store.create_topic(own_topic(f"{namespace}-t", 1))
+        shard = topic.shard(0)
+        await store.publish(topic, [Placed(0, b"b:k", b"entry")] * 3)
+        hold = await store.acquire(shard, WORKER, 90)
+        assert isinstance(hold, Hold)
+        listing = await store.read(hold, b"", 1)
+        await store.remove(hold, listing.positions[-1], 1, Tally(delivered=1))
+
+        with ceph.client(namespace="remora") as ioctx:
+            ioctx.set_xattr(shard.queue, "remora.topic", b"removing " + topic.id.encode())
+
+        expected = Balance(shard, 3, 0, Tally(delivered=1, dropped=2))
+        assert await store.balance(shard) == expected
+        assert [each.unaccounted for each in await store.balances([hold])] == [0]
+        assert (await store.remove_topic(topic, discard=True)).entries == 2
+        with pytest.raises(ShardGone):
+            await store.balance(shard)
 
 
 async def test_ledger_of_a_newer_version(desk: Desk) -> None:
