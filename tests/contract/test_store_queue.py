@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from remora.model.errors import OwnershipLost, QueueFull, StoreError
+from remora.model.errors import OwnershipLost, QueueFull, ShardGone, StoreError
 from remora.model.ledger import Tally
 from remora.model.position import Position
-from remora.model.shard import Hold
+from remora.model.shard import Hold, LockHolder
 from support.entries import delivered
 from support.stores import Bench
 
@@ -117,6 +117,27 @@ async def test_removal_of_nothing_checks_the_lock(bench: Bench) -> None:
         await bench.store.remove(hold, front, 0, Tally())
 
     assert await bench.contents(shard) == payloads(3)
+
+
+async def test_nothing_to_trim_is_a_check_of_the_hold(bench: Bench) -> None:
+    """Trimming up to the front is refused for whoever lost the lock, and on another queue of the name."""
+    shard, other = await bench.queue(), await bench.another()
+    await bench.commit(shard, b"a")
+    hold = await bench.held(shard)
+    listing = await bench.store.read(hold, b"", 1)
+    holder = await other.acquire(shard, "w2", 90)
+    assert isinstance(holder, LockHolder)
+    await other.evict(shard, holder)
+    with pytest.raises(OwnershipLost):
+        await bench.store.remove(hold, listing.positions[0], 0, Tally())
+
+    again = await bench.held(shard)
+    listing = await bench.store.read(again, b"", 1)
+    await bench.store.remove(again, listing.positions[0], 0, Tally())
+    await bench.yard.delete(shard.queue)
+    await bench.yard.make(shard.queue, 1 << 20)
+    with pytest.raises(ShardGone):
+        await bench.store.remove(again, listing.positions[0], 0, Tally())
 
 
 async def test_unlisted_position_is_refused(bench: Bench) -> None:
