@@ -167,7 +167,7 @@ class Opening:
         what = f"topic {meant.topic} at {cluster}"
         with _translated(str(cluster)):
             async with asyncio.timeout(self._settings.connect_timeout_s + 1):
-                client = self._client = await self._connect()
+                client = await self._connect()
         facts = {meant.topic: await self._learn(meant.topic, what)}
         if meant.letters:
             facts[meant.letters] = await self._learn(meant.letters, f"dead-letter topic {meant.letters} at {cluster}")
@@ -185,7 +185,7 @@ class Opening:
         settings, cluster = self._settings, self._connection.cluster
         options = await connection_options(cluster, self._connection.trust)
         broker = await find_broker(cluster, options, settings.client_id, settings.connect_timeout_s)
-        client = AIOKafkaClient(
+        client = self._client = AIOKafkaClient(
             bootstrap_servers=str(broker),
             client_id=settings.client_id,
             request_timeout_ms=int(self._request_timeout_s * 1000),
@@ -193,9 +193,9 @@ class Opening:
             connections_max_idle_ms=None,  # a route that nobody uses is left
             **options,
         )
+        self._observer.exact_opened(str(cluster))
         resolve_first(client)
         await client.bootstrap()
-        self._observer.exact_opened(str(cluster))
         return client
 
     async def _learn(self, topic: str, what: str) -> TopicFacts:
@@ -234,11 +234,13 @@ class Opening:
 
     async def close(self) -> None:
         """Abort what is open, where that is safe, and end the connections, in bounded time."""
-        if self._producer is not None:
-            await self._producer.close()
-        if self._client is not None:
-            await close_client(self._client)
-            self._observer.exact_closed(str(self._connection.cluster))
+        try:
+            if self._producer is not None:
+                await self._producer.close()
+        finally:
+            if self._client is not None:
+                await close_client(self._client)
+                self._observer.exact_closed(str(self._connection.cluster))
 
 
 class ExactKafkaRoute:

@@ -399,7 +399,7 @@ class TransactionalProducer:
     # ---------------------------------------------------------------------------------------------- end
 
     async def close(self) -> None:
-        """Abort what is open, where that is safe, and end the connections, all in bounded time."""
+        """Abort what is open, where that is safe, in bounded time; the connections are for others to end."""
         self._given_up = True
         try:
             async with asyncio.timeout(ABORT_PATIENCE_S):
@@ -409,7 +409,6 @@ class TransactionalProducer:
         finally:
             if self._work is not None:
                 self._work.cancel()
-            await close_client(self._client)
 
     async def _abort(self) -> None:
         if self._work is not None:
