@@ -261,6 +261,32 @@ async def test_a_worker_that_does_not_finish_is_counted(folder: Path) -> None:
         assert state(victim) == ""
 
 
+async def test_bounds_of_connections_hold_for_all_workers_together(folder: Path) -> None:
+    """However the workers share the connections, the next one is refused, and one that was freed is taken again."""
+    async with serving(folder, ingest={"max_connections": 8}) as daemon:
+        path = daemon.ingest.removeprefix("unix:")
+        opened = [await asyncio.open_unix_connection(path) for _ in range(8)]
+
+        async def all_counted() -> bool:
+            return await daemon.metric("remora_ingest_connections") == 8
+
+        await daemon.until(all_counted, "8 connections")
+        reader, writer = await asyncio.open_unix_connection(path)
+        assert await reader.read() == b""
+        writer.close()
+        for _, each in opened:
+            each.close()
+
+        async def takes() -> bool:
+            try:
+                await publish(daemon, "t", "a")
+            except aiohttp.ClientError:
+                return False
+            return True
+
+        await daemon.until(takes, "room")
+
+
 # ------------------------------------------------------------------------------------- reload and drain
 
 

@@ -27,7 +27,7 @@ Sections = Mapping[str, Mapping[str, object]]
 REMORA = (sys.executable, "-m", "remora")
 """The command, with the interpreter that runs the tests."""
 
-START_S = 20.0
+START_S = 60.0
 STOP_S = 45.0
 
 

@@ -30,6 +30,10 @@ class Start(Message, frozen=True, kw_only=True):
     settings: Settings
     listeners: tuple[int, ...]
     """Descriptors of the sockets that events come in by."""
+    load: int
+    """The descriptor of the memory in which workers write how much of the ingest server's bounds they use."""
+    workers: int
+    """How many have a place there; this one's comes from its number, which counts from 1."""
     dead: tuple[str, ...]
     """Cookies of workers that have ended without giving their locks back."""
     sweeps: bool

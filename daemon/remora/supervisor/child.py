@@ -127,8 +127,11 @@ class Child:
         self._on_message(self, message)
 
 
-def start_process(listeners: Sequence[int]) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """A worker process that waits for its first message, and the supervisor's end of its pipe."""
+def start_process(inherited: Sequence[int]) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """A worker process that waits for its first message, and the supervisor's end of its pipe.
+
+    It inherits these descriptors under their numbers.
+    """
     ours, theirs = socket.socketpair()
     environment = {name: value for name, value in os.environ.items() if name not in _MANAGERS}
     with contextlib.ExitStack() as undo:
@@ -138,7 +141,7 @@ def start_process(listeners: Sequence[int]) -> tuple[subprocess.Popen[bytes], so
                 # -P: a folder named remora where the daemon happens to be started is not the package.
                 [sys.executable, "-P", "-m", "remora", "worker", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), *listeners),
+                pass_fds=(theirs.fileno(), *inherited),
                 env=environment,
             )
         undo.pop_all()

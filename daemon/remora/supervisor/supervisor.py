@@ -19,6 +19,7 @@ from remora.model.cookie import WorkerCookie
 from remora.model.errors import ConfigError, WorkerFailed
 from remora.model.exits import Exit
 from remora.policy.restart import Watchdog, failures_in_a_row, restart_pause_s
+from remora.servers import host_load
 from remora.servers.notify import Notifier
 from remora.servers.pipe import Dead, Drain, Finish, Heartbeat, Message, Ready, Reload, Start, StopNow, ToSupervisor
 from remora.servers.sockets import ingest_sockets, listening_sockets
@@ -76,6 +77,7 @@ class Supervisor:
         self._drains = False
         self._failure: WorkerFailed | None = None
         self._listeners: Sequence[socket.socket] = ()
+        self._load = host_load.shared_memory(len(self._slots))
         self._watchdog = Watchdog(settings.supervisor.watchdog_s, 0.0)
         self._tasks = asyncio.TaskGroup()
         self._notifier = Notifier(os.environ)
@@ -152,13 +154,15 @@ class Supervisor:
     def _start(self, slot: Slot, now: float) -> None:
         cookie = str(WorkerCookie(self._settings.ownership.host, self._boot, str(uuid.uuid4())))
         descriptors = tuple(each.fileno() for each in self._listeners)
-        process, channel = start_process(descriptors)
+        process, channel = start_process((*descriptors, self._load))
         child = slot.child = Child(process, cookie, slot.number, self._hear)
         start = Start(
             number=slot.number,
             cookie=cookie,
             settings=self._settings,
             listeners=descriptors,
+            load=self._load,
+            workers=len(self._slots),
             dead=tuple(self._dead),
             sweeps=slot.number == 1,
             drains=self._drains,
@@ -171,6 +175,7 @@ class Supervisor:
     def _reap(self, slot: Slot, child: Child, now: float) -> None:
         """A worker ended by itself: that ends a start, and later on it is replaced."""
         slot.child = None
+        host_load.clear(self._load, slot.number - 1)
         self._watchdog.forget(slot.number)
         self._view.ended(child.cookie)
         if not self._view.has_started:

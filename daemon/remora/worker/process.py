@@ -26,6 +26,7 @@ from remora.model.exits import Exit, exit_code
 from remora.model.health import Health
 from remora.model.ingest import RESERVATION_AGE_S
 from remora.ports import ShardStore
+from remora.servers.host_load import HostLoad
 from remora.servers.ingest import IngestServer, serve_ingest
 from remora.servers.lag import measure_lag
 from remora.servers.pipe import (
@@ -155,8 +156,9 @@ class Process:
             return
         # The store takes no later commit; expiry may give the room back sooner.
         reservation_s = min(RESERVATION_AGE_S, settings.ownership.reservation_age_s)
+        host = HostLoad(self._start.load, self._start.workers, self._start.number - 1)
         async with serve_ingest(
-            settings.ingest, sockets, self._store, self._telemetry, reservation_s=reservation_s
+            settings.ingest, sockets, self._store, self._telemetry, reservation_s=reservation_s, host=host
         ) as ingest:
             self._ingest = ingest
             yield

@@ -62,6 +62,8 @@ def start(tmp_path: Path) -> Start:
             supervisor=SupervisorSettings(run_directory=str(tmp_path)), sqlite=SqliteSettings(directory="/q")
         ),
         listeners=(),
+        load=-1,
+        workers=1,
         dead=("remora/host/boot/reaped",),
         sweeps=True,
         drains=False,

@@ -29,6 +29,7 @@ from remora.model.ingest import Once, Placed, Stored
 from remora.model.shard import Origin
 from remora.model.topic import Topic
 from remora.ports import Catalog, Ingest, Topics
+from remora.servers.host_load import HostLoad
 from remora.servers.ingest.body import read_body
 from remora.servers.ingest.connections import Connection, Connections
 from remora.servers.ingest.credentials import Credentials
@@ -94,6 +95,7 @@ class Api:
         telemetry: Telemetry,
         credentials: Credentials,
         reservation_s: float,
+        host: HostLoad,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._settings = settings
@@ -102,7 +104,7 @@ class Api:
         self._credentials = credentials
         self._reservation_s = reservation_s
         self._topics = TopicLookup(store)
-        self.held = Held(settings.max_held_bytes)
+        self.held = Held(settings.max_held_bytes, host)
         self.under_way = 0
         self.stopping = False
         self.idle = asyncio.Event()

@@ -14,6 +14,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, cast
 
 from remora.metrics import Telemetry
+from remora.servers.host_load import HostLoad
 
 if TYPE_CHECKING:
     from aiohttp.web_protocol import RequestHandler
@@ -39,16 +40,21 @@ class Connections:
         self,
         new_handler: Callable[[], RequestHandler],
         telemetry: Telemetry,
+        host: HostLoad,
         *,
         most: int,
         request_timeout_s: float,
         idle_timeout_s: float,
         handshakes: bool,
     ) -> None:
-        """With `handshakes`, a connection counts from its handshake on, which may fail without a word."""
+        """`most` is for all workers of the host.
+
+        With `handshakes`, a connection counts from its handshake on, which may fail without a word.
+        """
         self._loop = asyncio.get_running_loop()
         self._new_handler = new_handler
         self._telemetry = telemetry
+        self._host = host
         self._most = most
         self._request_timeout_s = request_timeout_s
         self._idle_timeout_s = idle_timeout_s
@@ -66,12 +72,13 @@ class Connections:
 
     def accept(self) -> asyncio.Protocol:
         """The protocol for a connection that was accepted; one too many is closed at once."""
-        if len(self._open) + len(self._arriving) >= self._most:
+        if self._host.connections >= self._most:
             self._telemetry.ingest_connection_cut("too many")
             return _Refused()
         connection = Connection(self)
         if self._handshakes:
             self._arriving[connection] = self._loop.time()
+            self._count()
         return connection
 
     def of(self, handler: RequestHandler) -> Connection:
@@ -83,11 +90,13 @@ class Connections:
         self._arriving.pop(connection, None)
         handler = self._new_handler()
         self._open[handler] = connection
+        self._count()
         return handler
 
     def lost(self, handler: RequestHandler) -> None:
         """It is gone."""
         self._open.pop(handler, None)
+        self._count()
 
     def look(self) -> None:
         """Cut whoever has been silent or slow for too long."""
@@ -99,6 +108,10 @@ class Connections:
         for connection, since in list(self._arriving.items()):
             if now - since > HANDSHAKE_S + LOOK_S:
                 del self._arriving[connection]
+        self._count()
+
+    def _count(self) -> None:
+        self._host.hold(connections=len(self._open) + len(self._arriving))
 
     def end_idle(self) -> None:
         """End those that wait for nothing but another request."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from remora.servers.host_load import HostLoad
 from remora.servers.ingest.problems import SLOW_DOWN, Problem
 
 
 class Held:
-    """How many bytes of bodies are held now, and how many may be."""
+    """How many bytes of bodies are held now, and how many may be by all workers of the host."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, host: HostLoad) -> None:
         self._most = most
+        self._host = host
         self.nbytes = 0
 
     @contextmanager
@@ -23,12 +25,15 @@ class Held:
             yield share
         finally:
             self.nbytes -= share.nbytes
+            self._host.hold(nbytes=self.nbytes)
 
     def take(self, nbytes: int) -> None:
         """Take more. Raises Problem when there is no room: waiting for it could only fill the memory by other ways."""
-        if self.nbytes + nbytes > self._most:
-            raise Problem(SLOW_DOWN, f"requests that are under way hold {self.nbytes} of at most {self._most} bytes")
+        held = self._host.nbytes
+        if held + nbytes > self._most:
+            raise Problem(SLOW_DOWN, f"requests that are under way hold {held} of at most {self._most} bytes")
         self.nbytes += nbytes
+        self._host.hold(nbytes=self.nbytes)
 
 
 class Share:

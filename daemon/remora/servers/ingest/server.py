@@ -13,6 +13,7 @@ from aiohttp.web_request import BaseRequest
 
 from remora.config import IngestSettings
 from remora.metrics import Telemetry
+from remora.servers.host_load import HostLoad
 from remora.servers.ingest.api import Api, IngestStore
 from remora.servers.ingest.connections import LOOK_S, Connections
 from remora.servers.ingest.credentials import Credentials
@@ -102,14 +103,16 @@ async def serve_ingest(
     telemetry: Telemetry,
     *,
     reservation_s: float = 120.0,
+    host: HostLoad | None = None,
 ) -> AsyncIterator[IngestServer]:
     """Take events in by sockets that listen, while the block runs; when it ends, requests under way are finished.
 
-    `reservation_s` is how long the store keeps a reservation open. Raises ConfigError for tokens or certificates that
-    cannot be used.
+    `reservation_s` is how long the store keeps a reservation open, `host` what other workers hold, too. Raises
+    ConfigError for tokens or certificates that cannot be used.
     """
     credentials = Credentials(settings, telemetry)
-    api = Api(settings, store, telemetry, credentials, reservation_s)
+    host = host or HostLoad.alone()
+    api = Api(settings, store, telemetry, credentials, reservation_s, host)
 
     async def answer(request: BaseRequest) -> web.Response:
         return await api.answer(request, connections)
@@ -118,6 +121,7 @@ async def serve_ingest(
     connections = Connections(
         handlers,
         telemetry,
+        host,
         most=settings.max_connections,
         request_timeout_s=settings.request_timeout_s,
         idle_timeout_s=settings.idle_timeout_s,
