@@ -405,6 +405,14 @@ class Route(Protocol):
         """
         ...
 
+    async def bury(self, letters: Sequence[DeadLetter]) -> None:
+        """Return when the letters are durable where the target wants them in addition to the store's, if anywhere.
+
+        Letters of a key keep their order. Raises EndpointUnavailable (some may have arrived nevertheless) and
+        EndpointMisconfigured.
+        """
+        ...
+
 
 class ExactRoute(Protocol):
     """The way from one shard to its endpoint in transactions.

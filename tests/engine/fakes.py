@@ -344,6 +344,12 @@ class FakeRoute:
     def pack(self, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
         return _packed(self.endpoint, records)
 
+    async def bury(self, letters: Sequence[DeadLetter]) -> None:
+        await asyncio.sleep(0.001)
+        if (error := self.endpoint.grave()) is not None:
+            raise error
+        self.endpoint.buried += letters
+
     async def push(self, parcel: Parcel) -> None:
         assert parcel.lane not in self._busy, "two parcels of one lane are under way"
         self._busy.add(parcel.lane)
@@ -440,6 +446,7 @@ class FakeEndpoint:
         self.positions: dict[tuple[str, str], bytes] = {}
         self.transactions: list[int] = []
         self.buried: list[DeadLetter] = []
+        self.grave: Callable[[], EndpointError | None] = lambda: None
         self.verdict: Callable[[FakeExactRoute, Sequence[Parcel]], Verdict] = lambda *_: Verdict()
         self.journal: Callable[[str], None] = lambda _: None
         self.pushes = 0

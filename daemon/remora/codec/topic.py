@@ -16,6 +16,9 @@ from remora.model.topic import UNSET, Delivery, Source, Target, Topic
 DELIVERY = "remora-delivery"
 """The endpoint argument that names a topic's delivery mode; radosgw keeps it, as it keeps all that it does not know."""
 
+DEAD_LETTER_TOPIC = "remora-dead-letter-topic"
+"""The endpoint argument that names where dead letters go in addition to the store."""
+
 _TOPIC_VERSION = 4
 _DEST_VERSION = 8
 _FIRST_ACCOUNT_VERSION = 128  # an owner that is not a user is written with versions from here on

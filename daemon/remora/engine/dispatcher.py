@@ -10,7 +10,7 @@ from enum import StrEnum
 from random import Random
 
 from remora.codec.event_entry import attributes
-from remora.codec.topic import delivery_of
+from remora.codec.topic import DEAD_LETTER_TOPIC, delivery_of, parse_args
 from remora.engine.allowance import Allowance
 from remora.engine.destination import Destination
 from remora.engine.exact import ExactSession
@@ -311,16 +311,17 @@ class Dispatcher:
     async def _look_at_front(self, *, tried: bool) -> float | None:
         """Give up what outlived its time or its attempts; answers when to look again, None for at another target.
 
-        Nothing is given up of which only the endpoint knows whether it was committed.
-
-        What fails in the store is met by the keeper of the lock and by the next session too.
+        Nothing is given up of which only the endpoint knows whether it was committed; and nothing while there is a way
+        that letters are to go, too, since that is for the sessions. What fails in the store is met by the keeper of
+        the lock and by the next session too.
         """
         if self._topic is None or self._destination is None:
             return FOR_EVER_S
         held = Allowance(self._tools.settings.shard_bytes, within=self._destination.allowance)
         try:
             again_s: float | None = FOR_EVER_S
-            if not (self._is_exact and self._shelf.in_doubt):
+            is_theirs = self._opened and bool(parse_args(self._topic.target.args).get(DEAD_LETTER_TOPIC))
+            if not (is_theirs or (self._is_exact and self._shelf.in_doubt)):
                 again_s = await self._front.look(self._topic, held, tried=tried)
             await self._front.note(self._limits)
         except LeaseUncertain:

@@ -322,15 +322,24 @@ class Session:
     async def _park(self, listing: Listing, of: Round, condemned: Sequence[Condemned]) -> None:
         """Store dead letters; only then do their entries count as done."""
         try:
-            await park_all(self._tools, self._tenure.hold, self._topic, self._shelf, listing, condemned)
+            await self._bury(listing, condemned)
             for each in condemned:
                 self._shelf.forget([listing.positions[each.ordinal]])
                 self._finish(of, [each.ordinal], Cause.of_letter(each.cause))
-        except StoreError as exc:
+        except (StoreError, EndpointError) as exc:
             self._fail(exc)
         finally:
             self._parking -= 1
         self._look_settled()
+
+    async def _bury(self, listing: Listing, condemned: Sequence[Condemned]) -> None:
+        """Store letters, those that an earlier session stored not again, then give them to the endpoint, too."""
+        unburied, positions = self._shelf.unburied, listing.positions
+        new = [each for each in condemned if positions[each.ordinal] not in unburied]
+        letters = await park_all(self._tools, self._tenure.hold, self._topic, self._shelf, listing, new)
+        unburied.update((letter.position.encode(), letter) for letter in letters)
+        self._tenure.require_trust()
+        await self._route.bury([unburied[positions[each.ordinal]] for each in condemned])
 
     # ------------------------------------------------------------------------------ ending, counting
 

@@ -13,7 +13,7 @@ from remora.engine.catalogue import Catalogue
 from remora.metrics import Telemetry
 from remora.model.ledger import Cause
 from remora.model.position import Position
-from remora.model.record import Attempt
+from remora.model.record import Attempt, DeadLetter
 from remora.policy.pace import Pace
 from remora.ports import DeliveryStore
 
@@ -29,6 +29,7 @@ class Shelf:
     failed. `rounds_arrived` counts whole listings since the last failure. `news` is set when the store told of
     new entries, and cleared right before each read. While a refused record is looked for, `read_singly` tells in how
     many entries it is, and a transaction takes `search_entries` of them; `refused` are those found, with the reason.
+    `unburied` are letters in the store that the endpoint is to get, too.
     `in_doubt` is for topics that are delivered in transactions: entries may have been committed that still stand there.
     """
 
@@ -40,6 +41,7 @@ class Shelf:
     read_singly: int = 0
     search_entries: int = 1
     refused: dict[bytes, str] = field(default_factory=dict)
+    unburied: dict[bytes, DeadLetter] = field(default_factory=dict)
     in_doubt: bool = True
     has_work: bool = False
     progress_at: float = 0.0
@@ -52,14 +54,15 @@ class Shelf:
 
     def forget(self, positions: Sequence[bytes]) -> None:
         """Drop what is known of entries that are done."""
-        if self.attempts or self.refused:
+        if self.attempts or self.refused or self.unburied:
             for position in positions:
                 self.attempts.pop(position, None)
                 self.refused.pop(position, None)
+                self.unburied.pop(position, None)
 
     def drop_before(self, front: Position) -> None:
         """Forget entries that have left the queue, however they did."""
-        for known in (self.done, self.attempts, self.refused):
+        for known in (self.done, self.attempts, self.refused, self.unburied):
             for position in [each for each in known if Position.parse(each.decode()) < front]:
                 del known[position]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Self
 
 import aiokafka.errors as kafka
@@ -14,6 +15,7 @@ from remora.config import KafkaSettings
 from remora.endpoints.kafka.aside import ask_aside
 from remora.endpoints.kafka.errors import TOO_LARGE, translate
 from remora.endpoints.kafka.exact import ExactKafkaRoute, ExactRoutes
+from remora.endpoints.kafka.letters import LetterPacker, LetterParcel
 from remora.endpoints.kafka.limits import SmallerBatches
 from remora.endpoints.kafka.lookup import UNREACHABLE, TopicFacts, look_up
 from remora.endpoints.kafka.packing import CODECS, KafkaParcel, Packer
@@ -23,7 +25,7 @@ from remora.endpoints.kafka.slots import Connection, KafkaObserver, ProducerSlot
 from remora.endpoints.kafka.target import Cluster, KafkaTarget, parse_target
 from remora.endpoints.kafka.tls import Trust, read_trust
 from remora.model.errors import EndpointError, EndpointUnavailable
-from remora.model.record import Record
+from remora.model.record import DeadLetter, Record
 from remora.model.shard import Shard
 from remora.model.topic import Target
 from remora.ports import Parcel
@@ -103,11 +105,13 @@ class KafkaEndpoint:
     async def route(self, shard: Shard, incarnation: str, target: Target) -> AsyncIterator[KafkaRoute]:
         meant = parse_target(target)
         slot = self._slots.slot(Connection(meant.cluster, await self._trust(meant.cluster)), shard)
-        slot.topics[meant.topic] += 1
+        topics = [meant.topic, meant.letters] if meant.letters else [meant.topic]
+        slot.topics.update(topics)
         try:
             yield await self._open(slot, shard, incarnation, meant)
         finally:
-            _leave(slot, meant.topic)
+            for topic in topics:
+                _leave(slot, topic)
 
     async def _trust(self, cluster: Cluster) -> Trust | None:
         """Whom to trust as this host's files say now."""
@@ -138,7 +142,22 @@ class KafkaEndpoint:
             batch_bytes=self._smaller.ceiling(slot.connection, topic, facts, settings.max_batch_bytes),
             limit_bytes=facts.limit_bytes,
         )
-        return KafkaRoute(slot, topic, facts.partitions, packer, settings, self._observer, self._smaller)
+        route = KafkaRoute(slot, topic, facts.partitions, packer, settings, self._observer, self._smaller)
+        if meant.letters:
+            route.grave = lambda: self._dig(slot, meant.letters)
+        return route
+
+    async def _dig(self, slot: ProducerSlot, topic: str) -> Grave:
+        """The topic for dead letters as it is now."""
+        what = f"dead-letter topic {topic} at {slot}"
+        facts, settings = await self._look_up(slot, topic, what), self._settings
+        packer = LetterPacker(
+            facts.partitions,
+            codec=CODECS[settings.compression],
+            batch_bytes=self._smaller.ceiling(slot.connection, topic, facts, settings.max_batch_bytes),
+            limit_bytes=facts.limit_bytes,
+        )
+        return Grave(topic, what, packer)
 
     async def _look_up(self, slot: ProducerSlot, topic: str, what: str) -> TopicFacts:
         producer = await slot.ready()
@@ -166,8 +185,17 @@ def _leave(slot: ProducerSlot, topic: str) -> None:
             slot.current.unfollow(topic)
 
 
+@dataclass(frozen=True, slots=True)
+class Grave:
+    """A topic for dead letters, and how they are packed for it."""
+
+    topic: str
+    what: str
+    packer: LetterPacker
+
+
 class KafkaRoute:
-    """From one shard to one Kafka topic.
+    """From one shard to one Kafka topic, and to the one for its dead letters if the target names one: `grave` finds it.
 
     A route stays with its slot and its partition count. The producer in the slot may be replaced at any time: a
     shard has at most one parcel of a lane under way, so the next one may travel over another producer.
@@ -191,6 +219,7 @@ class KafkaRoute:
         self._observer = observer
         self._smaller = smaller
         self._stale = False
+        self.grave: Callable[[], Awaitable[Grave]] | None = None
 
     @property
     def stale(self) -> bool:
@@ -210,17 +239,34 @@ class KafkaRoute:
         what = f"topic {self._topic} at {self._slot}"
         try:
             async with asyncio.timeout(self._settings.delivery_timeout_s):
-                await self._deliver(parcel)
+                await self._deliver(parcel, self._topic)
         except TimeoutError as exc:
             raise EndpointUnavailable(f"{what}: not delivered within {self._settings.delivery_timeout_s:g} s") from exc
         except kafka.KafkaError as exc:
             raise self._translate(exc, parcel, what) from exc
 
-    async def _deliver(self, parcel: KafkaParcel) -> None:
+    async def bury(self, letters: Sequence[DeadLetter]) -> None:
+        if self.grave is None or not letters:
+            return
+        grave = await self.grave()
+        for parcel in grave.packer.pack(letters):
+            try:
+                async with asyncio.timeout(self._settings.delivery_timeout_s):
+                    await self._deliver(parcel, grave.topic)
+            except TimeoutError as exc:
+                seconds = self._settings.delivery_timeout_s
+                raise EndpointUnavailable(f"{grave.what}: not delivered within {seconds:g} s") from exc
+            except kafka.KafkaError as exc:
+                if isinstance(exc, TOO_LARGE):
+                    self._smaller.refused(self._slot.connection, grave.topic, parcel.nbytes)
+                    raise EndpointUnavailable(f"{grave.what}: a batch is larger than the broker accepts") from exc
+                raise translate(exc, grave.what) from exc
+
+    async def _deliver(self, parcel: KafkaParcel | LetterParcel, topic: str) -> None:
         while True:
             producer = await self._slot.ready()
             try:
-                return await producer.deliver(self._topic, parcel.lane, parcel.batch)
+                return await producer.deliver(topic, parcel.lane, parcel.batch)
             except ProducerRetired:
                 continue  # not sent; the slot has another one, or opens it
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
-from remora.codec.topic import parse_args
+from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
 
@@ -26,7 +26,6 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 CLIENT_CERTIFICATE = ("ssl-certificate-location", "ssl-key-location", "ssl-key-password")
-DEAD_LETTER_TOPIC = "remora-dead-letter-topic"
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 

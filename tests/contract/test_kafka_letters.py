@@ -1,0 +1,63 @@
+"""Dead letters on their way to a Kafka topic of their own, at a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from remora.codec.topic import DEAD_LETTER_TOPIC
+from remora.config import KafkaSettings
+from remora.endpoints.kafka import KafkaEndpoint
+from remora.model.errors import EndpointMisconfigured
+from remora.model.record import DeadLetter
+from remora.model.shard import Shard
+from remora.model.topic import Target
+from support.entries import raw_entry
+from support.kafka import Kafka, create_topic, read_topic
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+async def endpoint() -> AsyncIterator[KafkaEndpoint]:
+    async with KafkaEndpoint(KafkaSettings()) as running:
+        yield running
+
+
+def letter(number: int, raw: bytes) -> DeadLetter:
+    return DeadLetter("t.1", "inc", f"0/{number}", f"0/{number + 1}", "expired", "too old", 2, 1.0, 2.0, raw)
+
+
+async def test_letters_arrive(kafka: Kafka, endpoint: KafkaEndpoint) -> None:
+    """Letters arrive in their topic alone, whole and in the order of their key; without such a topic nowhere."""
+    topic, grave = await create_topic(kafka.address), await create_topic(kafka.address)
+    letters = [letter(i, raw_entry(f"k{i % 3}", i)) for i in range(30)] + [letter(30, b"no entry")]
+    target = Target(f"kafka://{kafka.address}", f"{DEAD_LETTER_TOPIC}={grave}", topic)
+
+    async with endpoint.route(Shard("t.1"), "inc", target) as route:
+        await route.bury(letters)
+        await route.bury([])
+    async with endpoint.route(Shard("t.1"), "inc", Target(target.uri, "", topic)) as route:
+        await route.bury(letters)
+
+    found = await read_topic(kafka.address, grave)
+    assert await read_topic(kafka.address, topic) == []
+    assert sorted(each.value for each in found) == sorted(each.raw for each in letters)
+    headers = [dict(each.headers) for each in found]
+    assert {each["remora-cause"] for each in headers} == {b"expired"}
+    for key in (b"bkt/k0", b"bkt/k1", b"bkt/k2"):
+        of_key = [each.value for each in found if each.key == key]
+        assert of_key == [each.raw for each in letters if each.raw in of_key]
+        assert len(of_key) == 10
+
+
+async def test_a_missing_topic(kafka: Kafka, endpoint: KafkaEndpoint) -> None:
+    """A dead-letter topic that does not exist is said by its name, and the way for events stays open."""
+    topic = await create_topic(kafka.address)
+    target = Target(f"kafka://{kafka.address}", f"{DEAD_LETTER_TOPIC}=nobody-made-this", topic)
+
+    async with endpoint.route(Shard("t.1"), "inc", target) as route:
+        with pytest.raises(EndpointMisconfigured, match=r"dead-letter topic nobody-made-this"):
+            await route.bury([letter(1, b"no entry")])
+        assert not route.stale

@@ -1,0 +1,65 @@
+"""Dead letters that the endpoint is to get too: after the store, before the removal, however long that takes."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from engine.fakes import FakeEndpoint, FakeStore
+from engine.runs import a_topic, a_worker, drained, running
+from remora.codec.topic import DEAD_LETTER_TOPIC
+from remora.metrics import Telemetry
+from remora.model.errors import EndpointError, EndpointMisconfigured
+from remora.model.topic import Target, Topic
+from support.clock import in_virtual_time
+from support.entries import raw_entry
+
+GARBAGE = b"no entry"
+
+
+def with_grave() -> Topic:
+    return replace(a_topic(), target=Target("kafka://b:9092", f"{DEAD_LETTER_TOPIC}=graves", "t"))
+
+
+@in_virtual_time
+async def test_letters_go_to_both() -> None:
+    """What cannot be delivered is in the store and at the endpoint, once each, before its entry is gone."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    queue = store.make("t", raw_entry("a", 0), GARBAGE, raw_entry("b", 1))
+    store.metadata["t"] = with_grave()
+    fronts: list[tuple[int, int]] = []
+
+    def grave() -> EndpointError | None:
+        fronts.append((queue.front, len(store.parked)))
+        return None
+
+    endpoint.grave = grave
+    async with running(a_worker(store, endpoint)):
+        await drained(store)
+
+    assert [each.raw for each in endpoint.buried] == [GARBAGE]
+    assert list(store.parked.values()) == endpoint.buried
+    assert all(front <= 1 and parked == 1 for front, parked in fronts)
+
+
+@in_virtual_time
+async def test_a_grave_that_is_missing_keeps_the_entry() -> None:
+    """Until the endpoint takes the letter its entry stays, the reason is shown, and the letter is stored but once."""
+    store, endpoint, telemetry = FakeStore(), FakeEndpoint(), Telemetry()
+    store.make("t", raw_entry("a", 0), GARBAGE, raw_entry("b", 1))
+    store.metadata["t"] = with_grave()
+    endpoint.grave = lambda: EndpointMisconfigured("there is no such dead-letter topic")
+    worker = a_worker(store, endpoint, telemetry=telemetry)
+
+    async with running(worker):
+        await asyncio.sleep(120)
+        assert store.queues["t"].waiting == 2
+        [shard] = worker.shards
+        assert shard.reason == "there is no such dead-letter topic"
+        assert store.calls["park"] == 1
+        endpoint.grave = lambda: None
+        await drained(store, within_s=60)
+
+    assert [each.raw for each in endpoint.buried] == [GARBAGE]
+    assert sorted(endpoint.events()) == [b"id-0", b"id-1"]
+    assert list(store.parked.values()) == endpoint.buried
