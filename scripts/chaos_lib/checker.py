@@ -68,7 +68,7 @@ def judge(history: History) -> Verdict:
             _reordered(topic, firsts),
             _gaps(topic, firsts),
             _letters(topic, firsts),
-            _unaccounted(topic),
+            _unaccounted(topic, firsts),
         ):
             verdict.findings += findings
     verdict.doubled = [_doubled(history, each) for each in history.rounds]
@@ -173,10 +173,17 @@ def _letters(topic: Topic, firsts: Sequence[Seen]) -> Iterator[Finding]:
             yield Finding("dead letter", f"{topic.name}: {each.event_id} was parked and delivered")
 
 
-def _unaccounted(topic: Topic) -> Iterator[Finding]:
+def _unaccounted(topic: Topic, firsts: Sequence[Seen]) -> Iterator[Finding]:
+    """The books balance, and say the same as Kafka and the dead letters."""
+    delivered = Counter(each.place.shard for each in firsts)
+    parked = Counter(each.place.shard for each in topic.letters)
     for each in topic.balances:
         if each.unaccounted or each.pending:
             text = f"{each.unaccounted} entries unaccounted for, {each.pending} pending in an empty queue"
+            yield Finding("ledger", f"{topic.name}: {each.shard}: {text}")
+        booked, there = (each.delivered, each.dead_lettered), (delivered[each.shard], parked[each.shard])
+        if booked != there:
+            text = f"{booked} entries booked as delivered and dead-lettered, where there are {there}"
             yield Finding("ledger", f"{topic.name}: {each.shard}: {text}")
 
 

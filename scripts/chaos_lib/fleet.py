@@ -50,7 +50,7 @@ CLIENTS_PER_TOPIC = 2
 PAUSE_S = 0.08
 """The mean of a sender's pauses."""
 
-CALM_S = 1.0
+CALM_S = 2.0
 EMPTY_S = 120.0
 WORKERS = 2
 
@@ -213,7 +213,7 @@ class _Fleet:
         seen = await self._witness.read()
         queues = {shard.queue: topic.name for topic in self._topics for shard in topic.shards}
         letters = await witness.letters(self._stand.store, queues)
-        balances = await self._balances(queues)
+        balances = await self._balances()
         return History(
             [
                 Topic(
@@ -232,9 +232,18 @@ class _Fleet:
             list(self._strikes.thaws),
         )
 
-    async def _balances(self, queues: Mapping[str, str]) -> Mapping[str, Sequence[Balance]]:
+    async def _balances(self) -> Mapping[str, Sequence[Balance]]:
         """What `remora ledger` says of each shard, by topic."""
-        return {}
+        code, out, complaints = await self._hosts[0].command("ledger", "--json")
+        if not out:
+            raise ChaosError(f"remora ledger ended with {code}: {complaints}")
+        return {
+            topic["topic"]: [
+                Balance(each["queue"], each["unaccounted"], each["pending"], each["delivered"], each["dead_lettered"])
+                for each in topic["shards"]
+            ]
+            for topic in json.loads(out)
+        }
 
     async def _stop(self) -> None:
         """End both hosts politely: nothing is left to do, so both ends are clean."""

@@ -58,11 +58,13 @@ class Letter(NamedTuple):
 
 
 class Balance(NamedTuple):
-    """What the ledger says of one shard."""
+    """What the ledger says of one shard, in entries."""
 
     shard: str
     unaccounted: int
     pending: int
+    delivered: int
+    dead_lettered: int
 
 
 @dataclass(frozen=True)

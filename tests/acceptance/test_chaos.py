@@ -152,3 +152,30 @@ def test_twenty_kills_lose_nothing_and_store_nothing_twice(tmp_path: Path, kafka
     assert found["in_kafka"] >= found["events"]["stored"] > 100
     assert found["events"]["refused"] > 0
     assert {"single", "batch", "two_phase", "interrupted", "repeated", "conflicting", "malformed"} <= set(found["done"])
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(420)
+def test_frozen_and_killed_owners_lose_nothing(tmp_path: Path) -> None:
+    """Two hosts on three brokers keep every promise while a host and a broker are frozen and a worker is killed."""
+    report = tmp_path / "report.json"
+    options = ["--store", "sqlite", "--seed", "26", "--rounds", "2", "--json", str(report)]
+
+    done = subprocess.run([str(CHAOS), *options], capture_output=True, text=True, check=False, timeout=400)
+
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert done.stdout.splitlines()[-1].startswith("PASS")
+    found = json.loads(report.read_text())
+    faults = " ".join(fault for each in found["rounds"] for fault in each["faults"])
+    for expected in ("supervisor with its workers for longer", "SIGSTOP of a broker", "SIGKILL of a worker", "SIGHUP"):
+        assert expected in faults
+    assert sum(found["thaws"]) > 0
+    assert found["delivered"] > 100
+
+
+def test_wrong_usage_is_no_verdict() -> None:
+    """A run that was asked for wrongly ends with 2 and starts nothing."""
+    done = subprocess.run([str(CHAOS), "--store", "paper"], capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.returncode == 2
+    assert "PASS" not in done.stdout
