@@ -35,9 +35,9 @@ class Cluster:
         """Send a daemon a signal; of one that ends it the end is waited for."""
         await _dev(self.kind, "stop", "--name", self.name, daemon, "--signal", how.name.removeprefix("SIG"))
 
-    async def start(self, daemon: str) -> None:
-        """Bring a daemon back; returns when it serves."""
-        await _dev(self.kind, "start", "--name", self.name, daemon)
+    async def start(self, daemon: str, *, wait: bool = True) -> None:
+        """Bring a daemon back where it does not run; returns when it serves, unless told not to wait."""
+        await _dev(self.kind, "start", "--name", self.name, daemon, *([] if wait else ["--no-wait"]))
 
     @property
     def daemons(self) -> Sequence[str]:

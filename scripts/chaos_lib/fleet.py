@@ -182,6 +182,7 @@ class _Fleet:
             await asyncio.gather(*sending, return_exceptions=True)
         for host in self._hosts:
             host.check()
+        await self._strikes.heal()
         loaded_s = time.monotonic() - began
         self._wrong += await self._emptied()
         self._rounds.append(
@@ -320,7 +321,8 @@ def _sections(stand: Stand) -> dict[str, dict[str, object]]:
         },
         "delivery": {"shard_bytes": f"{SHARD_BYTES}B", "retry_cap": "1s", "configuration_recheck": "1s"},
         "kafka": {
-            "delivery_timeout": "4s",
+            # Longer than a host is frozen: when it goes on, its batches are not given up, but found acknowledged.
+            "delivery_timeout": "14s",
             "connect_timeout": "3s",
             "metadata_max_age": "5s",
             "max_batch_bytes": "128KiB",

@@ -63,7 +63,7 @@ async def _replicas(client: AIOKafkaAdminClient, topics: Sequence[str], led_by: 
 
 
 async def _reassign(client: AIOKafkaAdminClient, to: Led) -> None:
-    wanted = [
+    wanted: list[tuple[str, list[tuple[int, list[int], dict[int, bytes]]], dict[int, bytes]]] = [
         (topic, [(number, list(replicas), {}) for number, replicas in partitions.items()], {})
         for topic, partitions in to.items()
         if partitions

@@ -72,6 +72,12 @@ class Strikes:
         done = await self._deeds[stroke.fault](stroke)
         return f"{stroke.fault.value}: {done} ({time.monotonic() - began:.1f} s)"
 
+    async def heal(self) -> None:
+        """Wait until all brokers and OSDs serve again."""
+        for cluster in (each for each in (self._kafka, self._ceph) if each):
+            for daemon in cluster.daemons:
+                await cluster.start(daemon)
+
     def _host(self, stroke: Stroke) -> Host:
         return self._hosts[stroke.target % len(self._hosts)]
 
@@ -115,7 +121,7 @@ class Strikes:
         with self._network.held(host.name):
             await asyncio.sleep(ACKS_S)
             pids = self._stop(host)
-        await asyncio.sleep(LEASE_S + 2 + 3 * stroke.strength)
+        await asyncio.sleep(LEASE_S + 1.5 + 2 * stroke.strength)
         offset, thawed_at = host.log.stat().st_size, time.monotonic()
         sent_before = self._network.sends(host.name, thawed_at)
         host.send(signal.SIGCONT, *pids)
@@ -145,7 +151,7 @@ class Strikes:
         broker = self._broker(stroke)
         await self._kafka.hurt(broker, signal.SIGKILL)
         await asyncio.sleep(1 + 4 * stroke.strength)
-        await self._kafka.start(broker)
+        await self._kafka.start(broker, wait=False)
         return broker
 
     async def _freeze_broker(self, stroke: Stroke) -> str:
@@ -208,7 +214,7 @@ class Strikes:
 
     async def _drain(self, stroke: Stroke) -> str:
         host = self._host(stroke)
-        code, _, complaints = await host.command("drain", "--timeout", f"{DRAIN_S}s")
+        code, _, complaints = await host.command("drain", "--timeout", str(DRAIN_S))
         if code not in (0, 3):
             self.surprises.append(f"remora drain ended with {code}: {complaints}")
         await asyncio.sleep(2 * stroke.strength)
