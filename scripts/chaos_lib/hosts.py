@@ -18,8 +18,8 @@ from chaos_lib.clusters import ChaosError
 
 REMORA = Path(sys.executable).with_name("remora")
 CLOCK = Path(__file__).with_name("clock")
-START_S = 60.0
-STOP_S = 60.0
+START_S = 120.0
+STOP_S = 90.0
 
 Sections = Mapping[str, Mapping[str, object]]
 

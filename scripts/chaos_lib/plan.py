@@ -119,10 +119,15 @@ def _round(chance: random.Random, store: str, demanded: Sequence[Fault]) -> Sequ
     return sorted(strokes, key=lambda each: each.after_s)
 
 
+_UNDISTURBED = ("host", "brokers", "network")
+"""What stays whole while a host is frozen beyond its lease: the other one has to take over, and what was under way to
+the frozen one has to be acknowledged, or it would have nothing to remove."""
+
+
 def _collide(one: Stroke, other: Stroke) -> bool:
-    """Whether these two cannot be made side by side: while one host is frozen the other has to take over."""
-    if Fault.FREEZE_HOST in (one.fault, other.fault) and one.part[:4] == other.part[:4] == "host":
-        return True
+    """Whether these two cannot be made side by side."""
+    if Fault.FREEZE_HOST in (one.fault, other.fault):
+        return all(each.part.startswith(_UNDISTURBED) for each in (one, other))
     return one.part == other.part
 
 
