@@ -322,7 +322,8 @@ def _sections(stand: Stand) -> dict[str, dict[str, object]]:
         "delivery": {"shard_bytes": f"{SHARD_BYTES}B", "retry_cap": "1s", "configuration_recheck": "1s"},
         "kafka": {
             # Longer than a host is frozen: when it goes on, its batches are not given up, but found acknowledged.
-            "delivery_timeout": "14s",
+            "delivery_timeout": "25s",
+            "transaction_timeout": "30s",
             "connect_timeout": "3s",
             "metadata_max_age": "5s",
             "max_batch_bytes": "128KiB",

@@ -17,8 +17,9 @@ from functools import partial
 CHUNK_BYTES = 1 << 16
 _HEAD_BYTES = 64
 _CLIENT = struct.Struct(">hhih")  # api key, version, correlation id, length of the client's name
-PRODUCE, END_TXN, TXN_OFFSET_COMMIT = 0, 26, 28
-SENDS = frozenset({PRODUCE, END_TXN, TXN_OFFSET_COMMIT})
+PRODUCE, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 0, 24, 25, 26, 28
+SENDS = frozenset({PRODUCE, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT})
+"""Requests that bring records, or a transaction nearer to its end."""
 
 
 class Frames:

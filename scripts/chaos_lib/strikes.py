@@ -110,19 +110,19 @@ class Strikes:
         return f"{host.name}, process {pid}"
 
     async def _freeze_host(self, stroke: Stroke) -> str:
-        """Freeze an owner beyond its lease; again when it tried nothing afterwards, because it had nothing to do.
-
-        A host that owns nothing has nothing to try either: then it is the other one.
-        """
-        host = self._host(stroke)
-        if not await host.owned():
-            host = self._hosts[(stroke.target + 1) % len(self._hosts)]
+        """Freeze an owner beyond its lease; again when it tried nothing afterwards, because it had nothing to do."""
         times = sends = refusals = 0
         while not (sends or refusals or times == MOST_FREEZES):
+            host = await self._owner(stroke)
             sends, refusals = await self._frozen(host, LEASE_S + 1.5 + 2 * stroke.strength)
             times += 1
         self.thaws.append(sends + refusals)
-        return f"{host.name}, {times} times; thawed, it tried {sends} sends, and {refusals} refusals were said"
+        return f"{host.name} at last, {times} in all; thawed, it tried {sends} sends and was refused {refusals} times"
+
+    async def _owner(self, stroke: Stroke) -> Host:
+        """The host that was drawn; the other one when that owns nothing, and so has nothing to try."""
+        host = self._host(stroke)
+        return host if await host.owned() else self._hosts[(stroke.target + 1) % len(self._hosts)]
 
     async def _frozen(self, host: Host, seconds: float) -> tuple[int, int]:
         """Freeze a host while acknowledgements are on their way to it, so that it finds them when it goes on.
