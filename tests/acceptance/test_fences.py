@@ -211,4 +211,4 @@ async def test_dead_letter_before_the_removal(kafka: Kafka, tmp_path: Path, fenc
         await a.end()
         faults = await scene.faults(is_exact=False)
 
-    assert set(faults) == (set() if fenced else {"lost", "gap"})
+    assert set(faults) == (set() if fenced else {"lost", "gap", "ledger"})

@@ -233,7 +233,15 @@ class Scene:
             self._sent,
             [_seen(record) for record in records],
             [_letter(letter) async for letter in self._outside.letters(self.shard.queue)],
-            [Balance(self.shard.queue, balance.unaccounted, balance.pending)],
+            [
+                Balance(
+                    self.shard.queue,
+                    balance.unaccounted,
+                    balance.pending,
+                    balance.removed.delivered,
+                    balance.removed.dead_lettered,
+                )
+            ],
         )
         rounds = [Round("all", self._began, time.time() + 60, 3)]
         found: dict[str, list[str]] = {}
