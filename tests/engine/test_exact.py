@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from engine.fakes import FakeEndpoint, FakeExactRoute, FakeStore, Fate, Verdict
 from engine.runs import QUICK, a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
+from remora.metrics import Telemetry
 from remora.model.errors import (
     EndpointError,
     EndpointMisconfigured,
@@ -669,7 +670,8 @@ def test_no_schedule_of_faults_loses_doubles_or_reorders(seed: int, tells: bool)
         delivery = DeliverySettings(
             list_entries=rng.choice([1, 7, 1024]), transaction_records=rng.choice([3, 100, 5000]), retry_cap_s=5
         )
-        workers = [a_worker(store, endpoint, delivery, cookie=f"remora/h/b/w{i}") for i in range(2)]
+        telemetry = Telemetry()
+        workers = [a_worker(store, endpoint, delivery, f"remora/h/b/w{i}", telemetry) for i in range(2)]
         async with running(workers[0]), running(workers[1]):
             while asyncio.get_running_loop().time() < trouble.until:
                 await asyncio.sleep(rng.uniform(1, 20))
@@ -680,5 +682,6 @@ def test_no_schedule_of_faults_loses_doubles_or_reorders(seed: int, tells: bool)
 
         assert sorted(numbers(endpoint)) == list(range(len(queue.entries)))
         assert queue.ledger == Tally(delivered=len(queue.entries))
+        assert telemetry.registry.get_sample_value("remora_crashes_total") == 0
 
     play()
