@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 
 class Allowance:
@@ -52,7 +53,8 @@ class Allowance:
                 if turn.done() and not turn.cancelled():
                     self._return(nbytes)
                 else:
-                    self._waiting.remove((nbytes, turn))
+                    with suppress(ValueError):  # passed over meanwhile, when others gave back
+                        self._waiting.remove((nbytes, turn))
                     self._admit()
                 raise
         else:

@@ -257,8 +257,7 @@ class ExactSession:
     def _most_entries(self) -> int:
         """How many entries a transaction takes at most: so many that the shard may hold two of them."""
         settings, shelf = self._tools.settings, self._shelf
-        fitting = max(1, int(settings.shard_bytes / 2 / shelf.mean_bytes))
-        most = min(read_limit(shelf.rounds_arrived, settings.transaction_records), fitting)
+        most = min(read_limit(shelf.rounds_arrived, settings.transaction_records), self._reader.half)
         return min(most, shelf.search_entries) if shelf.read_singly else most
 
     def _left_entries(self) -> int:

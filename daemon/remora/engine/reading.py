@@ -51,9 +51,12 @@ class Reader:
         """How many entries to read, so that a listing is at most half of what the shard may hold."""
         if self._shelf.read_singly > 0:
             return 1
-        settings = self._tools.settings
-        fitting = max(1, int(min(settings.shard_bytes, self._held.reach) / 2 / self._shelf.mean_bytes))
-        return min(read_limit(self._shelf.rounds_arrived, settings.list_entries), fitting)
+        return min(read_limit(self._shelf.rounds_arrived, self._tools.settings.list_entries), self.half)
+
+    @property
+    def half(self) -> int:
+        """How many entries are half of what the shard may hold as things stand, and one at least."""
+        return max(1, int(min(self._tools.settings.shard_bytes, self._held.reach) / 2 / self._shelf.mean_bytes))
 
     # ------------------------------------------------------------------------------------------ room
 
