@@ -6,6 +6,7 @@ import base64
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -43,6 +44,15 @@ async def test_dead_letters(queues: Queues, kafka: Kafka, tmp_path: Path) -> Non
         assert await daemon.metric("remora_parked_entries_total", topic=topic, cause="undecodable") == 1
         assert await daemon.metric("remora_parked_entries_total", topic=topic, cause="too_large") == 1
         assert await daemon.metric("remora_parked_entries_total") == 2
+
+        async def balance() -> Any:
+            shown = await daemon.command("ledger", topic, "--json")
+            return shown.json if shown.code == Exit.OK else None
+
+        [books] = await daemon.until(balance, "a ledger in balance")
+        [shard] = books["shards"]
+        assert (shard["committed"], shard["delivered"], shard["dead_lettered"]) == (32, 30, 2)
+        assert (books["unaccounted"], shard["pending"]) == (0, 0)
         listed = await daemon.command("dlq", "list", topic, "--json")
         assert listed.code == Exit.OK, listed.err
         letters = listed.json
