@@ -16,7 +16,16 @@ from remora.model.errors import EndpointUnavailable
 from remora.model.shard import Shard
 from remora.model.topic import Target
 from support.kafka import Kafka, create_topic, read_topic, running_kafka, until
-from support.kafka_sender import INCARNATION, ShardSender, Watcher, make_records, push_all, push_lanes, verdict
+from support.kafka_sender import (
+    INCARNATION,
+    ExactSender,
+    ShardSender,
+    Watcher,
+    make_records,
+    push_all,
+    push_lanes,
+    verdict,
+)
 
 # Brokers start and stop many times here, which takes minutes where others use the machine too.
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
@@ -213,3 +222,21 @@ async def test_leader_killed(three_brokers: Kafka) -> None:
     sent = [each for shard in records for each in shard]
     lost, _, moved = verdict(await read_topic(three_brokers.address, topic), sent)
     assert (lost, moved) == (set(), [])
+
+
+async def test_leader_killed_in_transactions(three_brokers: Kafka) -> None:
+    """With three replicas, a broker that is killed under transactions leaves every record committed once, in order."""
+    topic = await create_topic(three_brokers.address, partitions=6, replicas=3)
+    records = [make_records(shard, 1500) for shard in range(3)]
+    async with KafkaEndpoint(KafkaSettings(delivery_timeout_s=10)) as endpoint:
+        senders = [ExactSender(endpoint, f"q.{shard}", target(three_brokers, topic)) for shard in range(3)]
+        async with asyncio.TaskGroup() as sending:
+            for sender, mine in zip(senders, records, strict=True):
+                sending.create_task(sender.send(mine))
+            await until(lambda: all(sender.at >= 300 for sender in senders), "some is delivered", 120)
+            three_brokers.stop("broker.3")
+            await three_brokers.start("broker.3")
+
+    sent = [each for shard in records for each in shard]
+    read = await read_topic(three_brokers.address, topic, isolation_level="read_committed")
+    assert verdict(read, sent) == (set(), 0, [])

@@ -9,13 +9,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from remora.config import KafkaSettings
-from remora.endpoints.kafka import ExactKafkaRoute, KafkaEndpoint
-from remora.model.errors import EndpointError, EndpointUnavailable
-from remora.model.record import Record
-from remora.model.shard import Shard
+from remora.endpoints.kafka import KafkaEndpoint
+from remora.model.errors import EndpointUnavailable
 from remora.model.topic import Target
 from support.kafka import Kafka, create_topic, read_topic, until
-from support.kafka_sender import INCARNATION, Watcher, make_records, verdict
+from support.kafka_sender import INCARNATION, ExactSender, Watcher, make_records, verdict
 
 # Brokers start and stop many times here, which takes minutes where others use the machine too.
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
@@ -28,35 +26,6 @@ async def mended(fragile_kafka: Kafka) -> AsyncIterator[None]:
     """Whatever a test did to the broker, the next one finds it well."""
     yield
     await fragile_kafka.mend()
-
-
-class ExactSender:
-    """What the engine does with a route in transactions, in small: from where the position says, until all is sent."""
-
-    def __init__(self, endpoint: KafkaEndpoint, name: str, target: Target) -> None:
-        self.endpoint = endpoint
-        self.shard = Shard(name)
-        self.target = target
-        self.at = 0
-        self.failures: list[EndpointError] = []
-
-    async def send(self, records: list[Record], size: int = 50) -> None:
-        """Return when everything is committed."""
-        while self.at < len(records):
-            try:
-                async with self.endpoint.exact(self.shard, INCARNATION, self.target) as route:
-                    self.at = int((route.reached or b"0/0").partition(b"/")[2])
-                    await self._session(route, records, size)
-            except EndpointError as exc:  # a broker that begins may not know the topic or the transaction yet
-                self.failures.append(exc)
-                await asyncio.sleep(0.05)
-
-    async def _session(self, route: ExactKafkaRoute, records: list[Record], size: int) -> None:
-        while self.at < len(records):
-            part = records[self.at : self.at + size]
-            parcels, _ = route.pack(part)
-            await route.commit(parcels, part[-1].next_position)
-            self.at += len(part)
 
 
 async def test_killed_under_load(fragile_kafka: Kafka) -> None:

@@ -7,8 +7,8 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Any
 
-from remora.endpoints.kafka import KafkaEndpoint
-from remora.model.errors import EndpointUnavailable
+from remora.endpoints.kafka import ExactKafkaRoute, KafkaEndpoint
+from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.record import Record
 from remora.model.shard import Shard
 from remora.model.topic import Target
@@ -157,6 +157,35 @@ class ShardSender:
                 await run(lane)
         if failed:
             raise failed[0]
+
+
+class ExactSender:
+    """What the engine does with a route in transactions, in small: from where the position says, until all is sent."""
+
+    def __init__(self, endpoint: KafkaEndpoint, name: str, target: Target) -> None:
+        self.endpoint = endpoint
+        self.shard = Shard(name)
+        self.target = target
+        self.at = 0
+        self.failures: list[EndpointError] = []
+
+    async def send(self, records: Sequence[Record], size: int = 50) -> None:
+        """Return when everything is committed."""
+        while self.at < len(records):
+            try:
+                async with self.endpoint.exact(self.shard, INCARNATION, self.target) as route:
+                    self.at = int((route.reached or b"0/0").partition(b"/")[2])
+                    await self._session(route, records, size)
+            except EndpointError as exc:  # a broker that begins may not know the topic or the transaction yet
+                self.failures.append(exc)
+                await asyncio.sleep(0.05)
+
+    async def _session(self, route: ExactKafkaRoute, records: Sequence[Record], size: int) -> None:
+        while self.at < len(records):
+            part = records[self.at : self.at + size]
+            parcels, _ = route.pack(part)
+            await route.commit(parcels, part[-1].next_position)
+            self.at += len(part)
 
 
 def verdict(read: Sequence[Any], sent: Sequence[Record]) -> tuple[set[bytes], int, list[bytes]]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 
+import aiokafka.errors as kafka
+import pytest
 from aiokafka.structs import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.endpoints.kafka.exact import mark_of, position_of, producer_name
+from remora.endpoints.kafka.lookup import writing
 from remora.endpoints.kafka.packing import Batch
 from remora.endpoints.kafka.transactions import Sending, _rounds
 
@@ -52,3 +55,9 @@ def test_rounds(partitions: list[int]) -> None:
         mine = [each[place] for each in rounds if place in each]
         assert mine == [sending for sending in sendings if sending.place == place]
     assert len(rounds) == max(map(partitions.count, partitions), default=0)
+
+
+def test_writing_to_a_connection_that_just_broke() -> None:
+    """What uvloop says of a closed socket, before aiokafka has heard of it, counts as a broken connection."""
+    with pytest.raises(kafka.KafkaConnectionError), writing():
+        raise RuntimeError("unable to perform operation; the handler is closed")

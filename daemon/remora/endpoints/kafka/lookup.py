@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,7 +97,17 @@ async def ask_anybody(client: Any, request: Any) -> Any:
     failure: kafka.KafkaError = kafka.NodeNotReadyError()
     for node in nodes:
         try:
-            return await client.send(node, request)
+            with writing():
+                return await client.send(node, request)
         except UNREACHABLE as exc:
             failure = exc
     raise failure
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """A connection that broke just now as what it is: uvloop refuses to write before aiokafka has heard of it."""
+    try:
+        yield
+    except RuntimeError as exc:
+        raise kafka.KafkaConnectionError from exc

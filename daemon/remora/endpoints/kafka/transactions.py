@@ -52,7 +52,7 @@ from aiokafka.protocol.types import (
 from aiokafka.structs import TopicPartition
 
 from remora.endpoints.kafka.connecting import cut
-from remora.endpoints.kafka.lookup import ask_anybody
+from remora.endpoints.kafka.lookup import ask_anybody, writing
 from remora.endpoints.kafka.packing import Batch
 
 FIRST_PAUSE_S = 0.002
@@ -366,7 +366,9 @@ class TransactionalProducer:
             topics=list(topics.items()),
         )
         self._unanswered += 1
-        answer = await _answered(connection, connection.send(request))
+        with writing():
+            answering = connection.send(request)
+        answer = await _answered(connection, answering)
         self._unanswered -= 1
         _raise_worst(
             BatchFailed(sendings[TopicPartition(topic, partition)], kafka.for_code(code)())
@@ -392,7 +394,8 @@ class TransactionalProducer:
 
     async def _ask(self, node: int, request: Any, group: ConnectionGroup = ConnectionGroup.DEFAULT) -> Any:
         self._unanswered += 1
-        answer = await self._client.send(node, request, group=group)
+        with writing():
+            answer = await self._client.send(node, request, group=group)
         self._unanswered -= 1
         return answer
 
