@@ -47,7 +47,7 @@ async def test_sigterm_under_load(queues: Queues, kafka: Kafka, tmp_path: Path) 
         await delivers(first, topic, 600)
         async with running_daemon(tmp_path, quick(queues)) as second:
             left = await second.until(lambda: second.left(topic), "a look at the lock")
-            assert left["reason"] == "held by another owner"
+            assert left["reason"] in ("held by another owner", "left to workers that hold fewer")
 
             assert await first.stop() == Exit.OK
 

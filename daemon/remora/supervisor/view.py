@@ -105,5 +105,6 @@ class View:
         return Health(ok=not reasons, reasons=tuple(reasons))
 
     async def _ask(self, what: Literal["health", "status", "metrics"]) -> list[tuple[Child, bytes | None]]:
-        asked = [each for each in self.children if each.is_ready]
+        # Not only those that are ready: what a worker waits for at the start is worth knowing, too.
+        asked = [each for each in self.children if each.heartbeat is not None]
         return list(zip(asked, await asyncio.gather(*(each.ask(what, ANSWER_S) for each in asked)), strict=True))
