@@ -151,11 +151,13 @@ async def test_reload(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
 async def test_reload_while_ceph_is_away(queues: Queues, tmp_path: Path) -> None:
     """SIGHUP and SIGTERM are heard at once while no monitor answers."""
     async with running_daemon(tmp_path, away(queues, tmp_path), ready=False) as daemon:
-        status = await daemon.status()
-        assert status["store"]["connected"] is False
-        code, text = await daemon.get("/-/ready")
-        assert code == 503
-        assert "store" in text
+
+        async def says_why() -> bool:
+            code, text = await daemon.get("/-/ready")
+            return code == 503 and "store: " in text
+
+        await daemon.until(says_why, "a reason")
+        assert (await daemon.status())["store"]["connected"] is False
         daemon.send(signal.SIGHUP)
         await logs(daemon, "config_reloaded")
 
