@@ -19,6 +19,7 @@ from remora.config import SqliteSettings
 from remora.model.errors import OwnershipLost, StoreUnavailable
 from remora.model.ingest import Placed
 from remora.model.ledger import Tally
+from remora.model.member import Member
 from remora.model.shard import Hold, LockHolder, Shard
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, arrivals
@@ -126,6 +127,27 @@ async def test_lock_of_a_closed_store(store: SqliteStore, settings: SqliteSettin
         assert isinstance(await store.acquire(topic.shard(0), "w", QUIET_S), LockHolder)
 
     assert isinstance(await store.acquire(topic.shard(0), "w", QUIET_S), Hold)
+
+
+async def test_worker_of_a_closed_store(store: SqliteStore, settings: SqliteSettings) -> None:
+    """A worker whose store is closed, as by the death of its process, counts no more, however long it had yet."""
+    async with SqliteStore(settings) as other:
+        await other.announce(Member("remora/h/b/w", "h"), FOR_EVER_S)
+        assert [each.cookie for each in await store.members()] == ["remora/h/b/w"]
+
+    assert await store.members() == []
+
+
+async def test_worker_of_an_earlier_start_of_the_host(store: SqliteStore) -> None:
+    """A worker that announced itself before the host was last started does not count, and its row goes."""
+    await store.announce(Member("remora/h/b/w", "h"), FOR_EVER_S)
+    with closing(sqlite3.connect(store._files.all[0].path)) as connection, connection:
+        connection.execute("UPDATE members SET boot = 'an earlier one', until_ns = 1 << 62")
+
+    assert await store.members() == []
+    await store.announce(Member("remora/h/b/other", "h"), FOR_EVER_S)
+    with closing(sqlite3.connect(store._files.all[0].path)) as connection:
+        assert connection.execute("SELECT cookie FROM members").fetchall() == [("remora/h/b/other",)]
 
 
 async def test_lock_of_an_earlier_start_of_the_host(store: SqliteStore) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -419,3 +420,21 @@ async def test_workers_that_cannot_see_each_other_deliver_all_the_same() -> None
         await drained(store, within_s=5)
         store.before = lambda _: None
         await crew.settled(5, 5, within_s=15)
+
+
+@in_virtual_time
+async def test_a_receiver_that_freezes_keeps_a_shard_from_nobody_for_long() -> None:
+    """A shard that was released for a worker which then does not come is back at work within a few seconds."""
+    store, endpoint = a_store(2), FakeEndpoint()
+    frozen = Member("remora/h/b/x", "h")
+    async with AsyncExitStack() as stack:
+        crew = a_crew(store, stack, endpoint)
+        await crew.join()
+        await crew.settled(2)
+        await store.announce(frozen, 20)
+        await asyncio.sleep(2)
+        [mine] = [each for each in await store.members() if each.cookie == "remora/h/b/w0"]
+        [offer] = mine.offers
+        await store.announce(replace(frozen, expects=offer.shards), 20)
+        await crew.settled(1, within_s=2)
+        await crew.settled(2, within_s=5)

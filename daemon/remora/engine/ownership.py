@@ -38,8 +38,10 @@ CANCELLED_S = 3.0
 LEAST_PAUSE_S = 0.05
 """Between two looks at what may be taken: what comes free together is taken together."""
 
-RECEIVE_EVERY_S = 0.05
-"""How often the lock of a shard is asked for that another worker is about to give to this one."""
+RECEIVE_EVERY_S, RECEIVE_SELDOM_S = 0.05, 0.5
+RECEIVE_PATIENCE = 20
+"""How often the lock of a shard is asked for that another worker is about to give to this one, at first and in the end;
+between these after a pause that is this part of the time for which nothing has come."""
 
 HANDED_PAUSE_S = 3.0
 """How long a shard is left to whom it was handed before this worker would take it again."""
@@ -267,13 +269,21 @@ class Ownership:
         return left.waiting or (not left.settled and left.not_before <= asyncio.get_running_loop().time())
 
     async def _receive(self) -> None:
-        """Ask for the locks of shards that others are about to give to this worker, again and again."""
+        """Ask for the locks of shards that others are about to give to this worker, again and again.
+
+        Less and less often where nothing comes: the owner may have been frozen, or wait for an endpoint that hangs.
+        """
+        now = asyncio.get_running_loop().time
         while True:
             await self._spread.expected.wait()
             self._spread.expected.clear()
+            came_at, missing = now(), 0
             while expected := [each for each in self._spread.expects if each not in self._held]:
+                if len(expected) != missing:
+                    came_at, missing = now(), len(expected)
                 await self._taker.receive(expected)
-                await asyncio.sleep(RECEIVE_EVERY_S)
+                pause_s = (now() - came_at) / RECEIVE_PATIENCE
+                await asyncio.sleep(min(RECEIVE_SELDOM_S, max(RECEIVE_EVERY_S, pause_s)))
 
     def _hand_over(self, shard: Shard, to: str) -> None:
         """Give a shard back when what is in flight is done, for one other worker or, without a name, for anybody."""

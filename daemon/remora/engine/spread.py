@@ -99,7 +99,7 @@ class Spread:
         self._announced_at = self.steady_since = asyncio.get_running_loop().time()
         self._offers: dict[Shard, Outgoing] = {}
         self._expects: dict[Shard, float] = {}
-        self._promised: frozenset[Shard] = frozenset()
+        self._promised: dict[Shard, float] = {}
         self._occasion = asyncio.Event()
         self._target: int | None = None
         self._known = 0
@@ -134,8 +134,14 @@ class Spread:
         return self._target is None or len(self._held) + asking < self._target
 
     def is_promised(self, shard: Shard) -> bool:
-        """Whether a shard is on its way to another worker: then it is left alone when it is free for a moment."""
-        return shard in self._promised and shard not in self._expects
+        """Whether a shard is on its way to another worker: then it is left alone when it is free for a moment.
+
+        A receiver that does not come for it, because it is frozen, keeps nobody else away for long.
+        """
+        seen_at = self._promised.get(shard)
+        if seen_at is None or shard in self._expects:
+            return False
+        return asyncio.get_running_loop().time() - seen_at <= EXPECT_S
 
     # ------------------------------------------------------------------------------------- commands
 
@@ -242,9 +248,9 @@ class Spread:
             self._changed()
         if len(self.others) + 1 >= self._fellows:
             self._found_fellows.set()
-        promised = [shard for each in self.others.values() for offer in each.offers for shard in offer.shards]
+        offered = [shard for each in self.others.values() for offer in each.offers for shard in offer.shards]
         expected = [shard for each in self.others.values() for shard in each.expects]
-        self._promised = frozenset(promised).union(expected)
+        self._promised = {shard: self._promised.get(shard, now) for shard in expected} | dict.fromkeys(offered, now)
         self.aim()
 
     def _see_offers(self, now: float) -> None:
