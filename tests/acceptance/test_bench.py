@@ -68,6 +68,17 @@ def test_renewals_are_told_for_all_workers(tmp_path: Path) -> None:
     assert found["looks"] > 0
 
 
+@pytest.mark.kafka
+@pytest.mark.timeout(300)
+def test_exactly_once_is_measured_beside_at_least_once(tmp_path: Path, name: str) -> None:
+    """Each mode delivers the whole backlog, without a copy, at a rate that is told."""
+    found = figures(tmp_path, "exactly-once", "--entries", "2000", "--rounds", "1", "--name", name)
+
+    assert set(found["turns"]) == {"exactly-once", "at-least-once"}
+    assert all(turn["rate"] > 0 and turn["copies"] == 0 for turns in found["turns"].values() for turn in turns)
+    assert found["ratio"] > 0
+
+
 @pytest.mark.ceph
 @pytest.mark.kafka
 @pytest.mark.timeout(300)

@@ -196,7 +196,8 @@ class ExactSession:
     async def _next_listing(self, start: bytes) -> Listing | None:
         if self._ahead is None:
             await self._take_room()
-            self._ahead = self._fetch(start, self._listing_entries())
+            limit = min(self._listing_entries(), self._reader.entries_in(self._room))
+            self._ahead = self._fetch(start, limit)
         listing = await self._ahead
         self._ahead = None
         return listing
