@@ -230,7 +230,7 @@ class _Fleet:
             ],
             list(self._rounds),
             IN_FLIGHT_BYTES,
-            list(self._strikes.thaws),
+            self._strikes.thaws if len(self._rounds) == self._options.rounds else (),  # any of the run's will do
         )
 
     async def _balances(self) -> Mapping[str, Sequence[Balance]]:

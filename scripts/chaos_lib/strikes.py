@@ -26,7 +26,8 @@ TRYING_S = 3.0
 LARGEST_STEP_S = 600.0
 DRAIN_S = 20
 
-MOST_FREEZES = 3
+MOST_FREEZES = 6
+"""A thawed owner whose renewal was refused before it came to a removal, or that had nothing to do, tries nothing."""
 
 
 class Strikes:
