@@ -259,6 +259,7 @@ async def test_a_worker_that_does_not_finish_is_counted(folder: Path) -> None:
 
             assert await daemon.ended() == Exit.DRAIN_TIMEOUT
         assert state(victim) == ""
+        assert f'did not finish number=1 pid={victim} reason="killed by SIGKILL"' in daemon.logged()
 
 
 async def test_bounds_of_connections_hold_for_all_workers_together(folder: Path) -> None:

@@ -573,6 +573,13 @@ class Telemetry:
             number=number, pid=pid, reason=why, pause_s=round(pause_s, 3),
         )  # fmt: skip
 
+    def worker_unfinished(self, number: int, pid: int, why: str) -> None:
+        """A worker process that was told to finish ended otherwise."""
+        _say(
+            logging.WARNING, "worker_unfinished", "a worker process did not finish",
+            number=number, pid=pid, reason=why,
+        )  # fmt: skip
+
     def presence_failed(self, folder: str, why: str) -> None:
         """This worker cannot show that it lives: where it is killed with its supervisor, its locks must run out."""
         _say(

@@ -55,7 +55,8 @@ class Child:
         """What its end was, in plain words."""
         if self.failed is not None:
             return self.failed.reason
-        assert self.code is not None
+        if self.code is None:
+            return "it does not end"
         return f"killed by {signal.Signals(-self.code).name}" if self.code < 0 else f"exit code {self.code}"
 
     async def run(self, channel: socket.socket, start: Start) -> None:

@@ -242,10 +242,12 @@ class Supervisor:
             if slot.child is not None:
                 slot.child.kill()
         await self._all_ended(STOP_NOW_S)
-        is_clean = all(slot.child is None or slot.child.code == Exit.OK for slot in self._slots)
+        unfinished = [slot.child for slot in self._slots if slot.child is not None and slot.child.code != Exit.OK]
         if self._failure is None:
-            self._telemetry.drained(loop.time() - started, is_clean)
-        return is_clean
+            for child in unfinished:
+                self._telemetry.worker_unfinished(child.number, child.pid, child.why)
+            self._telemetry.drained(loop.time() - started, not unfinished)
+        return not unfinished
 
     async def _all_ended(self, within_s: float, *, unless_stops: int | None = None) -> None:
         """Return when all workers have ended, when the time is over, or when there were so many signals to stop."""
