@@ -26,6 +26,9 @@ TRYING_S = 3.0
 LARGEST_STEP_S = 600.0
 DRAIN_S = 20
 
+LATE_S = 0.3
+"""What it sends within this comes from before; later it may own queues again."""
+
 MOST_FREEZES = 6
 """A thawed owner whose renewal was refused before it came to a removal, or that had nothing to do, tries nothing."""
 
@@ -137,9 +140,10 @@ class Strikes:
         offset, thawed_at = host.log.stat().st_size, time.monotonic()
         sent_before = self._network.sends(host.name, thawed_at)
         host.send(signal.SIGCONT, *pids)
-        await asyncio.sleep(TRYING_S)
-        refusals = host.logged(offset).count('"event": "removal_refused"')
-        return max(0, self._network.sends(host.name, thawed_at) - sent_before), refusals
+        await asyncio.sleep(LATE_S)
+        sends = max(0, self._network.sends(host.name, thawed_at) - sent_before)
+        await asyncio.sleep(TRYING_S - LATE_S)
+        return sends, host.logged(offset).count('"event": "removal_refused"')
 
     async def _pause_host(self, stroke: Stroke) -> str:
         host = self._host(stroke)
