@@ -34,7 +34,7 @@ async def let_go(daemon: Daemon, topic: str, within_s: float) -> str:
 async def test_stolen_lock(queues: Queues, fragile_kafka: Kafka, tmp_path: Path) -> None:
     """From the moment that somebody else has the lock nothing is removed, whatever is acknowledged then."""
     topic = await a_topic(queues, fragile_kafka)
-    options = quick(queues, ownership=LONG, kafka={"delivery_timeout": "25s"})
+    options = quick(queues, ownership=LONG, kafka={"delivery_timeout": "25s", "transaction_timeout": "30s"})
     async with running_daemon(tmp_path, options) as daemon:
         await queues.fill(topic, 10)
         await delivers(daemon, topic, 10)
