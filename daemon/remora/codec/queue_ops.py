@@ -23,6 +23,9 @@ ENTRY_OVERHEAD = 10
 HEAD_SIZE = 24576
 """Bytes in front of the ring in a queue object, and so the offset of the first entry that a queue ever gets."""
 
+FRONT_AT = 30
+"""Where in a queue object its front stands: behind magic, length, and the beginnings of the head and of a marker."""
+
 HEAD_MAGIC = 0xDEAD
 
 # ------------------------------------------------------------------------------------------- requests
@@ -129,6 +132,7 @@ def _reservations(cursor: Cursor, name: str) -> tuple[Reservation, ...]:
     return tuple(found)
 
 
+_FRONT = Struct("<QQ")  # gen, offset
 _U32 = Struct("<I").unpack_from
 _ENTRY = Struct("<xBII").unpack_from  # version (any), compat, length, length of the data
 _DIGITS = b"0123456789"
@@ -253,6 +257,11 @@ def decode_head(data: bytes) -> QueueHead:
     if size > cursor.left:
         raise cursor.error("encoded_len", f"a head of {size} bytes, but only {cursor.left} are left", 2)
     return _check(_head(cursor.struct("head", 1)))
+
+
+def encode_front(front: Position) -> bytes:
+    """A front as it stands in the head of its queue, at FRONT_AT."""
+    return _FRONT.pack(front.gen, front.offset)
 
 
 def _head(cursor: Cursor) -> QueueHead:

@@ -59,6 +59,7 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rados_aio_read_op_operate": (c_int, (c_void_p, c_void_p, c_void_p, c_char_p, c_int)),
     "rados_read_op_assert_exists": (None, (c_void_p,)),
     "rados_read_op_cmpxattr": (None, (c_void_p, c_char_p, c_uint8, c_char_p, c_size_t)),
+    "rados_read_op_cmpext": (None, (c_void_p, c_char_p, c_size_t, c_uint64, _INT_OUT)),
     "rados_read_op_getxattrs": (None, (c_void_p, _OUT, _INT_OUT)),
     "rados_read_op_read": (None, (c_void_p, c_uint64, c_size_t, c_void_p, _SIZE_OUT, _INT_OUT)),
     "rados_read_op_exec": (

@@ -22,6 +22,9 @@ from typing import Protocol
 
 from remora.storage.librados.library import load
 
+MISMATCH = 4095
+"""The code of a comparison of data that failed at its first byte; at a later one it is larger by as much."""
+
 _EQUAL = 1  # LIBRADOS_CMPXATTR_OP_EQ
 _EXCLUSIVE, _IDEMPOTENT = 1, 0  # LIBRADOS_CREATE_*
 _FULL_TRY = 64  # LIBRADOS_OPERATION_FULL_TRY
@@ -169,6 +172,11 @@ class ReadOp(Operation):
     def assert_xattr(self, name: str, value: str) -> ReadOp:
         text = value.encode()
         self._library.rados_read_op_cmpxattr(self._handle, name.encode(), _EQUAL, text, len(text))
+        return self
+
+    def assert_data(self, offset: int, data: bytes) -> ReadOp:
+        """Pass only where the object's data has these bytes, else MISMATCH plus the place of the first other one."""
+        self._library.rados_read_op_cmpext(self._handle, data, len(data), offset, None)
         return self
 
     def call(self, cls: str, method: str, request: bytes = b"") -> Reply:

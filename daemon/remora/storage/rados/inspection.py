@@ -18,16 +18,20 @@ from remora.codec.queue_ops import (
     encode_list,
 )
 from remora.codec.record import age_s
-from remora.model.errors import CodecError, StoreError
+from remora.model.errors import CodecError, StoreError, StoreUnavailable
+from remora.model.position import Position
 from remora.model.record import Listing
 from remora.model.shard import Shard, ShardStats
 from remora.storage.librados import ReadOp
 from remora.storage.rados.face import LOCK_CLASS, QUEUE_CLASS, Face, decoded, lock_name
 from remora.storage.rados.locks import lock_holder
-from remora.storage.rados.refusals import QUEUE, UNLOCKED, BehindFrontError
+from remora.storage.rados.pages import Pages
+from remora.storage.rados.refusals import QUEUE, FrontMovedError
 
 _SAMPLE = 16
-_PAGE = 1024
+_MOST_MOVES = 100
+"""So often in a row a front may move between two looks before a listing is given up."""
+
 _AT_ONCE = 8
 _SPILLED = "cls_queue_urgent_data"
 
@@ -88,34 +92,30 @@ class Inspection(Face):
     async def dump(self, shard: Shard) -> AsyncIterator[tuple[str, bytes]]:
         """Position and raw bytes of each pending entry, oldest first, none of them twice.
 
-        Who owns the queue removes meanwhile. When the next page would begin behind the front, it begins at the
-        front instead, which has then passed everything that was shown.
+        Who owns the queue removes meanwhile: what has gone is not shown.
         """
-        start = b""
-        truncated = True
+        pages = Pages(self._connection, shard, self._place(shard))
+        head, place, moved, truncated = await pages.head(), Position(0, 0), 0, True
         while truncated:
-            listing = await self._page(shard, start)
+            place = max(place, head.front)
+            try:
+                listing = await pages.page(head, place)
+            except FrontMovedError as exc:
+                moved += 1
+                if moved > _MOST_MOVES:
+                    raise StoreUnavailable(f"{exc}, again and again") from exc
+                head = await pages.head()
+                continue
+            moved = 0
             for position, entry in zip(listing.positions, listing.entries, strict=False):  # one position is left over
                 yield position.decode("ascii"), entry
-            start, truncated = listing.positions[-1], listing.truncated
+            place, truncated = Position.parse(listing.positions[-1].decode("ascii")), listing.truncated
 
     async def _count(self, shard: Shard) -> int:
         count = 0
         async for _ in self.dump(shard):
             count += 1
         return count
-
-    async def _page(self, shard: Shard, start: bytes) -> Listing:
-        """Entries from a position on; from the front when that position has been removed meanwhile."""
-        what = f"listing {shard}"
-        operation = ReadOp().assert_exists()
-        reply = operation.call(QUEUE_CLASS, "2pc_queue_list_entries", encode_list(_PAGE, start))
-        refusals = UNLOCKED if start else QUEUE
-        try:
-            await self._connection.run(operation, shard.queue, what, refusals, self._place(shard))
-        except BehindFrontError:
-            return await self._page(shard, b"")
-        return decoded(decode_listing, reply.data, what)
 
 
 def _entries(head: QueueHead, oldest: Listing) -> tuple[int, bool]:

@@ -11,20 +11,20 @@ import contextlib
 from collections.abc import Sequence
 
 from remora.codec.lock_ops import decode_lock_info, encode_get_info
-from remora.codec.queue_ops import ENTRY_OVERHEAD, HEAD_SIZE, QueueHead, decode_head, decode_listing, encode_list
+from remora.codec.queue_ops import ENTRY_OVERHEAD, HEAD_SIZE, QueueHead, decode_head
 from remora.model.errors import StoreError
 from remora.model.ledger import Balance, Tally
 from remora.model.member import WORKER_COOKIE
 from remora.model.position import Position
 from remora.model.shard import Hold, Shard
 from remora.storage.librados import ReadOp
-from remora.storage.rados.face import LOCK_CLASS, QUEUE_CLASS, Face, decoded, held_read, lock_name
+from remora.storage.rados.face import LOCK_CLASS, Face, decoded, held_read, lock_name
 from remora.storage.rados.locks import lock_holder
 from remora.storage.rados.own_queues import is_leaving
-from remora.storage.rados.refusals import HELD, QUEUE, UNLOCKED, BehindFrontError
+from remora.storage.rados.pages import Pages
+from remora.storage.rados.refusals import HELD, QUEUE, FrontMovedError
 from remora.storage.rados.state import Kept, kept_state
 
-_PAGE = 1024
 _AT_ONCE = 8
 _TRIES = 5
 
@@ -44,7 +44,7 @@ class Ledger(Face):
             holder = lock_holder(decoded(decode_lock_info, lock.data, what))
             if holder is None or not holder.lease_left_s or not holder.cookie.startswith(WORKER_COOKIE):
                 kept = kept._replace(state=kept.state.settled(kept.head))
-            with contextlib.suppress(BehindFrontError):  # its owner removes: look again
+            with contextlib.suppress(FrontMovedError):  # its owner removes: look again
                 return _balance(shard, kept, await self._count(shard, kept.head), is_leaving(xattrs.values))
         return _balance(shard, kept, _estimated(kept), is_leaving(xattrs.values))
 
@@ -72,18 +72,15 @@ class Ledger(Face):
         return _balance(hold.shard, kept, _estimated(kept), is_leaving(xattrs.values))
 
     async def _count(self, shard: Shard, head: QueueHead) -> int:
-        """How many entries stand between a queue's front and its tail. BehindFrontError when some leave meanwhile."""
-        what, place, count = f"counting the entries of {shard}", head.front, 0
+        """How many entries stand between a queue's front and its tail. FrontMovedError when some leave meanwhile."""
+        pages = Pages(self._connection, shard, self._place(shard))
+        place, count = head.front, 0
         while place < head.tail:
-            operation = ReadOp().assert_exists()
-            reply = operation.call(QUEUE_CLASS, "2pc_queue_list_entries", encode_list(_PAGE, str(place).encode()))
-            await self._connection.run(operation, shard.queue, what, UNLOCKED, self._place(shard))
-            positions = [
-                Position.parse(each.decode("ascii")) for each in decoded(decode_listing, reply.data, what).positions
-            ]
+            listing = await pages.page(head, place)
+            positions = [Position.parse(each.decode("ascii")) for each in listing.positions]
             count += sum(each < head.tail for each in positions[:-1])
             if positions[-1] == place:
-                raise StoreError(f"{what}: nothing stands at {place}, before its end at {head.tail}")
+                raise StoreError(f"counting {shard}: nothing stands at {place}, before its end at {head.tail}")
             place = positions[-1]
         return count
 

@@ -16,10 +16,11 @@ from remora.model.errors import (
     StoreMisconfigured,
     StoreUnavailable,
 )
+from remora.storage.librados import MISMATCH
 
 
-class BehindFrontError(StoreError):
-    """A position has been removed since it was seen; never leaves the store."""
+class FrontMovedError(StoreError):
+    """A queue's front is not where it was seen; never leaves the store."""
 
 
 class ChangedError(StoreError):
@@ -54,10 +55,12 @@ QUEUE: Refusals = MappingProxyType(
     }
 )
 
+_FRONT_BYTES = 16
+
 UNLOCKED: Refusals = MappingProxyType(
     {
         **QUEUE,
-        errno.EINVAL: (BehindFrontError, "its front has moved beyond that position"),
+        **{MISMATCH + place: (FrontMovedError, "its front has moved") for place in range(_FRONT_BYTES)},
     }
 )
 

@@ -1,0 +1,58 @@
+"""Listing a queue from a position on without its lock, while others remove.
+
+An OSD that is asked to list from a position which the queue does not have any more may never come back: where the ring
+has turned meanwhile it reads on beyond its end, in a loop, until it is killed (`queue_list_entries` in Ceph's
+cls_queue_src.cc takes the tail minus the position as a length, unsigned). So each such request carries, in the same
+operation, a comparison of the front that the position was checked against.
+"""
+
+from __future__ import annotations
+
+from remora.codec.queue_ops import (
+    FRONT_AT,
+    HEAD_SIZE,
+    QueueHead,
+    decode_head,
+    decode_listing,
+    encode_front,
+    encode_list,
+)
+from remora.model.position import Position
+from remora.model.record import Listing
+from remora.model.shard import Shard
+from remora.storage.librados import ReadOp
+from remora.storage.rados.connection import Connection
+from remora.storage.rados.face import QUEUE_CLASS, decoded
+from remora.storage.rados.places import Place
+from remora.storage.rados.refusals import QUEUE, UNLOCKED
+
+PAGE = 1024
+
+
+class Pages:
+    """One queue, as it is looked at from outside."""
+
+    def __init__(self, connection: Connection, shard: Shard, place: Place) -> None:
+        self._connection = connection
+        self._shard = shard
+        self._place = place
+
+    async def head(self) -> QueueHead:
+        """The queue's head as it is now."""
+        what = f"looking at {self._shard}"
+        operation = ReadOp().assert_exists()
+        content = operation.read(0, HEAD_SIZE)
+        await self._connection.run(operation, self._shard.queue, what, QUEUE, self._place)
+        return decoded(decode_head, content.data, what)
+
+    async def page(self, head: QueueHead, start: Position) -> Listing:
+        """Entries from a position on that lies between this head's front and tail.
+
+        Raises FrontMovedError when the queue's front is another one by now.
+        """
+        what = f"listing {self._shard}"
+        operation = ReadOp().assert_exists().assert_data(FRONT_AT, encode_front(head.front))
+        request = encode_list(PAGE, str(start).encode())
+        reply = operation.call(QUEUE_CLASS, "2pc_queue_list_entries", request)
+        await self._connection.run(operation, self._shard.queue, what, UNLOCKED, self._place)
+        return decoded(decode_listing, reply.data, what)

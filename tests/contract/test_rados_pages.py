@@ -1,0 +1,60 @@
+"""Looks at a queue of a cluster from a position on, which are refused where that position may be gone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from remora.config import RadosSettings
+from remora.model.ledger import Tally
+from remora.model.position import Position
+from remora.model.shard import Hold, Shard
+from remora.storage.rados import RadosStore
+from remora.storage.rados.pages import Pages
+from remora.storage.rados.refusals import FrontMovedError
+from support.ceph import Gateway, reached
+
+pytestmark = pytest.mark.ceph
+
+Q = Shard("q")
+RING = 60_000
+
+
+@pytest.fixture
+async def store(settings: RadosSettings, gateway: Gateway) -> AsyncIterator[RadosStore]:
+    """A store with one small queue."""
+    gateway.make_queue("q", RING)
+    async with reached(settings) as store:
+        yield store
+
+
+async def commit(store: RadosStore, count: int) -> None:
+    reservation = await store.reserve(Q, count, 1000 * count)
+    await store.commit(Q, reservation, [b"%01000d" % number for number in range(count)])
+
+
+async def empty(store: RadosStore, hold: Hold) -> None:
+    while (listing := await store.read(hold, b"", 100)).entries:
+        count = len(listing.entries)
+        await store.remove(hold, listing.positions[-1], count, Tally(delivered=count))
+
+
+async def test_a_front_that_moved_refuses_the_look(store: RadosStore) -> None:
+    """A position that the ring's turn has left behind its end is not listed from, and the OSD goes on."""
+    pages = Pages(store._connection, Q, store._connection.session.places.notif)
+    hold = await store.acquire(Q, "remora/h/b/1", 90)
+    assert isinstance(hold, Hold)
+    await commit(store, 40)
+    head = await pages.head()
+    seen = await pages.page(head, head.front)
+    place = Position.parse(seen.positions[-2].decode())
+    await empty(store, hold)
+    await commit(store, 40)  # the ring turns: its tail lies before the position now
+    assert (await pages.head()).tail.offset < place.offset
+
+    with pytest.raises(FrontMovedError):
+        await pages.page(head, place)
+
+    head = await pages.head()
+    assert len((await pages.page(head, head.front)).entries) == 40
