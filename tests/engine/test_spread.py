@@ -89,6 +89,22 @@ async def test_workers_that_start_together_share_without_a_move(tells: bool) -> 
         assert crew.moves("planned") == 0
 
 
+@in_virtual_time
+async def test_a_queue_that_becomes_ours_is_taken() -> None:
+    """A queue that was a gateway's to deliver is held within seconds when its topic is pointed to Kafka."""
+    store = a_store(1)
+    store.metadata["t"] = a_topic("t", shards=1, uri="http://127.0.0.1:1")
+    async with AsyncExitStack() as stack:
+        crew = a_crew(store, stack)
+        await crew.join(fellows=2)
+        await crew.join(fellows=2)
+        await asyncio.sleep(60)
+        assert crew.held == [0, 0]
+        store.metadata["t"] = a_topic("t", shards=1)
+
+        await crew.settled(0, 1, within_s=10)
+
+
 @pytest.mark.parametrize("tells", [True, False])
 @in_virtual_time
 async def test_who_joins_gets_a_fair_share_by_as_few_moves_as_can_be(tells: bool) -> None:

@@ -223,8 +223,8 @@ class Taker:
         if not is_promised and (has_waited or self._spread.has_room(len(self._asking) - 1)):
             return True
         if left is None or not left.waiting or has_waited:
-            waiting = left or Left("left to workers that hold fewer")
-            self._left[shard] = replace(waiting, waiting=True, handed=is_promised, not_before=now + GRACE_S)
+            known = left if left is not None and not left.settled else Left("left to workers that hold fewer")
+            self._left[shard] = replace(known, waiting=True, handed=is_promised, not_before=now + GRACE_S)
         return False
 
     async def _is_claimed(self, shard: Shard, left: Left | None) -> bool:
