@@ -18,13 +18,12 @@ def test_the_demo_of_the_embedded_store(tmp_path: Path) -> None:
     """`scripts/demo`, typed in another folder, ends with PASS, exits 0 and leaves nothing running."""
     for needed, package in (("java", "openjdk-17-jre-headless"), ("mvn", "maven")):
         program(needed, package)
-    before = running()
 
-    done = demo(tmp_path, timeout_s=280)
+    pid, done = demo(tmp_path, timeout_s=280)
 
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert done.stdout.strip().splitlines()[-1].startswith("PASS")
-    assert running() == before
+    assert f"demo-{pid}" not in running()
 
 
 @pytest.mark.ceph
@@ -34,20 +33,24 @@ def test_the_demo_of_a_cluster(tmp_path: Path) -> None:
     """`scripts/demo --store rados`, typed in another folder, ends with PASS, exits 0 and removes its clusters."""
     for needed, package in (("ceph-osd", "ceph-osd"), ("java", "openjdk-17-jre-headless"), ("mvn", "maven")):
         program(needed, package)
-    before = running()
 
-    done = demo(tmp_path, "--store", "rados", timeout_s=400)
+    pid, done = demo(tmp_path, "--store", "rados", timeout_s=400)
 
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert done.stdout.strip().splitlines()[-1].startswith("PASS")
-    assert running() == before
+    assert f"demo-{pid}" not in running()
 
 
-def demo(folder: Path, *arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """The demo, run to its end."""
-    return subprocess.run(
-        [DEMO, *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=timeout_s
-    )
+def demo(folder: Path, *arguments: str, timeout_s: float) -> tuple[int, subprocess.CompletedProcess[str]]:
+    """The demo, run to its end; and the number of its process, which its clusters are named after."""
+    command = [str(DEMO), *arguments]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except BaseException:
+            process.kill()
+            raise
+    return process.pid, subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def running() -> str:
