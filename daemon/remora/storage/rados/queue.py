@@ -100,6 +100,7 @@ class Queue(Face):
             progress.kept = None
             with contextlib.suppress(ChangedError):  # an earlier removal came late, or the queue is another one: look
                 progress.kept = await self._remove(hold, upto, count, kept, state)
+                self._attempts.forgotten(hold, end)
                 progress.front = end
                 return
         raise StoreUnavailable(f"{what}: its state keeps changing")
@@ -108,6 +109,7 @@ class Queue(Face):
         """Remove entries and write the state, if that is as it was kept."""
         operation, value = held_write(hold).assert_xattr(STATE, kept.value), encode_state(state)
         operation.call(QUEUE_CLASS, "2pc_queue_remove_entries", encode_remove(upto, count)).set_xattr(STATE, value)
+        self._attempts.forget(operation, hold, state.reached)
         await self._run(operation, hold, f"removing from {hold.shard}", _BOOKED)
         return Kept(value, state, kept.head)
 
@@ -144,6 +146,7 @@ class Queue(Face):
             await self._connection.run(operation, hold.shard.queue, what, refusals, self._place(hold.shard))
         except (OwnershipLost, ShardGone):
             self._progress.pop(hold, None)
+            self._attempts.let_go(hold)
             raise
 
     def _note_listed(self, hold: Hold, listing: Listing, *, from_front: bool) -> None:
