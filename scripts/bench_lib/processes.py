@@ -14,10 +14,13 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 def family(pid: int) -> list[int]:
     """A process with all that it has started and that these have started: a daemon with its workers."""
-    started = [
-        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
-    ]
-    return [pid, *(each for child in started for each in family(child))]
+    return [pid, *(each for child in _children(pid) for each in family(child))]
+
+
+def _children(pid: int) -> Iterator[int]:
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended has started nothing
+            yield from map(int, (task / "children").read_text().split())
 
 
 def cpu_s(pid: int) -> float:
@@ -55,7 +58,7 @@ def _memory_bytes(pid: int) -> tuple[int, int]:
 
 def spent(pids: Mapping[str, int]) -> dict[str, float]:
     """Processor time so far of each of these, of this process as `bench`, and of the machine as `machine`."""
-    ours = {name: cpu_s(pid) for name, pid in pids.items()} | {"bench": cpu_s(os.getpid())}
+    ours = {name: cpu_s(pid) for name, pid in pids.items()} | {"bench": _cpu_s(os.getpid())}
     return ours | {"machine": machine_busy_s()}
 
 
