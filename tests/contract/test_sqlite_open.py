@@ -274,6 +274,18 @@ async def test_made_by_several_at_once(settings: SqliteSettings) -> None:
         await asyncio.gather(*(store.__aexit__() for store in stores))
 
 
+async def test_opened_while_others_have_a_file_to_themselves(settings: SqliteSettings) -> None:
+    """A file that somebody has to himself for a moment, after a crash or as the last to close it, is waited for."""
+    topic = await in_use(settings)
+    file = Path(settings.directory) / "queues-000.db"
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN IMMEDIATE")
+        asyncio.get_running_loop().call_later(0.2, other.close)
+
+        await assert_as_left(settings, topic)
+
+
 def version(file: Path) -> int:
     with closing(sqlite3.connect(file)) as connection:
         (found,) = connection.execute("PRAGMA user_version").fetchone()

@@ -174,8 +174,8 @@ def watch(module: Any, killer: Killer) -> None:
     """Have the killer count the statements of connections that this module opens."""
     connect = module.connect
 
-    def watched(path: Path, *, reader: bool) -> sqlite3.Connection:
-        connection: sqlite3.Connection = connect(path, reader=reader)
+    def watched(path: Path, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(path, **options)
         connection.set_trace_callback(killer)
         return connection
 

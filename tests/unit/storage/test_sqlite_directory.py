@@ -38,8 +38,9 @@ def test_sqlite_that_is_too_old(directory: Path, monkeypatch: pytest.MonkeyPatch
 def test_file_system_without_a_log(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where processes cannot share memory through a file, as on a network file system, the store is not made."""
 
-    def without_shared_memory(path: Path, *, reader: bool) -> sqlite3.Connection:
+    def without_shared_memory(path: Path, *, reader: bool, patience_s: float) -> sqlite3.Connection:
         assert not reader
+        assert patience_s
         return sqlite3.connect(f"{path.as_uri()}?vfs=unix-none", uri=True, isolation_level=None)
 
     with monkeypatch.context() as patched:

@@ -204,6 +204,16 @@ async def test_others_in_the_way(writer: Writer, path: Path, monkeypatch: pytest
     assert rows(path) == [0, 1, 3]
 
 
+async def test_others_who_have_the_file_to_themselves(writer: Writer, path: Path) -> None:
+    """A file that nobody else may even look at when the first job comes is waited for."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN IMMEDIATE")
+        asyncio.get_running_loop().call_later(0.2, other.close)
+
+        assert await writer.write(insert(1), durable=True) == 1
+
+
 async def test_what_is_too_much_is_refused_alone(writer: Writer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a file may not grow, the jobs that need more room are refused, and those that need none are done."""
     await writer.write(insert(0), durable=True)

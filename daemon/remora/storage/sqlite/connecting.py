@@ -18,13 +18,14 @@ on a full disk it is the room that removals are written to."""
 _WRITER_CACHE_KIB, _READER_CACHE_KIB = 2048, 512
 
 
-def connect(path: Path, *, reader: bool) -> sqlite3.Connection:
-    """A connection that never waits for others by itself, for use by one thread at a time.
+def connect(path: Path, *, reader: bool, patience_s: float = 0.0) -> sqlite3.Connection:
+    """A connection that waits for others so long and not longer, for use by one thread at a time.
 
-    The file must exist: one that SQLite makes would have the permissions that the umask leaves.
+    Even the first look can meet others: somebody who opens the file after a crash, or is the last to close it. The
+    file must exist: one that SQLite makes would have the permissions that the umask leaves.
     """
     uri = f"{path.absolute().as_uri()}?mode=rw"
-    connection = sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(uri, uri=True, timeout=patience_s, isolation_level=None, check_same_thread=False)
     try:
         connection.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB if reader else _WRITER_CACHE_KIB}")
         # Debian's SQLite overwrites what is deleted, which makes removals slower by a quarter. Mapped pages would

@@ -31,6 +31,9 @@ _LOCK = "lock"
 _LOCK_WITHIN_S = 30.0
 _PAUSE_S = 0.01
 
+_BUSY_FOR_S = 5.0
+"""So long others of this host may be at work on a file."""
+
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
@@ -192,10 +195,9 @@ def _migrate(path: Path, migrations: Sequence[schema.Migration], damaged: dict[P
 
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection whose errors are the store's. Others of this host may be at work on the file: wait for them."""
+    """A connection whose errors are the store's."""
     try:
-        with closing(connect(path, reader=False)) as connection:
-            connection.execute("PRAGMA busy_timeout = 5000")
+        with closing(connect(path, reader=False, patience_s=_BUSY_FOR_S)) as connection:
             yield connection
     except sqlite3.Error as exc:
         if is_busy(exc):

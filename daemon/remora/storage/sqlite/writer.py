@@ -216,23 +216,25 @@ class Writer:
                 order.error = self._recover(exc)
 
     def _begin(self, durable: bool) -> sqlite3.Connection:
+        until = time.monotonic() + _BUSY_FOR_S
+        while True:
+            try:
+                return self._begun(durable)
+            except sqlite3.OperationalError as exc:
+                if not is_busy(exc):
+                    raise
+                if time.monotonic() > until:
+                    raise StoreUnavailable(f"{self._path}: others kept it busy for {_BUSY_FOR_S:g} s") from exc
+                time.sleep(_BUSY_PAUSE_S)
+
+    def _begun(self, durable: bool) -> sqlite3.Connection:
         connection = self._connection = self._connection or connect(self._path, reader=False)
         if durable is not self._is_durable:
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._is_durable = durable
         self._leave_room(connection)
-        until = time.monotonic() + _BUSY_FOR_S
-        while True:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError as exc:
-                if not is_busy(exc):
-                    raise
-                if time.monotonic() > until:
-                    raise StoreUnavailable(f"{self._path}: others kept writing for {_BUSY_FOR_S:g} s") from exc
-                time.sleep(_BUSY_PAUSE_S)
-            else:
-                return connection
+        connection.execute("BEGIN IMMEDIATE")
+        return connection
 
     def _leave_room(self, connection: sqlite3.Connection) -> None:
         """Let the file not grow into the last room of the disk, nor beyond what a file may have.
