@@ -33,7 +33,6 @@ from remora.model.errors import (
     RemoraError,
     ShardGone,
     StoreError,
-    StoreFull,
 )
 from remora.model.ledger import Cause
 from remora.model.record import DeadLetter, Listing, Record
@@ -115,14 +114,12 @@ class ExactSession:
         self._backlog = False
         self.rests = False
         self._failure: RemoraError | None = None
-        self._full = False
         self._tasks = asyncio.TaskGroup()
         self._trimmer = Trimmer(
-            tools.store,
+            tools,
             tenure,
-            on_removed=self._removed,
-            on_failure=self._removal_failed,
-            on_full=self._not_removed,
+            topic.label,
+            on_failure=self._fail,
             more_to_come=lambda: False,
         )
         self._reader = Reader(
@@ -167,7 +164,7 @@ class ExactSession:
             raise
         self._shelf.in_doubt = False
         if count:
-            self._removed(count)
+            self._tools.telemetry.removed(self._topic.label, count)
             self._shelf.progress_at = asyncio.get_running_loop().time()
         return start
 
@@ -421,23 +418,6 @@ class ExactSession:
     @property
     def _limits(self) -> Limits:
         return self._tools.settings.limits.of(self._topic)
-
-    def _removed(self, count: int) -> None:
-        self._tools.telemetry.removed(self._topic.label, count)
-        if self._full:
-            self._full = False
-            self._tools.telemetry.recovered(self._topic.label)
-
-    def _not_removed(self, exc: StoreFull) -> None:
-        """The store has no room for a removal: what was committed stays in it, and delivering goes on."""
-        self._full = True
-        self._tools.telemetry.failed(self._topic.label, "store", str(exc))
-
-    def _removal_failed(self, exc: RemoraError) -> None:
-        """Nothing was removed. A refusal is said apart: it shows that the store kept a former owner away."""
-        if isinstance(exc, OwnershipLost):
-            self._tools.telemetry.removal_refused(self._tenure.shard.queue, str(exc))
-        self._fail(exc)
 
     def _fail(self, exc: RemoraError) -> None:
         """Remember the first failure, or one that ends the hold; commit nothing more."""

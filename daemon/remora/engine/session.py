@@ -33,7 +33,6 @@ from remora.model.errors import (
     RemoraError,
     ShardGone,
     StoreError,
-    StoreFull,
 )
 from remora.model.ledger import Cause
 from remora.model.record import Listing, Record
@@ -88,15 +87,13 @@ class Session:
         self._proved = asyncio.Event()
         self.rests = False
         self._failure: RemoraError | None = None
-        self._full = False
         self._ahead: asyncio.Task[Listing | None] | None = None
         self._tasks = asyncio.TaskGroup()
         self._trimmer = Trimmer(
-            tools.store,
+            tools,
             tenure,
-            on_removed=self._removed,
-            on_failure=self._removal_failed,
-            on_full=self._not_removed,
+            topic.label,
+            on_failure=self._fail,
             more_to_come=lambda: bool(self._lanes),
         )
         self._reader = Reader(
@@ -295,17 +292,6 @@ class Session:
             self._proved.set()
             self._on_round()
 
-    def _removed(self, count: int) -> None:
-        self._tools.telemetry.removed(self._topic.label, count)
-        if self._full:
-            self._full = False
-            self._tools.telemetry.recovered(self._topic.label)
-
-    def _not_removed(self, exc: StoreFull) -> None:
-        """The store has no room for a removal: what was delivered stays in it, and delivering goes on."""
-        self._full = True
-        self._tools.telemetry.failed(self._topic.label, "store", str(exc))
-
     # ------------------------------------------------------------------------------------- parking
 
     async def _refuse(self, load: Load, exc: EntryRefused) -> None:
@@ -363,12 +349,6 @@ class Session:
         if isinstance(exc, OwnershipLost | ShardGone):
             self._trimmer.stop()
         self._turn_back()
-
-    def _removal_failed(self, exc: RemoraError) -> None:
-        """Nothing was removed. A refusal is said apart: it shows that the store kept a former owner away."""
-        if isinstance(exc, OwnershipLost):
-            self._tools.telemetry.removal_refused(self._tenure.shard.queue, str(exc))
-        self._fail(exc)
 
     def _turn_back(self) -> None:
         """Start nothing more: what is packed and not under way is read again by the next session."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from remora.engine.shelf import Tools
 from remora.engine.tenure import Tenure
-from remora.model.errors import RemoraError, StoreError, StoreFull
+from remora.model.errors import OwnershipLost, RemoraError, StoreError, StoreFull
 from remora.model.ledger import Cause
 from remora.model.record import Listing
 from remora.policy.acks import Round, Window
-from remora.ports import Queue
 
 
 class Trimmer:
@@ -22,21 +22,23 @@ class Trimmer:
 
     def __init__(
         self,
-        store: Queue,
+        tools: Tools,
         tenure: Tenure,
+        label: str,
         *,
-        on_removed: Callable[[int], None],
         on_failure: Callable[[RemoraError], None],
-        on_full: Callable[[StoreFull], None],
         more_to_come: Callable[[], bool],
     ) -> None:
-        """`more_to_come` tells whether more entries will be done soon, so that a whole round is worth waiting for."""
-        self._store = store
+        """`label` is the topic's; `on_failure` is told what ends the session.
+
+        `more_to_come` tells whether more entries will be done soon, so that a whole round is worth waiting for.
+        """
+        self._tools = tools
         self._tenure = tenure
-        self._on_removed = on_removed
+        self._label = label
         self._on_failure = on_failure
-        self._on_full = on_full
         self._more_to_come = more_to_come
+        self._full = False
         self._window = Window()
         self._dirty = asyncio.Event()
         self._removing = asyncio.Lock()
@@ -73,11 +75,12 @@ class Trimmer:
             try:
                 await self._remove()
             except StoreFull as exc:
-                self._on_full(exc)
+                self._full = True
+                self._tools.telemetry.failed(self._label, "store", str(exc))
                 await asyncio.sleep(next(pauses))
                 self._dirty.set()
             except StoreError as exc:
-                self._on_failure(exc)
+                self._fail(exc)
             else:
                 pauses = _pauses()
 
@@ -86,16 +89,25 @@ class Trimmer:
         try:
             await self._remove()
         except StoreError as exc:
-            self._on_failure(exc)
+            self._fail(exc)
+
+    def _fail(self, exc: StoreError) -> None:
+        """Nothing was removed. A refusal is said apart: it shows that the store kept a former owner away."""
+        if isinstance(exc, OwnershipLost):
+            self._tools.telemetry.removal_refused(self._tenure.shard.queue, str(exc))
+        self._on_failure(exc)
 
     async def _remove(self) -> None:
         async with self._removing:
             prefix = self._window.removable(whole_rounds=self._more_to_come())
             if prefix is None or self._stopped:
                 return
-            await self._store.remove(self._tenure.hold, prefix.upto, prefix.count, prefix.tally)
+            await self._tools.store.remove(self._tenure.hold, prefix.upto, prefix.count, prefix.tally)
             self._window.removed(prefix)
-            self._on_removed(prefix.count)
+            self._tools.telemetry.removed(self._label, prefix.count)
+            if self._full:
+                self._full = False
+                self._tools.telemetry.recovered(self._label)
 
     def abandon(self) -> Mapping[bytes, Cause]:
         """Forget the window; returns the entries that are done but stand in the queue yet, by position."""
