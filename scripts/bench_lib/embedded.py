@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +83,13 @@ class Embedded:
         families = text_string_to_metric_families(text)
         return sum(sample.value for family in families for sample in family.samples if sample.name == name)
 
+    async def takes_events(self) -> bool:
+        """Whether the running daemon takes events in. Raises what aiohttp does when nobody is there."""
+        async with _asked(self.ingest, "/v1/health") as answer:
+            return answer.ok
+
     async def _ask(self, path: str) -> str:
-        connector = aiohttp.UnixConnector(self.admin.removeprefix("unix:"))
-        async with (
-            aiohttp.ClientSession(connector=connector) as session,
-            session.get(f"http://remora{path}") as answer,
-        ):
+        async with _asked(self.admin, path) as answer:
             return await answer.text()
 
     async def make_topics(self, names: Iterable[str], endpoint: str, shards: int) -> list[Topic]:
@@ -111,3 +113,12 @@ def own_topic(name: str, endpoint: str, shards: int) -> Topic:
         origin=Origin.REMORA,
         shards=shards,
     )
+
+
+@asynccontextmanager
+async def _asked(address: str, path: str) -> AsyncIterator[aiohttp.ClientResponse]:
+    host, connector = address, None
+    if address.startswith("unix:"):
+        host, connector = "remora", aiohttp.UnixConnector(address.removeprefix("unix:"))
+    async with aiohttp.ClientSession(connector=connector) as session, session.get(f"http://{host}{path}") as answer:
+        yield answer

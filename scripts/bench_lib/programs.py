@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import aiohttp
+
 from bench_lib.clusters import ROOT, BenchError, Clusters
 from bench_lib.embedded import Embedded
 
@@ -114,21 +116,18 @@ def remora_on(embedded: Embedded) -> Iterator[subprocess.Popen[bytes]]:
 
 
 async def listening(process: subprocess.Popen[bytes], embedded: Embedded) -> None:
-    """Return when the daemon takes events in."""
+    """Return when the daemon takes events in. Its sockets let clients wait before a worker is there to answer."""
     deadline = time.monotonic() + 60
     while True:
         try:
-            if embedded.ingest.startswith("unix:"):
-                _, writer = await asyncio.open_unix_connection(embedded.ingest.removeprefix("unix:"))
-            else:
-                _, writer = await asyncio.open_connection(*embedded.ingest.split(":"))
-        except OSError:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise BenchError(f"remora does not listen: {_last_words(embedded.log)}") from None
-            await asyncio.sleep(0.05)
-        else:
-            writer.close()
+            answers = await embedded.takes_events()
+        except (aiohttp.ClientError, OSError):
+            answers = False
+        if answers:
             return
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise BenchError(f"remora does not listen: {_last_words(embedded.log)}")
+        await asyncio.sleep(0.05)
 
 
 @contextmanager

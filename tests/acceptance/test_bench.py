@@ -98,7 +98,7 @@ def test_ingest_is_measured_beside_what_radosgw_asks_of_ceph(tmp_path: Path, nam
     """Batches and single events are counted storing and delivering, each beside radosgw's rate, and none is lost."""
     program("wrk", "wrk")
     found = figures(
-        tmp_path, "ingest", "--seconds", "1", "--batch", "10", "--connections", "2", "--singles", "4",
+        tmp_path, "ingest", "--seconds", "3", "--batch", "10", "--connections", "2", "--singles", "4",
         "--partitions", "2", "--name", name,
     )  # fmt: skip
 
