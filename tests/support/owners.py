@@ -25,7 +25,7 @@ from remora.config import DeliverySettings, KafkaSettings, OwnershipSettings, Sq
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
-from remora.model.errors import OwnershipLost
+from remora.model.errors import OwnershipLost, StoreUnavailable
 from remora.model.ingest import Placed
 from remora.model.ledger import Tally
 from remora.model.position import Position
@@ -63,6 +63,10 @@ class Gate:
         async with asyncio.timeout(PATIENCE_S):
             await self._came.wait()
 
+    @property
+    def has_come(self) -> bool:
+        return self._came.is_set()
+
     def open(self) -> None:
         self._open.set()
 
@@ -93,6 +97,20 @@ class Owner:
         parts = cast(DeliveryStore, self._halted), [cast(Endpoint, self._halted)]
         worker = Worker(*parts, Telemetry(), UNNOTICED, EAGER, self.cookie, Random(3))
         self._worker = asyncio.create_task(worker.run(), name=self.cookie)
+
+    async def goes_on(self, step: str) -> None:
+        """Let it take this step if it stands before it, and return when it does so again, or has given way."""
+        if self.gates[step].has_come:
+            passed, self.gates[step] = self.gates[step], Gate()
+            passed.open()
+            await self.stands_or_gives_way(step)
+
+    async def stands_or_gives_way(self, step: str) -> None:
+        """Return when it stands before this step, was refused by the store, or has committed all."""
+        await until(
+            lambda: bool(self.gates[step].has_come or self.refused_reads or self.refused_removals or self.commits),
+            f"{self.cookie} went on",
+        )
 
     async def end(self) -> None:
         """Kill it, wherever it stands."""
@@ -130,7 +148,7 @@ class Steps:
             await self._at("remove")
         try:
             await self._store.remove(hold, upto, count, tally)
-        except OwnershipLost:
+        except (OwnershipLost, StoreUnavailable):
             self._owner.refused_removals += 1
             raise
         self._owner.removals += bool(count)
@@ -220,10 +238,11 @@ class Scene:
             assert time.monotonic() < deadline, f"{await self.pending()} entries wait"
             await asyncio.sleep(0.02)
 
-    async def faults(self, *, is_exact: bool) -> Mapping[str, list[str]]:
-        """What the chaos runs' checker finds, by kind."""
+    async def faults(self, *, is_exact: bool, at_once: bool = False) -> Mapping[str, list[str]]:
+        """What the chaos runs' checker finds, by kind; with `at_once` while transactions are still open."""
         isolation = "read_committed" if is_exact else "read_uncommitted"
-        await self._settled()
+        if not at_once:
+            await self._settled()
         records = await read_topic(self._kafka.address, self.topic.name, isolation_level=isolation)
         balance = await self._outside.balance(self.shard)
         judged = Judged(
