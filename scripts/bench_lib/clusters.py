@@ -6,7 +6,7 @@ import json
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,13 @@ class Clusters:
             namespace=env["queue_namespace"],
             log_pool=env["queue_pool"],
             topics_pool="default.rgw.meta:topics",
+        )
+
+    def place_of_its_own(self, name: str) -> RadosSettings:
+        """Store settings that may do everything, for a daemon that sees nothing of radosgw's."""
+        pool = f"{self.ceph['queue_pool']}:{name}"
+        return replace(
+            self.administrator, namespace=name, log_pool=pool, topics_pool=pool, op_timeout_s=1.0, mount_timeout_s=10.0
         )
 
     @contextmanager

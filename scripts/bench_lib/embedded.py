@@ -1,31 +1,29 @@
-"""The embedded store, made ready for a daemon."""
+"""A store, made ready for a daemon: the embedded one, unless a cluster is given."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from remora.config import SqliteSettings, show_size
+from remora.config import RadosSettings, SqliteSettings, show_size
 from remora.model.shard import Origin
 from remora.model.topic import Target, Topic
+from remora.ports import ShardStore
+from remora.storage.rados import RadosStore
 from remora.storage.sqlite import SqliteStore
 
 NOBODY = "kafka://127.0.0.1:1"
 """An endpoint where nobody listens: a daemon then only stores."""
 
 _CONFIGURATION = """\
-[store]
-kind = "sqlite"
-
-[sqlite]
-directory = "{directory}"
-queue_bytes = "{queue_bytes}"
+{store}
 
 [ingest]
 listen = "{ingest}"
@@ -45,28 +43,29 @@ class Embedded:
         ingest: str = "",
         directory: Path | None = None,
         more: str = "",
+        rados: RadosSettings | None = None,
     ) -> None:
         """`ingest` is where events are taken in, and `directory` where the store lies: in the folder unless given.
 
-        `more` are further sections of the configuration.
+        With `rados` the store is that cluster's. `more` are further sections of the configuration.
         """
+        self._rados = rados
         self.settings = SqliteSettings(directory=str(directory or folder / "store"), queue_bytes=queue_bytes)
         self.ingest = ingest or f"unix:{folder / 'ingest'}"
         self.admin = f"unix:{folder / 'admin'}"
         self.configuration, self.log = folder / "remora.toml", folder / "remora.log"
         self.configuration.write_text(
             _CONFIGURATION.format(
-                directory=self.settings.directory,
-                queue_bytes=show_size(queue_bytes),
+                store=_rados_sections(rados) if rados else _sqlite_sections(self.settings),
                 ingest=self.ingest,
                 admin=self.admin,
             )
             + more
         )
 
-    def store(self) -> SqliteStore:
+    def store(self) -> AbstractAsyncContextManager[ShardStore]:
         """The store itself, to be opened beside a daemon or without one."""
-        return SqliteStore(self.settings)
+        return RadosStore(self._rados) if self._rados else SqliteStore(self.settings)
 
     async def entries(self, topic: Topic) -> int:
         """How many entries wait in a topic; without a daemon."""
@@ -113,6 +112,23 @@ def own_topic(name: str, endpoint: str, shards: int) -> Topic:
         origin=Origin.REMORA,
         shards=shards,
     )
+
+
+def _sqlite_sections(settings: SqliteSettings) -> str:
+    return (
+        f'[store]\nkind = "sqlite"\n\n[sqlite]\ndirectory = "{settings.directory}"\n'
+        f'queue_bytes = "{show_size(settings.queue_bytes)}"'
+    )
+
+
+def _rados_sections(settings: RadosSettings) -> str:
+    options = {
+        key.removesuffix("_s"): f"{value:g}s" if key.endswith("_s") else value
+        for key, value in dataclasses.asdict(settings).items()
+        if value != ""
+    }
+    lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in options.items())
+    return f'[store]\nkind = "rados"\n\n[rados]\n{lines}'
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
 """How long a shard is not delivered when it changes hands, as the broker's own time stamps show.
 
-Two daemons, which stand for two hosts, deliver one topic of one embedded store under a steady load. Then: one of them
+Two daemons, which stand for two hosts, deliver one topic of one store under a steady load. Then: one of them
 is told to end, and hands its shards over; it comes back; a worker of the one that holds most is killed with SIGKILL;
 and the whole of such a one is frozen with SIGSTOP for longer than the lease, as a host that falls silent. The lease is
 short here. The gap of a shard is the longest time between two of its records in the broker around that moment; the
@@ -29,10 +29,11 @@ import aiohttp
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from bench_lib import programs
-from bench_lib.clusters import BenchError, running_clusters
+from bench_lib.clusters import BenchError, Clusters, running_clusters
 from bench_lib.delivered import kafka_topics
 from bench_lib.embedded import Embedded
 from bench_lib.load import Load
+from remora.config import RadosSettings
 from remora.model.ingest import Placed
 from remora.model.topic import Topic
 from remora.ports import Ingest
@@ -52,9 +53,6 @@ trust_margin = "1s"
 workers = 2
 watchdog = "3s"
 run_directory = "{folder}/run"
-
-[rados]
-op_timeout = "1s"
 """
 
 PATIENCE_S = 60.0
@@ -62,6 +60,7 @@ PATIENCE_S = 60.0
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What `scripts/bench gap` understands."""
+    parser.add_argument("--store", choices=("sqlite", "rados"), default="sqlite", help="default: sqlite")
     parser.add_argument("--pace", type=float, default=20.0, help="events a second in each shard (default: 20)")
     parser.add_argument("--quiet", type=float, default=4.0, help="seconds of nothing before each turn (default: 4)")
     parser.add_argument("--rounds", type=int, default=1, help="turns of each kind (default: 1)")
@@ -69,16 +68,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure and print; returns the figures."""
+    kinds = ["kafka", "ceph"] if options.store == "rados" else ["kafka"]
     with (
         tempfile.TemporaryDirectory(prefix="remora-bench-") as folder,
-        running_clusters(options.name, options.keep, ["kafka"]) as clusters,
+        running_clusters(options.name, options.keep, kinds) as clusters,
     ):
-        return asyncio.run(_run(clusters.kafka["bootstrap"], options, Path(folder)))
+        return asyncio.run(_run(clusters, options, Path(folder)))
 
 
-async def _run(address: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    name = f"bench-{uuid.uuid4().hex[:8]}"
-    hosts = [_Host(folder, number) for number in (1, 2)]
+async def _run(clusters: Clusters, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    name, address = f"bench-{uuid.uuid4().hex[:8]}", clusters.kafka["bootstrap"]
+    rados = clusters.place_of_its_own(name) if options.store == "rados" else None
+    hosts = [_Host(folder, number, rados) for number in (1, 2)]
     windows: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     async with AsyncExitStack() as stack:
         stamped = {"message.timestamp.type": "LogAppendTime"}
@@ -99,7 +100,7 @@ async def _run(address: str, options: argparse.Namespace, folder: Path) -> dict[
     figures = {kind: [_gaps(times, *window) for window in each] for kind, each in windows.items()}
     for kind, each in figures.items():
         _print_gaps(kind, each)
-    return {"lease_s": LEASE_S, "pace": options.pace, "gaps_s": figures}
+    return {"store": options.store, "lease_s": LEASE_S, "pace": options.pace, "gaps_s": figures}
 
 
 # ----------------------------------------------------------------------------------------------- hosts
@@ -108,10 +109,11 @@ async def _run(address: str, options: argparse.Namespace, folder: Path) -> dict[
 class _Host:
     """A daemon on the common store, started and hurt."""
 
-    def __init__(self, folder: Path, number: int) -> None:
+    def __init__(self, folder: Path, number: int, rados: RadosSettings | None) -> None:
         place = folder / f"host{number}"
         place.mkdir()
-        self.embedded = Embedded(place, directory=folder / "store", more=_TIMES.format(host=place.name, folder=place))
+        times = _TIMES.format(host=place.name, folder=place)
+        self.embedded = Embedded(place, directory=folder / "store", more=times, rados=rados)
         self._life = ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -5,6 +5,8 @@ The supervisor is to start quickly and to stay small, so nothing here imports wh
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +51,11 @@ def worker_command(channel: int) -> None:
     """Work for the supervisor at the other end of the inherited socket CHANNEL."""
     from remora import worker
 
-    sys.exit(worker.run(channel))
+    code = worker.run(channel)
+    # All that had to be closed is closed. The interpreter would go on for a while, unwatched and with threads of
+    # librados still at work, which may wait for a monitor: on a busy host long enough to be taken for a hung worker.
+    logging.shutdown()
+    os._exit(code)
 
 
 @click.command("check-config")
