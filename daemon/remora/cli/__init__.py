@@ -26,6 +26,8 @@ COMMANDS = MappingProxyType(
         "dlq": "dlq:dlq",
         "token": "token:token",
         "send": "send:send",
+        "replay": "replay:replay",
+        "pipeline": "pipeline:pipeline",
         "completion": "completion:completion",
     }
 )

@@ -1,0 +1,22 @@
+"""`remora pipeline`: what is done with notifications behind Kafka."""
+
+from __future__ import annotations
+
+import click
+
+from remora.cli.spark import SparkCommands
+
+MODULES: dict[str, str] = {}
+
+
+@click.group(cls=SparkCommands, modules=MODULES)
+def pipeline() -> None:
+    """Land notifications from Kafka as Parquet, and keep a table of each bucket's current objects.
+
+    Needs Java 17 and pip install 'remora[replay]'; runs on this host, or on a Spark cluster.
+
+    \b
+    Start with:
+      remora pipeline land --bootstrap broker:9092 --topic photos --out landed --checkpoint checkpoint
+      remora pipeline inventory landed --out inventory
+    """

@@ -1,0 +1,36 @@
+"""Groups of commands that need Spark: imported when they are asked for, and not before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+_EXTRA = frozenset({"pyspark", "pyarrow", "numpy", "pandas", "matplotlib", "zstandard", "aiobotocore"})
+
+
+class SparkCommands(click.Group):
+    """Commands by name, each as `module:name` within this package. Without Spark they say what to install."""
+
+    def __init__(self, *args: Any, modules: Mapping[str, str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._modules = modules
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands, in the order of their use."""
+        return list(self._modules)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name; None where there is none."""
+        if cmd_name not in self._modules:
+            return None
+        module, _, name = self._modules[cmd_name].partition(":")
+        try:
+            command: click.Command = getattr(import_module(f"remora.cli.{module}"), name)
+        except ModuleNotFoundError as exc:
+            if exc.name is None or exc.name.partition(".")[0] not in _EXTRA:
+                raise
+            raise click.ClickException(f"{exc.name} is missing; install it with: pip install 'remora[replay]'") from exc
+        return command

@@ -1,0 +1,112 @@
+"""What a verification found: `verdict.json` for people and programs, `series.json` for pictures. Needs no Spark."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+PASS, FAIL, INVALID = "PASS", "FAIL", "INVALID"
+
+
+class Example(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One record or event that a count is about; whatever is known of it."""
+
+    bucket: str | None = None
+    key: str | None = None
+    seq: int | None = None
+    kseq: int | None = None
+    partition: int | None = None
+    offset: int | None = None
+    shard: str | None = None
+    position: str | None = None
+    detail: str | None = None
+
+
+class Percentiles(msgspec.Struct, frozen=True):
+    """Exact percentiles of so many samples, in microseconds. `clock` says what was subtracted from what."""
+
+    clock: str
+    samples: int
+    p50_us: int
+    p90_us: int
+    p99_us: int
+    p999_us: int
+    max_us: int
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What is true of a topic between fixed offsets; the same offsets give the same one.
+
+    `counts` has, where there is a journal: in_trace, offered, sent, acked, rejected, unknown, dropped, lost, ghosts,
+    final_state_wrong; always: in_kafka (records), distinct, duplicates, foreign, inversions, keys_inverted, max_depth,
+    keys_in_several_partitions, chain_gaps, chain_gaps_explained, malformed. `examples` has up to 20 for each of them
+    that is about something wrong. `offsets` is for each partition the first and the one behind the last that was read.
+    `latencies` are lateness (sent - due), service (done - sent), response (done - due) and to_log (Kafka's time stamp
+    - due); without a journal only age (Kafka's time stamp - the event's time).
+    """
+
+    verdict: Literal["PASS", "FAIL", "INVALID"]
+    reasons: tuple[str, ...]
+    topic: str
+    run_id: str | None
+    isolation: str
+    timestamp_type: str
+    offsets: dict[str, tuple[int, int]]
+    options: dict[str, str | int | float | bool | None]
+    counts: dict[str, int]
+    examples: dict[str, tuple[Example, ...]]
+    latencies: dict[str, Percentiles]
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """What fell into one interval, which begins so many microseconds after the origin.
+
+    `due`, `acked` and `in_log` count events by the time that each of these happened; the backlogs are as the interval
+    ends. Latencies are of events that were due in it: p50, p99 and the largest, in microseconds; None without samples.
+    """
+
+    t_us: int
+    due: int
+    acked: int
+    in_log: int
+    backlog_acked: int
+    backlog_in_log: int
+    response: tuple[int, int, int] | None
+    to_log: tuple[int, int, int] | None
+    lateness: tuple[int, int, int] | None
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """An inversion (with its depth) or a duplicate (with depth 0), at the time of its record in the log."""
+
+    t_us: int
+    kind: Literal["inversion", "duplicate"]
+    depth: int
+
+
+class KeyLatency(msgspec.Struct, frozen=True):
+    """A key with many events, and the p99 of their time to the log."""
+
+    bucket: str
+    key: str
+    events: int
+    p99_us: int
+
+
+class Series(msgspec.Struct, frozen=True):
+    """What the report draws; times are microseconds after `origin_us`, the beginning of the replay.
+
+    `tail` is for each latency the complementary distribution: (microseconds, share of samples above), at most 400
+    points. `density` counts events by interval of due time and by class of time to the log: (interval, class, events);
+    class c reaches from 10^(c/20) to 10^((c+1)/20) microseconds.
+    """
+
+    origin_us: int
+    interval_us: int
+    intervals: tuple[Interval, ...]
+    tail: dict[str, tuple[tuple[int, float], ...]]
+    density: tuple[tuple[int, int, int], ...]
+    marks: tuple[Mark, ...]
+    partitions: dict[str, int]
+    hottest: tuple[KeyLatency, ...]

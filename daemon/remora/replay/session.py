@@ -1,0 +1,88 @@
+"""The Spark session of a job: the caller's where there is one, else a local one with settings that replay needs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from remora.replay.errors import ReplayRefused
+
+CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+"""Spark's own Kafka connector, as `spark.jars.packages` names it."""
+
+JARS = "REMORA_SPARK_JARS"
+"""A folder with the connector's jars, for hosts that cannot fetch packages."""
+
+ONCE = {"spark.task.maxFailures": "1", "spark.stage.maxConsecutiveAttempts": "1", "spark.speculation": "false"}
+"""Nothing is sent a second time behind the journal's back. A failing barrier stage is otherwise run four times."""
+
+_LOCAL = {
+    "spark.log.level": "ERROR",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    # More partitions than slots are refused at once, and not after ten minutes.
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "2",
+    "spark.barrier.sync.timeout": "60",
+}
+
+
+@contextmanager
+def session(
+    name: str, *, master: str | None = None, kafka: bool = False, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session for one job, stopped at the end unless it was there before.
+
+    `master` is Spark's, by default what spark-submit gave, else all processors of this host. With `kafka`, Spark's
+    connector is brought along: from the folder that REMORA_SPARK_JARS names, else by Spark itself as a package.
+    """
+    if (active := SparkSession.getActiveSession()) is not None:
+        yield active
+        return
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(f"remora {name}")
+    local = master is None and "SPARK_ENV_LOADED" not in os.environ
+    if local or (master or "").startswith("local"):
+        builder = builder.master(master or "local[*]")
+        for key in ("spark.sql.shuffle.partitions", "spark.default.parallelism"):
+            builder = builder.config(key, str(os.cpu_count() or 1))
+        for key, value in _LOCAL.items():
+            builder = builder.config(key, value)
+    elif master:
+        builder = builder.master(master)
+    for key, value in (ONCE | (_connector() if kafka else {}) | dict(settings or {})).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def refuse_retries(spark: SparkSession) -> None:
+    """Raise ReplayRefused for a session that would send again what a failed task has sent already."""
+    for key, needed in ONCE.items():
+        found = spark.conf.get(key, None)
+        if found != needed:
+            raise ReplayRefused(
+                f"{key} is {found or 'not set'}, and must be {needed}: Spark would send again what was sent already"
+            )
+
+
+def _connector() -> dict[str, str]:
+    folder = os.environ.get(JARS)
+    if not folder:
+        return {"spark.jars.packages": CONNECTOR}
+    jars = sorted(map(str, Path(folder).glob("*.jar")))
+    if not jars:
+        raise ReplayRefused(f"{JARS}: there are no jars in {folder}")
+    return {"spark.jars": ",".join(jars)}

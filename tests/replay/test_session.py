@@ -1,0 +1,85 @@
+"""Sessions of jobs, and what the small files say of wrong contents."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from remora.replay import layout
+from remora.replay.errors import ReplayRefused
+from remora.replay.session import ONCE, refuse_retries, session
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_session_that_is_there_is_used_and_left(spark: SparkSession) -> None:
+    """A job within somebody's session uses that one, and does not stop it."""
+    with session("test") as found:
+        assert found is spark
+    assert spark.range(3).count() == 3
+
+
+def test_tasks_run_python_over_arrow(spark: SparkSession) -> None:
+    """A barrier stage hands Arrow batches to Python, one partition to each task, without pandas."""
+
+    def doubled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.RecordBatch.from_arrays([pa.array([2 * n for n in batch.column(0).to_pylist()])], names=["id"])
+
+    found = spark.range(0, 10, numPartitions=2).mapInArrow(doubled, "id long", barrier=True)
+
+    assert sorted(row.id for row in found.collect()) == list(range(0, 20, 2))
+
+
+@pytest.mark.parametrize("key", ONCE)
+def test_a_session_that_sends_again_is_refused(spark: SparkSession, key: str) -> None:
+    """A session in which Spark repeats failed tasks or stages by itself is refused by the name of the setting."""
+
+    class Conf:
+        def get(self, name: str, default: str | None = None) -> str | None:
+            return "4" if name == key else spark.conf.get(name, default)
+
+    class Session:
+        conf = Conf()
+
+    refuse_retries(spark)
+    with pytest.raises(ReplayRefused, match=key):
+        refuse_retries(Session())  # type: ignore[arg-type]  # a session with other settings would need a process
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b'{"name": "f"}', b'[{"name": "f", "from_us": "1", "to_us": 2}]'])
+def test_a_small_file_that_is_wrong_is_named(tmp_path: Path, text: bytes) -> None:
+    """A file that is not what it should be is refused by its name, and so is one that is missing."""
+    path = tmp_path / "faults.json"
+    path.write_bytes(text)
+
+    with pytest.raises(ReplayRefused, match=r"faults\.json"):
+        layout.read(path, list[layout.Fault])
+    with pytest.raises(ReplayRefused, match=r"run\.json"):
+        layout.read(layout.RunDirectory(tmp_path).run, layout.Run)
+
+
+def test_small_files_come_back_as_they_were_written(tmp_path: Path) -> None:
+    """What is written is read as the same value, and twice the same value gives the same bytes."""
+    faults = [layout.Fault("broker killed", 1, 5), layout.Fault("worker killed", 7, 7)]
+    for name in ("a", "b"):
+        layout.write(tmp_path / name, faults)
+
+    assert layout.read(tmp_path / "a", list[layout.Fault]) == faults
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_the_daemon_loads_no_spark() -> None:
+    """The command line and a worker process are loaded without Spark, Arrow, numpy or matplotlib."""
+    code = (
+        "import sys, remora.cli.run, remora.cli.replay, remora.cli.pipeline, remora.worker.process, remora.client;"
+        "print({'pyspark', 'pyarrow', 'numpy', 'pandas', 'matplotlib'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
