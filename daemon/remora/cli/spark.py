@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-_EXTRA = frozenset({"pyspark", "pyarrow", "numpy", "pandas", "matplotlib", "zstandard", "aiobotocore"})
+_EXTRA = frozenset({"pyspark", "pyarrow", "numpy", "pandas", "matplotlib", "jinja2", "zstandard", "aiobotocore"})
 
 
 class SparkCommands(click.Group):
