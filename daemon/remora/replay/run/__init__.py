@@ -1,0 +1,1 @@
+"""`remora replay run`: events of a trace sent again, on their own timeline."""
