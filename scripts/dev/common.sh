@@ -27,3 +27,9 @@ as_root() {
         die "this needs root, and there is no sudo"
     fi
 }
+
+# Tell programs that are started from here where Spark's Kafka connector lies; fetches it where it is not there.
+spark_jars() {
+    REMORA_SPARK_JARS=${REMORA_SPARK_JARS:-$("$repo/scripts/dev/spark-jars")}
+    export REMORA_SPARK_JARS
+}

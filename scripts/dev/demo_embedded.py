@@ -1,7 +1,8 @@
-"""The demo without a cluster: durable queues in files of this host, filled over HTTP, delivered to a real Kafka.
+"""The demo without a cluster: real traffic, replayed on its own timeline through queues in files of this host.
 
-The broker is stopped while events are taken in, and the daemon is killed while they wait. So what is in Kafka in the
-end was kept on disk, and nothing had a chance to be sent twice: each event must be there exactly once.
+While it runs the broker is killed, the daemon is killed and started again, and then the broker. The topic is in
+exactly-once mode, so that a reader of committed records must find each event once and in order, whatever was under way.
+`remora replay verify` says so from the generator's journals and from Kafka; it shares no code with the daemon.
 """
 
 from __future__ import annotations
@@ -10,188 +11,248 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import time
 import uuid
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import demo_verdict as verdict
-from demo_events import Traffic, batches, ndjson
-from demo_show import Checks, Samples, console, show_commands, show_metrics, step, tell, working_folder
-from demo_stand import REMORA, SCRIPTS, Daemon, kafka_alone, make_kafka_topic, output_of
+from demo_show import (
+    Checks,
+    Faults,
+    Samples,
+    console,
+    show_commands,
+    show_counts,
+    show_metrics,
+    step,
+    tell,
+    working_folder,
+)
+from demo_stand import REMORA, SCRIPTS, Daemon, DemoError, kafka_alone, make_kafka_topic, output_of, result_of
+from state import cache_home
 
-from remora.client import IngestClient
+from remora.replay import layout, results
 
-PARTITIONS = 3
-FIRST, LIVE = 2000, 1000
-"""Events of each topic that wait before delivery begins, and that follow while remora delivers."""
+REAL_TRACE = SCRIPTS.parent.parent / "shared/data/traces/bookkeeper-history.csv.gz"
+OWN_SAMPLE = SCRIPTS.parent / "tests/data/replay/sample.csv.gz"
+REAL_TRACE_GAP_S, USUAL_GAP_S = 0.003, 1.0
+"""To what idle time is cut. The real trace spans fifteen years, and has seconds of some thousand events: with gaps of
+milliseconds all of it fits into a minute, and its largest bursts are still within what one small host can send."""
+
+PARTITIONS, WORKERS = 6, 2
+BROKER_DIES, DAEMON_DIES, BROKER_LIVES, QUIET = 0.2, 0.3, 0.4, 0.7
+"""When, as shares of the replay's length; from the last on nothing is hurt any more."""
+
+KEPT_REPORTS = 5
 
 
 class Demo:
-    """One run."""
+    """One run: a trace, or None for the best that is here, replayed within so many seconds."""
 
-    def __init__(self, keep: bool) -> None:
-        self.keep = keep
+    def __init__(self, trace: Path | None, length_s: float, keep: bool) -> None:
+        self.trace = trace or (REAL_TRACE if REAL_TRACE.exists() else OWN_SAMPLE)
+        self.length_s, self.keep = length_s, keep
         self.name = "demo" if keep else f"demo-{os.getpid()}"
-        run = uuid.uuid4().hex[:6]
-        self.photos, self.documents = f"photos-{run}", f"documents-{run}"
-        self.traffic = {self.photos: Traffic("photos", 1), self.documents: Traffic("documents", 2)}
-        self.checks = Checks()
+        self.topic = f"replay-{uuid.uuid4().hex[:6]}"
+        self.checks, self.faults = Checks(), Faults()
         self.bootstrap = ""
         self.folder: Path
+        self.run_directory: layout.RunDirectory
         self.daemon: Daemon
 
     async def run(self) -> bool:
         """Everything; returns whether all is well."""
         async with contextlib.AsyncExitStack() as stack:
             self.folder = stack.enter_context(working_folder(self.name, self.keep))
+            self.run_directory = layout.RunDirectory(self.folder / "run")
             with step("starting Kafka"):
                 self.bootstrap = await stack.enter_async_context(kafka_alone(self.name, self.keep))
-            for topic in self.traffic:
-                await make_kafka_topic(self.bootstrap, topic, PARTITIONS)
-            tell(f"a Kafka broker runs, with topics {self.photos} and {self.documents}")
-            await self._play()
+            await make_kafka_topic(self.bootstrap, self.topic, PARTITIONS)
+            tell(f"a Kafka broker runs, with topic {self.topic}")
+            trace = await self._prepare()
+            before, after = await self._play(trace)
+            verdict = await self._verify()
+            report = await self._report()
             tell("Kafka is left running" if self.keep else "stopping Kafka")
-        if self.keep:
-            self._show_what_is_kept()
-        total = sum(each.count for each in self.traffic.values())
-        return self.checks.show(f"{total} events: each acknowledged from disk, in Kafka once, in order per key")
-
-    async def _play(self) -> None:
-        self.daemon = Daemon(
-            self.folder,
-            f'[store]\nkind = "sqlite"\n\n[sqlite]\ndirectory = "{self.folder}/queues"\n\n'
-            f'[ingest]\nlisten = "unix:{self.folder}/ingest.sock"\n',
-        )
-        async with self.daemon:
-            await self._make_topics()
-            await self._take_in_without_kafka()
-            await self._die()
-        async with self.daemon:
-            await self.daemon.until_ready()
-            tell("remora runs again, with the same directory")
-            await self._deliver()
-            before, after = await self._live()
-            await self._stop()
-        await self._judge()
-        show_metrics(list(self.traffic), before, after)
+        return self._show(verdict, before, after, report)
 
     # ------------------------------------------------------------------------------------- the story
 
-    async def _make_topics(self) -> None:
+    async def _prepare(self) -> layout.Trace:
+        """The trace as events, with idle time cut."""
+        prepared = layout.PreparedDirectory(self.folder / "trace")
+        gap_s = REAL_TRACE_GAP_S if self.trace == REAL_TRACE else USUAL_GAP_S
+        with step(f"preparing {self.trace.name}"):
+            await self._remora("replay", "prepare", self.trace, "--out", prepared.path, "--max-gap", f"{gap_s:g}")
+        trace = layout.read(prepared.trace, layout.Trace)
+        tell(f"{trace.events} writes and deletes of {trace.keys} keys, in {_span_s(trace):.0f} s without longer gaps")
+        return trace
+
+    async def _play(self, trace: layout.Trace) -> tuple[Samples, Samples]:
+        """Replay it while things go wrong; the metrics from before and after the quiet end."""
+        self.daemon = Daemon(
+            self.folder,
+            f'[store]\nkind = "sqlite"\n\n[sqlite]\ndirectory = "{self.folder}/queues"\n\n'
+            f"[supervisor]\nworkers = {WORKERS}\n\n"
+            f'[ingest]\nlisten = "unix:{self.folder}/ingest.sock"\n',
+        )
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(self.daemon)
+            await self._make_topic()
+            before = await self._replay(trace, stack)
+            with step("waiting for the last events"):
+                await self._until_empty()
+            after = await self.daemon.metrics()
+            await self._stop()
+        return before, after
+
+    async def _make_topic(self) -> None:
         with step("starting remora"):
             await self.daemon.until_ready()
-        for topic in self.traffic:
-            await self.daemon.ask("topic", "create", topic, "--endpoint", f"kafka://{self.bootstrap}")
-        tell("remora runs; its topics, each with 11 shards in files of this host:")
-        for line in (await self.daemon.ask("topic", "list")).splitlines():
+        endpoint = f"kafka://{self.bootstrap}"
+        await self.daemon.ask("topic", "create", self.topic, "--endpoint", endpoint, "--delivery", "exactly-once")
+        tell(f"remora runs with {WORKERS} workers; its topic has 11 shards in files of this host")
+
+    async def _replay(self, trace: layout.Trace, stack: contextlib.AsyncExitStack) -> Samples:
+        speed = max(0.001, _span_s(trace) / self.length_s)
+        replay = asyncio.create_task(
+            self._remora(
+                "replay", "run", self.folder / "trace", "--out", self.run_directory.path, "--topic", self.topic,
+                "--ingest", f"unix:{self.folder}/ingest.sock", "--speed", f"{speed:.4g}",
+            ),
+            name="replay",
+        )  # fmt: skip
+        try:
+            with step("starting the replay"):
+                begins = await self._first_due(replay)
+            tell(f"replaying at speed {speed:.4g}, which takes {self.length_s:.0f} s")
+            before = await self._hurt(begins, stack)
+            with step("replaying"):
+                said = await replay
+        finally:
+            replay.cancel()
+            await asyncio.wait([replay])
+        for line in said.strip().splitlines():
             console.print(f"            [dim]{line}[/]", markup=True)
+        return before
 
-    async def _take_in_without_kafka(self) -> None:
-        await output_of(SCRIPTS / "dev-kafka", "stop", "broker.1", "--signal", "KILL", "--name", self.name)
-        tell("Kafka was killed")
-        with step("sending events"):
-            await self._send_by_command(self.photos, FIRST)
-            await self._send_in_two_phases(self.documents, FIRST)
-        waiting = {
-            each["topic"]: each["entries"] for each in json.loads(await self.daemon.ask("topic", "stats", "--json"))
-        }
-        wanted = {topic: traffic.count for topic, traffic in self.traffic.items()}
-        self.checks.add("every acknowledged event waits on disk while Kafka is away", _difference(waiting, wanted))
-        tell(f"{sum(waiting.values())} events are acknowledged and wait")
-
-    async def _die(self) -> None:
-        await self.daemon.kill()
-        tell("remora was killed")
-
-    async def _deliver(self) -> None:
-        with step("starting Kafka"):
+    async def _hurt(self, begins: float, stack: contextlib.AsyncExitStack) -> Samples:
+        """What goes wrong, at its times; the metrics as the quiet part begins."""
+        await self._moment(begins, BROKER_DIES)
+        with self.faults.lasting("broker killed"):
+            await output_of(SCRIPTS / "dev-kafka", "stop", "broker.1", "--signal", "KILL", "--name", self.name)
+            tell("Kafka was killed")
+            await self._moment(begins, DAEMON_DIES)
+            with self.faults.lasting("daemon killed"):
+                await self.daemon.kill()
+                tell("remora was killed")
+                await stack.enter_async_context(self.daemon)
+                await self.daemon.until_ready()
+            tell("remora runs again, with the same directory")
+            await self._moment(begins, BROKER_LIVES)
             await output_of(SCRIPTS / "dev-kafka", "start", "broker.1", "--name", self.name)
-        since = time.monotonic()
-        with step("reading Kafka"):
-            found = [len(await self._read(topic)) for topic in self.traffic]
-        tell(f"Kafka is back; {sum(found)} events are in it {time.monotonic() - since:.1f} s later")
+        tell("Kafka is back")
+        self.faults.write(self.run_directory.faults)
+        await self._moment(begins, QUIET)
+        return await self.daemon.metrics()
 
-    async def _live(self) -> tuple[Samples, Samples]:
-        """Events while remora delivers, and the metrics before and after."""
-        before = await self.daemon.metrics()
-        with step("sending more while remora delivers"):
-            await asyncio.gather(
-                self._send_by_command(self.photos, LIVE), self._send_in_two_phases(self.documents, LIVE)
-            )
-            for topic in self.traffic:
-                await self._read(topic)
-        tell(f"{2 * LIVE} more were delivered live")
-        return before, await self.daemon.metrics()
+    async def _moment(self, begins: float, share: float) -> None:
+        """Wait until so much of the replay is over; no time at all when it is already."""
+        with step("replaying"):
+            await asyncio.sleep(max(0.0, begins + share * self.length_s - time.time()))
+
+    async def _first_due(self, replay: asyncio.Task[str]) -> float:
+        """When the first event is due, which the journals say before anything is sent."""
+        while not replay.done():
+            for file in self.run_directory.journal.glob("part=*/attempt=*.jsonl"):
+                first, whole, _ = file.read_bytes().partition(b"\n")
+                if whole:
+                    return float(json.loads(first)["t0_us"]) / 1e6
+            await asyncio.sleep(0.1)
+        await replay
+        raise DemoError("the replay ended without a journal")
+
+    async def _until_empty(self) -> None:
+        """Return when nothing waits any more, so that what is in Kafka is all there will be."""
+        deadline = time.monotonic() + 120
+        while waiting := await self._waiting():
+            if time.monotonic() > deadline:
+                raise DemoError(f"{waiting} events still wait; {self.daemon.last_words()}")
+            await asyncio.sleep(0.2)
+
+    async def _waiting(self) -> int:
+        return sum(each["entries"] for each in json.loads(await self.daemon.ask("topic", "stats", "--json")))
 
     async def _stop(self) -> None:
-        stats = json.loads(await self.daemon.ask("topic", "stats", "--json"))
-        self.checks.add("nothing waits any more", [str(each) for each in stats if each["entries"]])
+        ledger = await result_of(REMORA, "ledger", "-c", self.daemon.config)
+        self.checks.add("the ledger accounts for every entry", [ledger.out + ledger.err] if ledger.code else [])
         self.checks.add("no dead letters", (await self.daemon.ask("dlq", "list")).splitlines()[1:])
         code = await self.daemon.stop()
         tell(f"SIGTERM: remora drained and ended with {code}")
         self.checks.add("the daemon drained and ended with 0", [] if code == 0 else [self.daemon.last_words()])
 
-    # ---------------------------------------------------------------------------------------- sending
-
-    async def _send_by_command(self, topic: str, count: int) -> None:
-        """What a shell script does."""
-        file = self.folder / "events.ndjson"
-        file.write_bytes(ndjson(self.traffic[topic].records(count)))
-        tell((await output_of(REMORA, "send", topic, file, "-c", self.daemon.config)).strip().splitlines()[-1])
-
-    async def _send_in_two_phases(self, topic: str, count: int) -> None:
-        """What a gateway does: reserve, do the operation, commit; and abort when the operation fails."""
-        traffic, aborted, repeated = self.traffic[topic], 0, 0
-        async with IngestClient(f"unix:{self.folder}/ingest.sock") as client:
-            for number, records in enumerate(batches(traffic.records(count), 20)):
-                reservation = await client.reserve(topic, [_room(record) for record in records])
-                await client.commit(reservation, records)
-                if number % 10 == 0:  # as if the answer had been lost
-                    repeated += (await client.commit(reservation, records)).repeated
-                if number % 10 == 5:
-                    given_up = traffic.records(20)
-                    await client.abort(await client.reserve(topic, [_room(record) for record in given_up]))
-                    traffic.forget(given_up)
-                    aborted += 1
-        tell(f"{count} events committed in two phases; {aborted} reservations aborted, {repeated} commits repeated")
-
     # ----------------------------------------------------------------------------------- the verdict
 
-    async def _read(self, topic: str) -> list[verdict.Message]:
-        return await verdict.read_topic(self.bootstrap, topic, PARTITIONS, self.traffic[topic].count, timeout_s=60)
+    async def _verify(self) -> results.Verdict:
+        """Kafka read back. The sender may be late here: the server was hurt, and shares few cores with everything."""
+        with step("verifying"):
+            done = await result_of(
+                REMORA, "replay", "verify", self.run_directory.path, "--bootstrap", self.bootstrap,
+                "--isolation", "read_committed",
+            )  # fmt: skip
+        if not self.run_directory.verdict.exists():
+            raise DemoError(f"remora replay verify ended with {done.code}: {done.err.strip()[-2000:]}")
+        return layout.read(self.run_directory.verdict, results.Verdict)
 
-    async def _judge(self) -> None:
-        missing: list[str] = []
-        doubled: list[str] = []
-        disordered: list[str] = []
-        gaps: list[str] = []
-        for topic, traffic in self.traffic.items():
-            messages = await self._read(topic)
-            missing += verdict.missing(messages, traffic.expected)
-            doubled += verdict.doubled(messages)
-            disordered += verdict.disordered(messages, traffic.expected)
-            gaps += verdict.gaps(messages)
-        self.checks.add("every acknowledged event is in Kafka, and none that was aborted", missing)
-        self.checks.add("and only once", doubled)
-        self.checks.add("in the order of the requests, per key", disordered)
-        self.checks.add("the chains of remora-pos and remora-next are whole, in all shards", gaps)
+    async def _report(self) -> Path:
+        """The report, kept where the next demos will not remove it at once."""
+        with step("drawing the report"):
+            await self._remora("replay", "report", self.run_directory.path)
+        kept = cache_home() / "demo-reports" / self.topic
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(self.run_directory.report, kept)
+        for old in sorted(kept.parent.iterdir(), key=lambda each: each.stat().st_mtime)[:-KEPT_REPORTS]:
+            shutil.rmtree(old, ignore_errors=True)
+        return kept / "index.html"
+
+    def _show(self, verdict: results.Verdict, before: Samples, after: Samples, report: Path) -> bool:
+        """The outcome, from the most to the least important; returns whether all is well."""
+        failed = [*verdict.reasons] if verdict.verdict == results.FAIL else []
+        self.checks.add("remora replay verify finds nothing lost, doubled, reordered or foreign", failed)
+        console.print()
+        is_well = self.checks.show_verdict(
+            f"{verdict.counts['acked']} events acknowledged: each in Kafka once, in order per key"
+        )
+        if verdict.verdict == results.INVALID:
+            tell("no figure below is a measurement, though the verdict holds: " + "; ".join(verdict.reasons))
+        show_counts(verdict.counts)
+        age = verdict.latencies["to_log"]
+        console.print(f"            event age with the outage: p50 {_ms(age.p50_us)}, p99 {_ms(age.p99_us)}")
+        show_metrics([self.topic], before, after)
+        console.print(f"            report: {report}", markup=False)
+        self.checks.show_each()
+        if self.keep:
+            self._show_what_is_kept()
+        return is_well
 
     def _show_what_is_kept(self) -> None:
         config = self.daemon.config
         show_commands(
             f".venv/bin/remora run -c {config}",
             f".venv/bin/remora topic stats -c {config}",
-            f".venv/bin/remora send {self.photos} {self.folder}/events.ndjson -c {config}",
+            f".venv/bin/remora replay verify {self.run_directory.path} --bootstrap {self.bootstrap}",
             f"scripts/dev-kafka down --name {self.name}; rm -r {self.folder}",
         )
 
+    async def _remora(self, *arguments: str | Path) -> str:
+        """Run a command, showing it."""
+        console.print(f"            [dim]$ remora {' '.join(map(str, arguments))}[/]")
+        return await output_of(REMORA, *arguments)
 
-def _room(record: dict[str, Any]) -> tuple[str, str, int]:
-    """Bucket, object, and what the event may need at most."""
-    return record["s3"]["bucket"]["name"], record["s3"]["object"]["key"], 4096
+
+def _span_s(trace: layout.Trace) -> float:
+    return (trace.last_us - trace.first_us) / 1e6
 
 
-def _difference(found: dict[str, int], wanted: dict[str, int]) -> Sequence[str]:
-    return [] if found == wanted else [f"found {found}, expected {wanted}"]
+def _ms(microseconds: int) -> str:
+    return f"{microseconds / 1000:.0f} ms"

@@ -1,23 +1,32 @@
-"""Starts the demo of a store. Called by scripts/demo with the store's kind, Ceph's release, and whether to keep all."""
+"""Starts the demo of a store. Called by scripts/demo, which has looked at the options."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
+from pathlib import Path
 
 from demo_show import run_to_the_end
 
 
-def main(store: str, release: int, keep: bool) -> int:
+def main() -> int:
     """Run it; the exit code."""
-    if store == "rados":
+    options = argparse.ArgumentParser()
+    options.add_argument("store", choices=["sqlite", "rados"])
+    options.add_argument("--release", type=int, default=16)
+    options.add_argument("--trace", type=Path)
+    options.add_argument("--seconds", type=float, default=60)
+    options.add_argument("--keep", action="store_true")
+    given = options.parse_args()
+    if given.store == "rados":
         from demo_radosgw import Demo as RadosgwDemo  # needs Debian's binding, which a host without Ceph lacks
 
-        return asyncio.run(run_to_the_end(RadosgwDemo(release, keep).run()))
+        return asyncio.run(run_to_the_end(RadosgwDemo(given.release, given.keep).run()))
     from demo_embedded import Demo
 
-    return asyncio.run(run_to_the_end(Demo(keep).run()))
+    return asyncio.run(run_to_the_end(Demo(given.trace, given.seconds, given.keep).run()))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2]), sys.argv[3] == "yes"))
+    sys.exit(main())

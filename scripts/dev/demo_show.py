@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from state import cache_home
 
+from remora.replay import layout
+
 Samples = Mapping[tuple[str, str, str], float]
 """Metrics by name, `topic` and `le`."""
 
@@ -47,16 +49,42 @@ class Checks:
 
     def show(self, praise: str) -> bool:
         """Print all of them and the verdict; returns whether all is well."""
+        self.show_each()
+        return self.show_verdict(praise)
+
+    def show_each(self) -> None:
+        """Print all of them, with the first things that were found wrong."""
         for what, wrong in self._found:
             console.print(f"            {'[red]WRONG[/]' if wrong else '[green]ok[/]   '}  {what}")
             for each in wrong[:5]:
                 console.print(f"                     {each[:600]}", markup=False)
+
+    def show_verdict(self, praise: str) -> bool:
+        """Print PASS with this praise, or FAIL; returns whether all is well."""
         failed = sum(bool(wrong) for _, wrong in self._found)
         if failed:
             console.print(f"[bold red]FAIL[/]  {failed} of {len(self._found)} checks failed")
         else:
             console.print(f"[bold green]PASS[/]  {praise}")
         return not failed
+
+
+class Faults:
+    """What was done to the servers, and when; the report's pictures show it."""
+
+    def __init__(self) -> None:
+        self._found: list[layout.Fault] = []
+
+    @contextlib.contextmanager
+    def lasting(self, name: str) -> Iterator[None]:
+        """Something is wrong for as long as the block runs."""
+        since = time.time()
+        yield
+        self._found.append(layout.Fault(name, int(since * 1e6), int(time.time() * 1e6)))
+
+    def write(self, file: Path) -> None:
+        """Leave them for the report."""
+        layout.write(file, sorted(self._found, key=lambda each: each.from_us))
 
 
 def show_metrics(topics: Sequence[str], before: Samples, after: Samples) -> None:
@@ -75,6 +103,15 @@ def show_metrics(topics: Sequence[str], before: Samples, after: Samples) -> None
         )
         table.add_row(f"remora_{metric}_total", f"{total:.0f}")
     console.print(table)
+
+
+def show_counts(counts: Mapping[str, int]) -> None:
+    """What a verification counted: what came of the events, then what may not be."""
+    good = ("in_trace", "acked", "unknown", "rejected", "in_kafka")
+    bad = ("lost", "duplicates", "inversions", "keys_in_several_partitions", "ghosts", "foreign", "chain_gaps")
+    for names in (good, bad):
+        line = ", ".join(f"{name.replace('_', ' ')} {counts[name]}" for name in names if name in counts)
+        console.print(f"            {line}")
 
 
 def show_commands(*lines: str) -> None:

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,17 @@ class DemoError(Exception):
 # ------------------------------------------------------------------------------------------- programs
 
 
-async def output_of(*argv: str | Path, stdin: bytes = b"") -> str:
-    """What a program prints. Cancelled, it interrupts the program and its children, and waits for them."""
+@dataclass(frozen=True)
+class Ended:
+    """What a program gave."""
+
+    code: int
+    out: str
+    err: str
+
+
+async def result_of(*argv: str | Path, stdin: bytes = b"") -> Ended:
+    """What a program prints, whatever it ends with. Cancelled, it interrupts the program and all its children."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
     try:
@@ -42,9 +52,15 @@ async def output_of(*argv: str | Path, stdin: bytes = b"") -> str:
             os.killpg(process.pid, signal.SIGINT)
         await process.wait()
         raise
-    if process.returncode:
-        raise DemoError(f"{Path(argv[0]).name} {argv[1]} failed: {err.decode(errors='replace').strip()[-2000:]}")
-    return out.decode()
+    return Ended(process.returncode or 0, out.decode(), err.decode(errors="replace"))
+
+
+async def output_of(*argv: str | Path, stdin: bytes = b"") -> str:
+    """What a program prints that must end with 0."""
+    done = await result_of(*argv, stdin=stdin)
+    if done.code:
+        raise DemoError(f"{Path(argv[0]).name} {argv[1]} ended with {done.code}: {done.err.strip()[-2000:]}")
+    return done.out
 
 
 @contextlib.asynccontextmanager
