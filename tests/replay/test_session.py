@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,18 @@ def test_a_session_that_is_there_is_used_and_left(spark: SparkSession) -> None:
     """A job within somebody's session uses that one, and does not stop it."""
     with session("test") as found:
         assert found is spark
+    assert spark.range(3).count() == 3
+
+
+async def test_a_session_of_another_thread_is_used_and_left(spark: SparkSession) -> None:
+    """A job that runs in a thread of its own uses the session of this process too, and does not stop it."""
+
+    def job() -> int:
+        with session("test") as found:
+            assert found is spark
+            return found.range(3).count()
+
+    assert await asyncio.to_thread(job) == 3
     assert spark.range(3).count() == 3
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from remora.replay.errors import ReplayRefused
@@ -45,8 +46,8 @@ def session(
     `master` is Spark's, by default what spark-submit gave, else all processors of this host. With `kafka`, Spark's
     connector is brought along: from the folder that REMORA_SPARK_JARS names, else by Spark itself as a package.
     """
-    if (active := SparkSession.getActiveSession()) is not None:
-        yield active
+    if (running := _running()) is not None:
+        yield running
         return
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"remora {name}")
@@ -76,6 +77,14 @@ def refuse_retries(spark: SparkSession) -> None:
             raise ReplayRefused(
                 f"{key} is {found or 'not set'}, and must be {needed}: Spark would send again what was sent already"
             )
+
+
+def _running() -> SparkSession | None:
+    """The session of this process; of any thread, so that a job in another one does not stop it for all."""
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:
+        return None
 
 
 def _connector() -> dict[str, str]:
