@@ -38,12 +38,24 @@ class Percentiles(msgspec.Struct, frozen=True):
 class Verdict(msgspec.Struct, frozen=True):
     """What is true of a topic between fixed offsets; the same offsets give the same one.
 
-    `counts` has, where there is a journal: in_trace, offered, sent, acked, rejected, unknown, dropped, lost, ghosts,
-    final_state_wrong; always: in_kafka (records), distinct, duplicates, foreign, inversions, keys_inverted, max_depth,
-    keys_in_several_partitions, chain_gaps, chain_gaps_explained, malformed. `examples` has up to 20 for each of them
-    that is about something wrong. `offsets` is for each partition the first and the one behind the last that was read.
-    `latencies` are lateness (sent - due), service (done - sent), response (done - due) and to_log (Kafka's time stamp
-    - due); without a journal only age (Kafka's time stamp - the event's time).
+    `counts` always has:
+
+    * in_kafka: records that were judged, = distinct + duplicates + altered + foreign + malformed;
+    * outside: records of another time, which were read only for what they tell of their neighbours;
+    * distinct, duplicates (of these `resent`: stored twice since their request was sent twice), foreign, malformed;
+    * inversions, keys_inverted, max_depth, keys_in_several_partitions;
+    * chain_gaps, chain_gaps_explained (a part of them), unchained (records that tell no position).
+
+    Where there is a journal also: in_trace; offered (those that had their turn), sent, acked, rejected, unknown,
+    dropped; lost (acked, and not there), ghosts (rejected or never sent, and there: a part of distinct), altered (a
+    record that names an event of this run and disagrees with it), final_state_wrong (keys). Without one:
+    sequencer_inversions, by the gateways' clocks.
+
+    `examples` has up to 20 for each of them that is about something wrong. `offsets` is for each partition the first
+    and the one behind the last that was read. `latencies` are lateness (sent - due), service (done - sent), response
+    (done - due) and to_log (Kafka's time stamp - due); with speed 0 nothing is due at a time, so that what is sent
+    counts as due then and there is no lateness; without a journal there is only age (Kafka's time stamp - the
+    event's time).
     """
 
     verdict: Literal["PASS", "FAIL", "INVALID"]
@@ -62,8 +74,9 @@ class Verdict(msgspec.Struct, frozen=True):
 class Interval(msgspec.Struct, frozen=True):
     """What fell into one interval, which begins so many microseconds after the origin.
 
-    `due`, `acked` and `in_log` count events by the time that each of these happened; the backlogs are as the interval
-    ends. Latencies are of events that were due in it: p50, p99 and the largest, in microseconds; None without samples.
+    `due`, `acked` and `in_log` count events by the time that each of these happened (the first record in the log); the
+    backlogs are as the interval ends. Latencies are of events that were due in it: p50 and p99 (within 0.3 %) and the
+    largest, in microseconds; None without samples. Without a journal there is only `in_log`.
     """
 
     t_us: int
@@ -98,8 +111,10 @@ class Series(msgspec.Struct, frozen=True):
     """What the report draws; times are microseconds after `origin_us`, the beginning of the replay.
 
     `tail` is for each latency the complementary distribution: (microseconds, share of samples above), at most 400
-    points. `density` counts events by interval of due time and by class of time to the log: (interval, class, events);
-    class c reaches from 10^(c/20) to 10^((c+1)/20) microseconds.
+    points. `marks` are the first 1,000 of each kind. `density` counts events by interval of due time and by class of
+    time to the log: (interval, class, events); class c reaches from 10^(c/20) to 10^((c+1)/20) microseconds, and class
+    0 has what is below too. Without a journal the times are those of the log, from the first record on, and the
+    density is that of the age.
     """
 
     origin_us: int
