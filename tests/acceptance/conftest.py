@@ -10,8 +10,9 @@ from support.ceph import ceph, gateway, namespace, settings
 from support.kafka import fragile_kafka, kafka
 from support.queues import queues
 from support.s3 import Zone, running_zone
+from support.spark import spark
 
-__all__ = ["ceph", "fragile_kafka", "gateway", "kafka", "namespace", "queues", "settings"]
+__all__ = ["ceph", "fragile_kafka", "gateway", "kafka", "namespace", "queues", "settings", "spark"]
 
 
 @pytest.fixture(scope="session")
