@@ -6,7 +6,9 @@ import click
 
 from remora.cli.spark import SparkCommands
 
-MODULES: dict[str, str] = {}
+MODULES: dict[str, str] = {
+    "prepare": "replay_prepare:prepare_command",
+}
 
 
 @click.group(cls=SparkCommands, modules=MODULES)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyspark.errors import PySparkRuntimeError
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException, PySparkRuntimeError
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from remora.replay.errors import ReplayRefused
+from remora.replay.errors import ReplayError, ReplayRefused
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 """Spark's own Kafka connector, as `spark.jars.packages` names it."""
@@ -22,8 +25,11 @@ JARS = "REMORA_SPARK_JARS"
 ONCE = {"spark.task.maxFailures": "1", "spark.stage.maxConsecutiveAttempts": "1", "spark.speculation": "false"}
 """Nothing is sent a second time behind the journal's back. A failing barrier stage is otherwise run four times."""
 
+_RAISED = re.compile(r"[A-Za-z_][\w.]*: ")
+
 _LOCAL = {
-    "spark.log.level": "ERROR",
+    # What goes wrong is raised, and told in one line.
+    "spark.log.level": "FATAL",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.adaptive.enabled": "false",
@@ -47,7 +53,8 @@ def session(
     connector is brought along: from the folder that REMORA_SPARK_JARS names, else by Spark itself as a package.
     """
     if (running := _running()) is not None:
-        yield running
+        with _in_one_line():
+            yield running
         return
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"remora {name}")
@@ -64,9 +71,33 @@ def session(
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     try:
-        yield spark
+        with _in_one_line():
+            yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Make a ReplayError of whatever Spark raises: what went wrong, without the way there."""
+    PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
+    try:
+        yield
+    except (PySparkException, Py4JError) as exc:
+        raise ReplayError(f"Spark: {_told(str(exc))}") from exc
+
+
+def _told(text: str) -> str:
+    """The last line of a task's traceback, where there is one, else the first one."""
+    _, found, python = text.partition("Traceback (most recent call last):\n")
+    if found:
+        raised = [line for line in python.splitlines() if _RAISED.match(line)]
+        if raised:
+            return raised[-1]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if lines and lines[0].startswith("An error occurred while calling") and len(lines) > 1:
+        return lines[1].removeprefix(": ")
+    return lines[0] if lines else "failed without a word"
 
 
 def refuse_retries(spark: SparkSession) -> None:

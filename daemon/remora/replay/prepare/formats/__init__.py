@@ -1,0 +1,125 @@
+"""All formats by name, and which one a file has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import BytesIO
+
+from remora.replay.errors import ReplayRefused
+from remora.replay.prepare import tables
+from remora.replay.prepare.entry import MALFORMED, Dropped, Records, Source
+from remora.replay.prepare.formats import cloudtrail, ibm_cos, op_log, rgw_bucket_logging, rgw_ops, s3_access
+from remora.replay.prepare.lines import BLANK, each_line, each_line_of
+from remora.replay.prepare.mapping import UNITS_NS, Mapping
+
+_TRIED_LINES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A kind of log.
+
+    `whole_seconds`: its time stamps are no finer. `splittable`: a file may be read from the middle, at the begin of any
+    line. `has_requests`: requests have names, so that what was logged twice is found. `recognises` looks at how a file
+    begins; it must not be true of another format's files.
+    """
+
+    name: str
+    title: str
+    records: Records
+    recognises: Callable[[bytes], bool]
+    whole_seconds: bool = False
+    splittable: bool = False
+    has_requests: bool = False
+
+
+def _has_lines(records: Records) -> Callable[[bytes], bool]:
+    """Recognises a log by its first lines: one of them is of the format."""
+
+    def recognises(head: bytes) -> bool:
+        tried = 0
+        for found in records(BytesIO(head), Source("")):
+            if any(not (isinstance(each, Dropped) and _says_nothing(each)) for each in found.outcomes):
+                return True
+            tried += found.outcomes != (BLANK,)
+            if tried == _TRIED_LINES:
+                break
+        return False
+
+    return recognises
+
+
+def _says_nothing(dropped: Dropped) -> bool:
+    return dropped == BLANK or dropped.reason.startswith(MALFORMED) or "frame" in dropped.reason
+
+
+def _lines(name: str, title: str, records: Records, *, whole_seconds: bool, has_requests: bool) -> Format:
+    return Format(name, title, records, _has_lines(records), whole_seconds, splittable=True, has_requests=has_requests)
+
+
+def _is_csv(head: bytes) -> bool:
+    """Whether a header names by itself which column is what."""
+    names, _ = tables.csv_header(head.split(b"\n", 1)[0].decode("utf-8-sig", "replace"))
+    return {"op", "key"} <= set(names) and any(f"ts_{unit}" in names for unit in UNITS_NS)
+
+
+_ALL = (
+    _lines(
+        "s3-access",
+        "AWS S3 server access log",
+        each_line(s3_access.parse),
+        whole_seconds=True,
+        has_requests=True,
+    ),
+    Format(
+        "cloudtrail",
+        "CloudTrail data events",
+        cloudtrail.records,
+        cloudtrail.recognises,
+        whole_seconds=True,
+        has_requests=True,
+    ),
+    _lines("rgw-ops", "radosgw ops log", each_line(rgw_ops.parse), whole_seconds=False, has_requests=True),
+    _lines(
+        "rgw-journal",
+        "radosgw bucket logging, journal",
+        each_line(rgw_bucket_logging.parse_journal),
+        whole_seconds=True,
+        has_requests=False,
+    ),
+    _lines(
+        "rgw-standard",
+        "radosgw bucket logging, standard",
+        each_line(rgw_bucket_logging.parse_standard),
+        whole_seconds=True,
+        has_requests=True,
+    ),
+    _lines(
+        "ibm-cos",
+        "IBM object-store trace (SNIA)",
+        each_line_of(ibm_cos.parser),
+        whole_seconds=False,
+        has_requests=False,
+    ),
+    Format("op-log", "operation log of warp or s3dlio", op_log.records, op_log.recognises),
+    Format("csv", "CSV with a header", tables.csv_records, _is_csv),
+    Format("parquet", "Parquet", tables.parquet_records, lambda head: head.startswith(tables.PARQUET_MAGIC)),
+)
+FORMATS = {each.name: each for each in _ALL}
+
+
+def detect(head: bytes, name: str, mapping: Mapping) -> Format:
+    """The format of a file by its first bytes, uncompressed. Raises ReplayRefused with its name if it has none."""
+    if cloudtrail.is_notification(head):
+        raise ReplayRefused(f"{name}:1: {cloudtrail.NOTIFICATIONS}")
+    if mapping != Mapping() and not FORMATS["parquet"].recognises(head):
+        return FORMATS["csv"]
+    for known in _ALL:
+        if known.recognises(head):
+            return known
+    first = head.split(b"\n", 1)[0][:80].decode("utf-8", "replace")
+    raise ReplayRefused(
+        f"{name}:1: in none of the known formats; --format takes one of {', '.join(FORMATS)}, and a table needs "
+        f"--ts-col, --op-col and --key-col where its columns have other names. It begins with {first!r}"
+    )

@@ -1,0 +1,383 @@
+"""Prepare a trace: read, drop, shape, order, number, write. Everything is done beside `out`, which appears whole."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from remora.replay.errors import ReplayRefused
+from remora.replay.layout import HotKey, PreparedDirectory, Trace, write
+from remora.replay.prepare import frames, reading
+from remora.replay.prepare.entry import MALFORMED, Source, Write
+from remora.replay.prepare.formats import FORMATS, Format, detect
+from remora.replay.prepare.options import EVEN, NONE, RANDOM, Options
+from remora.replay.prepare.sources import File, Piece, found, head, opened, pieces, sha256, shown
+from remora.replay.shape import WRITES
+
+FILE_EVENTS = 500_000
+LOT_BYTES = 32 << 20
+"""Small files are read several by one task."""
+
+HOTTEST = 10
+_TRIED = 100
+_MOST_REASONS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Files that were looked at: they are there, and all of one format as far as their beginnings tell."""
+
+    name: str
+    files: tuple[File, ...]
+    format: Format
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A dropped line; `where` is file and line."""
+
+    where: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What was made, for people: the Trace, the first lines of each reason to drop some, writes of unknown size."""
+
+    trace: Trace
+    title: str
+    examples: dict[str, tuple[Example, ...]]
+    without_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What came of reading: all rows, the beginning and length of it, and what was dropped already."""
+
+    rows: DataFrame
+    writes: int
+    first_us: int
+    is_whole_seconds: bool
+    dropped: dict[str, int]
+    examples: dict[str, tuple[Example, ...]]
+
+
+def inspect(paths: Sequence[Path], out: Path, options: Options) -> Input:
+    """Look at the beginning of every file, before anything is started. Raises ReplayRefused for what cannot be used."""
+    _refuse_used(out)
+    files = found(paths)
+    form = format_of(files, options)
+    return Input(trace_name(paths), tuple(files), form, tuple(pieces(files, form)))
+
+
+def prepare(spark: SparkSession, given: Input, out: Path, options: Options) -> Prepared:
+    """Make `out` from the files; raises ReplayRefused, and leaves it as it was, if that cannot be."""
+    name, form, cut, files = given.name, given.format, given.pieces, given.files
+    with _beside(out) as work:
+        read = _read(spark, work, cut, form, options, name)
+        spread = options.spread or (EVEN if read.is_whole_seconds else NONE)
+        marked = _marked(spark, work, read, form, options, spread)
+        left_out = {row["reason"]: row["count"] for row in _left_out(marked).collect()}
+        ordered, before = _ordered(spark, work, marked, read, options, left_out, name)
+        prepared = PreparedDirectory(work / "prepared")
+        _write_events(spark, ordered, before, options, prepared)
+        events = spark.read.parquet(_pattern(prepared.events))
+        totals = _only(frames.totals(events).collect())
+        names = _only(frames.names(events).collect())
+        trace = Trace(
+            name=name,
+            sha256=sha256(files),
+            sources=tuple(shown(file.path) for file in files),
+            format=form.name,
+            options=options.told(spread),
+            events=totals["events"],
+            keys=names["keys"],
+            buckets=names["buckets"],
+            first_us=totals["first_us"],
+            last_us=totals["last_us"],
+            bytes=totals["bytes"],
+            operations={op: totals[op] for op in WRITES if totals[op]},
+            dropped=read.dropped | left_out,
+            peak_per_s=_only(frames.peak(events).collect())["peak_per_s"],
+            hottest=_hottest(events),
+        )
+        write(prepared.trace, trace)
+        _publish(prepared.path, out)
+    return Prepared(trace, form.title, read.examples, totals["without_size"])
+
+
+# ------------------------------------------------------------------------------------------------ input
+
+
+def format_of(files: Sequence[File], options: Options) -> Format:
+    """The one format of all files that are not empty. Raises ReplayRefused with the name of the one that is not so."""
+    chosen: tuple[Format, str] | None = None
+    for file in files:
+        begin = head(file)
+        if not begin.strip():
+            continue
+        name = shown(file.path)
+        form = FORMATS[options.format] if options.format else detect(begin, name, options.mapping)
+        if chosen is not None and form is not chosen[0]:
+            raise ReplayRefused(f"{name}: is {form.name}, but {chosen[1]} is {chosen[0].name}: prepare them apart")
+        chosen = (form, name)
+        _try(file, form, options)
+    if chosen is None:
+        raise ReplayRefused(f"{', '.join(shown(file.path) for file in files[:3])}: there is nothing in it")
+    return chosen[0]
+
+
+def _try(file: File, form: Format, options: Options) -> None:
+    """Read the first lines here and now: a wrong format or mapping is refused before anything is started."""
+    first = None
+    try:
+        with opened(file.path, file.compression) as stream:
+            source = Source(shown(file.path), options.bucket, options.mapping)
+            for tried, line in enumerate(form.records(stream, source), start=1):
+                for outcome in line.outcomes:
+                    if isinstance(outcome, Write) or not outcome.reason.startswith(MALFORMED):
+                        return
+                    first = first or (line.line, outcome.reason.removeprefix(MALFORMED))
+                if tried == _TRIED:
+                    break
+    except OSError as exc:
+        raise ReplayRefused(f"{shown(file.path)}: {exc}") from exc
+    if first is not None:
+        raise ReplayRefused(f"{shown(file.path)}:{first[0]}: as {form.name}: {first[1]}, as in the lines behind it")
+
+
+def trace_name(paths: Sequence[Path]) -> str:
+    """The first file's or folder's name without its endings."""
+    first = shown(Path(paths[0].absolute().name))
+    stem = re.sub(r"(?:\.(?:gz|zst|bz2|csv|tsv|log|jsonl?|txt|parquet))+$", "", first) or first
+    return stem if len(paths) == 1 else f"{stem} and {len(paths) - 1} more"
+
+
+def _read(spark: SparkSession, work: Path, cut: Sequence[Piece], form: Format, options: Options, name: str) -> _Read:
+    lots = _lots(cut)
+    given = spark.createDataFrame(
+        [
+            (piece.index, bytearray(piece.path), piece.compression, piece.start, piece.end, lot)
+            for piece, lot in zip(cut, lots, strict=True)
+        ],
+        reading.PIECES,
+    )
+    task = reading.reader(form.name, options.bucket, options.mapping)
+    lotted = given.repartitionById(max(lots, default=0) + 1, "lot")
+    rows = _kept(spark, lotted.mapInArrow(task, reading.READ), work / "read")
+    summary = frames.summary(rows, reading.EXAMPLES, _MOST_REASONS).collect()
+    for row in summary:
+        if row["kind"] == reading.REFUSED:
+            raise ReplayRefused(row["reason"])
+    counts, examples = _dropped(rows, [row for row in summary if row["kind"] == reading.DROPPED], cut)
+    writes = next((row for row in summary if row["kind"] == reading.WRITE), None)
+    _refuse_malformed(writes["count"] if writes else 0, counts, examples)
+    if writes is None:
+        raise ReplayRefused(f"{name}: there is no write in it{_why(counts)}")
+    return _Read(rows, writes["count"], writes["first_us"], writes["is_whole_seconds"], counts, examples)
+
+
+def _lots(cut: Sequence[Piece]) -> list[int]:
+    """Which task reads a piece: consecutive ones together up to LOT_BYTES."""
+    lots, lot, filled = [], 0, 0
+    for piece in cut:
+        path = Path(piece.path.decode("utf-8", "surrogateescape"))
+        nbytes = piece.end - piece.start if piece.end is not None else path.stat().st_size
+        if filled and filled + nbytes > LOT_BYTES:
+            lot, filled = lot + 1, 0
+        lots.append(lot)
+        filled += nbytes
+    return lots
+
+
+def _refuse_malformed(writes: int, counts: dict[str, int], examples: dict[str, tuple[Example, ...]]) -> None:
+    """A file that is mostly not of its format is another file."""
+    wrong = {reason: count for reason, count in counts.items() if reason.startswith(MALFORMED)}
+    if sum(wrong.values()) * 2 > writes + sum(counts.values()):
+        worst = max(wrong, key=lambda reason: wrong[reason])
+        where = examples[worst][0].where if examples.get(worst) else "the input"
+        raise ReplayRefused(f"{where}: {worst.removeprefix(MALFORMED)}, as in most lines")
+
+
+def _why(counts: dict[str, int]) -> str:
+    told = "; ".join(f"{count} x {reason}" for reason, count in sorted(counts.items(), key=lambda each: -each[1])[:5])
+    return f" ({told})" if told else ""
+
+
+def _dropped(
+    rows: DataFrame, told: Sequence[Row], cut: Sequence[Piece]
+) -> tuple[dict[str, int], dict[str, tuple[Example, ...]]]:
+    """How many lines were dropped for each reason, and the first of them."""
+    counts: dict[str, int] = {row["reason"]: row["count"] for row in told}
+    if len(told) >= _MOST_REASONS - 1:
+        rest = _only(frames.dropped_lines(rows).collect())["count"] - sum(counts.values())
+        counts[reading.OTHER_REASONS] = counts.get(reading.OTHER_REASONS, 0) + rest
+    before = _lines_before(rows, cut)
+    paths = {piece.index: shown(piece.path) for piece in cut}
+    examples = {
+        row["reason"]: tuple(
+            Example(f"{paths[each['piece']]}:{before.get(each['piece'], 0) + each['line']}", each["text"])
+            for each in row["first"]
+        )
+        for row in told
+    }
+    return counts, examples
+
+
+def _lines_before(rows: DataFrame, cut: Sequence[Piece]) -> dict[int, int]:
+    """For pieces from the middle of a file the lines before them; as many numbers as there are pieces."""
+    if not any(piece.start for piece in cut):
+        return {}
+    lines = {row["piece"]: row["count"] for row in frames.lines(rows).collect()}
+    before: dict[int, int] = {}
+    so_far = 0
+    for piece in cut:
+        before[piece.index] = so_far = so_far if piece.start else 0
+        so_far += lines.get(piece.index, 0)
+    return before
+
+
+# ------------------------------------------------------------------------------------------------ shaping
+
+
+def _marked(spark: SparkSession, work: Path, read: _Read, form: Format, options: Options, spread: str) -> DataFrame:
+    """All writes, with the reason why one is left out, on their new times."""
+    lines = frames.writes(read.rows)
+    if form.has_requests:
+        lines = frames.mark_repeated(lines)
+    until_us = options.until_us
+    if options.until_after_us is not None:
+        until_us = read.first_us + options.until_after_us
+    if until_us is not None:
+        lines = frames.mark_later(lines, until_us)
+    if spread == EVEN:
+        lines = frames.spread_evenly(lines)
+    elif spread == RANDOM:
+        lines = frames.spread_randomly(lines, options.seed)
+    if options.sample_keys > 1:
+        lines = frames.mark_unsampled(lines, options.sample_keys)
+    return _kept(spark, lines, work / "marked")
+
+
+def _left_out(marked: DataFrame) -> DataFrame:
+    reasons = marked.where(F.col("reason").isNotNull()).groupBy("reason").agg(F.count(F.lit(1)).alias("count"))
+    return reasons.orderBy("reason").select("reason", "count")
+
+
+def _ordered(
+    spark: SparkSession,
+    work: Path,
+    marked: DataFrame,
+    read: _Read,
+    options: Options,
+    left_out: dict[str, int],
+    name: str,
+) -> tuple[DataFrame, list[Row]]:
+    """The events in their order, file by file, and for each file its name, events and times."""
+    count = (read.writes - sum(left_out.values())) * options.clone_keys
+    if count <= 0:
+        raise ReplayRefused(f"{name}: no write is left{_why(left_out)}")
+    partitions = max(int(spark.conf.get("spark.sql.shuffle.partitions", "1") or 1), math.ceil(count / FILE_EVENTS))
+    shaped = frames.shaped(marked, options.clone_keys, options.size_cap)
+    ordered = _kept(spark, frames.in_order(shaped, partitions), work / "ordered")
+    files = ordered.groupBy(F.col("_metadata.file_name").alias("file")).agg(
+        F.count(F.lit(1)).alias("events"), F.max("ts_us").alias("last_us")
+    )
+    return ordered, files.orderBy("file").collect()
+
+
+def _write_events(
+    spark: SparkSession, ordered: DataFrame, files: Sequence[Row], options: Options, prepared: PreparedDirectory
+) -> None:
+    count, last_us = 0, None
+    before: list[tuple[str, int, int | None]] = []
+    for file in files:
+        before.append((file["file"], count, last_us))
+        count, last_us = count + file["events"], file["last_us"]
+    table = spark.createDataFrame(before, "file string, events_before long, last_us_before long")
+    numbered = frames.numbered(ordered, table)
+    if options.max_gap_us is not None:
+        numbered = _without_gaps(spark, numbered, options.max_gap_us)
+    events = frames.events(numbered, FILE_EVENTS, math.ceil(count / FILE_EVENTS))
+    events.write.parquet(_uri(prepared.events))
+
+
+def _without_gaps(spark: SparkSession, numbered: DataFrame, most_us: int) -> DataFrame:
+    cut = frames.gaps(numbered, most_us)
+    in_file = {row["file"]: row["cut_us"] for row in cut.groupBy("file").agg(F.max("cut_us").alias("cut_us")).collect()}
+    before, so_far = [], 0
+    for file in sorted(in_file):
+        before.append((file, so_far))
+        so_far += in_file[file]
+    return frames.without_gaps(cut, spark.createDataFrame(before, "file string, cut_before_us long"))
+
+
+# ------------------------------------------------------------------------------------------------ output
+
+
+def _hottest(events: DataFrame) -> tuple[HotKey, ...]:
+    rows = frames.hottest(events, HOTTEST).collect()
+    return tuple(HotKey(row["bucket"], row["key"], row["events"], row["peak_per_s"]) for row in rows)
+
+
+def _refuse_used(out: Path) -> None:
+    try:
+        used = out.exists() and (not out.is_dir() or any(out.iterdir()))
+    except OSError as exc:
+        raise ReplayRefused(f"{out}: {exc.strerror}") from exc
+    if used:
+        raise ReplayRefused(f"{out}: exists already: give --out a name that is free")
+    if not out.absolute().parent.is_dir():
+        raise ReplayRefused(f"{out.absolute().parent}: is not a folder, so {out.name} cannot be made in it")
+
+
+@contextmanager
+def _beside(out: Path) -> Iterator[Path]:
+    """A folder for everything that is not finished, on the same file system as `out`; it is removed."""
+    try:
+        work = Path(tempfile.mkdtemp(prefix=f".{out.name[:100]}.", dir=out.absolute().parent))
+    except OSError as exc:
+        raise ReplayRefused(f"{out}: {exc.strerror}") from exc
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _publish(made: Path, out: Path) -> None:
+    """`out` may be an empty folder; whatever else has come meanwhile stays."""
+    try:
+        made.chmod(0o755)
+        made.replace(out)
+    except OSError as exc:
+        raise ReplayRefused(f"{out}: {exc.strerror}") from exc
+
+
+def _kept(spark: SparkSession, rows: DataFrame, path: Path) -> DataFrame:
+    """The same rows, from files: what was computed is not computed again by each that reads it."""
+    rows.write.parquet(_uri(path))
+    return spark.read.schema(rows.schema).parquet(_pattern(path))
+
+
+def _uri(path: Path) -> str:
+    return f"file://{path.absolute()}"
+
+
+def _pattern(path: Path) -> str:
+    """Spark reads paths as patterns."""
+    return re.sub(r"([\\{}\[\]*?])", r"\\\1", _uri(path))
+
+
+def _only(rows: Sequence[Row]) -> Row:
+    (row,) = rows
+    return row

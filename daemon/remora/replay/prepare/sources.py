@@ -1,0 +1,168 @@
+"""The files of a trace: found, opened whatever compressed them, cut into pieces that tasks read side by side."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from remora.replay.errors import ReplayRefused
+from remora.replay.prepare.formats import Format
+
+PIECE_BYTES = 32 << 20
+HEAD_BYTES = 256 << 10
+_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file as it is when the work begins; what is appended later is not read. `compression` is Arrow's word."""
+
+    path: Path
+    nbytes: int
+    compression: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one task reads in one go: the lines that begin at bytes from `start` on and before `end`.
+
+    Of Parquet it is row groups. `index` counts the pieces of all files, in their order.
+    """
+
+    index: int
+    path: bytes
+    compression: str | None
+    start: int
+    end: int | None
+
+
+def shown(path: Path | bytes) -> str:
+    """A path for people and for JSON, also where its bytes are no text."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def found(paths: Sequence[Path]) -> list[File]:
+    """The files, and those in folders at any depth, by name; as with Spark, none whose name begins with . or _.
+
+    Raises ReplayRefused for a path that is not there, and for a folder without files.
+    """
+    files: list[File] = []
+    for path in paths:
+        if not path.is_dir():
+            files.append(_file(path))
+            continue
+        within = [each for each in sorted(path.rglob("*")) if each.is_file() and not _is_hidden(each.relative_to(path))]
+        if not within:
+            raise ReplayRefused(f"{shown(path)}: there are no files in it")
+        files += map(_file, within)
+    return files
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith((".", "_")) for part in path.parts)
+
+
+def _file(path: Path) -> File:
+    try:
+        with path.open("rb") as stream:
+            begin = stream.read(4)
+            nbytes = os.fstat(stream.fileno()).st_size
+    except OSError as exc:
+        raise ReplayRefused(f"{shown(path)}: {exc.strerror}") from exc
+    compression = next((name for magic, name in _MAGIC.items() if begin.startswith(magic)), None)
+    return File(path.absolute(), nbytes, compression)
+
+
+@contextmanager
+def opened(path: Path, compression: str | None, start: int = 0, end: int | None = None) -> Iterator[BinaryIO]:
+    """The uncompressed contents; of a plain file only the lines that begin within these bytes.
+
+    Reading raises OSError where compressed data is damaged or ends early.
+    """
+    with path.open("rb") as raw:
+        if compression is not None:
+            with pa.CompressedInputStream(raw, compression) as stream:
+                yield io.BufferedReader(stream)
+            return
+        if start > 0:
+            raw.seek(start - 1)
+            raw.readline()
+        yield raw if end is None else io.BufferedReader(_Until(raw, end))
+
+
+class _Until(io.RawIOBase):
+    """A file up to the end of the line that begins before `end`."""
+
+    def __init__(self, file: BinaryIO, end: int) -> None:
+        self._file = file
+        self._end = end
+        self._in_last_line = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # what BufferedReader gives
+        left = self._end - self._file.tell()
+        if left > 0:
+            data = self._file.read(min(left, len(buffer)))
+            self._in_last_line = not data.endswith(b"\n")
+        elif self._in_last_line:
+            data = self._file.readline(len(buffer))
+            self._in_last_line = not data.endswith(b"\n") and bool(data)
+        else:
+            data = b""
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def head(file: File) -> bytes:
+    """How the uncompressed contents begin. Raises ReplayRefused for damaged ones."""
+    try:
+        with opened(file.path, file.compression) as stream:
+            return stream.read(HEAD_BYTES)
+    except OSError as exc:
+        raise ReplayRefused(f"{shown(file.path)}: {exc}") from exc
+
+
+def pieces(files: Sequence[File], form: Format) -> list[Piece]:
+    """What tasks read. Compressed files, and formats that need the whole file, are one piece each."""
+    cut: list[Piece] = []
+    for file in files:
+        for start, end in _cuts(file, form):
+            cut.append(Piece(len(cut), os.fsencode(file.path), file.compression, start, end))
+    return cut
+
+
+def _cuts(file: File, form: Format) -> Sequence[tuple[int, int | None]]:
+    if form.name == "parquet":
+        if file.compression is not None:
+            raise ReplayRefused(f"{shown(file.path)}: Parquet inside a compressed file cannot be read: uncompress it")
+        try:
+            groups = pq.ParquetFile(file.path).num_row_groups
+        except (pa.ArrowException, OSError) as exc:
+            raise ReplayRefused(f"{shown(file.path)}: not a whole Parquet file: {exc}") from exc
+        return [(group, group + 1) for group in range(groups)]
+    if file.compression is not None or not form.splittable:
+        return [(0, None)]
+    return [(start, min(start + PIECE_BYTES, file.nbytes)) for start in range(0, file.nbytes, PIECE_BYTES)]
+
+
+def sha256(files: Sequence[File]) -> str:
+    """Of the contents as they lie there, one file behind the other."""
+    digest = hashlib.sha256()
+    for file in files:
+        left = file.nbytes
+        with file.path.open("rb") as stream:
+            while left and (data := stream.read(min(left, 1 << 20))):
+                digest.update(data)
+                left -= len(data)
+    return digest.hexdigest()
