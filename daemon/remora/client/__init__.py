@@ -20,11 +20,12 @@ from remora.client.errors import (
     ReservationGone,
     TopicNotFound,
 )
-from remora.client.ingest import IngestClient, Reservation, Taken
+from remora.client.ingest import Failure, IngestClient, Reservation, Taken
 
 __all__ = [
     "Ambiguous",
     "EventsRefused",
+    "Failure",
     "IngestClient",
     "IngestError",
     "IngestMisconfigured",

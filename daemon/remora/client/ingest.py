@@ -26,6 +26,7 @@ from remora.client.errors import (
     IngestUnavailable,
     Problem,
     RequestRejected,
+    TopicNotFound,
     problem_of,
     refusal,
 )
@@ -66,10 +67,27 @@ class Reservation:
     expires_in_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An attempt that may be repeated: why it failed, and whether it may have been carried out all the same.
+
+    `retry_after_s` is how long the server asks to wait, 0 where it does not. `problem` is its answer, if there was one.
+    """
+
+    text: str
+    outcome_unknown: bool
+    retry_after_s: float = 0.0
+    problem: Problem | None = None
+
+
 class _TakenJson(msgspec.Struct):
     stored: int
     repeated: bool = False
     dropped_fields: int = 0
+
+
+class _TopicJson(msgspec.Struct):
+    closed: bool = False
 
 
 class _ReservationJson(msgspec.Struct):
@@ -80,6 +98,7 @@ class _ReservationJson(msgspec.Struct):
 
 _taken = msgspec.json.Decoder(_TakenJson)
 _reserved = msgspec.json.Decoder(_ReservationJson)
+_topic = msgspec.json.Decoder(_TopicJson)
 
 
 class IngestClient:
@@ -146,8 +165,21 @@ class IngestClient:
     async def publish_ndjson(self, topic: str, lines: bytes, *, idempotency_key: str | None = None) -> Taken:
         """Store the events of some lines, each of which is a record or `{"Records":[...]}`."""
         headers = {"Content-Type": NDJSON, "Idempotency-Key": idempotency_key or secrets.token_hex(16)}
-        answer = await self._ask("POST", f"/v1/topics/{quote(topic, safe='')}/events", lines, headers)
-        return _as_taken(answer)
+        return _as_taken(await self._ask("POST", f"{_path_of_topic(topic)}/events", lines, headers))
+
+    async def publish_once(self, topic: str, lines: bytes, *, idempotency_key: str) -> Taken | Failure:
+        """Attempt to store the events of some lines, once: for callers that count and time every attempt themselves.
+
+        A later attempt with the same key and the same lines is a repetition of it.
+        """
+        headers = {"Content-Type": NDJSON, "Idempotency-Key": idempotency_key}
+        answer = await self._attempt("POST", f"{_path_of_topic(topic)}/events", lines, headers)
+        return answer if isinstance(answer, Failure) else _as_taken(answer)
+
+    async def check_topic(self, topic: str) -> None:
+        """Return when the server has this topic and takes events for it. Raises TopicNotFound where it does not."""
+        if _read(_topic, await self._ask("GET", _path_of_topic(topic), b"", {})).closed:
+            raise TopicNotFound(f"topic {topic} is being drained and takes no new events")
 
     # ---------------------------------------------------------------------------------------- two steps
 
@@ -159,7 +191,7 @@ class IngestClient:
         events = [{"bucket": bucket, "object": key, "bytes": nbytes} for bucket, key, nbytes in rooms]
         body = msgspec.json.encode({"events": events})
         headers = {"Content-Type": "application/json"}
-        answer = await self._ask("POST", f"/v1/topics/{quote(topic, safe='')}/reservations", body, headers)
+        answer = await self._ask("POST", f"{_path_of_topic(topic)}/reservations", body, headers)
         found = _read(_reserved, answer)
         return Reservation(found.reservation, found.events, found.expires_in_seconds)
 
@@ -210,7 +242,7 @@ class IngestClient:
                 raise IngestUnavailable(text, failure.problem, outcome_unknown=outcome_unknown)
             await asyncio.sleep(delay_s)
 
-    async def _attempt(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes | _Failure:
+    async def _attempt(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes | Failure:
         """The body of a good answer, or why to try again. Raises what is not to be tried again."""
         if self._session is None:
             raise RuntimeError("enter the client first: async with IngestClient(...)")
@@ -233,18 +265,18 @@ class IngestClient:
         except aiohttp.ClientConnectorError as exc:
             if isinstance(exc.os_error, PermissionError):
                 raise IngestMisconfigured(f"{self._address}: {exc.os_error.strerror}") from exc
-            return _Failure(f"cannot connect: {_reason(exc.os_error)}", outcome_unknown=False)
+            return Failure(f"cannot connect: {_reason(exc.os_error)}", outcome_unknown=False)
         except TimeoutError:
-            return _Failure("no answer in time", outcome_unknown=True)
+            return Failure("no answer in time", outcome_unknown=True)
         except (aiohttp.ClientError, OSError) as exc:
-            return _Failure(f"the connection broke: {str(exc) or type(exc).__name__}", outcome_unknown=True)
+            return Failure(f"the connection broke: {str(exc) or type(exc).__name__}", outcome_unknown=True)
         if 200 <= status < 300:
             return answer
         problem = problem_of(status, answer)
         if status in _AGAIN:
             # Only a server that lost its own store does not know what became of a request that it answers.
             unknown = problem.code == "StoreUnavailable" or status in (502, 504)
-            return _Failure(problem.text, unknown, _retry_after_s(retry_after), problem)
+            return Failure(problem.text, unknown, _retry_after_s(retry_after), problem)
         raise refusal(problem)
 
     def _tls(self) -> ssl.SSLContext | bool:
@@ -254,16 +286,6 @@ class IngestClient:
             return ssl.create_default_context(cafile=str(self._ca_file))
         except (OSError, ssl.SSLError) as exc:
             raise IngestMisconfigured(f"cannot use the certificates in {self._ca_file}: {exc}") from exc
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """An attempt that may be repeated."""
-
-    text: str
-    outcome_unknown: bool
-    retry_after_s: float = 0.0
-    problem: Problem | None = None
 
 
 def _tls_reason(error: aiohttp.ClientSSLError) -> str:
@@ -306,6 +328,10 @@ def _parse_address(address: str) -> tuple[str, str]:
     if kind in ("http", "https") and rest.startswith("//") and host and not set(host) & set("/?#@"):
         return "", f"{kind}://{host}"
     raise IngestMisconfigured(f'expected "unix:/path", "http://host:port" or "https://host:port", not "{address}"')
+
+
+def _path_of_topic(topic: str) -> str:
+    return f"/v1/topics/{quote(topic, safe='')}"
 
 
 def _path_of(reservation: Reservation) -> str:
