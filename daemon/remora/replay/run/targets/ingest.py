@@ -1,0 +1,132 @@
+"""remora's ingest API: batches of records, each request with an idempotency key."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from functools import lru_cache
+
+import msgspec
+
+from remora.client import Failure, IngestClient, IngestError, IngestMisconfigured
+from remora.replay.errors import ReplayError, ReplayRefused
+from remora.replay.run.schedule import Event
+from remora.replay.run.targets import Answer, Result
+from remora.replay.shape import EVENT_NAMES, MARK
+
+_SERVER_FAILED = 500
+_DONE = Answer(Result.DONE, 200)
+
+
+class Records:
+    """Makes records of events, as radosgw writes its own: no member is missing, so that the server reads them quickly.
+
+    The time of a record is when it was due. Its sequencer grows with every event of a run, and from run to run.
+    """
+
+    def __init__(self, run_id: str, started_us: int) -> None:
+        self._run = run_id.encode()
+        self._sequence = started_us * 1000
+
+    def line(self, event: Event) -> bytes:
+        """The record of an event. Raises UnicodeEncodeError for a key that is not UTF-8."""
+        sec, micros = divmod(event.due_us, 1_000_000)
+        return (
+            b'{"eventVersion":"2.2","eventSource":"ceph:s3","awsRegion":"","eventTime":"%b.%06dZ",%b%b,"size":%d,'
+            b'"eTag":"","versionId":"","sequencer":"%016X","metadata":[{"key":"%b","val":"%b/%d/%d"}],"tags":[]}},'
+            b'"eventId":"%b/%d","opaqueData":""}'
+        ) % (
+            _second(sec),
+            micros,
+            _head(event.op, event.bucket),
+            msgspec.json.encode(event.key),
+            event.size,
+            self._sequence + event.seq,
+            _MARK,
+            self._run,
+            event.seq,
+            event.kseq,
+            self._run,
+            event.seq,
+        )
+
+
+_MARK = MARK.encode()
+
+
+@lru_cache(maxsize=16)
+def _second(sec: int) -> bytes:
+    return datetime.fromtimestamp(sec, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
+
+
+@lru_cache(maxsize=4096)
+def _head(op: str, bucket: str) -> bytes:
+    """What stands between the time and the key: the same for all events of one kind in one bucket."""
+    name = msgspec.json.encode(bucket)
+    return (
+        b'"eventName":%b,"userIdentity":{"principalId":"remora-replay"},"requestParameters":{"sourceIPAddress":""},'
+        b'"responseElements":{"x-amz-request-id":"","x-amz-id-2":""},"s3":{"s3SchemaVersion":"1.0",'
+        b'"configurationId":"replay","bucket":{"name":%b,"ownerIdentity":{"principalId":"remora-replay"},'
+        b'"arn":%b,"id":""},"object":{"key":'
+    ) % (msgspec.json.encode(EVENT_NAMES[op]), name, msgspec.json.encode(f"arn:aws:s3:::{bucket}"))
+
+
+class IngestTarget:
+    """A topic of a running daemon.
+
+    remora's client is asked for single attempts, since all its other calls repeat by themselves; and aiohttp, below
+    it, repeats no POST. A request that is repeated has the same key and the same lines, and is stored once: the
+    server promises that for ten minutes.
+    """
+
+    is_repeatable = True
+
+    def __init__(self, client: IngestClient, topic: str, records: Records, batch: int) -> None:
+        self.batch = batch
+        self._client, self._topic, self._records = client, topic, records
+
+    async def send(self, events: Sequence[Event], request: str) -> Answer:
+        """Attempt to store events, all or none."""
+        lines = []
+        for place, event in enumerate(events):
+            try:
+                lines.append(self._records.line(event))
+            except UnicodeEncodeError:
+                return Answer(Result.REFUSED, error="the key is not UTF-8", culprit=place)
+        try:
+            found = await self._client.publish_once(self._topic, b"\n".join(lines), idempotency_key=request)
+        except IngestMisconfigured as exc:
+            raise ReplayError(str(exc)) from exc
+        except IngestError as exc:
+            return _refused(exc)
+        if isinstance(found, Failure):
+            status = found.problem.status if found.problem else None
+            result = Result.LOST if found.outcome_unknown else Result.BUSY
+            return Answer(result, status, found.text, found.retry_after_s)
+        return _DONE
+
+
+def _refused(error: IngestError) -> Answer:
+    problem = error.problem
+    if problem is None or problem.status >= _SERVER_FAILED or problem.status < 400:
+        return Answer(Result.LOST, problem.status if problem else None, str(error))
+    return Answer(Result.REFUSED, problem.status, str(error), culprit=problem.record)
+
+
+@asynccontextmanager
+async def ingest_target(
+    address: str, token: str, ca_file: str | None, topic: str, records: Records, *, batch: int, concurrency: int
+) -> AsyncIterator[IngestTarget]:
+    """A connection to a daemon; nothing is asked yet."""
+    async with IngestClient(address, token=token, ca_file=ca_file, connections=concurrency) as client:
+        yield IngestTarget(client, topic, records, batch)
+
+
+async def check_ingest(address: str, token: str, ca_file: str | None, topic: str) -> None:
+    """Return when a daemon is there that takes events for the topic. Raises ReplayRefused, or as the client does."""
+    try:
+        async with IngestClient(address, token=token, ca_file=ca_file, deadline_s=5.0, attempt_s=5.0) as client:
+            await client.check_topic(topic)
+    except IngestError as exc:
+        raise ReplayRefused(str(exc)) from exc
