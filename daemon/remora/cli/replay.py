@@ -8,6 +8,7 @@ from remora.cli.spark import SparkCommands
 
 MODULES: dict[str, str] = {
     "prepare": "replay_prepare:prepare_command",
+    "run": "replay_run:run_command",
 }
 
 

@@ -9,6 +9,7 @@
     RUN/                          made by `remora replay run`
       run.json                    Run: what was replayed against what, and how
       journal/part=P/attempt=A.jsonl   what a task meant to send and what came of it, in the order of that (see below)
+      tasks/                      what each task counted, for the summary that `run` prints
       faults.json                 list of Fault: what was done to the server meanwhile; written by whoever did it
       verify/verdict.json         results.Verdict, made by `remora replay verify`; the same offsets give the same bytes
       verify/series.json          results.Series: what the report draws
@@ -41,6 +42,9 @@ from remora.replay.errors import ReplayRefused
 
 T = TypeVar("T")
 
+Options = dict[str, str | int | float | bool | None]
+"""Options of a command by their names."""
+
 
 class HotKey(msgspec.Struct, frozen=True, omit_defaults=True):
     """A key with many events, and the most of them that are due within one second of the trace, at speed 1."""
@@ -58,7 +62,7 @@ class Trace(msgspec.Struct, frozen=True):
     sha256: str
     sources: tuple[str, ...]
     format: str
-    options: dict[str, str | int | float | bool | None]
+    options: Options
     events: int
     keys: int
     buckets: int
@@ -88,7 +92,7 @@ class Run(msgspec.Struct, frozen=True):
     parts: int
     overload: str
     started_us: int
-    options: dict[str, str | int | float | bool | None]
+    options: Options
     host: str
     cores: int
     versions: dict[str, str]
@@ -134,6 +138,11 @@ class RunDirectory:
     def journal(self) -> Path:
         """Folders `part=P` with files `attempt=A.jsonl`."""
         return self.path / "journal"
+
+    @property
+    def tasks(self) -> Path:
+        """A folder for each time that the run was begun or resumed, with Parquet of a row a task."""
+        return self.path / "tasks"
 
     @property
     def faults(self) -> Path:

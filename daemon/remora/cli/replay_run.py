@@ -1,0 +1,267 @@
+"""`remora replay run`: the events of a trace, sent again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from remora.cli.output import json_option, print_json
+from remora.config import parse_duration
+from remora.replay.errors import ReplayError
+from remora.replay.layout import Options, PreparedDirectory, RunDirectory, Trace
+from remora.replay.run import job
+from remora.replay.run.plan import INGEST, NULL, S3, Credentials, Plan, check
+from remora.replay.run.progress import Reading, shown
+from remora.replay.run.sender import OVERLOADS, WAIT, Limits
+from remora.replay.session import session
+
+_DEFAULT_INGEST = "unix:/run/remora/ingest.sock"
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_LONGEST_RETRY_S = 300.0
+"""The server knows a repetition for ten minutes; this stays well below."""
+
+_folder = click.Path(exists=True, file_okay=False, path_type=Path)
+_file = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+def _run_id(_context: click.Context, _option: click.Parameter, value: str | None) -> str:
+    if value is None:
+        return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(3)}"
+    if not _RUN_ID.fullmatch(value):
+        raise click.BadParameter("expected up to 64 letters, digits, dots, dashes or underscores")
+    return value
+
+
+def _retry_s(_context: click.Context, _option: click.Parameter, value: str) -> float:
+    try:
+        seconds = float(value) if value.replace(".", "", 1).isdecimal() else parse_duration(value)
+    except ValueError as exc:
+        raise click.BadParameter(str(exc)) from exc
+    if seconds > _LONGEST_RETRY_S:
+        raise click.BadParameter("the most is 5m: later a server may not know a repetition any more")
+    return seconds
+
+
+@click.command("run")
+@click.argument("prepared", type=_folder)
+@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="The run's directory.")
+@click.option("--topic", default="", help="remora's topic: events are sent to it, or the buckets notify it.")
+@click.option(
+    "--speed",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    show_default=True,
+    help="Times the trace's own; 0: as fast as allowed.",
+)
+@click.option(
+    "--ingest",
+    "ingest",
+    metavar="ADDRESS",
+    help=f"Send to this ingest API: unix:/path, http://host:port or https://host:port.  [default: {_DEFAULT_INGEST}]",
+)
+@click.option(
+    "--s3",
+    "s3",
+    metavar="URL",
+    help="Send to this S3 gateway instead, which then notifies; with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
+)
+@click.option("--null", "null", is_flag=True, help="Send nowhere, to measure the generator itself.")
+@click.option("--token-file", type=_file, help="A file with the ingest API's token.")
+@click.option("--ca-file", type=_file, help="Whose signature the server's certificate must have.")
+@click.option(
+    "--parts", type=click.IntRange(1, 4096), help="Tasks that send side by side.  [default: what Spark runs at a time]"
+)
+@click.option("--run-id", callback=_run_id, help="Begins every event id.  [default: made of the time]")
+@click.option(
+    "--batch", type=click.IntRange(1, 10_000), default=500, show_default=True, help="Most events of a request (ingest)."
+)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 512),
+    help="Requests under way, in each task.  [default: 8, or 32 with --s3]",
+)
+@click.option(
+    "--window",
+    type=click.IntRange(1, 10_000_000),
+    default=10_000,
+    show_default=True,
+    help="Events due and not answered for, in each task.",
+)
+@click.option(
+    "--overload",
+    type=click.Choice(OVERLOADS),
+    default=WAIT,
+    show_default=True,
+    help="When the window is full: send late, leave events out, or end.",
+)
+@click.option(
+    "--retry-for",
+    "retry_s",
+    metavar="DURATION",
+    default="60s",
+    show_default=True,
+    callback=_retry_s,
+    help="How long a request is tried.",
+)
+@click.option(
+    "--size-cap", type=click.IntRange(0, 1 << 30), default=1024, show_default=True, help="Most bytes of an object (S3)."
+)
+@click.option(
+    "--create-buckets", is_flag=True, help="Create the buckets that are not there, and have them notify --topic (S3)."
+)
+@click.option(
+    "--region",
+    envvar=["AWS_REGION", "AWS_DEFAULT_REGION"],
+    default="default",
+    show_default=True,
+    help="The gateway's zonegroup (S3).",
+)
+@click.option("--resume", is_flag=True, help="Go on with a replay that was broken off.")
+@click.option("--master", help="Spark's master.  [default: all processors of this host]")
+@json_option
+def run_command(
+    prepared: Path,
+    out: Path,
+    topic: str,
+    speed: float,
+    ingest: str | None,
+    s3: str | None,
+    null: bool,
+    token_file: Path | None,
+    ca_file: Path | None,
+    parts: int | None,
+    run_id: str,
+    batch: int,
+    concurrency: int | None,
+    window: int,
+    overload: str,
+    retry_s: float,
+    size_cap: int,
+    create_buckets: bool,
+    region: str,
+    resume: bool,
+    master: str | None,
+    as_json: bool,
+) -> None:
+    """Send the events in PREPARED again, on their own timeline, and keep a journal of what came of each.
+
+    An event is sent when it is due, whatever became of others; only those of the same key wait for each other. What
+    cannot be sent in time is sent late (--overload), and the lateness is told. A request that was not taken, or whose
+    answer was lost, is repeated by this command alone, and with the ingest API never stored twice; with S3 an event
+    whose answer was lost counts as unknown.
+
+    A directory is for one replay. When one was broken off, --resume sends what no journal tells of; what was sent and
+    not answered for stays unknown and is not sent again.
+
+    \b
+    Examples:
+      remora replay run trace --out run-1 --topic photos --speed 60
+      remora replay run trace --out run-2 --topic photos --speed 0 --ingest http://127.0.0.1:9751
+      remora replay run trace --out run-3 --topic photos --speed 10 --s3 http://127.0.0.1:8000
+
+    Exit codes: 0 all events are answered for, whatever the answers; 1 failed or interrupted; 2 wrong usage.
+    """
+    target, address = _target(ingest, s3, null=null)
+    if target != NULL and not topic:
+        raise click.UsageError("--topic is missing: say where events go to")
+    if overload != WAIT and not speed:
+        raise click.UsageError(f"--overload {overload} needs a --speed: with 0 everything is due at once")
+    if concurrency is None:
+        concurrency = 32 if target == S3 else 8
+    plan = Plan(
+        run=str(out.absolute()),
+        run_id=run_id,
+        started_us=time.time_ns() // 1000,
+        target=target,
+        address=address,
+        topic=topic,
+        speed=speed,
+        batch=batch,
+        size_cap=size_cap,
+        region=region,
+        ca_file=str(ca_file.absolute()) if ca_file else None,
+        limits=Limits(concurrency, window, overload, retry_s),
+        credentials=_credentials(target, token_file, os.environ),
+    )
+    options: Options = {
+        "batch": batch, "concurrency": concurrency, "window": window, "overload": overload, "retry_for_s": retry_s,
+        "size_cap": size_cap, "create_buckets": create_buckets, "master": master,
+    }  # fmt: skip
+    source, run = PreparedDirectory(prepared), RunDirectory(out)
+    trace = job.trace_of(source)
+    if resume:
+        plan, parts = job.resumed(plan, run, trace, parts)
+    else:
+        job.refuse_used(run)
+    asyncio.run(check(plan))
+    reading = Reading(run, since_us=plan.started_us if not resume else time.time_ns() // 1000)
+    with session("replay run", master=master) as spark:
+        parts = parts or job.default_parts(spark)
+        if not resume:
+            job.begin(source, run, trace, plan, parts, options)
+        try:
+            with shown(reading, trace.events):
+                punctuality = job.replay(spark, source, plan, parts, resume=resume)
+        except KeyboardInterrupt:
+            _report(plan.run_id, trace, reading, None, as_json=as_json)
+            raise ReplayError("interrupted; --resume goes on with it") from None
+        except ReplayError:
+            _report(plan.run_id, trace, reading, None, as_json=as_json)
+            raise
+    _report(plan.run_id, trace, reading, punctuality, as_json=as_json)
+
+
+def _target(ingest: str | None, s3: str | None, *, null: bool) -> tuple[str, str]:
+    """The kind of target, and its address."""
+    if (ingest is not None) + (s3 is not None) + null > 1:
+        raise click.UsageError("--ingest, --s3 and --null exclude each other")
+    if null:
+        return NULL, ""
+    return (INGEST, ingest or _DEFAULT_INGEST) if s3 is None else (S3, s3)
+
+
+def _credentials(target: str, token_file: Path | None, environment: Mapping[str, str]) -> Credentials:
+    if target == INGEST:
+        return Credentials(token=token_file.read_text().strip() if token_file else "")
+    if target == NULL:
+        return Credentials()
+    access, secret = environment.get("AWS_ACCESS_KEY_ID", ""), environment.get("AWS_SECRET_ACCESS_KEY", "")
+    if not (access and secret):
+        raise click.UsageError("--s3 needs AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment")
+    return Credentials(access_key=access, secret_key=secret, session_token=environment.get("AWS_SESSION_TOKEN", ""))
+
+
+def _report(run_id: str, trace: Trace, reading: Reading, punctuality: job.Punctuality | None, *, as_json: bool) -> None:
+    """Print what came of it; without `punctuality` the replay was broken off."""
+    counts = reading.look()
+    outcomes = counts.settled()
+    offered = sum(outcomes.values())
+    if as_json:
+        print_json(
+            {"run_id": run_id, "in_trace": trace.events, "offered": offered}
+            | outcomes
+            | {"repetitions": counts.repetitions, "rate": round(counts.rate, 1)}
+            | {
+                "lateness_p50_us": punctuality and punctuality.p50_us,
+                "lateness_p99_us": punctuality and punctuality.p99_us,
+            }
+        )
+        return
+    figures = ", ".join(f"{number:,} {name}" for name, number in outcomes.items())
+    click.echo(f"run {run_id}: {offered:,} of {trace.events:,} events offered: {figures}")
+    if punctuality is not None and punctuality.p50_us is not None and punctuality.p99_us is not None:
+        click.echo(
+            f"{counts.rate:,.0f} events/s, {counts.repetitions:,} requests repeated,"
+            f" lateness p50 {_milliseconds(punctuality.p50_us)}, p99 {_milliseconds(punctuality.p99_us)}"
+        )
+
+
+def _milliseconds(us: int) -> str:
+    return f"{us / 1000:,.1f} ms" if us < 1_000_000 else f"{us / 1_000_000:,.1f} s"

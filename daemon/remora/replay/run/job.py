@@ -1,0 +1,177 @@
+"""The job: check everything, write down what is meant to happen, have all parts sent, and say what came of it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pyspark
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # the name that everybody knows
+
+from remora import __version__
+from remora.replay import layout
+from remora.replay.errors import ReplayError, ReplayRefused
+from remora.replay.layout import PreparedDirectory, RunDirectory, Trace
+from remora.replay.run import frames
+from remora.replay.run.journal import is_written, journals
+from remora.replay.run.lateness import merged, percentile_us
+from remora.replay.run.plan import Plan
+from remora.replay.run.task import SUMMARY, sending
+from remora.replay.session import refuse_retries
+from remora.replay.shape import EVENT, JOURNAL
+
+_ROWS = 2000
+"""Rows of an Arrow batch: one of them is read ahead while another one is sent."""
+
+_MUST_AGREE = ("trace", "target", "topic", "speed")
+"""What a resumption has in common with what it resumes, beside the run id and the number of parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Punctuality:
+    """How late first attempts were, in microseconds to three digits; None without any."""
+
+    events: int
+    p50_us: int | None
+    p99_us: int | None
+
+
+def trace_of(prepared: PreparedDirectory) -> Trace:
+    """What was prepared. Raises ReplayRefused for a directory that is not whole."""
+    if not prepared.trace.exists():
+        raise ReplayRefused(f"{prepared.path}: there is no {prepared.trace.name}: make it with remora replay prepare")
+    return layout.read(prepared.trace, Trace)
+
+
+def refuse_used(run: RunDirectory) -> None:
+    """Raise ReplayRefused for a directory in which something was run before."""
+    if run.run.exists() or journals(run):
+        raise ReplayRefused(f"{run.path}: something was replayed into it before; take another --out, or --resume")
+
+
+def resumed(plan: Plan, run: RunDirectory, trace: Trace, parts: int | None) -> tuple[Plan, int]:
+    """The plan and the number of parts with which to go on. Raises ReplayRefused where it would be another replay."""
+    if not run.run.exists():
+        raise ReplayRefused(f"{run.path}: there is nothing to resume: it has no {run.run.name}")
+    earlier = layout.read(run.run, layout.Run)
+    now = {"trace": trace, "target": plan.target, "topic": plan.topic, "speed": plan.speed}
+    for name in _MUST_AGREE:
+        if now[name] != getattr(earlier, name):
+            what = "the trace" if name == "trace" else f"--{name}"
+            raise ReplayRefused(f"{run.run}: {what} was another one: a replay is resumed with what it was begun with")
+    if parts not in (None, earlier.parts):
+        raise ReplayRefused(f"{run.run}: --parts was {earlier.parts}: a replay is resumed with what it was begun with")
+    for path in journals(run):
+        if is_written(path):
+            raise ReplayRefused(f"{path}: is still being written: the replay that is to be resumed has not ended")
+    return replace(plan, run_id=earlier.run_id, started_us=earlier.started_us), earlier.parts
+
+
+def default_parts(spark: SparkSession) -> int:
+    """As many as Spark runs tasks side by side."""
+    return spark.range(1 << 16).select(F.spark_partition_id()).distinct().count()
+
+
+def begin(
+    prepared: PreparedDirectory, run: RunDirectory, trace: Trace, plan: Plan, parts: int, options: layout.Options
+) -> None:
+    """Write down what is going to be replayed."""
+    layout.write(
+        run.run,
+        layout.Run(
+            run_id=plan.run_id,
+            trace=trace,
+            prepared=str(prepared.path),
+            target=plan.target,
+            address=plan.address,
+            topic=plan.topic,
+            speed=plan.speed,
+            parts=parts,
+            overload=plan.limits.overload,
+            started_us=plan.started_us,
+            options=options,
+            host=platform.node(),
+            cores=os.cpu_count() or 1,
+            versions={"remora": __version__, "python": platform.python_version(), "pyspark": pyspark.__version__},
+        ),
+    )
+
+
+def replay(spark: SparkSession, prepared: PreparedDirectory, plan: Plan, parts: int, *, resume: bool) -> Punctuality:
+    """Send all events, or with `resume` those that no journal tells of; returns when all are answered for."""
+    refuse_retries(spark)
+    run = RunDirectory(Path(plan.run))
+    events = frames.with_lanes(read_events(spark, prepared))
+    hot = {row.lane: row.events for row in frames.hottest(events).collect()}
+    parted = frames.with_parts(spark, events, frames.spread(hot, parts), parts)
+    if resume:
+        parted = frames.not_attempted(parted, read_journals(spark, run))
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _ROWS)
+    folder = run.tasks / str(time.time_ns())
+    sent = frames.ordered(parted, parts).mapInArrow(sending(plan), SUMMARY, barrier=True)
+    with plain_errors():
+        sent.write.parquet(written(folder))
+    return _punctuality(folder)
+
+
+def read_events(spark: SparkSession, prepared: PreparedDirectory) -> DataFrame:
+    """The prepared events. Raises ReplayRefused for files of another shape."""
+    with plain_errors():
+        found = spark.read.parquet(pattern(prepared.events))
+    kinds = {field.name: field.dataType for field in found.schema}
+    for field in EVENT:
+        if kinds.get(field.name) != field.dataType:
+            raise ReplayRefused(f"{prepared.events}: the column {field.name} is not {field.dataType.simpleString()}")
+    return found.select(*EVENT.fieldNames())
+
+
+def read_journals(spark: SparkSession, run: RunDirectory) -> DataFrame:
+    """All lines of all journals, without one that is cut off."""
+    # The part is in the folder's name and in the first line; Spark is not to make a column of the former.
+    lines = spark.read.schema(JOURNAL).option("recursiveFileLookup", "true").json(pattern(run.journal))
+    return lines.where(F.col("kind").isNotNull()).select(*JOURNAL.fieldNames())
+
+
+def _punctuality(folder: Path) -> Punctuality:
+    rows = pq.read_table(folder, columns=["lateness"]).to_pylist()
+    counts = merged(dict(row["lateness"]) for row in rows)
+    return Punctuality(sum(counts.values()), percentile_us(counts, 0.5), percentile_us(counts, 0.99))
+
+
+def written(path: Path) -> str:
+    """A path as Spark writes to it, on this host's file system."""
+    return f"file://{path.absolute()}"
+
+
+def pattern(path: Path) -> str:
+    """A path as Spark reads it, where it would expand some characters."""
+    return re.sub(r"([\\{}\[\]*?,])", r"\\\1", written(path))
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Turn what Spark raises into one line: what a task of ours had to say, else the beginning of Spark's message."""
+    try:
+        yield
+    except PySparkException as exc:
+        raise ReplayError(plain(str(exc))) from exc
+
+
+def plain(text: str) -> str:
+    """What matters of a Spark error."""
+    if found := re.search(r"^remora\.[\w.]+: (.+)$", text, re.MULTILINE):
+        return found[1]
+    if "SPARK-24819" in text or "Barrier execution mode" in text:
+        return "--parts: there are more parts than Spark can run tasks side by side"
+    if found := re.search(r"^(?:\w+\.)*\w*(?:Error|Exception): (.+)$", text, re.MULTILINE):
+        return f"a task failed: {found[1]}"
+    return text.strip().partition("\n")[0]

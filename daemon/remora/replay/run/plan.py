@@ -1,0 +1,77 @@
+"""What every task is told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from remora.replay.errors import ReplayError
+from remora.replay.run.sender import Limits
+from remora.replay.run.targets import Target
+from remora.replay.run.targets.ingest import Records, check_ingest, ingest_target
+from remora.replay.run.targets.null import NullTarget
+
+INGEST, S3, NULL = "ingest", "s3", "null"
+TARGETS = (INGEST, S3, NULL)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What opens a target; never shown and never written."""
+
+    token: str = field(default="", repr=False)
+    access_key: str = field(default="", repr=False)
+    secret_key: str = field(default="", repr=False)
+    session_token: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One replay, or the resumption of one. `run` is its directory, on a file system that all tasks reach.
+
+    `lead_s` is how long after the tasks have met the first event is due: long enough for the slowest of them to hear
+    of it.
+    """
+
+    run: str
+    run_id: str
+    started_us: int
+    target: str
+    address: str
+    topic: str
+    speed: float
+    batch: int = 500
+    size_cap: int = 1024
+    source_bucket: str = ""
+    region: str = "default"
+    ca_file: str | None = None
+    limits: Limits = field(default_factory=Limits)
+    lead_s: float = 3.0
+    credentials: Credentials = field(default_factory=Credentials)
+
+
+@asynccontextmanager
+async def opened(plan: Plan) -> AsyncIterator[Target]:
+    """The target of a plan, for one task."""
+    if plan.target == NULL:
+        yield NullTarget(plan.batch)
+    elif plan.target == INGEST:
+        async with ingest_target(
+            plan.address,
+            plan.credentials.token,
+            plan.ca_file,
+            plan.topic,
+            Records(plan.run_id, plan.started_us),
+            batch=plan.batch,
+            concurrency=plan.limits.concurrency,
+        ) as target:
+            yield target
+    else:
+        raise ReplayError(f"there is no target {plan.target}")
+
+
+async def check(plan: Plan) -> None:
+    """Return when the target is there and takes what is going to be sent. Raises ReplayRefused where it does not."""
+    if plan.target == INGEST:
+        await check_ingest(plan.address, plan.credentials.token, plan.ca_file, plan.topic)

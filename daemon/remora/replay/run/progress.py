@@ -1,0 +1,116 @@
+"""How far a replay is, from its journals alone: they are read along while tasks write them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from remora.replay.errors import ReplayError
+from remora.replay.layout import RunDirectory
+from remora.replay.run.journal import Intent, Line, Outcome, Tail, journals
+from remora.replay.shape import OUTCOMES, UNKNOWN
+
+_LOOK_S = 0.25
+
+
+@dataclass
+class Counts:
+    """Events by what all journals say of them; the rate is of what was sent since `since_us`."""
+
+    since_us: int = 0
+    outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
+    attempted: int = 0
+    repetitions: int = 0
+    _answered: int = 0
+    _lately: int = 0
+    _first_us: int = 0
+    _last_us: int = 0
+
+    @property
+    def final(self) -> int:
+        """Events of which an outcome is known."""
+        return sum(self.outcomes.values())
+
+    @property
+    def rate(self) -> float:
+        """Events answered for each second, from the first request to the last answer."""
+        return self._lately * 1e6 / max(1, self._last_us - self._first_us) if self._lately else 0.0
+
+    def add(self, line: Line) -> None:
+        """Count a line."""
+        match line:
+            case Intent(tries=1):
+                self.attempted += len(line.seqs)
+                if line.sent_us >= self.since_us:
+                    self._first_us = min(self._first_us or line.sent_us, line.sent_us)
+            case Intent():
+                self.repetitions += 1
+            case Outcome():
+                self.outcomes[line.outcome] = self.outcomes.get(line.outcome, 0) + len(line.seqs)
+                if line.done_us is not None:
+                    self._answered += len(line.seqs)
+                    if line.done_us >= self.since_us:
+                        self._lately += len(line.seqs)
+                        self._last_us = max(self._last_us, line.done_us)
+
+    def settled(self) -> dict[str, int]:
+        """The outcomes, once nobody writes any more: what was sent and not answered for is unknown."""
+        return self.outcomes | {UNKNOWN: self.outcomes[UNKNOWN] + self.attempted - self._answered}
+
+
+class Reading:
+    """Reads all journals of a run along."""
+
+    def __init__(self, run: RunDirectory, since_us: int) -> None:
+        self._run = run
+        self._tails: dict[Path, Tail] = {}
+        self.counts = Counts(since_us)
+
+    def look(self) -> Counts:
+        """Count what is new. Raises ReplayRefused for a journal that cannot be read."""
+        for path in journals(self._run):
+            for line in self._tails.setdefault(path, Tail(path)).lines():
+                self.counts.add(line)
+        return self.counts
+
+
+@contextmanager
+def shown(reading: Reading, total: int) -> Iterator[None]:
+    """A bar on standard error while the block runs, where that is a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"), TimeElapsedColumn())
+    ended = threading.Event()
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("starting", total=total, told="")
+
+        def follow() -> None:
+            while not ended.wait(_LOOK_S):
+                try:
+                    counts = reading.look()
+                except ReplayError:
+                    return
+                what = "sending" if counts.attempted else "starting"
+                progress.update(task, description=what, completed=counts.final, told=told(counts))
+
+        follower = threading.Thread(target=follow, name="progress", daemon=True)
+        follower.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            follower.join()
+
+
+def told(counts: Counts) -> str:
+    """The figures beside the bar."""
+    troubles = [f"{number:,} {name}" for name, number in counts.outcomes.items() if number and name != "acked"]
+    return ", ".join([f"{counts.outcomes['acked']:,} acked", *troubles, f"{counts.rate:,.0f}/s"])
