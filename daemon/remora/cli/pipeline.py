@@ -6,7 +6,7 @@ import click
 
 from remora.cli.spark import SparkCommands
 
-MODULES: dict[str, str] = {}
+MODULES: dict[str, str] = {"land": "pipeline_land:land", "inventory": "pipeline_inventory:inventory"}
 
 
 @click.group(cls=SparkCommands, modules=MODULES)

@@ -1,0 +1,41 @@
+"""`remora pipeline inventory`: the current objects of each bucket."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from remora.cli.output import json_option, print_json
+from remora.replay.pipeline.inventory import Plan, take
+
+_folder = click.Path(file_okay=False, path_type=Path)
+
+
+@click.command("inventory")
+@click.argument("landed", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--out", required=True, type=_folder, help="Folder of the inventory.")
+@click.option("--bucket", "buckets", multiple=True, metavar="NAME", help="Only this bucket; can be repeated.")
+@click.option(
+    "--keep", type=click.IntRange(1), default=2, show_default=True, help="Snapshots to keep, the new one included."
+)
+@click.option("--master", metavar="URL", help="Spark's master.  [default: all processors of this host]")
+@json_option
+def inventory(landed: Path, out: Path, buckets: tuple[str, ...], keep: int, master: str | None, as_json: bool) -> None:
+    """Make a table of the objects that each bucket has by now, from the events in LANDED.
+
+    LANDED is the folder of `remora pipeline land`; that may run meanwhile. OUT/current/objects is the table, as
+    Parquet; it is replaced in one step, and a reader never sees a part. An object is there when the last event of its
+    key made it and none removed it; of an object with versions the current one is there.
+
+    \b
+    Example:
+      remora pipeline inventory landed --out inventory
+    """
+    found, is_new = take(Plan(landed, out, buckets, keep), master=master)
+    if as_json:
+        print_json(msgspec.to_builtins(found) | {"new": is_new})
+        return
+    what = f"{found.objects:,} objects by the events up to batch {found.batch}"
+    click.echo(f"{out}: {what}" if is_new else f"{out}: nothing has landed since; {what}")

@@ -1,0 +1,139 @@
+"""`remora pipeline land`: notifications from Kafka as Parquet."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from remora.cli.output import json_option, print_json
+from remora.config import parse_duration
+from remora.model.exits import Exit
+from remora.replay.pipeline.directory import Commit, LandedDirectory
+from remora.replay.pipeline.land import Plan, Stopped
+from remora.replay.pipeline.land import land as run
+
+
+def _interval(_context: click.Context, _option: click.Parameter, value: str) -> str | None:
+    if value == "once":
+        return None
+    try:
+        seconds = float(parse_duration(value))
+    except ValueError as exc:
+        raise click.BadParameter(f"{value}: expected once, or a duration such as 30s or 5m") from exc
+    return f"{round(seconds * 1000)} milliseconds"
+
+
+def _local(_context: click.Context, option: click.Parameter, value: Path | None) -> Path | None:
+    if value is not None and ":/" in str(value):
+        raise click.BadParameter(f"{value}: a folder that all hosts of the job share is needed, not an address")
+    return value
+
+
+_folder = click.Path(file_okay=False, path_type=Path)
+
+
+@click.command("land")
+@click.option("--bootstrap", required=True, metavar="HOST:PORT,...", help="Kafka brokers.")
+@click.option("--topic", required=True, help="Kafka topic.")
+@click.option("--out", required=True, type=_folder, callback=_local, help="Folder of the tables.")
+@click.option(
+    "--checkpoint", type=_folder, callback=_local, help="How far it has come.  [default: _checkpoint within --out]"
+)
+@click.option(
+    "--trigger",
+    "interval",
+    default="once",
+    metavar="once|DURATION",
+    show_default=True,
+    callback=_interval,
+    help="Land what is there and end; or go on until stopped, with a batch at most that often.",
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(1),
+    default=500_000,
+    show_default=True,
+    metavar="RECORDS",
+    help="Most records in a batch; each bucket and day in it becomes a file.",
+)
+@click.option(
+    "--isolation",
+    type=click.Choice(["read_committed", "read_uncommitted"]),
+    default="read_committed",
+    show_default=True,
+    help="Whether records of open and aborted transactions are left out.",
+)
+@click.option("--skip-lost", is_flag=True, help="Go on where Kafka has removed records before they landed.")
+@click.option("--master", metavar="URL", help="Spark's master.  [default: all processors of this host]")
+@json_option
+def land(
+    bootstrap: str,
+    topic: str,
+    out: Path,
+    checkpoint: Path | None,
+    interval: str | None,
+    batch: int,
+    isolation: str,
+    skip_lost: bool,
+    master: str | None,
+    as_json: bool,
+) -> None:
+    """Land the notifications of a Kafka topic as Parquet, each once, by day and bucket.
+
+    OUT/events has a row for each event, OUT/bad each value that is no notification, with the cause. Run it again, by
+    hand or a timer, and it goes on where it ended, also after it was killed: nothing is lost or doubled. Any reader of
+    Parquet can read both tables at any time.
+
+    \b
+    Examples:
+      remora pipeline land --bootstrap broker:9092 --topic photos --out landed
+      remora pipeline land --bootstrap broker:9092 --topic photos --out landed --trigger 1m
+    """
+    plan = Plan(
+        bootstrap=bootstrap,
+        topic=topic,
+        out=out,
+        checkpoint=checkpoint or out / "_checkpoint",
+        interval=interval,
+        batch=batch,
+        isolation=isolation,
+        skip_lost=skip_lost,
+    )
+    directory = LandedDirectory(out)
+    before = directory.commit()
+    if interval:
+        signal.signal(signal.SIGTERM, _stop)
+    try:
+        run(plan, master=master, told=_told if interval else lambda _: None)
+    except (Stopped, KeyboardInterrupt):
+        if not interval:
+            click.echo("remora: interrupted; what is missing lands next time", err=True)
+            sys.exit(Exit.FAILURE)
+    _report(out, before, directory.commit(), as_json=as_json)
+
+
+def _stop(_number: int, _frame: FrameType | None) -> None:
+    raise Stopped
+
+
+def _told(commit: Commit) -> None:
+    click.echo(f"batch {commit.batch}: {commit.events:,} events and {commit.bad:,} bad records in all", err=True)
+
+
+def _report(out: Path, before: Commit, after: Commit, *, as_json: bool) -> None:
+    new = {
+        "batches": after.batch - before.batch,
+        "events": after.events - before.events,
+        "bad": after.bad - before.bad,
+    }
+    if as_json:
+        print_json(new | {"events_in_all": after.events, "bad_in_all": after.bad, "last_batch": after.batch})
+        return
+    click.echo(
+        f"{out}: landed {new['events']:,} events and {new['bad']:,} bad records in {new['batches']:,} batches;"
+        f" {after.events:,} and {after.bad:,} in all"
+    )

@@ -1,0 +1,85 @@
+"""The job of `remora pipeline inventory`: the current objects of each bucket, from landed events."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from remora.replay.errors import ReplayError, ReplayRefused
+from remora.replay.layout import read
+from remora.replay.pipeline.columns import EVENT
+from remora.replay.pipeline.directory import LandedDirectory, Landing
+from remora.replay.pipeline.frames import current_objects
+from remora.replay.pipeline.snapshots import Inventory, InventoryDirectory
+from remora.replay.pipeline.spark import cause, location, rows, writing
+from remora.replay.session import session
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which inventory to make of what. `keep` counts snapshots, the new one included."""
+
+    landed: Path
+    out: Path
+    buckets: Sequence[str] = ()
+    keep: int = 2
+
+
+def take(plan: Plan, *, master: str | None = None) -> tuple[Inventory, bool]:
+    """The inventory of all that has landed, and whether it had to be made.
+
+    It is made from all events each time: then it depends on nothing but them, and an event that comes late, or a
+    second time, changes nothing that it should not. Raises ReplayRefused where nothing has landed.
+    """
+    source, target = LandedDirectory(plan.landed), InventoryDirectory(plan.out)
+    if not source.landing.exists():
+        raise ReplayRefused(f"{plan.landed}: nothing has landed there (no {source.landing.name})")
+    wanted = Inventory(
+        landing=read(source.landing, Landing).id,
+        batch=source.commit().whole,
+        buckets=tuple(sorted(set(plan.buckets))),
+        made_us=time.time_ns() // 1000,
+        objects=0,
+    )
+    newest = target.newest()
+    if newest and (newest.landing, newest.batch, newest.buckets) == (wanted.landing, wanted.batch, wanted.buckets):
+        return newest, False
+    staging = target.staging()
+    try:
+        with session("inventory", master=master) as spark, writing(spark):
+            _write(spark, source, wanted, staging)
+        made = Inventory(wanted.landing, wanted.batch, wanted.buckets, wanted.made_us, rows(staging / "objects"))
+        target.publish(staging, made, plan.keep)
+    except PySparkException as exc:
+        raise ReplayError(f"{plan.landed}: {cause(str(exc))}") from exc
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return made, True
+
+
+def _write(spark: SparkSession, source: LandedDirectory, wanted: Inventory, staging: Path) -> None:
+    events = _events(spark, source, wanted.batch)
+    if wanted.buckets:
+        events = events.where(F.col("bucket").isin(*wanted.buckets))
+    (
+        current_objects(events)
+        .repartition("bucket_dir")
+        .sortWithinPartitions("bucket_dir", "tenant", "bucket", "key")
+        .write.partitionBy("bucket_dir")
+        .parquet(location(staging / "objects"))
+    )
+
+
+def _events(spark: SparkSession, source: LandedDirectory, batch: int) -> DataFrame:
+    """The events of whole batches. The schema is given, so that a bucket's folder is never taken for a number."""
+    if not source.events.exists():
+        return spark.createDataFrame([], EVENT)
+    events = spark.read.schema(EVENT).parquet(location(source.events))
+    return events.where(F.col("batch") <= batch).select(*EVENT.names)

@@ -1,0 +1,161 @@
+"""The job of `remora pipeline land`: Kafka to Parquet, each event once."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from remora.model.errors import RemoraError
+from remora.replay.errors import ReplayError, ReplayRefused
+from remora.replay.pipeline.columns import PARSED
+from remora.replay.pipeline.directory import Commit, LandedDirectory, Staged
+from remora.replay.pipeline.frames import kept_aside, landed, notifications
+from remora.replay.pipeline.spark import cause, location, rows, writing
+from remora.replay.pipeline.topic import identify
+from remora.replay.session import session
+
+LOOK_S = 1
+"""How soon a stop is heard of."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What lands where. `interval` is Spark's, None to land what is there and end; `batch` counts Kafka's records."""
+
+    bootstrap: str
+    topic: str
+    out: Path
+    checkpoint: Path
+    interval: str | None = None
+    batch: int = 500_000
+    isolation: str = "read_committed"
+    skip_lost: bool = False
+
+
+class Stopped(Exception):
+    """The landing was asked to end; raised by who hears of it, out of `told` or a signal's handler."""
+
+
+def land(plan: Plan, *, master: str | None = None, told: Callable[[Commit], None] = lambda _: None) -> Commit:
+    """Land what is there, or go on until stopped; gives what has landed in all. `told` hears of each batch.
+
+    Raises ReplayRefused where folder, checkpoint and topic do not belong together or records are gone that were not
+    landed, and ReplayError for what fails on the way. Whenever it is stopped, and however, it can be run again.
+    """
+    directory = LandedDirectory(plan.out)
+    identity = asyncio.run(identify(plan.bootstrap, plan.topic))
+    with directory.locked():
+        directory.bind(plan.checkpoint, plan.topic, identity.topic_id, identity.cluster)
+        directory.recover()
+        with session("land", master=master, kafka=True) as spark, writing(spark):
+            _stream(spark, plan, _Sink(directory, told))
+    return directory.commit()
+
+
+def _stream(spark: SparkSession, plan: Plan, sink: _Sink) -> None:
+    writer = (
+        _source(spark, plan)
+        .writeStream.queryName("remora-land")
+        .option("checkpointLocation", location(plan.checkpoint))
+        .foreachBatch(sink.land)
+    )
+    trigger = writer.trigger(processingTime=plan.interval) if plan.interval else writer.trigger(availableNow=True)
+    try:
+        query = trigger.start()
+        try:
+            while not query.awaitTermination(LOOK_S):
+                pass
+        finally:
+            _stop(query)
+    except StreamingQueryException as exc:
+        raise sink.failure or explained(exc, plan) from exc
+    except PySparkException as exc:
+        raise explained(exc, plan) from exc
+
+
+def _stop(query: StreamingQuery) -> None:
+    try:
+        query.stop()
+    except Py4JError:  # the JVM has gone first; nothing of the query is left
+        return
+
+
+def _source(spark: SparkSession, plan: Plan) -> DataFrame:
+    return (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", plan.bootstrap)
+        .option("subscribe", plan.topic)
+        .option("startingOffsets", "earliest")
+        .option("kafka.isolation.level", plan.isolation)
+        .option("includeHeaders", "true")
+        .option("maxOffsetsPerTrigger", str(plan.batch))
+        .option("failOnDataLoss", str(not plan.skip_lost).lower())
+        .load()
+    )
+
+
+class _Sink:
+    """Lands one batch after the other; `failure` is what went wrong in it, which Spark tells as a text only."""
+
+    def __init__(self, directory: LandedDirectory, told: Callable[[Commit], None]) -> None:
+        self._directory, self._told = directory, told
+        self.failure: RemoraError | None = None
+
+    def land(self, frame: DataFrame, batch: int) -> None:
+        """What Spark calls for each batch, again with the same number where it did not come to its end."""
+        try:
+            if not self._directory.has(batch):
+                self._told(self._directory.land(batch, self._staged(frame, batch)))
+        except RemoraError as exc:
+            self.failure = exc
+            raise
+        except OSError as exc:
+            self.failure = ReplayError(f"{exc.filename or self._directory.path}: {exc.strerror or exc}")
+            raise
+
+    def _staged(self, frame: DataFrame, batch: int) -> Staged:
+        staging = self._directory.staging()
+        parsed = notifications(frame).select(*PARSED.names).persist()
+        try:
+            for table, folders, part in (
+                ("events", ["day", "bucket_dir"], landed(parsed, batch)),
+                ("bad", ["day"], kept_aside(parsed, batch)),
+            ):
+                part.write.partitionBy(*folders).parquet(location(staging / table))
+        finally:
+            parsed.unpersist()
+        return Staged(staging, rows(staging / "events"), rows(staging / "bad"))
+
+
+_GONE = re.compile(
+    r"KAFKA_DATA_LOSS|data may have been (missed|lost)|Some data may have been lost|failOnDataLoss|OffsetOutOfRange"
+)
+_NO_TOPIC = re.compile(r"UnknownTopicOrPartitionException|UNKNOWN_TOPIC_OR_PARTITION|does not host this topic")
+_NO_BROKER = re.compile(r"TimeoutException|bootstrap\.servers|DisconnectException|Timed out waiting")
+
+
+def explained(exc: Exception, plan: Plan) -> ReplayError:
+    """Spark's failure in one line that names what is to be mended."""
+    text = str(exc)
+    if _GONE.search(text):
+        return ReplayRefused(
+            f"topic {plan.topic}: records that have not landed are gone; what is left lands with --skip-lost:"
+            f" {_line(text, _GONE)}"
+        )
+    if _NO_TOPIC.search(text):
+        return ReplayRefused(f"topic {plan.topic}: there is none at {plan.bootstrap}")
+    if _NO_BROKER.search(text):
+        return ReplayError(f"{plan.bootstrap}: the brokers do not answer")
+    return ReplayError(cause(text))
+
+
+def _line(text: str, pattern: re.Pattern[str]) -> str:
+    return next((line.strip()[:300] for line in text.splitlines() if pattern.search(line)), "")

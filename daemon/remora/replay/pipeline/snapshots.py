@@ -1,0 +1,74 @@
+"""What lies in an inventory's folder, and how it changes at once. Needs no Spark.
+
+::
+
+    INVENTORY/
+      current -> snapshot-00000012-1795227938000000      what readers open: current/objects
+      snapshot-.../objects/bucket_dir=photos/*.parquet   columns.OBJECT
+      snapshot-.../inventory.json                        Inventory
+
+A snapshot is written beside the others under a name that readers pass over, renamed when it is whole, and then
+`current` is pointed to it in one step. The one before stays, for those who opened it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from remora.replay.errors import ReplayRefused
+from remora.replay.layout import read, write
+
+
+class Inventory(msgspec.Struct, frozen=True):
+    """What a snapshot tells of: the events of a landing up to a batch, of some buckets (empty: of all)."""
+
+    landing: str
+    batch: int
+    buckets: tuple[str, ...]
+    made_us: int
+    objects: int
+
+
+@dataclass(frozen=True)
+class InventoryDirectory:
+    """Where inventories are."""
+
+    path: Path
+
+    @property
+    def current(self) -> Path:
+        """The link to the newest snapshot."""
+        return self.path / "current"
+
+    def newest(self) -> Inventory | None:
+        """What the current snapshot tells of; None before the first one."""
+        return read(self.current / "inventory.json", Inventory) if self.current.exists() else None
+
+    def staging(self) -> Path:
+        """A folder for a snapshot that is being made."""
+        if self.path.exists() and any(self.path.iterdir()) and not (self.current.is_symlink() or self._is_ours()):
+            raise ReplayRefused(f"{self.path}: there are files in it that no inventory has made")
+        folder = self.path / f"_making-{uuid.uuid4().hex}"
+        folder.mkdir(parents=True)
+        return folder
+
+    def publish(self, staging: Path, inventory: Inventory, keep: int) -> Path:
+        """Make a written snapshot the current one, and remove those before the last `keep`."""
+        write(staging / "inventory.json", inventory)
+        snapshot = self.path / f"snapshot-{inventory.batch:08d}-{inventory.made_us}"
+        staging.rename(snapshot)
+        link = self.path / f"_current-{uuid.uuid4().hex}"
+        link.symlink_to(snapshot.name)
+        os.replace(link, self.current)
+        for old in sorted(self.path.glob("snapshot-*"), key=lambda path: int(path.name.rpartition("-")[2]))[:-keep]:
+            shutil.rmtree(old, ignore_errors=True)
+        return snapshot
+
+    def _is_ours(self) -> bool:
+        return all(path.name.startswith(("_making-", "_current-", "snapshot-")) for path in self.path.iterdir())

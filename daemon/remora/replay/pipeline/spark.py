@@ -1,0 +1,48 @@
+"""What both jobs need of Spark: where files are, how they are written, and what its failures say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+_WRITING = {
+    # Parquet's own type; by default Spark writes one that few others know.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+@contextmanager
+def writing(spark: SparkSession) -> Iterator[None]:
+    """The session with the settings that tables are written with, in whosever session the job runs."""
+    before = {key: spark.conf.get(key) for key in _WRITING}
+    for key, value in _WRITING.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, old in before.items():
+            if old is not None:
+                spark.conf.set(key, old)
+
+
+def location(path: Path) -> str:
+    """A folder of this host's file system as Spark names it, whatever its default file system is."""
+    return f"file://{path.resolve()}"
+
+
+def rows(table: Path) -> int:
+    """Rows that Spark has written into a table, by the footers of its files."""
+    return sum(pq.read_metadata(file).num_rows for file in table.rglob("part-*.parquet"))
+
+
+def cause(text: str) -> str:
+    """The innermost cause that a failure of Spark names, else its first line; one line for people."""
+    causes = re.findall(r"^Caused by: (.*)$", text, re.MULTILINE)
+    lines = text.strip().splitlines() or ["Spark failed"]
+    return str(causes[-1] if causes else lines[0])[:500]
