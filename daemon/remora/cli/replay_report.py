@@ -1,0 +1,44 @@
+"""`remora replay report`: what a verification found, as a page with pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from remora.cli.output import json_option, print_json
+from remora.replay.layout import RunDirectory
+from remora.replay.report.job import report as make
+
+_run = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("run", type=_run)
+@click.option("--against", metavar="RUN", type=_run, help="Another run, to be shown beside this one.")
+@json_option
+def report(run: Path, against: Path | None, as_json: bool) -> None:
+    """Make a page of what a verification of RUN found: the verdict, all counts, and pictures.
+
+    Writes RUN/report/index.html, which needs no other file and no network, the same pictures as PNGs beside it, and
+    summary.json with all numbers for programs. What was there before is replaced. RUN/faults.json, where there is one,
+    names what was done to the server meanwhile: [{"name": "broker down", "from_us": ..., "to_us": ...}] in
+    microseconds since 1970; it is shaded in the pictures. Needs neither Spark nor Kafka.
+
+    With --against the numbers of two runs stand side by side with their differences, their latency tails are drawn
+    over one another, and all other pictures have the same axes.
+
+    The exit code is 0 when the report was made, whatever the verdict is: that is for remora replay verify to say.
+
+    \b
+    Examples:
+      remora replay report run-1
+      remora replay report run-2 --against run-1
+    """
+    summary = make(run, against)
+    if as_json:
+        print_json(msgspec.to_builtins(summary))
+        return
+    page = RunDirectory(run).report / "index.html"
+    click.echo(f"{summary.verdict}  {'; '.join(summary.reasons) or summary.name}\n{page}")

@@ -1,0 +1,90 @@
+"""What the counts of a verdict are called, and which of them ought to be nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from remora.replay.report.texts import visible
+from remora.replay.results import Verdict
+
+Tone = Literal["plain", "note", "wrong"]
+
+
+@dataclass(frozen=True)
+class Count:
+    """A number of a verdict, for people."""
+
+    name: str
+    label: str
+    meaning: str
+    tone: Tone = "plain"
+
+
+GROUPS: tuple[tuple[str, tuple[Count, ...]], ...] = (
+    (
+        "Sent",
+        (
+            Count("in_trace", "in trace", "events that were prepared"),
+            Count("offered", "offered", "had their turn"),
+            Count("sent", "sent", "in a request, at least once"),
+            Count("acked", "acked", "answered for: must be in Kafka"),
+            Count("rejected", "rejected", "refused for good: must not be there", "note"),
+            Count("unknown", "unknown", "sent, and no answer: may be there", "note"),
+            Count("dropped", "dropped", "never sent, the window was full", "note"),
+        ),
+    ),
+    (
+        "In Kafka",
+        (
+            Count("in_kafka", "records", "judged, between fixed offsets"),
+            Count("distinct", "distinct", "events among them"),
+            Count("lost", "lost", "acked, and not in Kafka", "wrong"),
+            Count("duplicates", "duplicates", "delivered more than once", "note"),
+            Count("resent", "resent", "of these stored twice, as their request was sent twice", "note"),
+            Count("ghosts", "ghosts", "rejected or never sent, and in Kafka", "wrong"),
+            Count("altered", "altered", "disagree with what was sent", "wrong"),
+            Count("foreign", "foreign", "of no event of this run", "wrong"),
+            Count("malformed", "malformed", "not to be read as a notification", "wrong"),
+            Count("outside", "outside", "of another time, read for their neighbours only"),
+        ),
+    ),
+    (
+        "Order and chain",
+        (
+            Count("inversions", "inversions", "behind a later event of their key", "wrong"),
+            Count("keys_inverted", "keys inverted", "keys with inversions", "wrong"),
+            Count("max_depth", "greatest depth", "how far an event fell behind", "wrong"),
+            Count("keys_in_several_partitions", "split keys", "keys in several partitions", "wrong"),
+            Count("final_state_wrong", "wrong at the end", "keys whose last event is not the last one sent", "wrong"),
+            Count("sequencer_inversions", "sequencer inversions", "by the gateways' clocks", "note"),
+            Count("chain_gaps", "chain gaps", "records whose predecessor is missing", "wrong"),
+            Count("chain_gaps_explained", "of these explained", "by dead letters"),
+            Count("unchained", "unchained", "records that tell no position"),
+        ),
+    ),
+)
+
+
+def groups(counts: Mapping[str, int]) -> list[tuple[str, list[Count]]]:
+    """The counts that there are, in the order in which they are read; those that have no words yet come last."""
+    known = {each.name for _, listed in GROUPS for each in listed}
+    found = [(title, [each for each in listed if each.name in counts]) for title, listed in GROUPS]
+    others = [Count(name, visible(name.replace("_", " ")), "") for name in sorted(counts) if name not in known]
+    return [(title, listed) for title, listed in [*found, ("Other", others)] if listed]
+
+
+def tone(count: Count, verdict: Verdict) -> Tone:
+    """How a count is to be looked at in this verdict: what is nothing, and what must not be nothing, is plain."""
+    counts = verdict.counts
+    if not counts.get(count.name):
+        return "plain"
+    match count.name:
+        case "duplicates" if verdict.options.get("duplicates") == "fail":
+            return "wrong" if counts["duplicates"] > counts.get("resent", 0) else "note"
+        case "foreign" if verdict.options.get("foreign") == "count":
+            return "note"
+        case "chain_gaps" if counts["chain_gaps"] == counts.get("chain_gaps_explained"):
+            return "note"
+    return count.tone

@@ -1,0 +1,134 @@
+"""`summary.json`: every number of the report, for programs. The page takes its numbers from here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from remora.replay.layout import Fault
+from remora.replay.report.subject import Subject
+from remora.replay.results import Interval, Percentiles
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """So many events within so many microseconds, and the most per second that an interval of the series had."""
+
+    events: int
+    over_us: int
+    mean_per_s: float
+    peak_per_s: float
+
+
+class Change(msgspec.Struct, frozen=True):
+    """This run's numbers less those of the other one; of what both have."""
+
+    counts: dict[str, int]
+    latencies: dict[str, dict[str, int]]
+
+
+class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A run in numbers. `counts` and `latencies` are those of its verdict; times are in microseconds.
+
+    `rates` are of events that were due (with speed 0: sent), acked and in Kafka; `backlogs` are of those that were due
+    and are not acked, or not in Kafka, the largest at the end of any interval. `against` is the run that this one was
+    compared with, and `change` what is different.
+    """
+
+    name: str
+    verdict: str
+    reasons: tuple[str, ...]
+    run_id: str | None
+    topic: str
+    isolation: str
+    timestamp_type: str
+    trace: str | None
+    trace_sha256: str | None
+    target: str | None
+    speed: float | None
+    counts: dict[str, int]
+    latencies: dict[str, Percentiles]
+    rates: dict[str, Rate]
+    backlogs: dict[str, int]
+    interval_us: int
+    faults: tuple[Fault, ...]
+    against: Summary | None = None
+    change: Change | None = None
+
+
+def summarise(subject: Subject, against: Subject | None = None) -> Summary:
+    """The numbers of a run, and of the one that it is compared with."""
+    plain = _summary(subject)
+    if against is None:
+        return plain
+    other = _summary(against)
+    return msgspec.structs.replace(plain, against=other, change=_change(plain, other))
+
+
+PERCENTILES = ("p50_us", "p90_us", "p99_us", "p999_us", "max_us")
+
+
+def _summary(subject: Subject) -> Summary:
+    run, verdict, series = subject.run, subject.verdict, subject.series
+    return Summary(
+        name=subject.name,
+        verdict=verdict.verdict,
+        reasons=verdict.reasons,
+        run_id=verdict.run_id,
+        topic=verdict.topic,
+        isolation=verdict.isolation,
+        timestamp_type=verdict.timestamp_type,
+        trace=run.trace.name if run else None,
+        trace_sha256=run.trace.sha256 if run else None,
+        target=run.target if run else None,
+        speed=run.speed if run else None,
+        counts=verdict.counts,
+        latencies=verdict.latencies,
+        rates=_rates(subject),
+        backlogs=_backlogs(series.intervals) if run else {},
+        interval_us=series.interval_us,
+        faults=subject.faults,
+    )
+
+
+def _rates(subject: Subject) -> dict[str, Rate]:
+    series = subject.series
+    rates = {"in_log": _rate([(each.t_us, each.in_log) for each in series.intervals], series.interval_us)}
+    if subject.run:
+        rates["acked"] = _rate([(each.t_us, each.acked) for each in series.intervals], series.interval_us)
+        rates["due"] = _rate([(each.t_us, each.due) for each in series.intervals], series.interval_us)
+    return {name: rates[name] for name in ("due", "acked", "in_log") if name in rates}
+
+
+def _rate(events: Sequence[tuple[int, int]], width_us: int) -> Rate:
+    """From the first interval with an event to the last one."""
+    busy = [t_us for t_us, found in events if found]
+    over_us = width_us + busy[-1] - busy[0] if busy else 0
+    total = sum(found for _, found in events)
+    return Rate(
+        events=total,
+        over_us=over_us,
+        mean_per_s=total * 1e6 / over_us if over_us else 0.0,
+        peak_per_s=max((found for _, found in events), default=0) * 1e6 / width_us,
+    )
+
+
+def _backlogs(intervals: Sequence[Interval]) -> dict[str, int]:
+    return {
+        "acked": max((each.backlog_acked for each in intervals), default=0),
+        "in_log": max((each.backlog_in_log for each in intervals), default=0),
+    }
+
+
+def _change(one: Summary, other: Summary) -> Change:
+    both = [name for name in one.counts if name in other.counts]
+    clocks = [name for name in one.latencies if name in other.latencies]
+    return Change(
+        counts={name: one.counts[name] - other.counts[name] for name in both},
+        latencies={
+            name: {
+                each: getattr(one.latencies[name], each) - getattr(other.latencies[name], each) for each in PERCENTILES
+            }
+            for name in clocks
+        },
+    )
