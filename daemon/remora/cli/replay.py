@@ -9,6 +9,7 @@ from remora.cli.spark import SparkCommands
 MODULES: dict[str, str] = {
     "prepare": "replay_prepare:prepare_command",
     "run": "replay_run:run_command",
+    "verify": "replay_verify:verify",
     "report": "replay_report:report",
 }
 

@@ -1,0 +1,292 @@
+"""`remora replay verify`: what of a replay, or of a topic, has arrived in Kafka."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+import msgspec
+
+from remora.cli.output import print_json, print_table
+from remora.config import parse_duration
+from remora.model.exits import Exit
+from remora.replay import layout
+from remora.replay.errors import ReplayRefused
+from remora.replay.layout import Run, RunDirectory
+from remora.replay.results import FAIL, INVALID, Verdict
+from remora.replay.session import session
+from remora.replay.verify import properties
+from remora.replay.verify.job import Findings, Question, Window, told, verify_run, verify_topic
+from remora.replay.verify.judgement import Rules
+from remora.replay.verify.kafka import COMMITTED, UNCOMMITTED, Patience, Source
+
+_CODES = {FAIL: 3, INVALID: 4}
+
+_COUNTED_FIRST = (
+    "in_trace", "offered", "sent", "acked", "rejected", "unknown", "dropped", "in_kafka", "outside", "distinct",
+)  # fmt: skip
+
+
+def _seconds(_context: click.Context, _option: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    try:
+        return float(value) if value.replace(".", "", 1).isdecimal() else parse_duration(value)
+    except ValueError as exc:
+        raise click.BadParameter(str(exc)) from exc
+
+
+def _instant(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
+    """Microseconds of `2026-11-21T02:14:07Z`, or another time of ISO 8601; without a zone it is UTC."""
+    if value is None:
+        return None
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError as exc:
+        raise click.BadParameter(f"{value!r} is not a time such as 2026-11-21T02:14:07Z") from exc
+    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+
+
+def _duration(name: str, default: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    variable = name.removeprefix("--").replace("-", "_") + "_s"
+    return click.option(
+        name, variable, metavar="DURATION", default=default, show_default=True, callback=_seconds, help=text
+    )
+
+
+_file = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("run", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--bootstrap", metavar="HOST:PORT,...", required=True, help="Kafka's brokers.")
+@click.option("--topic", help="The topic in Kafka.  [default: that of RUN]")
+@click.option(
+    "--from",
+    "from_us",
+    metavar="TIME",
+    callback=_instant,
+    help="Judge records from this time on, by Kafka's stamps; UTC without a zone.  [default: when RUN began, or all]",
+)
+@click.option(
+    "--to", "to_us", metavar="TIME", callback=_instant, help="Judge records before this time.  [default: all]"
+)
+@click.option(
+    "--since", "since_s", metavar="DURATION", callback=_seconds, help="The same as --from, so long before now: 24h."
+)
+@click.option(
+    "--isolation",
+    type=click.Choice([UNCOMMITTED, COMMITTED]),
+    default=UNCOMMITTED,
+    show_default=True,
+    help="What the records are read as; read_committed for topics that are delivered exactly once.",
+)
+@click.option(
+    "--duplicates",
+    type=click.Choice(["fail", "count"]),
+    help="What copies do.  [default: fail for read_committed, else count]",
+)
+@click.option(
+    "--foreign",
+    type=click.Choice(["fail", "count"]),
+    default="fail",
+    show_default=True,
+    help="What records of other origin do; count, where others write to the topic too.",
+)
+@click.option(
+    "--dead-letters",
+    "letters",
+    metavar="FILE|TOPIC",
+    help="What `remora dlq list --json` wrote, or remora's dead-letter topic: they explain gaps in the chain.",
+)
+@click.option("--offsets", "earlier", type=_file, help="An earlier verdict.json: judge the same offsets again.")
+@_duration("--settle", "5s", "The ends are fixed when nothing has come for so long.")
+@_duration("--wait", "60s", "Wait so long at most for what was acknowledged to come, and so long for it to settle.")
+@_duration("--edge", "60s", "Read so much before and behind what is judged, for what it tells of its neighbours.")
+@_duration("--max-lateness", "5ms", "A generator that was later, at p99, makes the run invalid.")
+@click.option(
+    "--max-lateness-share",
+    type=click.FloatRange(min=0),
+    default=0.1,
+    show_default=True,
+    help="The same as a share of the mean gap between events, where that is 20 ms or more.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where verify/verdict.json and verify/series.json go.  [default: RUN]",
+)
+@click.option(
+    "--kafka-config",
+    "config",
+    type=_file,
+    help="Settings of Kafka's clients, for TLS and logins, as its own tools read them.",
+)
+@click.option("--master", help="Spark's master.  [default: this host, or what spark-submit gave]")
+@click.option(
+    "--memory", default="2g", show_default=True, help="Memory of a local Spark; what needs more goes to disk."
+)
+@click.option(
+    "--no-series",
+    "draws",
+    is_flag=True,
+    flag_value=False,
+    default=True,
+    help="Leave out what only the report needs: faster.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
+def verify(
+    run: Path | None,
+    bootstrap: str,
+    topic: str | None,
+    from_us: int | None,
+    to_us: int | None,
+    since_s: float | None,
+    isolation: str,
+    duplicates: Literal["fail", "count"] | None,
+    foreign: Literal["fail", "count"],
+    letters: str | None,
+    earlier: Path | None,
+    settle_s: float,
+    wait_s: float,
+    edge_s: float,
+    max_lateness_s: float,
+    max_lateness_share: float,
+    out: Path | None,
+    config: Path | None,
+    master: str | None,
+    memory: str,
+    draws: bool,
+    as_json: bool,
+) -> None:
+    """Read Kafka back and say what of RUN arrived: PASS, FAIL or INVALID.
+
+    Counted are events that were acknowledged and are not there (lost), records that are there twice (duplicates), that
+    disagree with their event (altered) or are of none (foreign), that come behind later ones of their key
+    (inversions), keys that lie in several partitions or end with another state, and gaps in the chain of positions
+    that remora's records carry. Without RUN, a topic alone: its chain, order and copies. Nothing is changed.
+
+    The ends of the partitions are fixed once, when what was acknowledged has come and nothing more does. With
+    --offsets the same ones are judged again, and the verdict is the same byte for byte.
+
+    Exit code 0 is PASS, 3 FAIL, 4 INVALID (the generator was late or cut short, or there is nothing to judge).
+
+    \b
+    Examples:
+      remora replay verify run-1 --bootstrap broker:9092
+      remora replay verify run-1 --bootstrap broker:9092 --isolation read_committed
+      remora replay verify --topic photos --since 24h --bootstrap broker:9092 --dead-letters letters.json
+    """
+    if run is None and topic is None:
+        raise click.UsageError("say which: RUN, the directory of a replay, or --topic for a topic alone")
+    if since_s is not None:
+        if from_us is not None:
+            raise click.UsageError("--since and --from say the same: give one of them")
+        from_us = int((time.time() - since_s) * 1_000_000)
+    window = Window(from_us, to_us, int(edge_s * 1_000_000))
+    recalled = None
+    if earlier is not None:
+        if from_us is not None or to_us is not None:
+            raise click.UsageError("--offsets brings the times that are judged: leave --from, --to and --since out")
+        recalled, window = _recalled(earlier, topic)
+    if window.from_us is not None and window.to_us is not None and window.from_us >= window.to_us:
+        raise click.UsageError("--to must be later than --from")
+    question = Question(
+        source=Source(
+            bootstrap=bootstrap,
+            topic=topic or layout.read(RunDirectory(run).run, Run).topic if run else topic or "",
+            isolation=isolation,
+            security=properties.read(config) if config else {},
+        ),
+        window=window,
+        patience=Patience(0, settle_s, wait_s),
+        recalled=recalled,
+        letters=letters,
+        rules=Rules(
+            duplicates=duplicates or ("fail" if isolation == COMMITTED else "count"),
+            foreign=foreign,
+            lateness_us=int(max_lateness_s * 1_000_000),
+            lateness_share=max_lateness_share,
+        ),
+        draws=draws,
+    )
+    settings = {"spark.driver.memory": memory}
+    with told(), session("replay verify", master=master, kafka=True, settings=settings) as spark:
+        found = verify_run(spark, RunDirectory(run), question) if run else verify_topic(spark, question)
+    if (directory := out or run) is not None:
+        files = RunDirectory(directory)
+        if found.series is not None:
+            layout.write(files.series, found.series)
+        layout.write(files.verdict, found.verdict)
+    _show(found, as_json=as_json)
+    sys.exit(_CODES.get(found.verdict.verdict, Exit.OK))
+
+
+def _recalled(file: Path, topic: str | None) -> tuple[dict[int, tuple[int, int]], Window]:
+    """The offsets of an earlier verdict, and what of them it judged."""
+    verdict = layout.read(file, Verdict)
+    if topic is not None and verdict.topic != topic:
+        raise ReplayRefused(f"{file}: is of the topic {verdict.topic}, and not of {topic}")
+    times = msgspec.convert(verdict.options, type=_Times)
+    offsets = {int(number): span for number, span in verdict.offsets.items()}
+    return offsets, Window(times.from_us, times.to_us, times.edge_us)
+
+
+class _Times(msgspec.Struct):
+    from_us: int | None
+    to_us: int | None
+    edge_us: int
+
+
+def _show(found: Findings, *, as_json: bool) -> None:
+    verdict = found.verdict
+    if not found.is_quiet:
+        click.echo("remora: records still came while the ends were fixed; what came last was not judged", err=True)
+    if as_json:
+        print_json(msgspec.to_builtins(verdict))
+        return
+    click.echo(f"{verdict.verdict}: {_headline(verdict)}")
+    for reason in verdict.reasons:
+        click.echo(f"  {reason}")
+    click.echo()
+    names = [name for name in _COUNTED_FIRST if name in verdict.counts]
+    names += [name for name in verdict.counts if name not in names]
+    print_table(("COUNT", "NUMBER"), [(name.replace("_", " "), f"{verdict.counts[name]:,}") for name in names])
+    click.echo()
+    if verdict.latencies:
+        print_table(
+            ("LATENCY", "SAMPLES", "P50", "P90", "P99", "P99.9", "MAX", "CLOCK"),
+            [
+                (name.replace("_", " "), f"{each.samples:,}", *map(_ms, msgspec.structs.astuple(each)[2:]), each.clock)
+                for name, each in verdict.latencies.items()
+            ],
+        )
+        click.echo()
+    for name, examples in verdict.examples.items():
+        click.echo(f"{name.replace('_', ' ')}:")
+        for example in examples:
+            told = {key: value for key, value in msgspec.to_builtins(example).items() if value is not None}
+            click.echo(
+                "  "
+                + ", ".join(
+                    f"{key} {ascii(value)[1:-1] if isinstance(value, str) and not value.isprintable() else value}"
+                    for key, value in told.items()
+                )
+            )
+
+
+def _headline(verdict: Verdict) -> str:
+    counts = verdict.counts
+    of = f"{counts['acked']:,} acknowledged events" if "acked" in counts else f"{counts['in_kafka']:,} records"
+    wrong = [("lost", "lost"), ("duplicates", "copies"), ("inversions", "out of order"), ("chain_gaps", "gaps")]
+    told = ", ".join(f"{counts[name]:,} {text}" for name, text in wrong if name in counts)
+    return f"{of} in {verdict.topic}: {told}"
+
+
+def _ms(us: int) -> str:
+    return f"{us / 1000:,.3f}ms"

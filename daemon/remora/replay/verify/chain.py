@@ -1,0 +1,97 @@
+"""The chain of positions: each record says where its entry began in its queue, and where the next one begins.
+
+A record without a predecessor shows that something before it is missing, unless it is the first of its queue in the
+window. What was missing went elsewhere when dead letters fill the gap without a gap of their own. Positions are
+compared within one incarnation of a queue, as (turn, place): on RADOS a turn of the ring ends and the next one begins.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.window import Window
+
+from remora.replay.verify.records import positions_of_headers, split_position
+
+LETTERS = ("shard", "incarnation", "turn", "place", "next_turn", "next_place")
+"""Columns of dead letters."""
+
+_QUEUE = ("shard", "incarnation")
+
+_LETTER_FILE = StructType(
+    [StructField(name, StringType()) for name in ("queue", "incarnation", "position", "next_position")]
+)
+
+
+def letters_of_file(spark: SparkSession, path: Path) -> DataFrame:
+    """Dead letters as `remora dlq list --json` wrote them."""
+    read = spark.read.schema(_LETTER_FILE).option("multiLine", "true").option("mode", "FAILFAST").json(str(path))
+    positions = [split_position(name) for name in ("position", "next_position")]
+    (turn, place), (next_turn, next_place) = positions
+    return read.select(
+        F.col("queue").alias("shard"),
+        "incarnation",
+        turn.alias("turn"),
+        place.alias("place"),
+        next_turn.alias("next_turn"),
+        next_place.alias("next_place"),
+    )
+
+
+def letters_of_topic(raw: DataFrame) -> DataFrame:
+    """Dead letters as remora copies them to a Kafka topic."""
+    return positions_of_headers(raw).select(*LETTERS)
+
+
+def links(records: DataFrame, letters: DataFrame | None) -> DataFrame:
+    """A row for each position that is named: by records, by letters, as their own or as the next one.
+
+    `log_us`, `partition` and `offset` are those of the first record whose own it is.
+    """
+    own = F.struct("log_us", "partition", "offset").alias("own")
+    nobody = F.lit(None).cast("struct<log_us: bigint, partition: int, offset: bigint>").alias("own")
+    named = [
+        records.select(*_QUEUE, "turn", "place", F.lit("record").alias("by"), own),
+        records.select(*_QUEUE, *_next(), F.lit("record next").alias("by"), nobody),
+    ]
+    if letters is not None:
+        named.append(letters.select(*_QUEUE, "turn", "place", F.lit("letter").alias("by"), nobody))
+        named.append(letters.select(*_QUEUE, *_next(), F.lit("letter next").alias("by"), nobody))
+    rows = named[0]
+    for more in named[1:]:
+        rows = rows.union(more)
+    return rows.groupBy(*_QUEUE, "turn", "place").agg(
+        *[_named(by).alias(by.replace(" ", "_")) for by in ("record", "record next", "letter", "letter next")],
+        F.min("own").alias("own"),
+    )
+
+
+def _next() -> list[Column]:
+    return [F.col("next_turn").alias("turn"), F.col("next_place").alias("place")]
+
+
+def _named(by: str) -> Column:
+    return F.max(F.col("by") == by)
+
+
+def gaps(links: DataFrame) -> DataFrame:
+    """The gaps before records: shard, incarnation, turn, place and log_us, partition, offset of the record behind it,
+    and whether dead letters explain it."""
+    span = links.filter("record").groupBy(*_QUEUE).agg(F.min(F.struct("turn", "place")).alias("first"))
+    position = F.struct("turn", "place")
+    inner = links.join(F.broadcast(span), on=list(_QUEUE), how="inner").filter(position > F.col("first"))
+    is_gap = F.col("record") & ~F.col("record_next")
+    is_open = (F.col("record") | F.col("letter")) & ~F.col("record_next") & ~F.col("letter_next")
+    bounds = inner.select(*_QUEUE, "turn", "place", "own", is_gap.alias("is_gap"), is_open.alias("is_open")).filter(
+        "is_gap or is_open"
+    )
+    before = Window.partitionBy(*_QUEUE).orderBy("turn", "place").rowsBetween(Window.unboundedPreceding, -1)
+    numbered = bounds.select("*", F.coalesce(F.sum(F.col("is_gap").cast("long")).over(before), F.lit(0)).alias("gap"))
+    each = numbered.groupBy(*_QUEUE, "gap").agg(
+        F.max(F.when(F.col("is_gap"), F.struct("turn", "place", "own"))).alias("end"),
+        (~F.max("is_open")).alias("explained"),
+    )
+    return each.filter(F.col("end").isNotNull()).select(*_QUEUE, "end.turn", "end.place", "end.own.*", "explained")

@@ -1,0 +1,105 @@
+"""A few of what each count is about."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from remora.replay.results import Example
+from remora.replay.shape import ACKED
+from remora.replay.verify.frames import ALTERED, FOREIGN, THERE
+
+MOST = 20
+
+_FIELDS = ("bucket", "key", "seq", "kseq", "partition", "offset", "shard", "position", "detail")
+
+
+def pick(rows: DataFrame, order: tuple[str, ...], detail: Column | None = None) -> tuple[Example, ...]:
+    """The first rows in this order, with those of an example's fields that they have."""
+    chosen = rows if detail is None else rows.withColumn("detail", detail)
+    names = [name for name in _FIELDS if name in chosen.columns]
+    found = chosen.orderBy(*order).limit(MOST).select(*names).collect()
+    return tuple(Example(**{name: row[name] for name in names}) for row in found)
+
+
+_PLACE = ("partition", "offset")
+
+
+def lost(compared: DataFrame) -> tuple[Example, ...]:
+    """Events that were acknowledged and are not there, in the order of the trace."""
+    rows = compared.filter((F.col("outcome") == ACKED) & (F.col("nth") == 1) & (F.col("kind") != THERE))
+    return pick(rows.drop("partition", "offset"), ("seq",))
+
+
+def ghosts(compared: DataFrame) -> tuple[Example, ...]:
+    """Events that are there and should not be."""
+    rows = compared.filter(is_ghost())
+    return pick(rows, _PLACE, F.coalesce("outcome", F.lit("never sent")))
+
+
+def is_ghost() -> Column:
+    """A row of frames.compared that is the first record of an event that was refused, or never sent."""
+    is_due = F.col("outcome").isin("acked", "unknown")
+    return (F.col("kind") == THERE) & (F.col("nth") == 1) & ~F.coalesce(is_due, F.lit(False))
+
+
+def altered(compared: DataFrame) -> tuple[Example, ...]:
+    """Records that disagree with their event, and in what."""
+    rows = compared.filter(F.col("kind") == ALTERED)
+    return pick(rows, _PLACE, F.concat(F.lit("another "), "difference"))
+
+
+def copies(rows: DataFrame) -> tuple[Example, ...]:
+    """Records that are not the first of their event or entry."""
+    return pick(rows.filter("nth > 1"), _PLACE, F.concat(F.lit("copy "), F.col("nth") - 1))
+
+
+def foreign(compared: DataFrame, others: DataFrame) -> tuple[Example, ...]:
+    """Records of no event of this run; `others` do not name the run at all."""
+    unknown = pick(compared.filter(F.col("kind") == FOREIGN), _PLACE, F.lit("names this run, and no event of it"))
+    owner = F.when(F.col("seq").isNotNull(), F.concat(F.lit("of the run "), "run_id"))
+    detail = F.coalesce(owner, F.lit("names no run"))
+    return (unknown + pick(others.filter("problem is null"), _PLACE, detail))[:MOST]
+
+
+def malformed(records: DataFrame) -> tuple[Example, ...]:
+    """Records that cannot be read, and why."""
+    return pick(records.filter("problem is not null"), _PLACE, F.col("problem"))
+
+
+def inversions(rows: DataFrame) -> tuple[Example, ...]:
+    """Records behind later ones of their key, the deepest first."""
+    found = rows.filter("depth is not null").withColumn("above", -F.col("depth"))
+    return pick(found, ("above", *_PLACE), F.concat(F.lit("depth "), "depth"))
+
+
+def early(itself: DataFrame) -> tuple[Example, ...]:
+    """Records whose sequencers disagree with the order of positions."""
+    return pick(itself.filter("is_early"), _PLACE)
+
+
+def scattered(keys: DataFrame) -> tuple[Example, ...]:
+    """Keys that lie in several partitions."""
+    rows = keys.filter("least_partition < most_partition")
+    detail = F.concat(F.lit("partitions "), "least_partition", F.lit(" to "), "most_partition")
+    return pick(rows, ("bucket", "key"), detail)
+
+
+def unfinished(keys: DataFrame) -> tuple[Example, ...]:
+    """Keys that do not end with their last acknowledged event."""
+    last = F.concat(F.lit("ends with number "), F.col("last").cast("string"), F.lit(" of its key"))
+    rows = keys.filter(is_unfinished()).withColumn("kseq", F.col("last_acked"))
+    return pick(rows, ("bucket", "key"), F.coalesce(last, F.lit("nothing of it is there")))
+
+
+def is_unfinished() -> Column:
+    """A row of frames.of_keys whose last event in the log comes before the last one that was acknowledged."""
+    return F.col("last_acked") > F.coalesce("last", F.lit(-1))
+
+
+def broken(gaps: DataFrame) -> tuple[Example, ...]:
+    """Gaps in the chain, those without an explanation first: the record behind each."""
+    position = F.concat("incarnation", F.lit(":"), "turn", F.lit("/"), "place")
+    detail = F.when(F.col("explained"), "dead letters fill the gap before it").otherwise("nothing leads to it")
+    rows = gaps.withColumn("position", position)
+    return pick(rows, ("explained", "shard", "incarnation", "turn", "place"), detail)

@@ -1,0 +1,176 @@
+"""What a journal says of each event, beside what the topic has of it."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.window import Window
+
+from remora.replay.shape import ACKED, DELETE, DROPPED, EVENT_NAMES, REJECTED, UNKNOWN
+
+THERE, ALTERED, FOREIGN, MISSING = "there", "altered", "foreign", "missing"
+
+_RANKS = {DROPPED: 0, REJECTED: 1, UNKNOWN: 2, ACKED: 3}
+"""Of several attempts' outcomes the greatest counts: what was acked once is, and what may be stored may be."""
+
+
+def outcomes(journal: DataFrame) -> DataFrame:
+    """What came of each event that had its turn: seq, outcome, tries, due0_us, ts0_us, speed, sent_us, done_us.
+
+    `journal` is shape.JOURNAL with a `file`. `tries` counts requests, 0 for an event that was never sent.
+    """
+    lines = journal.filter(F.col("kind").isNotNull())
+    starts = (
+        lines.filter(F.col("kind") == "start")
+        .groupBy("file")
+        .agg(*[F.max(name).alias(name) for name in ("t0_us", "ts0_us", "speed")])
+    )
+    told = lines.filter(F.col("kind") != "start").select(
+        "file", "outcome", "sent_us", "done_us", "tries", F.explode("seqs").alias("seq")
+    )
+    of_attempts = (
+        told.repartition("seq")
+        .groupBy("seq", "file")
+        .agg(
+            F.coalesce(F.max(_rank(F.col("outcome"))), F.lit(_RANKS[UNKNOWN])).alias("rank"),
+            F.min("sent_us").alias("sent_us"),
+            F.max("done_us").alias("done_us"),
+            F.coalesce(F.max(F.when(F.col("sent_us").isNotNull(), F.col("tries"))), F.lit(0)).alias("tries"),
+        )
+    )
+    best = of_attempts.groupBy("seq").agg(
+        F.max(F.struct("rank", "file", "sent_us", "done_us")).alias("best"), F.sum("tries").alias("tries")
+    )
+    names = F.array(*[F.lit(name) for name in sorted(_RANKS, key=_RANKS.__getitem__)])
+    flat = best.select("seq", "tries", "best.*")
+    return flat.join(F.broadcast(starts), on="file", how="left").select(
+        "seq",
+        F.get(names, F.col("rank")).alias("outcome"),
+        "tries",
+        "t0_us",
+        "ts0_us",
+        "speed",
+        "sent_us",
+        "done_us",
+    )
+
+
+def _rank(outcome: Column) -> Column:
+    return reduce(lambda found, name: found.when(outcome == name, _RANKS[name]), _RANKS, F.when(F.lit(False), -1))
+
+
+def expected(events: DataFrame, outcomes: DataFrame) -> DataFrame:
+    """Every event of the trace with what came of it; `outcome` is null where it never had its turn.
+
+    With a schedule an event is due at its time; with speed 0 when it is sent.
+    """
+    due = F.col("t0_us") + ((F.col("ts_us") - F.col("ts0_us")) / F.col("speed")).try_cast("bigint")
+    joined = events.join(outcomes, on="seq", how="left")
+    return joined.select(
+        "seq",
+        "bucket",
+        "key",
+        "kseq",
+        "op",
+        "size",
+        "outcome",
+        F.coalesce("tries", F.lit(0)).alias("tries"),
+        F.when(F.col("speed") > 0, due).otherwise(F.col("sent_us")).alias("due_us"),
+        "sent_us",
+        F.when(F.col("outcome") == ACKED, F.col("done_us")).alias("acked_us"),
+    )
+
+
+def compared(expected: DataFrame, named: DataFrame) -> DataFrame:
+    """A row for each record that names an event of the run, and for each event without a record.
+
+    `kind` is THERE for a record that agrees with its event, ALTERED for one that does not, FOREIGN where the trace has
+    no such event, and MISSING for an event without a record. The rows of an event are counted by `nth` from 1, those
+    that are THERE first, by partition and offset: an event has arrived where its first row is THERE. `resent` is true
+    of a record whose entry is another one than that of the first, where the event was sent more than once.
+
+    `depth` is how many events of its key a record comes behind that should come after it; null where it is in order.
+    A record whose event is unknown is not late: the server may have taken it later than the next one.
+    """
+    record = named.select("seq", *[F.col(name).alias(f"k_{name}") for name in named.columns if name != "seq"])
+    joined = expected.join(record, on="seq", how="full")
+    kinds = joined.select("*", _kind().alias("kind"))
+    place = (F.col("kind") != THERE, F.col("k_partition"), F.col("k_offset"))
+    entry = F.struct("k_shard", "k_incarnation", "k_turn", "k_place")
+    of_event = Window.partitionBy("seq").orderBy(*place)
+    counted = kinds.select(
+        "seq",
+        F.coalesce("bucket", "k_bucket").alias("bucket"),
+        F.coalesce("key", "k_key").alias("key"),
+        F.coalesce("kseq", "k_kseq").alias("kseq"),
+        "op",
+        "outcome",
+        "tries",
+        "due_us",
+        "sent_us",
+        "acked_us",
+        F.col("k_partition").alias("partition"),
+        F.col("k_offset").alias("offset"),
+        F.col("k_log_us").alias("log_us"),
+        F.col("k_turn").isNotNull().alias("chained"),
+        "kind",
+        _difference().alias("difference"),
+        F.row_number().over(of_event).alias("nth"),
+        ((F.col("tries") > 1) & (F.first(entry).over(of_event) != entry)).alias("resent"),
+    )
+    first = (F.col("kind") == THERE) & (F.col("nth") == 1)
+    before = (
+        Window.partitionBy("bucket", "key").orderBy("partition", "offset").rowsBetween(Window.unboundedPreceding, -1)
+    )
+    seen = F.max(F.when(first, F.col("kseq"))).over(before)
+    late = first & (F.col("kseq") < F.col("seen")) & (F.col("outcome") != UNKNOWN)
+    return counted.select("*", seen.alias("seen")).select(
+        *counted.columns, F.when(late, F.col("seen") - F.col("kseq")).alias("depth")
+    )
+
+
+def _kind() -> Column:
+    return (
+        F.when(F.col("k_offset").isNull(), MISSING)
+        .when(F.col("bucket").isNull(), FOREIGN)
+        .when(_difference().isNotNull(), ALTERED)
+        .otherwise(THERE)
+    )
+
+
+def _difference() -> Column:
+    """In what a record disagrees with its event."""
+    op = F.create_map(*[F.lit(text) for pair in EVENT_NAMES.items() for text in pair])[F.col("op")]
+    is_delete = F.col("op") == DELETE
+    same_name = F.when(is_delete, F.col("k_event_name").startswith("ObjectRemoved:")).otherwise(
+        F.col("k_event_name") == op
+    )
+    same_size = is_delete | F.col("size").isNull() | F.col("size").eqNullSafe(F.col("k_size"))
+    return (
+        F.when(F.col("bucket") != F.col("k_bucket"), "bucket")
+        .when(F.col("key") != F.col("k_key"), "key")
+        .when(F.col("kseq") != F.col("k_kseq"), "number within its key")
+        .when(~same_name, "event name")
+        .when(~same_size, "size")
+        .when(~F.col("k_is_id"), "event id")
+    )
+
+
+def of_keys(compared: DataFrame) -> DataFrame:
+    """A row for each key of the trace: bucket, key, inversions, max_depth, partitions, last (event in the log) and
+    last_acked, by their numbers within the key; null where there is none."""
+    first = (F.col("kind") == THERE) & (F.col("nth") == 1)
+    place = F.struct("partition", "offset")
+    there = F.when(F.col("kind") == THERE, F.col("partition"))
+    rows = compared.filter(F.col("op").isNotNull())
+    return rows.groupBy("bucket", "key").agg(
+        F.count("depth").alias("inversions"),
+        F.max("depth").alias("max_depth"),
+        F.min(there).alias("least_partition"),
+        F.max(there).alias("most_partition"),
+        F.max(F.when(first, F.struct(place, F.col("kseq")))).getField("kseq").alias("last"),
+        F.max(F.when((F.col("outcome") == ACKED) & (F.col("nth") == 1), F.col("kseq"))).alias("last_acked"),
+        F.count(F.when(F.col("nth") == 1, True)).alias("events"),
+    )

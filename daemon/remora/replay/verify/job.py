@@ -1,0 +1,479 @@
+"""The job of `remora replay verify`: freeze, read, compare, judge."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+
+from remora.replay import layout
+from remora.replay.errors import ReplayError, ReplayRefused
+from remora.replay.layout import PreparedDirectory, Run, RunDirectory
+from remora.replay.results import Example, Mark, Series, Verdict
+from remora.replay.run.journal import is_written, journals
+from remora.replay.shape import ACKED, DROPPED, JOURNAL, REJECTED, UNKNOWN
+from remora.replay.verify import alone, chain, examples, frames, kafka, series
+from remora.replay.verify.deletes import with_deletes
+from remora.replay.verify.examples import is_ghost, is_unfinished
+from remora.replay.verify.frames import ALTERED, FOREIGN, MISSING, THERE
+from remora.replay.verify.judgement import Rules, judge
+from remora.replay.verify.kafka import Frozen, Offsets, Patience, Source
+from remora.replay.verify.records import records
+from remora.replay.verify.series import Axis, Measured
+
+ROWS_A_TASK = 300_000
+"""So many records are sorted by one task at a time; more spill to disk."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """What of a topic is judged, by Kafka's time stamps; None is without a bound. Records within `edge_us` before and
+    behind it are read as well, for what they tell of their neighbours."""
+
+    from_us: int | None
+    to_us: int | None
+    edge_us: int
+
+    def holds(self) -> Column:
+        """Whether a record is judged."""
+        since = F.lit(True) if self.from_us is None else F.col("log_us") >= self.from_us
+        return since if self.to_us is None else since & (F.col("log_us") < self.to_us)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be verified. `recalled` are the offsets of an earlier verdict, else they are frozen now. `draws` says
+    whether the series is wanted too."""
+
+    source: Source
+    window: Window
+    patience: Patience
+    recalled: Offsets | None
+    letters: str | None
+    rules: Rules
+    draws: bool = True
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The verdict, what the report draws where that was wanted, and whether records came while the ends were fixed."""
+
+    verdict: Verdict
+    series: Series | None
+    is_quiet: bool
+
+
+def verify_run(spark: SparkSession, directory: RunDirectory, question: Question) -> Findings:
+    """The verdict on a replay. Raises ReplayError; nothing is written."""
+    run = layout.read(directory.run, Run)
+    if question.window.from_us is None:
+        question = replace(question, window=replace(question.window, from_us=run.started_us))
+    with _sized(spark, run.trace.events), ExitStack() as kept:
+        outcomes = _kept(kept, frames.outcomes(_journal(spark, directory)))
+        begun = outcomes.agg(
+            F.count(F.when(F.col("outcome") == ACKED, True)).alias("acked"), F.min("t0_us").alias("t0_us")
+        ).head()
+        assert begun is not None
+        topic = _opened(spark, question, begun.acked, kept)
+        expected = frames.expected(_events(spark, run), outcomes)
+        named, others = _named(topic.records, expected, run, question.window.holds())
+        compared = _kept(kept, frames.compared(expected, named))
+        return _judged_run(run, topic, compared, others, begun.t0_us or run.started_us)
+
+
+def verify_topic(spark: SparkSession, question: Question) -> Findings:
+    """The verdict on a topic alone. Raises ReplayError."""
+    with ExitStack() as kept:
+        topic = _opened(spark, question, 0, kept)
+        with _sized(spark, topic.size):
+            itself = _kept(kept, alone.itself(topic.records))
+            return _judged_alone(topic, itself)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """What Spark raises while the block runs, as a ReplayError of one line."""
+    try:
+        yield
+    except PySparkException as exc:
+        lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
+        causes = [line for line in lines if "Caused by:" in line]
+        raise ReplayError((causes[-1] if causes else lines[0] if lines else type(exc).__name__)[:500]) from exc
+
+
+# ------------------------------------------------------------------------------------------------ what is read
+
+
+@dataclass(frozen=True)
+class _Topic:
+    question: Question
+    frozen: Frozen
+    records: DataFrame
+    letters: DataFrame | None
+    size: int
+
+
+def _opened(spark: SparkSession, question: Question, enough: int, kept: ExitStack) -> _Topic:
+    """The records between offsets that are fixed now. What came last in a topic that is alive is not judged."""
+    source, window = question.source, question.window
+    if question.recalled is not None:
+        frozen = kafka.recall(source, question.recalled)
+    else:
+        first = None if window.from_us is None else window.from_us - window.edge_us
+        last = None if window.to_us is None else window.to_us + window.edge_us
+        frozen = kafka.freeze(source, first, last, replace(question.patience, enough=enough))
+    if not frozen.is_quiet and not enough:
+        question = replace(question, window=replace(window, to_us=int(time.time() * 1e6) - window.edge_us))
+    found = _kept(kept, records(kafka.read(spark, source, frozen.offsets)))
+    return _Topic(
+        question, frozen, found, _letters(spark, question), sum(end - first for first, end in frozen.offsets.values())
+    )
+
+
+def _letters(spark: SparkSession, question: Question) -> DataFrame | None:
+    """The dead letters of a file, or else of a topic on the same brokers."""
+    if question.letters is None:
+        return None
+    if (path := Path(question.letters)).is_file():
+        return chain.letters_of_file(spark, path)
+    source = replace(question.source, topic=question.letters)
+    offsets = kafka.freeze(source, None, None, Patience(0, 0, 0)).offsets
+    return chain.letters_of_topic(kafka.read(spark, source, offsets))
+
+
+def _events(spark: SparkSession, run: Run) -> DataFrame:
+    prepared = PreparedDirectory(Path(run.prepared))
+    if layout.read(prepared.trace, layout.Trace) != run.trace:
+        raise ReplayRefused(f"{prepared.path}: is not what was replayed: it was prepared anew")
+    return spark.read.parquet(str(prepared.events))
+
+
+def _journal(spark: SparkSession, directory: RunDirectory) -> DataFrame:
+    """All journals as one table. A line that was cut off at the end of a file proves nothing, and is passed over."""
+    found = journals(directory)
+    if not found:
+        raise ReplayRefused(f"{directory.journal}: there are no journals")
+    for path in found:
+        if is_written(path):
+            raise ReplayRefused(f"{path}: is still written: wait until the replay has ended")
+    schema = StructType([*JOURNAL.fields, StructField("broken", StringType())])
+    reader = (
+        spark.read.schema(schema).option("columnNameOfCorruptRecord", "broken").option("recursiveFileLookup", "true")
+    )
+    journal = reader.json([str(path) for path in found]).select("*", F.col("_metadata.file_path").alias("file"))
+    broken = journal.filter("broken is not null").groupBy("file").agg(F.count("kind"), F.count("broken").alias("lines"))
+    for row in broken.collect():
+        path = Path(unquote(urlsplit(row.file).path))
+        if row.lines > 1 or path.read_bytes()[-1:] == b"\n":
+            raise ReplayRefused(f"{path}: has a line that is none of a journal's")
+    return journal
+
+
+def _named(found: DataFrame, expected: DataFrame, run: Run, is_judged: Column) -> tuple[DataFrame, DataFrame]:
+    """The records that name an event of the run, and the others."""
+    if run.target == "s3":
+        found = with_deletes(found, expected, run.run_id, is_judged)
+    is_named = F.col("problem").isNull() & (F.col("run_id") == run.run_id) & F.col("seq").isNotNull()
+    is_id = F.lit(True)
+    if run.target == "ingest":
+        is_id = F.col("event_id").eqNullSafe(F.concat(F.lit(f"{run.run_id}/"), F.col("seq").cast("string")))
+    is_named = F.coalesce(is_named, F.lit(False))
+    named = found.filter(is_named).select(
+        "seq", "kseq", "partition", "offset", "log_us", "bucket", "key", "event_name", "size", "shard", "incarnation",
+        "turn", "place", is_id.alias("is_id"),
+    )  # fmt: skip
+    return named, found.filter(~is_named)
+
+
+# ------------------------------------------------------------------------------------------------ what is found
+
+
+def _judged_run(run: Run, topic: _Topic, compared: DataFrame, others: DataFrame, origin_us: int) -> Findings:
+    is_judged = topic.question.window.holds()
+    judged = others.filter(is_judged)
+    keys = frames.of_keys(compared)
+    gaps = _gaps(topic)
+    log, events, of_others = _log(topic.records), _row(_count_events(compared)), _row(_count_others(others, is_judged))
+    counts = {
+        "in_trace": events.in_trace,
+        "offered": events.offered,
+        "sent": events.sent,
+        "acked": events.acked,
+        "rejected": events.rejected,
+        "unknown": events.unknown,
+        "dropped": events.dropped,
+        "in_kafka": events.named + of_others.judged,
+        "outside": of_others.outside,
+        "distinct": events.distinct,
+        "duplicates": events.duplicates,
+        "resent": events.resent,
+        "lost": events.lost,
+        "ghosts": events.ghosts,
+        "altered": events.altered,
+        "foreign": events.foreign + of_others.foreign,
+        "malformed": of_others.malformed,
+        **_row(_count_keys(keys, final_state_wrong=is_unfinished())).asDict(),
+        **_row(_count_gaps(gaps)).asDict(),
+        "unchained": of_others.unchained + events.unchained,
+    }
+    axis = Axis.over(origin_us, max(events.last_us or origin_us, origin_us))
+    clocks = series.SCHEDULED if run.speed > 0 else series.UNSCHEDULED
+    stamp = _stamp(log)
+    drawing = series.Drawing(
+        axis,
+        series.moments_of_run(compared, axis),
+        lambda: _marks(compared.filter(F.col("kind") == THERE), axis, counts),
+        log.partitions,
+        keys,
+        of_keys=series.TO_LOG,
+    )
+    measured = series.measure(
+        series.samples_of_run(compared, axis, clocks),
+        {metric: text.format(stamp=stamp) for metric, text in clocks.items()},
+        drawing if topic.question.draws else None,
+    )
+    gap_us = (events.last_due_us - events.first_due_us) / max(1, events.offered - 1) if events.offered else 0.0
+    shown: dict[str, Callable[[], tuple[Example, ...]]] = {
+        "lost": lambda: examples.lost(compared),
+        "ghosts": lambda: examples.ghosts(compared),
+        "altered": lambda: examples.altered(compared),
+        "foreign": lambda: examples.foreign(compared, judged),
+        "malformed": lambda: examples.malformed(judged),
+        "duplicates": lambda: examples.copies(compared.filter(F.col("kind") == THERE)),
+        "inversions": lambda: examples.inversions(compared),
+        "keys_in_several_partitions": lambda: examples.scattered(keys),
+        "final_state_wrong": lambda: examples.unfinished(keys),
+        "chain_gaps": lambda: examples.broken(gaps),
+    }
+    return _findings(topic, run.run_id, log, counts, shown, measured, gap_us)
+
+
+def _judged_alone(topic: _Topic, itself: DataFrame) -> Findings:
+    is_judged = topic.question.window.holds()
+    judged, bad = itself.filter(is_judged), topic.records.filter(F.col("problem").isNotNull() & is_judged)
+    keys = alone.of_keys(judged)
+    gaps = _gaps(topic)
+    log, found, all_ = _log(topic.records), _row(_count_alone(judged)), _row(_count_others(topic.records, is_judged))
+    counts = {
+        "in_kafka": all_.judged,
+        "outside": all_.outside,
+        "distinct": found.distinct,
+        "duplicates": found.duplicates,
+        "resent": 0,
+        "foreign": 0,
+        "malformed": all_.malformed,
+        **_row(_count_keys(keys)).asDict(),
+        "sequencer_inversions": found.early,
+        **_row(_count_gaps(gaps)).asDict(),
+        "unchained": all_.unchained,
+    }
+    axis = Axis.over(found.first_us or 0, found.last_us or 0)
+    drawing = series.Drawing(
+        axis,
+        series.moments_alone(judged, axis),
+        lambda: _marks(judged, axis, counts),
+        log.partitions,
+        keys,
+        of_keys=series.AGE,
+    )
+    measured = series.measure(
+        series.samples_alone(judged, axis),
+        {metric: text.format(stamp=_stamp(log)) for metric, text in series.ALONE.items()},
+        drawing if topic.question.draws else None,
+    )
+    shown: dict[str, Callable[[], tuple[Example, ...]]] = {
+        "malformed": lambda: examples.malformed(bad),
+        "duplicates": lambda: examples.copies(judged),
+        "inversions": lambda: examples.inversions(judged),
+        "keys_in_several_partitions": lambda: examples.scattered(keys),
+        "sequencer_inversions": lambda: examples.early(judged),
+        "chain_gaps": lambda: examples.broken(gaps),
+    }
+    return _findings(topic, None, log, counts, shown, measured, 0.0)
+
+
+def _findings(
+    topic: _Topic,
+    run_id: str | None,
+    log: _Log,
+    counts: dict[str, int],
+    shown: Mapping[str, Callable[[], tuple[Example, ...]]],
+    measured: Measured,
+    mean_gap_us: float,
+) -> Findings:
+    question = topic.question
+    found = judge(counts, measured.latencies.get(series.LATENESS), mean_gap_us, question.rules)
+    window, rules = question.window, question.rules
+    verdict = Verdict(
+        verdict=found.verdict,
+        reasons=found.reasons,
+        topic=question.source.topic,
+        run_id=run_id,
+        isolation=question.source.isolation,
+        timestamp_type=log.timestamp_type,
+        offsets={str(number): span for number, span in sorted(topic.frozen.offsets.items())},
+        options={
+            "from_us": window.from_us,
+            "to_us": window.to_us,
+            "edge_us": window.edge_us,
+            "dead_letters": question.letters,
+            "duplicates": rules.duplicates,
+            "foreign": rules.foreign,
+            "max_lateness_us": rules.lateness_us,
+            "max_lateness_share": rules.lateness_share,
+        },
+        counts=counts,
+        examples={name: pick() for name, pick in shown.items() if counts[name]},
+        latencies=measured.latencies,
+    )
+    return Findings(verdict, measured.series, topic.frozen.is_quiet)
+
+
+# -------------------------------------------------------------------------------------------------- what is counted
+
+
+@dataclass(frozen=True)
+class _Log:
+    partitions: dict[str, int]
+    timestamp_type: str
+
+
+def _log(found: DataFrame) -> _Log:
+    """How many records each partition has, and whose clock stamped them."""
+    rows = found.groupBy("partition").agg(
+        F.count(F.lit(1)).alias("n"), F.min("log_type").alias("least"), F.max("log_type").alias("most")
+    )
+    collected = rows.orderBy("partition").collect()
+    kinds = sorted({kind for row in collected for kind in (row.least, row.most)})
+    names = {0: "CreateTime", 1: "LogAppendTime"}
+    kind = "+".join(names.get(each, "NoTimestampType") for each in kinds)
+    return _Log({str(row.partition): row.n for row in collected}, kind or "none")
+
+
+def _stamp(log: _Log) -> str:
+    whose = {"CreateTime": ", set by the producer", "LogAppendTime": ", set by the broker"}
+    return f"Kafka's time stamp ({log.timestamp_type}{whose.get(log.timestamp_type, '')})"
+
+
+def _count(condition: Column) -> Column:
+    return F.count(F.when(condition, True))
+
+
+def _row(rows: DataFrame) -> Row:
+    found = rows.head()
+    assert found is not None
+    return found
+
+
+def _count_events(compared: DataFrame) -> DataFrame:
+    kind, nth, outcome = F.col("kind"), F.col("nth"), F.col("outcome")
+    event = F.col("op").isNotNull() & (nth == 1)
+    there = kind == THERE
+    return compared.agg(
+        _count(event).alias("in_trace"),
+        _count(event & outcome.isNotNull()).alias("offered"),
+        _count(event & (F.col("tries") > 0)).alias("sent"),
+        *[_count(event & (outcome == each)).alias(each) for each in (ACKED, REJECTED, UNKNOWN, DROPPED)],
+        _count(kind != MISSING).alias("named"),
+        _count(there & (nth == 1)).alias("distinct"),
+        _count(there & (nth > 1)).alias("duplicates"),
+        _count(there & (nth > 1) & F.col("resent")).alias("resent"),
+        _count(event & (outcome == ACKED) & ~there).alias("lost"),
+        _count(is_ghost()).alias("ghosts"),
+        _count(kind == ALTERED).alias("altered"),
+        _count(kind == FOREIGN).alias("foreign"),
+        _count((kind != MISSING) & ~F.col("chained")).alias("unchained"),
+        F.min("due_us").alias("first_due_us"),
+        F.max("due_us").alias("last_due_us"),
+        F.max(F.greatest("due_us", "acked_us", F.when(there, F.col("log_us")))).alias("last_us"),
+    )
+
+
+def _count_others(found: DataFrame, is_judged: Column) -> DataFrame:
+    bad = F.col("problem").isNotNull()
+    return found.agg(
+        _count(is_judged).alias("judged"),
+        _count(~is_judged).alias("outside"),
+        _count(is_judged & ~bad).alias("foreign"),
+        _count(is_judged & bad).alias("malformed"),
+        _count(is_judged & F.col("turn").isNull()).alias("unchained"),
+    )
+
+
+def _count_keys(keys: DataFrame, **more: Column) -> DataFrame:
+    return keys.agg(
+        *[_count(condition).alias(name) for name, condition in more.items()],
+        F.coalesce(F.sum("inversions"), F.lit(0)).alias("inversions"),
+        _count(F.col("inversions") > 0).alias("keys_inverted"),
+        F.coalesce(F.max("max_depth"), F.lit(0)).alias("max_depth"),
+        _count(F.col("least_partition") < F.col("most_partition")).alias("keys_in_several_partitions"),
+    )
+
+
+def _count_alone(judged: DataFrame) -> DataFrame:
+    return judged.agg(
+        _count(F.col("nth") == 1).alias("distinct"),
+        _count(F.col("nth") > 1).alias("duplicates"),
+        _count(F.col("is_early")).alias("early"),
+        F.min("log_us").alias("first_us"),
+        F.max("log_us").alias("last_us"),
+    )
+
+
+def _gaps(topic: _Topic) -> DataFrame:
+    placed = F.col("shard").isNotNull() & F.col("turn").isNotNull() & F.col("next_turn").isNotNull()
+    links = chain.links(topic.records.filter(placed), topic.letters)
+    return chain.gaps(links).filter(topic.question.window.holds())
+
+
+def _count_gaps(gaps: DataFrame) -> DataFrame:
+    return gaps.agg(F.count(F.lit(1)).alias("chain_gaps"), _count(F.col("explained")).alias("chain_gaps_explained"))
+
+
+def _marks(rows: DataFrame, axis: Axis, counts: Mapping[str, int]) -> list[Mark]:
+    """The first inversions and copies, by the time of their records."""
+    found: list[Mark] = []
+    for kind, chosen, depth in (
+        ("inversion", rows.filter("depth is not null"), F.col("depth")),
+        ("duplicate", rows.filter("nth > 1"), F.lit(0)),
+    ):
+        if not counts[f"{kind}s"]:
+            continue
+        at = (F.col("log_us") - axis.origin_us).alias("t_us")
+        first = (
+            chosen.orderBy("log_us", "partition", "offset").limit(series.MOST_MARKS).select(at, depth.alias("depth"))
+        )
+        found += [Mark(row.t_us, kind, row.depth) for row in first.collect()]  # type: ignore[arg-type]  # of the two
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------- Spark
+
+
+def _kept(kept: ExitStack, frame: DataFrame) -> DataFrame:
+    """The same rows, computed once and kept on disk until the job is done."""
+    found = frame.persist(StorageLevel.DISK_ONLY)
+    kept.callback(found.unpersist)
+    return found
+
+
+@contextmanager
+def _sized(spark: SparkSession, rows: int) -> Iterator[None]:
+    """So many tasks after each shuffle that none has too much to sort."""
+    key = "spark.sql.shuffle.partitions"
+    before = spark.conf.get(key)
+    assert before is not None
+    spark.conf.set(key, str(max(int(before), -(-rows // ROWS_A_TASK))))
+    try:
+        yield
+    finally:
+        spark.conf.set(key, before)

@@ -1,0 +1,87 @@
+"""The verdict that follows from counts: rules only, no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from remora.replay.results import FAIL, INVALID, PASS, Percentiles
+
+_MEASURABLE_GAP_US = 20_000
+"""Where events are closer together than this, a tenth of their mean gap is less than any generator can keep."""
+
+_WRONG = {
+    "lost": "{n} events were acknowledged and are not in Kafka",
+    "altered": "{n} records name an event of this run and disagree with it",
+    "foreign": "{n} records are of no event of this run",
+    "malformed": "{n} records cannot be read",
+    "ghosts": "{n} events are in Kafka that were refused or never sent",
+    "inversions": "{n} records come behind later ones of their key",
+    "keys_in_several_partitions": "{n} keys lie in several partitions, where their order means nothing",
+    "final_state_wrong": "{n} keys do not end with their last acknowledged event",
+}
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is counted and what fails; how late a generator may be: its p99, and the share of the events' mean gap."""
+
+    duplicates: Literal["fail", "count"]
+    foreign: Literal["fail", "count"]
+    lateness_us: int
+    lateness_share: float
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict and why."""
+
+    verdict: Literal["PASS", "FAIL", "INVALID"]
+    reasons: tuple[str, ...]
+
+
+def judge(counts: Mapping[str, int], lateness: Percentiles | None, mean_gap_us: float, rules: Rules) -> Judgement:
+    """What follows from the counts of results.Verdict. What is wrong outweighs what was not proven.
+
+    `lateness` is None where there was no schedule; `mean_gap_us` is that between two events of it.
+    """
+    wrong = tuple(_wrong(counts, rules))
+    if wrong:
+        return Judgement(FAIL, (*wrong, *_unproven(counts, lateness, mean_gap_us, rules)))
+    unproven = tuple(_unproven(counts, lateness, mean_gap_us, rules))
+    return Judgement(INVALID, unproven) if unproven else Judgement(PASS, ())
+
+
+def _wrong(counts: Mapping[str, int], rules: Rules) -> list[str]:
+    told = [
+        text.format(n=counts[name])
+        for name, text in _WRONG.items()
+        if counts.get(name) and not (name == "foreign" and rules.foreign == "count")
+    ]
+    if (copies := counts["duplicates"] - counts["resent"]) and rules.duplicates == "fail":
+        told.append(f"{copies} records are copies")
+    if unexplained := counts["chain_gaps"] - counts["chain_gaps_explained"]:
+        told.append(f"{unexplained} gaps in the chain of positions have no dead letters that explain them")
+    return told
+
+
+def _unproven(counts: Mapping[str, int], lateness: Percentiles | None, mean_gap_us: float, rules: Rules) -> list[str]:
+    told = []
+    if "acked" in counts:
+        if not counts["acked"]:
+            told.append("no event was acknowledged, so nothing had to arrive")
+        if waiting := counts["in_trace"] - counts["offered"]:
+            told.append(f"{waiting} events never had their turn: the replay was cut short")
+    elif not counts["in_kafka"]:
+        told.append("there are no records to judge")
+    if lateness is not None and (most := _most_lateness(mean_gap_us, rules)) < lateness.p99_us:
+        late = f"p99 of sent - due is {lateness.p99_us / 1000:.3f} ms, more than {most / 1000:.3f} ms"
+        told.append(f"the generator was late: {late}")
+    return told
+
+
+def _most_lateness(mean_gap_us: float, rules: Rules) -> float:
+    if mean_gap_us < _MEASURABLE_GAP_US:
+        return rules.lateness_us
+    return min(rules.lateness_us, mean_gap_us * rules.lateness_share)

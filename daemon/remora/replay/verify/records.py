@@ -1,0 +1,146 @@
+"""Records of a topic, taken apart."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
+
+from remora.replay.sequencer import sequencer_order
+from remora.replay.shape import MARK
+
+
+def _struct(**fields: StringType | LongType | StructType | ArrayType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in fields.items()])
+
+
+_NOTIFICATION = _struct(
+    Records=ArrayType(
+        _struct(
+            eventName=StringType(),
+            eventSource=StringType(),
+            eventTime=StringType(),
+            eventId=StringType(),
+            s3=_struct(
+                bucket=_struct(name=StringType()),
+                object=_struct(
+                    key=StringType(),
+                    size=LongType(),
+                    sequencer=StringType(),
+                    metadata=ArrayType(_struct(key=StringType(), val=StringType())),
+                ),
+            ),
+        )
+    )
+)
+"""What is looked at in a value."""
+
+NO_NOTIFICATION = "the value is not one S3 notification"
+NO_POSITION = "remora-shard, remora-pos and remora-next cannot be read"
+TWO_IDS = "remora-event-id is not the value's eventId"
+
+COLUMNS = (
+    "partition", "offset", "log_us", "log_type", "problem", "bucket", "key", "event_name", "size", "event_id",
+    "event_us", "order", "run_id", "seq", "kseq", "shard", "incarnation", "turn", "place", "next_turn", "next_place",
+)  # fmt: skip
+"""Of a record: where it lies; what is wrong with it, or null; what it tells of; which event of which run it says it is,
+or nulls; and where its entry and the next one began in their queue, or nulls."""
+
+
+def records(raw: DataFrame) -> DataFrame:
+    """The records that Spark's connector read, with includeHeaders, as COLUMNS."""
+    taken = raw.select(
+        "partition",
+        "offset",
+        F.unix_micros("timestamp").alias("log_us"),
+        F.col("timestampType").alias("log_type"),
+        F.from_json(F.col("value").cast("string"), _NOTIFICATION).getField("Records").alias("records"),
+        *[_header(name).alias(name.removeprefix("remora-")) for name in ("remora-shard", "remora-pos", "remora-next")],
+        _header("remora-event-id").alias("header_id"),
+    )
+    parts = taken.select("*", F.when(F.size("records") == 1, F.get("records", F.lit(0))).alias("r"))
+    fields = parts.select(
+        "partition",
+        "offset",
+        "log_us",
+        "log_type",
+        F.col("r.s3.bucket.name").alias("bucket"),
+        F.col("r.s3.object.key").alias("key"),
+        F.regexp_replace("r.eventName", "^s3:", "").alias("event_name"),
+        F.col("r.s3.object.size").alias("size"),
+        F.col("r.eventId").alias("event_id"),
+        F.unix_micros(F.try_to_timestamp("r.eventTime")).alias("event_us"),
+        sequencer_order(F.col("r.eventSource"), F.col("r.s3.object.sequencer")).alias("order"),
+        F.get(F.filter("r.s3.object.metadata", _is_mark), F.lit(0)).getField("val").alias("mark"),
+        "header_id",
+        "shard",
+        *_position("pos", "incarnation", "turn", "place"),
+        *_position("next", "next_incarnation", "next_turn", "next_place"),
+        F.coalesce("shard", "pos", "next").isNotNull().alias("has_position"),
+    )
+    seq, kseq = F.substring_index("mark", "/", -2), F.substring_index("mark", "/", -1)
+    return fields.select(
+        "*",
+        _problem().alias("problem"),
+        F.expr("left(mark, length(mark) - length(substring_index(mark, '/', -2)) - 1)").alias("run_id"),
+        F.substring_index(seq, "/", 1).try_cast("bigint").alias("seq"),
+        kseq.try_cast("bigint").alias("kseq"),
+    ).select(*COLUMNS)
+
+
+def positions_of_headers(raw: DataFrame) -> DataFrame:
+    """Where the records' entries and the next ones began: shard, incarnation, turn, place, next_turn, next_place."""
+    named = {"shard": "remora-shard", "pos": "remora-pos", "next": "remora-next"}
+    taken = raw.select(*[_header(header).alias(name) for name, header in named.items()])
+    return taken.select(
+        "shard",
+        *_position("pos", "incarnation", "turn", "place"),
+        *_position("next", "next_incarnation", "next_turn", "next_place"),
+    ).select("shard", "incarnation", "turn", "place", "next_turn", "next_place")
+
+
+def _header(name: str) -> Column:
+    return F.get(F.filter("headers", lambda each: each["key"] == name), F.lit(0)).getField("value").cast("string")
+
+
+def _is_mark(pair: Column) -> Column:
+    return F.lower(pair["key"]) == MARK
+
+
+def _position(name: str, incarnation: str, turn: str, place: str) -> list[Column]:
+    """The parts of `<incarnation>:<turn>/<place>`."""
+    found = split_position(name)
+    return [
+        F.expr(f"left({name}, length({name}) - length(substring_index({name}, ':', -1)) - 1)").alias(incarnation),
+        found[0].alias(turn),
+        found[1].alias(place),
+    ]
+
+
+def split_position(name: str) -> tuple[Column, Column]:
+    """Turn and place of a column with `<turn>/<place>`, whatever stands before its last colon; nulls for others."""
+    tail = F.substring_index(name, ":", -1)
+    is_pair = tail.rlike("^[0-9]{1,18}/[0-9]{1,18}$")
+    return tuple(F.when(is_pair, F.substring_index(tail, "/", n)).cast("bigint") for n in (1, -1))  # type: ignore[return-value]
+
+
+def _problem() -> Column:
+    told = ("event_name", "bucket", "key")
+    places = ("shard", "turn", "place", "next_turn", "next_place")
+    is_notification = _all(*[F.col(name).isNotNull() for name in told])
+    is_place = _all(*[F.col(name).isNotNull() for name in places]) & F.col("incarnation").eqNullSafe(
+        F.col("next_incarnation")
+    )
+    is_one_id = F.col("header_id").isNull() | F.col("header_id").eqNullSafe(F.col("event_id"))
+    return (
+        F.when(~is_notification, NO_NOTIFICATION)
+        .when(F.col("has_position") & ~is_place, NO_POSITION)
+        .when(~is_one_id, TWO_IDS)
+    )
+
+
+def _all(*conditions: Column) -> Column:
+    joined = F.lit(True)
+    for condition in conditions:
+        joined = joined & condition
+    return joined
