@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
+from struct import pack
 
 import msgspec
 
@@ -34,7 +35,7 @@ class Records:
         sec, micros = divmod(event.due_us, 1_000_000)
         return (
             b'{"eventVersion":"2.2","eventSource":"ceph:s3","awsRegion":"","eventTime":"%b.%06dZ",%b%b,"size":%d,'
-            b'"eTag":"","versionId":"","sequencer":"%016X","metadata":[{"key":"%b","val":"%b/%d/%d"}],"tags":[]}},'
+            b'"eTag":"","versionId":"","sequencer":"%b","metadata":[{"key":"%b","val":"%b/%d/%d"}],"tags":[]}},'
             b'"eventId":"%b/%d","opaqueData":""}'
         ) % (
             _second(sec),
@@ -42,7 +43,7 @@ class Records:
             _head(event.op, event.bucket),
             msgspec.json.encode(event.key),
             event.size,
-            self._sequence + event.seq,
+            _sequencer(self._sequence + event.seq),
             _MARK,
             self._run,
             event.seq,
@@ -53,6 +54,11 @@ class Records:
 
 
 _MARK = MARK.encode()
+
+
+def _sequencer(ns: int) -> bytes:
+    """As radosgw writes it, whose events these say they are: little-endian seconds and nanoseconds in hex."""
+    return pack("<II", *divmod(ns, 1_000_000_000)).hex().upper().encode()
 
 
 @lru_cache(maxsize=16)
