@@ -40,10 +40,10 @@ def itself(records: DataFrame) -> DataFrame:
     ranked = counted.repartition("bucket", "key").select(
         "*", F.when(is_placed, F.sum(is_placed.cast("long")).over(so_far)).alias("rank")
     )
-    before = Window.partitionBy(*queue).orderBy("partition", "offset").rowsBetween(Window.unboundedPreceding, -1)
-    seen = ranked.select(
-        "*", F.max("rank").over(before).alias("seen"), F.max(F.when(first, F.col("order"))).over(before).alias("newest")
-    )
+    stream = Window.partitionBy(*queue, "partition").orderBy("offset")
+    before = stream.rowsBetween(Window.unboundedPreceding, -1)
+    newest = F.max(F.when(first, F.col("order"))).over(before)
+    seen = ranked.select("*", F.max("rank").over(before).alias("seen"), newest.alias("newest"))
     return seen.select(
         *counted.columns,
         F.when(F.col("rank") < F.col("seen"), F.col("seen") - F.col("rank")).alias("depth"),

@@ -93,8 +93,12 @@ def unfinished(keys: DataFrame) -> tuple[Example, ...]:
 
 
 def is_unfinished() -> Column:
-    """A row of frames.of_keys whose last event in the log comes before the last one that was acknowledged."""
-    return F.col("last_acked") > F.coalesce("last", F.lit(-1))
+    """A row of frames.of_keys whose last event in the log comes before the last one that was acknowledged.
+
+    A key in several partitions has no last event.
+    """
+    is_behind = F.col("last_acked") > F.coalesce("last", F.lit(-1))
+    return is_behind & (F.col("least_partition").isNull() | (F.col("least_partition") == F.col("most_partition")))
 
 
 def broken(gaps: DataFrame) -> tuple[Example, ...]:

@@ -121,14 +121,12 @@ def compared(expected: DataFrame, named: DataFrame) -> DataFrame:
         ((F.col("tries") > 1) & (F.first(entry).over(of_event) != entry)).alias("resent"),
     )
     first = (F.col("kind") == THERE) & (F.col("nth") == 1)
-    before = (
-        Window.partitionBy("bucket", "key").orderBy("partition", "offset").rowsBetween(Window.unboundedPreceding, -1)
-    )
-    seen = F.max(F.when(first, F.col("kseq"))).over(before)
+    # Order means something within a partition only; a key that lies in several is told by itself.
+    stream = Window.partitionBy("bucket", "key", "partition").orderBy("offset")
+    seen = F.max(F.when(first, F.col("kseq"))).over(stream.rowsBetween(Window.unboundedPreceding, -1))
     late = first & (F.col("kseq") < F.col("seen")) & (F.col("outcome") != UNKNOWN)
-    return counted.select("*", seen.alias("seen")).select(
-        *counted.columns, F.when(late, F.col("seen") - F.col("kseq")).alias("depth")
-    )
+    ordered = counted.repartition("bucket", "key").select("*", seen.alias("seen"))
+    return ordered.select(*counted.columns, F.when(late, F.col("seen") - F.col("kseq")).alias("depth"))
 
 
 def _kind() -> Column:

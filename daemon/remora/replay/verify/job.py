@@ -20,7 +20,7 @@ from remora.replay.errors import ReplayError, ReplayRefused
 from remora.replay.layout import PreparedDirectory, Run, RunDirectory
 from remora.replay.results import Example, Mark, Series, Verdict
 from remora.replay.run.journal import is_written, journals
-from remora.replay.shape import ACKED, DROPPED, JOURNAL, REJECTED, UNKNOWN
+from remora.replay.shape import ACKED, DROPPED, JOURNAL, PUT, REJECTED, UNKNOWN
 from remora.replay.verify import alone, chain, examples, frames, kafka, series
 from remora.replay.verify.deletes import with_deletes
 from remora.replay.verify.examples import is_ghost, is_unfinished
@@ -144,7 +144,10 @@ def _letters(spark: SparkSession, question: Question) -> DataFrame | None:
     if question.letters is None:
         return None
     if (path := Path(question.letters)).is_file():
-        return chain.letters_of_file(spark, path)
+        letters = chain.letters_of_file(spark, path)
+        if letters.filter(" or ".join(f"{name} is null" for name in chain.LETTERS)).head() is not None:
+            raise ReplayRefused(f"{path}: is not what `remora dlq list --json` writes")
+        return letters
     source = replace(question.source, topic=question.letters)
     offsets = kafka.freeze(source, None, None, Patience(0, 0, 0)).offsets
     return chain.letters_of_topic(kafka.read(spark, source, offsets))
@@ -154,7 +157,13 @@ def _events(spark: SparkSession, run: Run) -> DataFrame:
     prepared = PreparedDirectory(Path(run.prepared))
     if layout.read(prepared.trace, layout.Trace) != run.trace:
         raise ReplayRefused(f"{prepared.path}: is not what was replayed: it was prepared anew")
-    return spark.read.parquet(str(prepared.events))
+    events = spark.read.parquet(str(prepared.events))
+    cap = run.options.get("size_cap")
+    if run.target != "s3" or not isinstance(cap, int):
+        return events
+    # What was sent to a gateway is cut to a size, and other operations than a plain write may bring another one.
+    sent = F.when(F.col("op") == PUT, F.least("size", F.lit(cap)))
+    return events.select(*[sent.alias(name) if name == "size" else F.col(name) for name in events.columns])
 
 
 def _journal(spark: SparkSession, directory: RunDirectory) -> DataFrame:
