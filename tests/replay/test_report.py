@@ -198,7 +198,8 @@ def test_details_tell_how_to_do_it_again(failed: RunDirectory) -> None:
     """The end of the page has trace, hash, speed, host, cores, seed, options, versions and the raw files."""
     words = page_of(failed).words
 
-    for each in ("harbour", "5f" * 32, "×60", "tester, 2 cores", "--seed", "--window", "4.2.0", "verify/verdict.json"):
+    told = ("harbour", "5f" * 32, "×60", "tester, 2 cores", "--seed7", "--window2000", "--max-lateness5 ms", "4.2.0")
+    for each in (*told, "verify/verdict.json"):
         assert each in words
 
 
@@ -273,6 +274,49 @@ def test_a_topic_alone_has_fewer_pictures(tmp_path: Path) -> None:
     assert "acked" not in found.numbers
     assert "lost" not in found.numbers
     assert found.numbers["age"][0] == (49, "49")
+
+
+def test_as_fast_as_allowed_nothing_was_due(tmp_path: Path) -> None:
+    """With speed 0 latencies count from when events were sent, and say so; there is no lateness and no limit to it."""
+    run = simulate(tmp_path / "run", events=FEW, seconds=1, interval_us=LESS_US, speed=0)
+
+    report(run.path)
+
+    words = page_of(run).words
+    assert "as fast as allowed" in words
+    assert "sent → log" in words
+    assert "due → log" not in words
+    assert not (run.report / "lateness.png").exists()
+    with drawing():
+        legends = distributions.tail([load(run.path)]).legends
+    assert [text.get_text() for each in legends for text in each.get_texts()] == [
+        f"sent → answer, n = {FEW}",
+        f"sent → log, n = {FEW}",
+    ]
+
+
+def test_lateness_is_drawn_with_its_limit(failed: RunDirectory) -> None:
+    """What makes a run invalid is a line in the picture of the send lateness."""
+    subject = load(failed.path)
+
+    with drawing():
+        figure = over_time.lateness(subject, subject.end_us)
+
+    assert 5_000 in {line.get_ydata()[0] for line in figure.axes[0].lines}  # type: ignore[index]
+    assert "most that the run's p99 may be (5 ms)" in {each.get_text() for each in figure.legends[0].get_texts()}
+
+
+def test_partitions_without_records_are_drawn(tmp_path: Path) -> None:
+    """A partition in which nothing lies has its place, and its part in what a fair share is."""
+    run = simulate(tmp_path / "run", events=FEW, seconds=1, interval_us=LESS_US)
+    write(run.series, msgspec.structs.replace(read(run.series, Series), partitions={"1": 12}))
+    subject = load(run.path)
+
+    with drawing():
+        axes = distributions.partitions(subject, subject.end_us).axes[0]
+
+    assert [each.get_height() for each in axes.patches if isinstance(each, Rectangle)] == [0, 12]
+    assert axes.lines[0].get_ydata()[0] == 6  # type: ignore[index]
 
 
 def test_names_of_any_kind_are_shown_and_do_nothing(tmp_path: Path) -> None:
@@ -397,7 +441,7 @@ def test_names_of_faults_never_meet(drawn: list[tuple[float, float, str]]) -> No
     [
         ("verify/verdict.json", None, "no verdict"),
         ("verify/verdict.json", b"{", "verdict.json"),
-        ("verify/series.json", None, "series.json"),
+        ("verify/series.json", None, "series.json: is missing; .* without --no-series"),
         ("verify/series.json", b"[]", "series.json"),
         ("run.json", None, "run.json: is missing"),
         ("run.json", b"\xff", "run.json"),

@@ -130,7 +130,7 @@ def simulate(
             isolation="read_uncommitted",
             timestamp_type="CreateTime",
             offsets={"0": (0, events // 2), "1": (0, events - events // 2)},
-            options={"settle_s": 5},
+            options={"duplicates": "count", "max_lateness_us": 5_000},
             counts=plain | (counts or {}),
             examples=examples or {},
             latencies={name: percentiles(clocks[name], found) for name, found in latencies.items() if found},

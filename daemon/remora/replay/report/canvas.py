@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
 from matplotlib.textpath import TextPath
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter
 
 from remora.replay.layout import Fault
 from remora.replay.report.subject import Subject
@@ -168,11 +168,30 @@ def _steps(unit: TimeUnit) -> list[float]:
     return [1, 1.5, 2, 3, 6, 10] if unit.name == "min" else [1, 2, 2.5, 5, 10]
 
 
-def latency_axis(axes: Axes, which: Literal["x", "y"], *, most: int = 9) -> None:
-    """Make an axis logarithmic, a factor of ten long at least, with at most so many round durations on it.
+class RoundDurations(Locator):
+    """Ticks at 1, 2 and 5 of each power of ten where there is room for them, else at powers of ten."""
 
-    To be called when everything is drawn, and again when the limits were changed.
-    """
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def __call__(self) -> Sequence[float]:
+        """The ticks of what is in view."""
+        assert self.axis is not None
+        return self.tick_values(*self.axis.get_view_interval())
+
+    def tick_values(self, vmin: float, vmax: float) -> Sequence[float]:
+        """The ticks between two durations in microseconds."""
+        low, high = sorted((vmin, vmax))
+        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        for steps in ((1, 2, 5), (1,)):
+            found = [step * 10.0**power for power in decades for step in steps if low <= step * 10.0**power <= high]
+            if len(found) <= self._most:
+                break
+        return found[:: len(found) // (self._most + 1) + 1]
+
+
+def latency_axis(axes: Axes, which: Literal["x", "y"], *, most: int = 9) -> None:
+    """Make an axis logarithmic, a factor of ten long at least, with at most so many round durations on it."""
     axis, set_scale, set_limits = (
         (axes.xaxis, axes.set_xscale, axes.set_xlim) if which == "x" else (axes.yaxis, axes.set_yscale, axes.set_ylim)
     )
@@ -180,14 +199,8 @@ def latency_axis(axes: Axes, which: Literal["x", "y"], *, most: int = 9) -> None
     low, high = axis.get_view_interval()
     if high < 10 * low:
         middle = math.sqrt(low * high)
-        low, high = middle / math.sqrt(10), middle * math.sqrt(10)
-        set_limits(low, high)
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for steps in ((1, 2, 5), (1,)):
-        ticks = [step * 10.0**power for power in decades for step in steps if low <= step * 10.0**power <= high]
-        if len(ticks) <= most:
-            break
-    axis.set_major_locator(FixedLocator(ticks[:: len(ticks) // (most + 1) + 1]))
+        set_limits(middle / math.sqrt(10), middle * math.sqrt(10))
+    axis.set_major_locator(RoundDurations(most))
     axis.set_major_formatter(FuncFormatter(lambda us, _: tick(us)))
     axis.set_minor_locator(LogLocator(subs="all", numticks=12))
     axis.set_minor_formatter(NullFormatter())

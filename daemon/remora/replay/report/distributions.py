@@ -25,22 +25,14 @@ from remora.replay.report.canvas import (
     legend,
     nothing,
 )
+from remora.replay.report.latencies import CURVES, clock_us, label
 from remora.replay.report.subject import Subject
-from remora.replay.report.texts import MS, US, count, shortened
-
-CLOCKS_US = {"to_log": MS, "age": MS}
-"""What a latency is counted in: of those that end in Kafka, whole milliseconds; of all others, microseconds."""
+from remora.replay.report.texts import MS, count, shortened
 
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.6)))
 """The look of the first run, and that of the one that it is compared with."""
 
-CURVES = {
-    "service": ("sent → answer", GREEN),
-    "response": ("due → answer", BLUE),
-    "to_log": ("due → log", VERMILION),
-    "age": ("event → log", VERMILION),
-}
-
+_COLORS = {"service": GREEN, "response": BLUE, "to_log": VERMILION, "age": VERMILION}
 
 _NAMES, _P99 = 3.3, 2.0
 _MOST_NAMES, _MOST_KEYS = 40, 15
@@ -70,26 +62,27 @@ def tail(subjects: Sequence[Subject]) -> Figure:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.10g} %"))
     axes.yaxis.set_minor_locator(NullLocator())
     latency_axis(axes, "x")
-    for share, label in ((0.5, "p50"), (0.1, "p90"), (0.01, "p99"), (0.001, "p99.9"), (0.0001, "p99.99")):
+    for share, mark in ((0.5, "p50"), (0.1, "p90"), (0.01, "p99"), (0.001, "p99.9"), (0.0001, "p99.99")):
         if share >= 1 / most:
-            axes.text(1.01, share, label, transform=axes.get_yaxis_transform(), va="center", fontsize=9, color=GREY)
+            axes.text(1.01, share, mark, transform=axes.get_yaxis_transform(), va="center", fontsize=9, color=GREY)
     _name_curves(figure, axes, subjects)
     return figure
 
 
 def partitions(subject: Subject, _until_us: int) -> Figure:
-    """How many events are in each partition, and what a fair share would be."""
+    """How many records are in each partition, and what a fair share would be."""
     figure, (axes,) = frame("Spread over partitions", [1.8])
-    found = sorted(subject.series.partitions.items(), key=lambda pair: (len(pair[0]), pair[0]))
+    records = dict.fromkeys(subject.verdict.offsets, 0) | subject.series.partitions
+    found = sorted(records.items(), key=lambda pair: (len(pair[0]), pair[0]))
     axes.set_xlabel("partition")
-    axes.set_ylabel("events")
-    if not found:
+    axes.set_ylabel("records")
+    if not sum(records.values()):
         axes.set_xticks([])
         axes.set_yticks([])
         nothing(axes, "nothing in Kafka")
         return figure
     names, events = [name for name, _ in found], [events for _, events in found]
-    axes.bar(range(len(found)), events, color=BLUE, width=0.75, label="events")
+    axes.bar(range(len(found)), events, color=BLUE, width=0.75, label="records")
     axes.axhline(sum(events) / len(events), color=VERMILION, linestyle=(0, (4, 1.5)), label="a fair share")
     axes.grid(visible=False, axis="x")
     axes.set_ylim(0, 1.15 * max(events))
@@ -136,16 +129,17 @@ def hottest(subject: Subject, _until_us: int) -> Figure:
 
 
 def _samples(subject: Subject, name: str) -> int:
+    """How many there are to be drawn; without a schedule the response is the service, and is not drawn again."""
     found = subject.verdict.latencies.get(name)
-    return found.samples if found and name in CURVES else 0
+    is_drawn = name in CURVES and (name != "response" or subject.has_schedule)
+    return found.samples if found and is_drawn else 0
 
 
 def _curve(axes: Axes, name: str, points: Sequence[tuple[int, float]], dash: Any) -> None:
     """Steps down to the largest sample, where the share above is nothing and the line ends at the bottom."""
-    clock_us = CLOCKS_US.get(name, US)
-    x = np.maximum([us for us, _ in points], clock_us)
+    x = np.maximum([us for us, _ in points], clock_us(name))
     y = np.maximum([share for _, share in points], _NO_SHARE)
-    axes.plot(np.append(x[:1], x), np.append([1.0], y), color=CURVES[name][1], linestyle=dash, drawstyle="steps-post")
+    axes.plot(np.append(x[:1], x), np.append([1.0], y), color=_COLORS[name], linestyle=dash, drawstyle="steps-post")
 
 
 def _name_curves(figure: Figure, axes: Axes, subjects: Sequence[Subject]) -> None:
@@ -158,7 +152,9 @@ def _name_curves(figure: Figure, axes: Axes, subjects: Sequence[Subject]) -> Non
         looks = zip(subjects, DASHES, strict=False)
         runs = [Line2D([], [], color=INK, linestyle=dash, label=_name_of_run(each)) for each, dash in looks]
         legend(figure, axes, runs, row=1)
-    legend(figure, axes, [Line2D([], [], color=CURVES[n][1], label=CURVES[n][0] + numbers[n]) for n in shown])
+    has_schedule = any(subject.has_schedule for subject in subjects)
+    names = {name: label(name, has_schedule=has_schedule) + numbers[name] for name in shown}
+    legend(figure, axes, [Line2D([], [], color=_COLORS[name], label=text) for name, text in names.items()])
 
 
 def _name_of_run(subject: Subject) -> str:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from remora.replay.report.canvas import (
     BLUE,
+    GREY,
     INK,
     PALE,
     SKY,
@@ -26,7 +27,7 @@ from remora.replay.report.canvas import (
     timed,
 )
 from remora.replay.report.subject import Subject
-from remora.replay.report.texts import MS, US, count
+from remora.replay.report.texts import MS, US, count, tick
 from remora.replay.results import Interval
 
 Floats = NDArray[np.floating[Any]]
@@ -56,6 +57,10 @@ def lateness(subject: Subject, until_us: int) -> Figure:
     intervals = subject.series.intervals
     figure, (axes,), unit = timed("Send lateness by interval", subject, until_us, [2.0])
     _percentile_lines(axes, intervals, [each.lateness for each in intervals], unit, subject, US)
+    limit_us = subject.verdict.options.get("max_lateness_us")
+    if isinstance(limit_us, int | float) and limit_us > 0 and axes.lines:
+        axes.axhline(limit_us, color=GREY, linestyle=":", label=f"most that the run's p99 may be ({tick(limit_us)})")
+        axes.set_ylim(top=max(axes.get_ylim()[1], 1.4 * limit_us))
     axes.set_ylabel("sent − due")
     legend(figure, axes)
     return figure

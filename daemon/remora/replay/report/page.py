@@ -11,13 +11,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from remora.replay.layout import Trace
 from remora.replay.report import counts
 from remora.replay.report.counts import Count, Tone
-from remora.replay.report.distributions import CLOCKS_US
+from remora.replay.report.latencies import ORDER, clock_us, label
 from remora.replay.report.panels import Picture
 from remora.replay.report.subject import Subject
 from remora.replay.report.summary import PERCENTILES, Summary
 from remora.replay.report.texts import (
     MS,
-    US,
     change,
     count,
     latency,
@@ -30,15 +29,10 @@ from remora.replay.report.texts import (
 )
 from remora.replay.results import Example, Percentiles, Verdict
 
-LATENCIES = {
-    "service": "sent → answer",
-    "response": "due → answer",
-    "to_log": "due → log",
-    "age": "event → log",
-    "lateness": "send lateness",
-}
 _RATES = {"due": "offered", "acked": "completed", "in_log": "in Kafka"}
 _BACKLOGS = {"acked": "not acked", "in_log": "not in Kafka"}
+_EPOCH_US = 1_000_000_000_000_000
+"""What is above is no duration: of moments only those after 2001 are meant."""
 _PERCENTILE_NAMES = ("p50", "p90", "p99", "p99.9", "largest")
 
 
@@ -141,28 +135,28 @@ def _count_cell(each: Count, verdict: Verdict) -> Cell:
 def _latency_table(summary: Summary) -> Table:
     runs = [summary] if summary.against is None else [summary, summary.against]
     rows: list[Row] = []
-    for name in [*LATENCIES, *sorted({name for each in runs for name in each.latencies} - LATENCIES.keys())]:
-        clock_us = CLOCKS_US.get(name, US)
-        label = LATENCIES.get(name, visible(name))
+    for name in [*ORDER, *sorted({name for each in runs for name in each.latencies}.difference(ORDER))]:
         for each in runs:
             if (found := each.latencies.get(name)) is not None:
                 whose = f" · {visible(each.name)}" if len(runs) > 1 else ""
-                rows.append(Row(label + whose, _percentile_cells(found, clock_us), visible(found.clock), name))
+                words = label(name, has_schedule=bool(each.speed)) + whose
+                rows.append(Row(words, _percentile_cells(found, clock_us(name)), visible(found.clock), name))
         if summary.change is not None and (differences := summary.change.latencies.get(name)) is not None:
-            shown = [Cell(latency_change(differences[p], clock_us), differences[p]) for p in PERCENTILES]
-            rows.append(Row(f"{label} · change", [Cell(""), *shown], "", f"{name}-change"))
+            shown = [Cell(latency_change(differences[p], clock_us(name)), differences[p]) for p in PERCENTILES]
+            words = label(name, has_schedule=bool(summary.speed))
+            rows.append(Row(f"{words} · change", [Cell(""), *shown], "", f"{name}-change"))
     return Table("Latencies", ("samples", *_PERCENTILE_NAMES), rows)
 
 
-def _percentile_cells(found: Percentiles, clock_us: int) -> list[Cell]:
+def _percentile_cells(found: Percentiles, counted_us: int) -> list[Cell]:
     values = [getattr(found, each) for each in PERCENTILES]
-    return [Cell(count(found.samples), found.samples), *(Cell(latency(us, clock_us), us) for us in values)]
+    return [Cell(count(found.samples), found.samples), *(Cell(latency(us, counted_us), us) for us in values)]
 
 
 def _rate_table(summary: Summary) -> Table:
     runs = [summary] if summary.against is None else [summary, summary.against]
     rows = []
-    for name, label in _RATES.items():
+    for name, words in _RATES.items():
         for each in runs:
             if (found := each.rates.get(name)) is not None and found.events:
                 whose = f" · {visible(each.name)}" if len(runs) > 1 else ""
@@ -173,7 +167,7 @@ def _rate_table(summary: Summary) -> Table:
                     Cell(rate(found.peak_per_s), found.peak_per_s),
                     *_backlog_cell(name, each.backlogs),
                 ]
-                rows.append(Row(label + whose, cells, "", f"rate-{name}"))
+                rows.append(Row(words + whose, cells, "", f"rate-{name}"))
     width = tick(summary.interval_us)
     return Table("Rates", ("events", "within", "events/s over all", f"most in {width}", "largest backlog"), rows)
 
@@ -192,10 +186,10 @@ def _examples(subjects: Sequence[Subject]) -> Iterator[Table]:
     for subject in subjects:
         for name, found in subject.verdict.examples.items():
             if found:
-                label = next((e.label for _, g in counts.GROUPS for e in g if e.name == name), visible(name))
+                words = next((e.label for _, g in counts.GROUPS for e in g if e.name == name), visible(name))
                 columns = [each for each in _PLACES if any(getattr(one, each) is not None for one in found)]
                 total = max(subject.verdict.counts.get(name, 0), len(found))
-                title = f"{label}: {count(len(found))} of {count(total)}{_suffix(subject, subjects)}"
+                title = f"{words}: {count(len(found))} of {count(total)}{_suffix(subject, subjects)}"
                 yield Table(title, columns, [Row("", [_place(one, each) for each in columns]) for one in found])
 
 
@@ -299,11 +293,16 @@ def _verification(subject: Subject) -> dict[str, str]:
 
 def _options(options: Mapping[str, str | int | float | bool | None]) -> dict[str, str]:
     """As they are given on the command line; what was not given is left out."""
-    return {
-        f"--{name.replace('_', '-')}": "yes" if value is True else str(value)
-        for name, value in options.items()
-        if value is not None and value is not False
-    }
+    given = {name: value for name, value in options.items() if value is not None and value is not False}
+    return dict(_option(name, value) for name, value in given.items())
+
+
+def _option(name: str, value: str | int | float | bool) -> tuple[str, str]:
+    """Times and durations, which are kept in microseconds, are shown as such."""
+    words = f"--{name.removesuffix('_us').replace('_', '-')}"
+    if name.endswith("_us") and isinstance(value, int) and not isinstance(value, bool):
+        return words, moment(value) if value >= _EPOCH_US else tick(value)
+    return words, "yes" if value is True else str(value)
 
 
 def _files(subject: Subject) -> dict[str, str]:

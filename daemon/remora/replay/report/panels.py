@@ -87,7 +87,7 @@ PANELS = (
     Panel(
         "partitions",
         "Spread over partitions",
-        lambda subject: f"{count(len(subject.series.partitions))} partitions.",
+        lambda subject: f"{count(len(subject.verdict.offsets))} partitions.",
         distributions.partitions,
     ),
     Panel(
@@ -120,7 +120,7 @@ def align(figures: Sequence[Figure]) -> None:
         return
     for axes in zip(*(figure.axes for figure in figures), strict=True):
         scales = {each.get_yscale() for each in axes}
-        if len(scales) == 1 and all(each.get_yticks().size for each in axes):
+        if len(scales) == 1 and all(len(each.get_yticks()) for each in axes):
             limits = [each.get_ylim() for each in axes]
             for each in axes:
                 each.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
@@ -134,8 +134,8 @@ def _picture(panel: Panel, subject: Subject, figure: Figure, subjects: Sequence[
 
 
 def _tail(subjects: Sequence[Subject]) -> str:
-    clocks = {found.clock: None for each in subjects for found in each.verdict.latencies.values()}
+    solid = f" The dashed curves are of {visible(subjects[1].name)}." if len(subjects) > 1 else ""
     return (
-        "Read across: at 1 %, one event in a hundred took longer than x, which is the p99. A curve ends at its largest"
-        f" sample; percentiles of which there are less than one event are not marked. Clocks: {'; '.join(clocks)}."
+        "At 1 %, one event in a hundred took longer than x, which is the p99. A curve ends at its largest sample, and"
+        f" percentiles of less than one event are not marked. The clocks are named in the table above.{solid}"
     )

@@ -48,6 +48,8 @@ def load(path: Path) -> Subject:
     if verdict.run_id is not None and (run is None or run.run_id != verdict.run_id):
         there = f"is of run {run.run_id}" if run else "is missing"
         raise ReplayRefused(f"{directory.run}: {there}, and the verdict is on run {verdict.run_id}")
+    if not directory.series.exists():
+        raise ReplayRefused(f"{directory.series}: is missing; remora replay verify makes it, without --no-series")
     series = read(directory.series, Series)
     if series.interval_us <= 0:
         raise ReplayRefused(f"{directory.series}: interval_us is {series.interval_us}, and must be more than 0")
