@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -13,16 +14,20 @@ DEMO = Path(__file__).parents[2] / "scripts/demo"
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
+@pytest.mark.spark
+@pytest.mark.timeout(900)
 def test_the_demo_of_the_embedded_store(tmp_path: Path) -> None:
-    """`scripts/demo`, typed in another folder, ends with PASS, exits 0 and leaves nothing running."""
+    """`scripts/demo`, typed in another folder, says PASS, keeps a report, exits 0 and leaves nothing running."""
     for needed, package in (("java", "openjdk-17-jre-headless"), ("mvn", "maven")):
         program(needed, package)
 
-    pid, done = demo(tmp_path, timeout_s=280)
+    pid, done = demo(tmp_path, "--seconds", "20", timeout_s=880)
 
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert done.stdout.strip().splitlines()[-1].startswith("PASS")
+    assert re.search("^PASS", done.stdout, re.MULTILINE)
+    report = re.search(r"report: (/.*/index\.html)$", done.stdout, re.MULTILINE)
+    assert report
+    assert Path(report[1]).is_file()
     assert f"demo-{pid}" not in running()
 
 
