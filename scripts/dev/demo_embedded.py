@@ -228,7 +228,7 @@ class Demo:
         show_counts(verdict.counts)
         age = verdict.latencies["to_log"]
         console.print(f"            event age with the outage: p50 {_ms(age.p50_us)}, p99 {_ms(age.p99_us)}")
-        show_metrics([self.topic], before, after)
+        show_metrics([self.topic], "quiet part", before, after)
         console.print(f"            report: {report}", markup=False)
         self.checks.show_each()
         if self.keep:

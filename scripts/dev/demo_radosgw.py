@@ -71,7 +71,7 @@ class Demo:
                 after = await self.daemon.metrics()
                 await self._stop()
             self._judge(await self._read(self.load.count), backlog)
-        show_metrics([self.topic], before, after)
+        show_metrics([self.topic], "live part", before, after)
 
     # ------------------------------------------------------------------------------------- the story
 

@@ -87,16 +87,16 @@ class Faults:
         layout.write(file, sorted(self._found, key=lambda each: each.from_us))
 
 
-def show_metrics(topics: Sequence[str], before: Samples, after: Samples) -> None:
-    """The excerpt of /metrics that an operator would look at first; ages are of what came between the two."""
+def show_metrics(topics: Sequence[str], part: str, before: Samples, after: Samples) -> None:
+    """The excerpt of /metrics that an operator would look at first; ages are of the part between the two."""
     name = "remora_event_age_seconds_bucket"
     ages: dict[float, float] = {}
     for (metric, topic, le), count in after.items():
         if metric == name and topic in topics:
             ages[float(le)] = ages.get(float(le), 0.0) + count - before.get((name, topic, le), 0.0)
     table = Table("from /metrics", "", box=None, padding=(0, 2, 0, 12))
-    table.add_row("remora_event_age_seconds, live part: p50", f"{verdict.quantile(0.5, ages) * 1000:.0f} ms")
-    table.add_row("remora_event_age_seconds, live part: p99", f"{verdict.quantile(0.99, ages) * 1000:.0f} ms")
+    table.add_row(f"remora_event_age_seconds, {part}: p50", f"{verdict.quantile(0.5, ages) * 1000:.0f} ms")
+    table.add_row(f"remora_event_age_seconds, {part}: p99", f"{verdict.quantile(0.99, ages) * 1000:.0f} ms")
     for metric in ("delivered_entries", "removed_entries", "failures", "parked_entries"):
         total = sum(
             count for (found, topic, _), count in after.items() if found == f"remora_{metric}_total" and topic in topics
