@@ -45,6 +45,9 @@ BROKER_DIES, DAEMON_DIES, BROKER_LIVES, QUIET = 0.2, 0.3, 0.4, 0.7
 
 KEPT_REPORTS = 5
 
+QUICK_JVM = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""Each command has a JVM of its own that ends before it could profit from being compiled well."""
+
 
 class Demo:
     """One run: a trace, or None for the best that is here, replayed within so many seconds."""
@@ -198,7 +201,7 @@ class Demo:
         with step("verifying"):
             done = await result_of(
                 REMORA, "replay", "verify", self.run_directory.path, "--bootstrap", self.bootstrap,
-                "--isolation", "read_committed",
+                "--isolation", "read_committed", env=QUICK_JVM,
             )  # fmt: skip
         if not self.run_directory.verdict.exists():
             raise DemoError(f"remora replay verify ended with {done.code}: {done.err.strip()[-2000:]}")
@@ -247,7 +250,7 @@ class Demo:
     async def _remora(self, *arguments: str | Path) -> str:
         """Run a command, showing it."""
         console.print(f"            [dim]$ remora {' '.join(map(str, arguments))}[/]")
-        return await output_of(REMORA, *arguments)
+        return await output_of(REMORA, *arguments, env=QUICK_JVM)
 
 
 def _span_s(trace: layout.Trace) -> float:

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,10 +41,12 @@ class Ended:
     err: str
 
 
-async def result_of(*argv: str | Path, stdin: bytes = b"") -> Ended:
+async def result_of(*argv: str | Path, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> Ended:
     """What a program prints, whatever it ends with. Cancelled, it interrupts the program and all its children."""
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+    process = await asyncio.create_subprocess_exec(
+        *argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, env=dict(os.environ) | dict(env or {})
+    )
     try:
         out, err = await process.communicate(stdin)
     except asyncio.CancelledError:
@@ -55,9 +57,9 @@ async def result_of(*argv: str | Path, stdin: bytes = b"") -> Ended:
     return Ended(process.returncode or 0, out.decode(), err.decode(errors="replace"))
 
 
-async def output_of(*argv: str | Path, stdin: bytes = b"") -> str:
-    """What a program prints that must end with 0."""
-    done = await result_of(*argv, stdin=stdin)
+async def output_of(*argv: str | Path, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> str:
+    """What a program prints that must end with 0; `env` is added to the environment."""
+    done = await result_of(*argv, stdin=stdin, env=env)
     if done.code:
         raise DemoError(f"{Path(argv[0]).name} {argv[1]} ended with {done.code}: {done.err.strip()[-2000:]}")
     return done.out
