@@ -25,12 +25,13 @@ from remora.replay.layout import Fault, RunDirectory, read, write
 from remora.replay.report import distributions, over_time, texts
 from remora.replay.report.canvas import LEFT, RIGHT, WIDTH, Span, drawing, fly
 from remora.replay.report.job import report
-from remora.replay.report.panels import FILES
+from remora.replay.report.panels import FILES, align
 from remora.replay.report.subject import load
-from remora.replay.report.summary import PERCENTILES, Summary
+from remora.replay.report.summary import Summary
 from remora.replay.results import Example, Mark, Percentiles, Series, Verdict
 from replay.verified import ORIGIN_US, simulate, tail
 
+PERCENTILES = ("p50_us", "p90_us", "p99_us", "p999_us", "max_us")
 FEW = 200
 LESS_US = 200_000
 
@@ -118,6 +119,7 @@ def test_latencies_on_the_page_are_the_verdicts(failed: RunDirectory) -> None:
     latencies = read(failed.verdict, Verdict).latencies
 
     assert latencies.keys() == {"lateness", "service", "response", "to_log"}
+    assert "Latencies samplesp50p90p99p99.9largest" in " ".join(page_of(failed).words.split())
     for name, expected in latencies.items():
         assert [v for v, _ in found[name]] == [expected.samples, *(getattr(expected, each) for each in PERCENTILES)]
         off_us = 500 if name == "to_log" else 0.5
@@ -393,6 +395,22 @@ def spans_in(axes: Axes) -> set[tuple[float, float]]:
 def time_axes(figure: Figure) -> list[Axes]:
     """The axes of a figure that count time, and no colour bar."""
     return [axes for axes in figure.axes if axes.get_xlim()[0] == 0]
+
+
+def test_pictures_of_two_runs_have_the_same_axes(failed: RunDirectory, tmp_path: Path) -> None:
+    """What is compared by eye has the same scale: the wider of both, in time and upwards."""
+    slower = load(simulate(tmp_path / "run", events=2 * FEW, seconds=2, interval_us=LESS_US, slow=50, seed=5).path)
+    subjects, until_us = [load(failed.path), slower], slower.end_us
+
+    with drawing():
+        for draw in (over_time.rates, over_time.percentiles, over_time.density):
+            alone = [draw(each, until_us).axes[0].get_ylim() for each in subjects]
+            figures = [draw(each, until_us) for each in subjects]
+            align(figures)
+
+            limits = {(each.axes[0].get_xlim(), each.axes[0].get_ylim()) for each in figures}
+            widest = min(low for low, _ in alone), max(high for _, high in alone)
+            assert limits == {(figures[0].axes[0].get_xlim(), widest)}
 
 
 def test_a_fault_of_another_time_is_listed_and_not_drawn(tmp_path: Path) -> None:

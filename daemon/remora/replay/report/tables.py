@@ -1,0 +1,262 @@
+"""The tables of the page: each number of the summary with its words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from remora.replay.layout import Trace
+from remora.replay.report import counts
+from remora.replay.report.counts import Count, Tone
+from remora.replay.report.latencies import ORDER, clock_us, label
+from remora.replay.report.subject import Subject
+from remora.replay.report.summary import PERCENTILES, Summary
+from remora.replay.report.texts import MS, change, count, latency, latency_change, moment, offset, rate, tick, visible
+from remora.replay.results import Example, Percentiles, Verdict
+
+_RATES = {"due": "offered", "acked": "completed", "in_log": "in Kafka"}
+_BACKLOGS = {"acked": "not acked", "in_log": "not in Kafka"}
+_EPOCH_US = 1_000_000_000_000_000
+"""What is above is no duration: of moments only those after 2001 are meant."""
+_PERCENTILE_NAMES = ("p50", "p90", "p99", "p99.9", "largest")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number as it is shown, and as a program reads it; without `value` a text."""
+
+    text: str
+    value: int | float | None = None
+    tone: Tone = "plain"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a table: what it is about, in more words, and its cells; `key` names it for programs."""
+
+    label: str
+    cells: Sequence[Cell]
+    note: str = ""
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under a title; `columns` are the heads of the cells, none where they would say nothing."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Row]
+
+
+# ------------------------------------------------------------------------------------------ numbers
+
+
+def count_tables(subjects: Sequence[Subject], summary: Summary) -> Iterator[Table]:
+    there = {name: 0 for each in subjects for name in each.verdict.counts}
+    for title, listed in counts.groups(there):
+        yield Table(title, _columns(subjects), [_count_row(each, subjects, summary) for each in listed])
+
+
+def _count_row(each: Count, subjects: Sequence[Subject], summary: Summary) -> Row:
+    cells = [_count_cell(each, subject.verdict) for subject in subjects]
+    if summary.change is not None:
+        difference = summary.change.counts.get(each.name)
+        cells.append(Cell("–") if difference is None else Cell(change(difference), difference))
+    return Row(each.label, cells, each.meaning, each.name)
+
+
+def _count_cell(each: Count, verdict: Verdict) -> Cell:
+    found = verdict.counts.get(each.name)
+    return Cell("–") if found is None else Cell(count(found), found, counts.tone(each, verdict))
+
+
+def latency_table(summary: Summary) -> Table:
+    runs = [summary] if summary.against is None else [summary, summary.against]
+    rows: list[Row] = []
+    for name in [*ORDER, *sorted({name for each in runs for name in each.latencies}.difference(ORDER))]:
+        for each in runs:
+            if (found := each.latencies.get(name)) is not None:
+                whose = f" · {visible(each.name)}" if len(runs) > 1 else ""
+                words = label(name, has_schedule=bool(each.speed)) + whose
+                rows.append(Row(words, _percentile_cells(found, clock_us(name)), visible(found.clock), name))
+        if summary.change is not None and (differences := summary.change.latencies.get(name)) is not None:
+            shown = [Cell(latency_change(differences[p], clock_us(name)), differences[p]) for p in PERCENTILES]
+            words = label(name, has_schedule=bool(summary.speed))
+            rows.append(Row(f"{words} · change", [Cell(""), *shown], "", f"{name}-change"))
+    return Table("Latencies", ("samples", *_PERCENTILE_NAMES), rows)
+
+
+def _percentile_cells(found: Percentiles, counted_us: int) -> list[Cell]:
+    values = [getattr(found, each) for each in PERCENTILES]
+    return [Cell(count(found.samples), found.samples), *(Cell(latency(us, counted_us), us) for us in values)]
+
+
+def rate_table(summary: Summary) -> Table:
+    runs = [summary] if summary.against is None else [summary, summary.against]
+    rows = []
+    for name, words in _RATES.items():
+        for each in runs:
+            if (found := each.rates.get(name)) is not None and found.events:
+                whose = f" · {visible(each.name)}" if len(runs) > 1 else ""
+                cells = [
+                    Cell(count(found.events), found.events),
+                    Cell(offset(found.over_us), found.over_us),
+                    Cell(rate(found.mean_per_s), found.mean_per_s),
+                    Cell(rate(found.peak_per_s), found.peak_per_s),
+                    *_backlog_cell(name, each.backlogs),
+                ]
+                rows.append(Row(words + whose, cells, "", f"rate-{name}"))
+    width = tick(summary.interval_us)
+    return Table("Rates", ("events", "within", "events/s over all", f"most in {width}", "largest backlog"), rows)
+
+
+def _backlog_cell(name: str, backlogs: Mapping[str, int]) -> list[Cell]:
+    return [Cell(count(backlogs[name]), backlogs[name]) if name in backlogs else Cell("–")]
+
+
+# ------------------------------------------------------------------------------------------ names and places
+
+
+_PLACES = ("bucket", "key", "seq", "kseq", "partition", "offset", "shard", "position", "detail")
+
+
+def example_tables(subjects: Sequence[Subject]) -> Iterator[Table]:
+    for subject in subjects:
+        for name, found in subject.verdict.examples.items():
+            if found:
+                words = next((e.label for _, g in counts.GROUPS for e in g if e.name == name), visible(name))
+                columns = [each for each in _PLACES if any(getattr(one, each) is not None for one in found)]
+                total = max(subject.verdict.counts.get(name, 0), len(found))
+                title = f"{words}: {count(len(found))} of {count(total)}{suffix(subject, subjects)}"
+                yield Table(title, columns, [Row("", [_place(one, each) for each in columns]) for one in found])
+
+
+def _place(example: Example, column: str) -> Cell:
+    found = getattr(example, column)
+    if found is None:
+        return Cell("–")
+    return Cell(str(found), found) if isinstance(found, int) else Cell(visible(found))
+
+
+def fault_table(subject: Subject, whose: str) -> Table:
+    origin = subject.series.origin_us
+    rows = [
+        Row(
+            f"{number} {visible(each.name)}",
+            [
+                Cell(offset(each.from_us - origin), each.from_us - origin),
+                Cell(offset(each.to_us - origin), each.to_us - origin),
+                Cell(latency(each.to_us - each.from_us), each.to_us - each.from_us),
+            ],
+        )
+        for number, each in enumerate(subject.faults, 1)
+    ]
+    return Table(f"Faults{whose}", ("from", "to", "lasted"), rows)
+
+
+def key_table(subject: Subject, whose: str) -> Table:
+    rows = [
+        Row(
+            f"{visible(each.bucket)}/{visible(each.key)}",
+            [Cell(count(each.events), each.events), Cell(latency(each.p99_us, MS), each.p99_us)],
+        )
+        for each in subject.series.hottest
+    ]
+    return Table(f"Hottest keys{whose}", ("events", "p99 to the log" if subject.run else "p99 of age"), rows)
+
+
+# ------------------------------------------------------------------------------------------ how it was done
+
+
+def detail_tables(subjects: Sequence[Subject]) -> Iterator[Table]:
+    """Everything that somebody needs who wants the same again: of both runs side by side."""
+    for title, found in (
+        ("Replay", [_replay(each) for each in subjects]),
+        ("Trace", [_trace(each.run.trace) if each.run else {} for each in subjects]),
+        ("Verification", [_verification(each) for each in subjects]),
+        ("Versions", [each.run.versions if each.run else {} for each in subjects]),
+        ("Files", [_files(each) for each in subjects]),
+    ):
+        names = list(dict.fromkeys(name for each in found for name in each))
+        rows = [Row(visible(name), [Cell(visible(each.get(name, "–"))) for each in found]) for name in names]
+        if rows:
+            yield Table(title, [visible(each.name) for each in subjects] if len(subjects) > 1 else (), rows)
+
+
+def _replay(subject: Subject) -> dict[str, str]:
+    run = subject.run
+    if run is None:
+        return {}
+    return {
+        "run": run.run_id,
+        "target": f"{run.target} {run.address}".strip(),
+        "topic": run.topic,
+        "speed": f"×{run.speed:g}" if run.speed else "as fast as allowed",
+        "tasks": str(run.parts),
+        "overload": run.overload,
+        "started": moment(run.started_us),
+        "host": f"{run.host}, {run.cores} cores",
+        "prepared": run.prepared,
+        **_options(run.options),
+    }
+
+
+def _trace(trace: Trace) -> dict[str, str]:
+    return {
+        "name": trace.name,
+        "SHA-256": trace.sha256,
+        "format": trace.format,
+        "files": ", ".join(trace.sources),
+        "events": f"{count(trace.events)} of {count(trace.keys)} keys in {count(trace.buckets)} buckets",
+        "operations": ", ".join(f"{name} {count(found)}" for name, found in trace.operations.items()),
+        "bytes": count(trace.bytes),
+        "from": moment(trace.first_us),
+        "to": moment(trace.last_us),
+        "busiest second": f"{count(trace.peak_per_s)} events",
+        "lines left out": ", ".join(f"{name} {count(found)}" for name, found in trace.dropped.items()) or "none",
+        **_options(trace.options),
+    }
+
+
+def _verification(subject: Subject) -> dict[str, str]:
+    verdict = subject.verdict
+    return {
+        "topic": verdict.topic,
+        "isolation": verdict.isolation,
+        "time stamps": verdict.timestamp_type,
+        "offsets": ", ".join(f"{name}: {first}–{behind}" for name, (first, behind) in verdict.offsets.items()),
+        **_options(verdict.options),
+    }
+
+
+def _options(options: Mapping[str, str | int | float | bool | None]) -> dict[str, str]:
+    """As they are given on the command line; what was not given is left out."""
+    given = {name: value for name, value in options.items() if value is not None and value is not False}
+    return dict(_option(name, value) for name, value in given.items())
+
+
+def _option(name: str, value: str | int | float | bool) -> tuple[str, str]:
+    """Times and durations, which are kept in microseconds, are shown as such."""
+    words = f"--{name.removesuffix('_us').replace('_', '-')}"
+    if name.endswith("_us") and isinstance(value, int) and not isinstance(value, bool):
+        return words, moment(value) if value >= _EPOCH_US else tick(value)
+    return words, "yes" if value is True else str(value)
+
+
+def _files(subject: Subject) -> dict[str, str]:
+    directory = subject.directory
+    journals = len(list(directory.journal.glob("part=*/attempt=*.jsonl")))
+    named = (directory.run, directory.faults, directory.verdict, directory.series)
+    found = {
+        str(each.relative_to(directory.path)): f"{count(each.stat().st_size)} bytes" for each in named if each.exists()
+    }
+    return found | ({"journal/part=*/attempt=*.jsonl": f"{count(journals)} files"} if journals else {})
+
+
+def _columns(subjects: Sequence[Subject]) -> Sequence[str]:
+    return [*(visible(each.name) for each in subjects), "change"] if len(subjects) > 1 else ()
+
+
+def suffix(subject: Subject, subjects: Sequence[Subject]) -> str:
+    return f" · {visible(subject.name)}" if len(subjects) > 1 else ""
