@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from remora.cli.output import duration, json_option, print_json, print_table, size
 from remora.config import parse_duration
@@ -208,7 +209,7 @@ def prepare_command(
     with session("replay prepare", master=master) as spark:
         prepared = prepare(spark, given, out, options)
     if as_json:
-        print_json({field: getattr(prepared.trace, field) for field in prepared.trace.__struct_fields__})
+        print_json(msgspec.to_builtins(prepared.trace))
     else:
         _print(prepared, out)
 

@@ -184,21 +184,27 @@ def events(rows: DataFrame, file_events: int, files: int) -> DataFrame:
 
 def totals(prepared: DataFrame) -> DataFrame:
     """One row: what Trace says of all events; a column for the number of each operation, by its name."""
-    rows = prepared.select("ts_us", "op", "size")
-    return rows.agg(
+    rows = prepared.select("bucket", "key", "ts_us", "op", "size")
+    is_unknown = F.col("size").isNull() & (F.col("op") != DELETE)
+    # First by key, which counts the keys without a second copy of every row.
+    keys = rows.groupBy("bucket", "key").agg(
         F.count(F.lit(1)).alias("events"),
         F.min("ts_us").alias("first_us"),
         F.max("ts_us").alias("last_us"),
-        F.coalesce(F.sum("size"), F.lit(0)).alias("bytes"),
-        F.count_if(F.col("size").isNull() & (F.col("op") != DELETE)).alias("without_size"),
+        F.sum("size").alias("bytes"),
+        F.count_if(is_unknown).alias("without_size"),
         *(F.count_if(F.col("op") == op).alias(op) for op in WRITES),
-    ).select("events", "first_us", "last_us", "bytes", "without_size", *WRITES)
-
-
-def names(prepared: DataFrame) -> DataFrame:
-    """One row: how many keys and buckets there are."""
-    counts = (F.count(F.lit(1)).alias("keys"), F.countDistinct("bucket").alias("buckets"))
-    return by_key(prepared).agg(*counts).select("keys", "buckets")
+    )
+    return keys.agg(
+        F.sum("events").alias("events"),
+        F.count(F.lit(1)).alias("keys"),
+        F.countDistinct("bucket").alias("buckets"),
+        F.min("first_us").alias("first_us"),
+        F.max("last_us").alias("last_us"),
+        F.coalesce(F.sum("bytes"), F.lit(0)).alias("bytes"),
+        F.sum("without_size").alias("without_size"),
+        *(F.sum(op).alias(op) for op in WRITES),
+    ).select("events", "keys", "buckets", "first_us", "last_us", "bytes", "without_size", *WRITES)
 
 
 def by_key(prepared: DataFrame) -> DataFrame:

@@ -87,13 +87,13 @@ def prepare(spark: SparkSession, given: Input, out: Path, options: Options) -> P
         read = _read(spark, work, cut, form, options, name)
         spread = options.spread or (EVEN if read.is_whole_seconds else NONE)
         marked = _marked(spark, work, read, form, options, spread)
-        left_out = {row["reason"]: row["count"] for row in _left_out(marked).collect()}
-        ordered, before = _ordered(spark, work, marked, read, options, left_out, name)
+        left_out = {row["reason"]: row["count"] for row in _left_out(marked).collect()} if marked is not None else {}
+        lines = frames.writes(read.rows) if marked is None else marked
+        ordered, before = _ordered(spark, work, lines, read, options, left_out, name)
         prepared = PreparedDirectory(work / "prepared")
         _write_events(spark, ordered, before, options, prepared)
         events = spark.read.parquet(_pattern(prepared.events))
         totals = _only(frames.totals(events).collect())
-        names = _only(frames.names(events).collect())
         trace = Trace(
             name=name,
             sha256=sha256(files),
@@ -101,8 +101,8 @@ def prepare(spark: SparkSession, given: Input, out: Path, options: Options) -> P
             format=form.name,
             options=options.told(spread),
             events=totals["events"],
-            keys=names["keys"],
-            buckets=names["buckets"],
+            keys=totals["keys"],
+            buckets=totals["buckets"],
             first_us=totals["first_us"],
             last_us=totals["last_us"],
             bytes=totals["bytes"],
@@ -250,9 +250,11 @@ def _lines_before(rows: DataFrame, cut: Sequence[Piece]) -> dict[int, int]:
 # ------------------------------------------------------------------------------------------------ shaping
 
 
-def _marked(spark: SparkSession, work: Path, read: _Read, form: Format, options: Options, spread: str) -> DataFrame:
-    """All writes, with the reason why one is left out, on their new times."""
-    lines = frames.writes(read.rows)
+def _marked(
+    spark: SparkSession, work: Path, read: _Read, form: Format, options: Options, spread: str
+) -> DataFrame | None:
+    """All writes, with the reason why one is left out, on their new times; None when that changes nothing."""
+    lines = untouched = frames.writes(read.rows)
     if form.has_requests:
         lines = frames.mark_repeated(lines)
     until_us = options.until_us
@@ -266,7 +268,7 @@ def _marked(spark: SparkSession, work: Path, read: _Read, form: Format, options:
         lines = frames.spread_randomly(lines, options.seed)
     if options.sample_keys > 1:
         lines = frames.mark_unsampled(lines, options.sample_keys)
-    return _kept(spark, lines, work / "marked")
+    return None if lines is untouched else _kept(spark, lines, work / "marked")
 
 
 def _left_out(marked: DataFrame) -> DataFrame:
@@ -277,7 +279,7 @@ def _left_out(marked: DataFrame) -> DataFrame:
 def _ordered(
     spark: SparkSession,
     work: Path,
-    marked: DataFrame,
+    lines: DataFrame,
     read: _Read,
     options: Options,
     left_out: dict[str, int],
@@ -288,7 +290,7 @@ def _ordered(
     if count <= 0:
         raise ReplayRefused(f"{name}: no write is left{_why(left_out)}")
     partitions = max(int(spark.conf.get("spark.sql.shuffle.partitions", "1") or 1), math.ceil(count / FILE_EVENTS))
-    shaped = frames.shaped(marked, options.clone_keys, options.size_cap)
+    shaped = frames.shaped(lines, options.clone_keys, options.size_cap)
     ordered = _kept(spark, frames.in_order(shaped, partitions), work / "ordered")
     files = ordered.groupBy(F.col("_metadata.file_name").alias("file")).agg(
         F.count(F.lit(1)).alias("events"), F.max("ts_us").alias("last_us")
@@ -357,7 +359,6 @@ def _beside(out: Path) -> Iterator[Path]:
 def _publish(made: Path, out: Path) -> None:
     """`out` may be an empty folder; whatever else has come meanwhile stays."""
     try:
-        made.chmod(0o755)
         made.replace(out)
     except OSError as exc:
         raise ReplayRefused(f"{out}: {exc.strerror}") from exc

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +17,9 @@ import pyarrow.parquet as pq
 from remora.replay.errors import ReplayRefused
 from remora.replay.prepare.entry import NOT_UTF8, READ, Dropped, Found, Outcome, Source, iso_us, malformed, write
 from remora.replay.prepare.mapping import ISO, READS, UNITS_NS, Columns, columns, operation
+
+if TYPE_CHECKING:
+    from _csv import Reader as CsvReader  # the csv module does not name it before 3.13
 
 DELIMITERS = ",\t;|"
 PARQUET_MAGIC = b"PAR1"
@@ -67,20 +70,25 @@ def csv_records(stream: BinaryIO, source: Source) -> Iterator[Found]:
         source,
     )
     text = io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="")
-    reader = csv.reader(text, delimiter=delimiter)
-    before = 1
+    try:
+        yield from _csv_rows(csv.reader(text, delimiter=delimiter), row, header, delimiter)
+    finally:
+        text.detach()
+
+
+def _csv_rows(reader: CsvReader, row: _Row, header: Sequence[str], delimiter: str) -> Iterator[Found]:
+    """The rows behind the header, each with the line it begins at."""
+    line = 2
     while True:
-        line = before + 1
         try:
             cells = next(reader)
         except StopIteration:
-            break
+            return
         except csv.Error:
             yield Found(line, (malformed("not CSV"),), "")
         else:
             yield Found(line, (_csv_outcome(row, header, cells),), delimiter.join(cells))
-        before = 1 + reader.line_num
-    text.detach()
+        line = 2 + reader.line_num
 
 
 def csv_header(line: str) -> tuple[list[str], str]:
