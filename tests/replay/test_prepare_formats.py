@@ -551,6 +551,7 @@ _CHANGES = st.lists(st.dictionaries(st.sampled_from(sorted(trail())), _JSON))
 
 
 @given(st.binary() | _CHANGES.map(lambda several: document(*(trail(**changes) for changes in several))))
+@example(b"a\rb,c\n")
 @pytest.mark.parametrize("name", ["cloudtrail", "op-log", "csv", "rgw-ops"])
 def test_no_file_raises_but_what_names_it(name: str, data: bytes) -> None:
     """Whatever a file has, reading it gives rows or reasons, or refuses the file by its name."""

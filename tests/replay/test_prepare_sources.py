@@ -24,7 +24,7 @@ from remora.replay.errors import ReplayRefused
 from remora.replay.prepare import reading, sources
 from remora.replay.prepare.entry import MALFORMED, READ, Dropped, Found, Outcome, Source, Write
 from remora.replay.prepare.formats import FORMATS
-from remora.replay.prepare.job import format_of, trace_name
+from remora.replay.prepare.inspect import format_of, trace_name
 from remora.replay.prepare.mapping import Mapping
 from remora.replay.prepare.options import Options
 from remora.replay.prepare.tables import csv_records, moment_us, parquet_records
@@ -171,7 +171,8 @@ def test_files_of_two_formats_are_refused(tmp_path: Path) -> None:
     """All files must have one format; the one that has not is named, and empty files are nothing's."""
     (tmp_path / "0.log").write_bytes(b"")
     (tmp_path / "1.log").write_bytes(journal(2))
-    assert format_of(sources.found([tmp_path]), Options()).name == "rgw-journal"
+    form, full = format_of(sources.found([tmp_path]), Options())
+    assert (form.name, [file.path.name for file in full]) == ("rgw-journal", ["1.log"])
 
     (tmp_path / "2.csv").write_text(CSV + "0,1,PUT,b,k,1\n")
     with pytest.raises(ReplayRefused, match=r"2\.csv: is csv, but .*1\.log is rgw-journal"):

@@ -16,7 +16,8 @@ from remora.config import parse_duration
 from remora.replay.layout import Trace
 from remora.replay.prepare.entry import iso_us
 from remora.replay.prepare.formats import FORMATS
-from remora.replay.prepare.job import Prepared, inspect, prepare
+from remora.replay.prepare.inspect import inspect
+from remora.replay.prepare.job import Prepared, prepare
 from remora.replay.prepare.mapping import ISO, READS, UNITS_NS, Mapping
 from remora.replay.prepare.options import EVEN, NONE, RANDOM, Options
 from remora.replay.prepare.reading import printable

@@ -17,10 +17,11 @@ from pyspark.sql import functions as F
 from remora.replay.errors import ReplayRefused
 from remora.replay.layout import HotKey, PreparedDirectory, Trace, write
 from remora.replay.prepare import frames, reading
-from remora.replay.prepare.entry import MALFORMED, Source, Write
-from remora.replay.prepare.formats import FORMATS, Format, detect
+from remora.replay.prepare.entry import MALFORMED
+from remora.replay.prepare.formats import Format
+from remora.replay.prepare.inspect import Input
 from remora.replay.prepare.options import EVEN, NONE, RANDOM, Options
-from remora.replay.prepare.sources import File, Piece, found, head, opened, pieces, sha256, shown
+from remora.replay.prepare.sources import Piece, sha256, shown
 from remora.replay.shape import WRITES
 
 FILE_EVENTS = 500_000
@@ -28,18 +29,7 @@ LOT_BYTES = 32 << 20
 """Small files are read several by one task."""
 
 HOTTEST = 10
-_TRIED = 100
 _MOST_REASONS = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """Files that were looked at: they are there, and all of one format as far as their beginnings tell."""
-
-    name: str
-    files: tuple[File, ...]
-    format: Format
-    pieces: tuple[Piece, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +60,6 @@ class _Read:
     is_whole_seconds: bool
     dropped: dict[str, int]
     examples: dict[str, tuple[Example, ...]]
-
-
-def inspect(paths: Sequence[Path], out: Path, options: Options) -> Input:
-    """Look at the beginning of every file, before anything is started. Raises ReplayRefused for what cannot be used."""
-    _refuse_used(out)
-    files = found(paths)
-    form = format_of(files, options)
-    return Input(trace_name(paths), tuple(files), form, tuple(pieces(files, form)))
 
 
 def prepare(spark: SparkSession, given: Input, out: Path, options: Options) -> Prepared:
@@ -116,51 +98,7 @@ def prepare(spark: SparkSession, given: Input, out: Path, options: Options) -> P
     return Prepared(trace, form.title, read.examples, totals["without_size"])
 
 
-# ------------------------------------------------------------------------------------------------ input
-
-
-def format_of(files: Sequence[File], options: Options) -> Format:
-    """The one format of all files that are not empty. Raises ReplayRefused with the name of the one that is not so."""
-    chosen: tuple[Format, str] | None = None
-    for file in files:
-        begin = head(file)
-        if not begin.strip():
-            continue
-        name = shown(file.path)
-        form = FORMATS[options.format] if options.format else detect(begin, name, options.mapping)
-        if chosen is not None and form is not chosen[0]:
-            raise ReplayRefused(f"{name}: is {form.name}, but {chosen[1]} is {chosen[0].name}: prepare them apart")
-        chosen = (form, name)
-        _try(file, form, options)
-    if chosen is None:
-        raise ReplayRefused(f"{', '.join(shown(file.path) for file in files[:3])}: there is nothing in it")
-    return chosen[0]
-
-
-def _try(file: File, form: Format, options: Options) -> None:
-    """Read the first lines here and now: a wrong format or mapping is refused before anything is started."""
-    first = None
-    try:
-        with opened(file.path, file.compression) as stream:
-            source = Source(shown(file.path), options.bucket, options.mapping)
-            for tried, line in enumerate(form.records(stream, source), start=1):
-                for outcome in line.outcomes:
-                    if isinstance(outcome, Write) or not outcome.reason.startswith(MALFORMED):
-                        return
-                    first = first or (line.line, outcome.reason.removeprefix(MALFORMED))
-                if tried == _TRIED:
-                    break
-    except OSError as exc:
-        raise ReplayRefused(f"{shown(file.path)}: {exc}") from exc
-    if first is not None:
-        raise ReplayRefused(f"{shown(file.path)}:{first[0]}: as {form.name}: {first[1]}, as in the lines behind it")
-
-
-def trace_name(paths: Sequence[Path]) -> str:
-    """The first file's or folder's name without its endings."""
-    first = shown(Path(paths[0].absolute().name))
-    stem = re.sub(r"(?:\.(?:gz|zst|bz2|csv|tsv|log|jsonl?|txt|parquet))+$", "", first) or first
-    return stem if len(paths) == 1 else f"{stem} and {len(paths) - 1} more"
+# ------------------------------------------------------------------------------------------------ reading
 
 
 def _read(spark: SparkSession, work: Path, cut: Sequence[Piece], form: Format, options: Options, name: str) -> _Read:
@@ -330,17 +268,6 @@ def _without_gaps(spark: SparkSession, numbered: DataFrame, most_us: int) -> Dat
 def _hottest(events: DataFrame) -> tuple[HotKey, ...]:
     rows = frames.hottest(events, HOTTEST).collect()
     return tuple(HotKey(row["bucket"], row["key"], row["events"], row["peak_per_s"]) for row in rows)
-
-
-def _refuse_used(out: Path) -> None:
-    try:
-        used = out.exists() and (not out.is_dir() or any(out.iterdir()))
-    except OSError as exc:
-        raise ReplayRefused(f"{out}: {exc.strerror}") from exc
-    if used:
-        raise ReplayRefused(f"{out}: exists already: give --out a name that is free")
-    if not out.absolute().parent.is_dir():
-        raise ReplayRefused(f"{out.absolute().parent}: is not a folder, so {out.name} cannot be made in it")
 
 
 @contextmanager

@@ -93,9 +93,16 @@ def _csv_rows(reader: CsvReader, row: _Row, header: Sequence[str], delimiter: st
 
 def csv_header(line: str) -> tuple[list[str], str]:
     """The names in a header line, and what stands between them."""
-    found = [(next(csv.reader([line.rstrip("\r\n")], delimiter=delimiter), []), delimiter) for delimiter in DELIMITERS]
+    found = [(_cells(line.rstrip("\r\n"), delimiter), delimiter) for delimiter in DELIMITERS]
     names, delimiter = max(found, key=lambda each: len(each[0]))
     return [name.strip() for name in names], delimiter
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error:
+        return []
 
 
 def _csv_outcome(row: _Row, header: Sequence[str], cells: Sequence[str]) -> Outcome:
