@@ -8,17 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from remora.replay.errors import ReplayError, ReplayRefused
+from remora.replay.errors import ReplayRefused
 from remora.replay.layout import read
 from remora.replay.pipeline.columns import EVENT
 from remora.replay.pipeline.directory import LandedDirectory, Landing
 from remora.replay.pipeline.frames import current_objects
 from remora.replay.pipeline.snapshots import Inventory, InventoryDirectory
-from remora.replay.pipeline.spark import cause, location, rows, writing
+from remora.replay.pipeline.spark import location, pattern, rows, writing
 from remora.replay.session import session
 
 
@@ -57,8 +56,6 @@ def take(plan: Plan, *, master: str | None = None) -> tuple[Inventory, bool]:
             _write(spark, source, wanted, staging)
         made = Inventory(wanted.landing, wanted.batch, wanted.buckets, wanted.made_us, rows(staging / "objects"))
         target.publish(staging, made, plan.keep)
-    except PySparkException as exc:
-        raise ReplayError(f"{plan.landed}: {cause(str(exc))}") from exc
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return made, True
@@ -81,5 +78,5 @@ def _events(spark: SparkSession, source: LandedDirectory, batch: int) -> DataFra
     """The events of whole batches. The schema is given, so that a bucket's folder is never taken for a number."""
     if not source.events.exists():
         return spark.createDataFrame([], EVENT)
-    events = spark.read.schema(EVENT).parquet(location(source.events))
+    events = spark.read.schema(EVENT).parquet(pattern(source.events))
     return events.where(F.col("batch") <= batch).select(*EVENT.names)

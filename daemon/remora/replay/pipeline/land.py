@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -18,7 +18,7 @@ from remora.replay.errors import ReplayError, ReplayRefused
 from remora.replay.pipeline.columns import PARSED
 from remora.replay.pipeline.directory import Commit, LandedDirectory, Staged
 from remora.replay.pipeline.frames import kept_aside, landed, notifications
-from remora.replay.pipeline.spark import cause, location, rows, writing
+from remora.replay.pipeline.spark import location, rows, writing
 from remora.replay.pipeline.topic import identify
 from remora.replay.session import session
 
@@ -76,9 +76,7 @@ def _stream(spark: SparkSession, plan: Plan, sink: _Sink) -> None:
         finally:
             _stop(query)
     except StreamingQueryException as exc:
-        raise sink.failure or explained(exc, plan) from exc
-    except PySparkException as exc:
-        raise explained(exc, plan) from exc
+        raise sink.failure or explained(exc, plan) or exc from exc
 
 
 def _stop(query: StreamingQuery) -> None:
@@ -142,8 +140,8 @@ _NO_TOPIC = re.compile(r"UnknownTopicOrPartitionException|UNKNOWN_TOPIC_OR_PARTI
 _NO_BROKER = re.compile(r"TimeoutException|bootstrap\.servers|DisconnectException|Timed out waiting")
 
 
-def explained(exc: Exception, plan: Plan) -> ReplayError:
-    """Spark's failure in one line that names what is to be mended."""
+def explained(exc: Exception, plan: Plan) -> ReplayError | None:
+    """What is to be mended, where Spark's failure is one that operators meet."""
     text = str(exc)
     if _GONE.search(text):
         return ReplayRefused(
@@ -154,7 +152,7 @@ def explained(exc: Exception, plan: Plan) -> ReplayError:
         return ReplayRefused(f"topic {plan.topic}: there is none at {plan.bootstrap}")
     if _NO_BROKER.search(text):
         return ReplayError(f"{plan.bootstrap}: the brokers do not answer")
-    return ReplayError(cause(text))
+    return None
 
 
 def _line(text: str, pattern: re.Pattern[str]) -> str:

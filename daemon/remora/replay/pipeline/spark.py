@@ -1,4 +1,4 @@
-"""What both jobs need of Spark: where files are, how they are written, and what its failures say."""
+"""What both jobs need of Spark: where files are, and how they are written."""
 
 from __future__ import annotations
 
@@ -32,17 +32,15 @@ def writing(spark: SparkSession) -> Iterator[None]:
 
 
 def location(path: Path) -> str:
-    """A folder of this host's file system as Spark names it, whatever its default file system is."""
+    """A folder of this host's file system as Spark writes to it, whatever its default file system is."""
     return f"file://{path.resolve()}"
+
+
+def pattern(path: Path) -> str:
+    """The same as Spark reads it, where it would expand some characters."""
+    return re.sub(r"([\\{}\[\]*?,])", r"\\\1", location(path))
 
 
 def rows(table: Path) -> int:
     """Rows that Spark has written into a table, by the footers of its files."""
     return sum(pq.read_metadata(file).num_rows for file in table.rglob("part-*.parquet"))
-
-
-def cause(text: str) -> str:
-    """The innermost cause that a failure of Spark names, else its first line; one line for people."""
-    causes = re.findall(r"^Caused by: (.*)$", text, re.MULTILINE)
-    lines = text.strip().splitlines() or ["Spark failed"]
-    return str(causes[-1] if causes else lines[0])[:500]
