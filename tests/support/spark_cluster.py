@@ -53,7 +53,7 @@ def running_spark_cluster(folder: Path) -> Iterator[SparkCluster]:
         address = _until(lambda: _MASTER.search(said.read_text()), "the master starts", said)[1]
         for number in (1, 2):
             log = folder / f"worker-{number}.log"
-            options = ["--cores", "1", "--memory", "640m", "--webui-port", "0", "--work-dir", str(folder / f"w{number}")]
+            options = ["--cores", "1", "--memory", "1200m", "--webui-port", "0", "--work-dir", str(folder / f"w{number}")]
             stack.enter_context(_daemon(log, env, "worker.Worker", address, *options))
         _until(lambda: said.read_text().count("Registering worker") == 2 or None, "two workers register", said)
         yield SparkCluster(address, env)
