@@ -175,8 +175,8 @@ def test_order_without_sequencers(spark: SparkSession) -> None:
         Told("digits", PUT, None, position="i:0/1000", offset=5),
         Told("digits", DELETE, None, position="i:0/999", offset=6),
         # A queue that was removed and made again counts anew.
-        Told("new queue", PUT, None, position="b:0/5", offset=8, stamp=9),
-        Told("new queue", DELETE, None, position="a:0/500", offset=7, stamp=8),
+        Told("new queue", PUT, None, position="i:b:0/5", offset=8, stamp=9),
+        Told("new queue", DELETE, None, position="i:a:0/500", offset=7, stamp=8),
         Told("mixed", PUT, 5, position="i:0/20"),
         Told("mixed", DELETE, None, position="i:0/21"),
         Told("two stores", PUT, 1, position="i:0/31"),

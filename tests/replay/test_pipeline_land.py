@@ -25,9 +25,9 @@ from remora.replay.errors import ReplayError, ReplayRefused
 from remora.replay.pipeline.directory import LandedDirectory
 from remora.replay.pipeline.land import Plan, land
 from support.kafka import Kafka, admin, create_topic, delete_topic, grow_topic, read_topic, until
-from support.spark import connector_jars
+from support.spark import QUICK_JVM, connector_jars
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(1800)]
 
 
 def notification(number: int, bucket: str = "photos", key: str = "k", day: int = 21) -> bytes:
@@ -219,7 +219,8 @@ class Landing:
                 command,
                 stdout=log,
                 stderr=log,
-                env=os.environ | {"REMORA_SPARK_JARS": str(Path(connector_jars()[0]).parent)},
+                env=os.environ
+                | {"REMORA_SPARK_JARS": str(Path(connector_jars()[0]).parent), "SPARK_SUBMIT_OPTS": QUICK_JVM},
                 start_new_session=True,
             )
 
@@ -256,7 +257,7 @@ async def test_killed_again_and_again(kafka: Kafka, spark: SparkSession, tmp_pat
                 is_late_enough = landing.is_running() and directory.commit().batch >= wanted
                 return is_late_enough and (not in_staging or any((out / "_staging").glob("*/*")))
 
-            await until(is_time, "batches land", timeout_s=300)
+            await until(is_time, "batches land", timeout_s=600)
             await asyncio.to_thread(landing.signal, signal.SIGKILL, whole_group=whole_group)
             assert directory.commit().batch > before
             assert directory.commit().events < sent

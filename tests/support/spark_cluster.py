@@ -18,11 +18,11 @@ import pyspark
 import pytest
 
 from support.programs import program
-from support.spark import connector_jars
+from support.spark import QUICK_JVM, connector_jars
 
 _HOME = Path(pyspark.__file__).parent
 _MASTER = re.compile(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")
-_DEADLINE_S = 150
+_DEADLINE_S = 600
 
 T = TypeVar("T")
 
@@ -42,6 +42,8 @@ def running_spark_cluster(folder: Path) -> Iterator[SparkCluster]:
     env = os.environ | {
         "SPARK_HOME": str(_HOME),
         "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
+        "SPARK_SUBMIT_OPTS": QUICK_JVM,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_NO_DAEMONIZE": "1",
         "PYSPARK_PYTHON": sys.executable,
@@ -53,7 +55,16 @@ def running_spark_cluster(folder: Path) -> Iterator[SparkCluster]:
         address = _until(lambda: _MASTER.search(said.read_text()), "the master starts", said)[1]
         for number in (1, 2):
             log = folder / f"worker-{number}.log"
-            options = ["--cores", "1", "--memory", "1200m", "--webui-port", "0", "--work-dir", str(folder / f"w{number}")]
+            options = [
+                "--cores",
+                "1",
+                "--memory",
+                "1200m",
+                "--webui-port",
+                "0",
+                "--work-dir",
+                str(folder / f"w{number}"),
+            ]
             stack.enter_context(_daemon(log, env, "worker.Worker", address, *options))
         _until(lambda: said.read_text().count("Registering worker") == 2 or None, "two workers register", said)
         yield SparkCluster(address, env)

@@ -15,6 +15,7 @@ from remora.model.exits import Exit
 from remora.replay.pipeline.directory import Commit, LandedDirectory
 from remora.replay.pipeline.land import Plan, Stopped
 from remora.replay.pipeline.land import land as run
+from remora.replay.verify import properties
 
 
 def _interval(_context: click.Context, _option: click.Parameter, value: str) -> str | None:
@@ -68,6 +69,12 @@ _folder = click.Path(file_okay=False, path_type=Path)
     help="Whether records of open and aborted transactions are left out.",
 )
 @click.option("--skip-lost", is_flag=True, help="Go on where Kafka has removed records before they landed.")
+@click.option(
+    "--kafka-config",
+    "config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Settings of Kafka's clients, for TLS and logins, as its own tools read them.",
+)
 @click.option("--master", metavar="URL", help="Spark's master.  [default: all processors of this host]")
 @json_option
 def land(
@@ -79,6 +86,7 @@ def land(
     batch: int,
     isolation: str,
     skip_lost: bool,
+    config: Path | None,
     master: str | None,
     as_json: bool,
 ) -> None:
@@ -102,6 +110,7 @@ def land(
         batch=batch,
         isolation=isolation,
         skip_lost=skip_lost,
+        security=properties.read(config) if config else {},
     )
     directory = LandedDirectory(out)
     before = directory.commit()

@@ -121,7 +121,7 @@ def changes(events: DataFrame) -> DataFrame:
         .where(F.col("change").isNotNull())
         .withColumn("version", version)
         .withColumn("sequence", sequence)
-        .withColumn("incarnation", F.substring_index("position", ":", 1))
+        .withColumn("incarnation", F.regexp_extract("position", r"(?s)^(.*):\d+/\d+$", 1))
         .repartition(*_OBJECT)
         .withColumn("sequence", F.when(has_sequence, F.col("sequence")))
         .withColumn(

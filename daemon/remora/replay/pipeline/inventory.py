@@ -52,7 +52,7 @@ def take(plan: Plan, *, master: str | None = None) -> tuple[Inventory, bool]:
         return newest, False
     staging = target.staging()
     try:
-        with session("inventory", master=master) as spark, writing(spark):
+        with session("pipeline inventory", master=master) as spark, writing(spark):
             _write(spark, source, wanted, staging)
         made = Inventory(wanted.landing, wanted.batch, wanted.buckets, wanted.made_us, rows(staging / "objects"))
         target.publish(staging, made, plan.keep)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from py4j.protocol import Py4JError
@@ -26,9 +26,16 @@ LOOK_S = 1
 """How soon a stop is heard of."""
 
 
+_AGAIN = {"spark.task.maxFailures": "4", "spark.stage.maxConsecutiveAttempts": "4"}
+"""Tasks that only write files may be repeated; what a failed one has written is no part of the batch."""
+
+
 @dataclass(frozen=True)
 class Plan:
-    """What lands where. `interval` is Spark's, None to land what is there and end; `batch` counts Kafka's records."""
+    """What lands where. `interval` is Spark's, None to land what is there and end; `batch` counts Kafka's records.
+
+    `security` has the settings of Kafka's own clients, for TLS and logins.
+    """
 
     bootstrap: str
     topic: str
@@ -38,6 +45,7 @@ class Plan:
     batch: int = 500_000
     isolation: str = "read_committed"
     skip_lost: bool = False
+    security: Mapping[str, str] = field(default_factory=dict)
 
 
 class Stopped(Exception):
@@ -51,11 +59,11 @@ def land(plan: Plan, *, master: str | None = None, told: Callable[[Commit], None
     landed, and ReplayError for what fails on the way. Whenever it is stopped, and however, it can be run again.
     """
     directory = LandedDirectory(plan.out)
-    identity = asyncio.run(identify(plan.bootstrap, plan.topic))
+    identity = asyncio.run(identify(plan.bootstrap, plan.topic, plan.security))
     with directory.locked():
         directory.bind(plan.checkpoint, plan.topic, identity.topic_id, identity.cluster)
         directory.recover()
-        with session("land", master=master, kafka=True) as spark, writing(spark):
+        with session("pipeline land", master=master, kafka=True, settings=_AGAIN) as spark, writing(spark):
             _stream(spark, plan, _Sink(directory, told))
     return directory.commit()
 
@@ -87,17 +95,17 @@ def _stop(query: StreamingQuery) -> None:
 
 
 def _source(spark: SparkSession, plan: Plan) -> DataFrame:
-    return (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", plan.bootstrap)
-        .option("subscribe", plan.topic)
-        .option("startingOffsets", "earliest")
-        .option("kafka.isolation.level", plan.isolation)
-        .option("includeHeaders", "true")
-        .option("maxOffsetsPerTrigger", str(plan.batch))
-        .option("failOnDataLoss", str(not plan.skip_lost).lower())
-        .load()
-    )
+    options = {
+        "kafka.bootstrap.servers": plan.bootstrap,
+        "subscribe": plan.topic,
+        "startingOffsets": "earliest",
+        "kafka.isolation.level": plan.isolation,
+        "includeHeaders": "true",
+        "maxOffsetsPerTrigger": str(plan.batch),
+        "failOnDataLoss": str(not plan.skip_lost).lower(),
+    }
+    secured = {f"kafka.{key}": value for key, value in plan.security.items()}
+    return spark.readStream.format("kafka").options(**options, **secured).load()
 
 
 class _Sink:

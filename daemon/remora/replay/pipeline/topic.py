@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from aiokafka.client import AIOKafkaClient
@@ -20,6 +21,7 @@ from aiokafka.protocol.types import (
 )
 
 from remora.replay.errors import ReplayError, ReplayRefused
+from remora.replay.verify.properties import client_options
 
 _METADATA = 3
 _UNKNOWN_TOPIC = 3
@@ -111,9 +113,12 @@ class _AskTopic(Request[_MetadataRequest12]):  # type: ignore[misc]  # aiokafka 
         return request_struct_class([(0, 0, self._topic, {})], False, False, {})
 
 
-async def identify(bootstrap: str, topic: str) -> Identity:
-    """Raises ReplayRefused for a topic that there is not, and ReplayError when no broker answers."""
-    client = AIOKafkaClient(bootstrap_servers=bootstrap)
+async def identify(bootstrap: str, topic: str, security: Mapping[str, str]) -> Identity:
+    """`security` has the settings of Kafka's own clients, for TLS and logins.
+
+    Raises ReplayRefused for a topic that there is not, and ReplayError when no broker answers.
+    """
+    client = AIOKafkaClient(bootstrap_servers=bootstrap, **client_options(security))
     try:
         await client.bootstrap()
         answer: Any = await client.send(client.get_random_node(), _AskTopic(topic))
