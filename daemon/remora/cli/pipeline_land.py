@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 import click
 
@@ -13,7 +12,7 @@ from remora.cli.output import json_option, print_json
 from remora.config import parse_duration
 from remora.model.exits import Exit
 from remora.replay.pipeline.directory import Commit, LandedDirectory
-from remora.replay.pipeline.land import Plan, Stopped
+from remora.replay.pipeline.land import Plan
 from remora.replay.pipeline.land import land as run
 from remora.replay.verify import properties
 
@@ -115,18 +114,14 @@ def land(
     directory = LandedDirectory(out)
     before = directory.commit()
     if interval:
-        signal.signal(signal.SIGTERM, _stop)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         run(plan, master=master, told=_told if interval else lambda _: None)
-    except (Stopped, KeyboardInterrupt):
+    except KeyboardInterrupt:
         if not interval:
             click.echo("remora: interrupted; what is missing lands next time", err=True)
             sys.exit(Exit.FAILURE)
     _report(out, before, directory.commit(), as_json=as_json)
-
-
-def _stop(_number: int, _frame: FrameType | None) -> None:
-    raise Stopped
 
 
 def _told(commit: Commit) -> None:

@@ -31,14 +31,19 @@ _LOCAL = {
     # What goes wrong is raised, and told in one line.
     "spark.log.level": "FATAL",
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.session.timeZone": "UTC",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     # More partitions than slots are refused at once, and not after ten minutes.
-    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
     "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "2",
+}
+
+_EVERYWHERE = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # On a cluster a minute goes by first, since workers come one after the other.
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "60",
     "spark.barrier.sync.timeout": "60",
 }
 
@@ -59,15 +64,14 @@ def session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"remora {name}")
     local = master is None and "SPARK_ENV_LOADED" not in os.environ
+    wanted = dict(_EVERYWHERE)
     if local or (master or "").startswith("local"):
         builder = builder.master(master or "local[*]")
-        for key in ("spark.sql.shuffle.partitions", "spark.default.parallelism"):
-            builder = builder.config(key, str(os.cpu_count() or 1))
-        for key, value in _LOCAL.items():
-            builder = builder.config(key, value)
+        cores = str(os.cpu_count() or 1)
+        wanted |= _LOCAL | {"spark.sql.shuffle.partitions": cores, "spark.default.parallelism": cores}
     elif master:
         builder = builder.master(master)
-    for key, value in (ONCE | (_connector() if kafka else {}) | dict(settings or {})).items():
+    for key, value in (wanted | ONCE | (_connector() if kafka else {}) | dict(settings or {})).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     try:

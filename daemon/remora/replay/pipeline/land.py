@@ -48,15 +48,12 @@ class Plan:
     security: Mapping[str, str] = field(default_factory=dict)
 
 
-class Stopped(Exception):
-    """The landing was asked to end; raised by who hears of it, out of `told` or a signal's handler."""
-
-
 def land(plan: Plan, *, master: str | None = None, told: Callable[[Commit], None] = lambda _: None) -> Commit:
     """Land what is there, or go on until stopped; gives what has landed in all. `told` hears of each batch.
 
     Raises ReplayRefused where folder, checkpoint and topic do not belong together or records are gone that were not
-    landed, and ReplayError for what fails on the way. Whenever it is stopped, and however, it can be run again.
+    landed, and ReplayError for what fails on the way. Stopped by KeyboardInterrupt or killed at any
+    moment, it can be run again.
     """
     directory = LandedDirectory(plan.out)
     identity = asyncio.run(identify(plan.bootstrap, plan.topic, plan.security))
