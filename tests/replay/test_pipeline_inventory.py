@@ -22,6 +22,8 @@ from remora.replay.pipeline.labels import label
 from remora.replay.pipeline.snapshots import InventoryDirectory
 from remora.replay.pipeline.spark import location, writing
 
+pytestmark = pytest.mark.timeout(900)
+
 START = datetime(2026, 11, 21, tzinfo=UTC)
 
 
