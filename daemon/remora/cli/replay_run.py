@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 import secrets
@@ -21,6 +22,7 @@ from remora.replay.run.plan import INGEST, NULL, S3, Credentials, Plan, check
 from remora.replay.run.progress import Reading, shown
 from remora.replay.run.sender import OVERLOADS, WAIT, Limits
 from remora.replay.session import session
+from remora.replay.shape import COPY
 
 _DEFAULT_INGEST = "unix:/run/remora/ingest.sock"
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -36,6 +38,12 @@ def _run_id(_context: click.Context, _option: click.Parameter, value: str | None
         return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(3)}"
     if not _RUN_ID.fullmatch(value):
         raise click.BadParameter("expected up to 64 letters, digits, dots, dashes or underscores")
+    return value
+
+
+def _speed(_context: click.Context, _option: click.Parameter, value: float) -> float:
+    if not math.isfinite(value):
+        raise click.BadParameter(f"{value} is not a number of times")
     return value
 
 
@@ -56,6 +64,7 @@ def _retry_s(_context: click.Context, _option: click.Parameter, value: str) -> f
 @click.option(
     "--speed",
     type=click.FloatRange(min=0),
+    callback=_speed,
     default=1.0,
     show_default=True,
     help="Times the trace's own; 0: as fast as allowed.",
@@ -200,7 +209,8 @@ def run_command(
         plan, parts = job.resumed(plan, run, trace, parts)
     else:
         job.refuse_used(run)
-    asyncio.run(check(plan))
+    buckets = job.buckets(source) if target == S3 else set()
+    asyncio.run(check(plan, sorted(buckets), copies=COPY in trace.operations, create_buckets=create_buckets))
     reading = Reading(run, since_us=plan.started_us if not resume else time.time_ns() // 1000)
     with session("replay run", master=master) as spark:
         parts = parts or job.default_parts(spark)

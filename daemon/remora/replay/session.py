@@ -58,7 +58,7 @@ def session(
     connector is brought along: from the folder that REMORA_SPARK_JARS names, else by Spark itself as a package.
     """
     if (running := _running()) is not None:
-        with _in_one_line():
+        with in_one_line():
             yield running
         return
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -75,23 +75,32 @@ def session(
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     try:
-        with _in_one_line():
+        with in_one_line():
             yield spark
     finally:
         spark.stop()
 
 
 @contextmanager
-def _in_one_line() -> Iterator[None]:
+def in_one_line() -> Iterator[None]:
     """Make a ReplayError of whatever Spark raises: what went wrong, without the way there."""
     PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
     try:
         yield
     except (PySparkException, Py4JError) as exc:
-        raise ReplayError(f"Spark: {_told(str(exc))}") from exc
+        raise ReplayError(_told(str(exc))) from exc
 
 
 def _told(text: str) -> str:
+    """What a task of ours had to say, without more; else what Spark says of it."""
+    if ours := re.search(r"^remora\.[\w.]+: (.+)$", text, re.MULTILINE):
+        return ours[1]
+    if "SPARK-24819" in text:
+        return "there are more parts than Spark can run tasks side by side: give less with --parts"
+    return f"Spark: {_last_words(text)}"
+
+
+def _last_words(text: str) -> str:
     """The last line of a task's traceback, where there is one, else the first one."""
     _, found, python = text.partition("Traceback (most recent call last):\n")
     if found:

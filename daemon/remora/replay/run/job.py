@@ -6,27 +6,27 @@ import os
 import platform
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pyspark
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # the name that everybody knows
 
 from remora import __version__
 from remora.replay import layout
-from remora.replay.errors import ReplayError, ReplayRefused
+from remora.replay.errors import ReplayRefused
 from remora.replay.layout import PreparedDirectory, RunDirectory, Trace
 from remora.replay.run import frames
 from remora.replay.run.journal import is_written, journals
 from remora.replay.run.lateness import merged, percentile_us
 from remora.replay.run.plan import Plan
 from remora.replay.run.task import SUMMARY, sending
-from remora.replay.session import refuse_retries
+from remora.replay.session import in_one_line, refuse_retries
 from remora.replay.shape import EVENT, JOURNAL
 
 _ROWS = 2000
@@ -50,6 +50,17 @@ def trace_of(prepared: PreparedDirectory) -> Trace:
     if not prepared.trace.exists():
         raise ReplayRefused(f"{prepared.path}: there is no {prepared.trace.name}: make it with remora replay prepare")
     return layout.read(prepared.trace, Trace)
+
+
+def buckets(prepared: PreparedDirectory) -> set[str]:
+    """The buckets of all events. Raises ReplayRefused for files that cannot be read."""
+    found: set[str] = set()
+    try:
+        for batch in ds.dataset(prepared.events).to_batches(columns=["bucket"]):
+            found.update(pc.unique(batch["bucket"]).to_pylist())
+    except (OSError, pa.ArrowException) as exc:
+        raise ReplayRefused(f"{prepared.events}: {str(exc).partition(chr(10))[0]}") from exc
+    return found
 
 
 def refuse_used(run: RunDirectory) -> None:
@@ -90,7 +101,7 @@ def begin(
         layout.Run(
             run_id=plan.run_id,
             trace=trace,
-            prepared=str(prepared.path),
+            prepared=str(prepared.path.absolute()),
             target=plan.target,
             address=plan.address,
             topic=plan.topic,
@@ -118,14 +129,14 @@ def replay(spark: SparkSession, prepared: PreparedDirectory, plan: Plan, parts: 
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _ROWS)
     folder = run.tasks / str(time.time_ns())
     sent = frames.ordered(parted, parts).mapInArrow(sending(plan), SUMMARY, barrier=True)
-    with plain_errors():
+    with in_one_line():
         sent.write.parquet(written(folder))
     return _punctuality(folder)
 
 
 def read_events(spark: SparkSession, prepared: PreparedDirectory) -> DataFrame:
     """The prepared events. Raises ReplayRefused for files of another shape."""
-    with plain_errors():
+    with in_one_line():
         found = spark.read.parquet(pattern(prepared.events))
     kinds = {field.name: field.dataType for field in found.schema}
     for field in EVENT:
@@ -155,23 +166,3 @@ def written(path: Path) -> str:
 def pattern(path: Path) -> str:
     """A path as Spark reads it, where it would expand some characters."""
     return re.sub(r"([\\{}\[\]*?,])", r"\\\1", written(path))
-
-
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """Turn what Spark raises into one line: what a task of ours had to say, else the beginning of Spark's message."""
-    try:
-        yield
-    except PySparkException as exc:
-        raise ReplayError(plain(str(exc))) from exc
-
-
-def plain(text: str) -> str:
-    """What matters of a Spark error."""
-    if found := re.search(r"^remora\.[\w.]+: (.+)$", text, re.MULTILINE):
-        return found[1]
-    if "SPARK-24819" in text or "Barrier execution mode" in text:
-        return "--parts: there are more parts than Spark can run tasks side by side"
-    if found := re.search(r"^(?:\w+\.)*\w*(?:Error|Exception): (.+)$", text, re.MULTILINE):
-        return f"a task failed: {found[1]}"
-    return text.strip().partition("\n")[0]

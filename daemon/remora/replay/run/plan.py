@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from remora.replay.errors import ReplayError
 from remora.replay.run.sender import Limits
 from remora.replay.run.targets import Target
 from remora.replay.run.targets.ingest import Records, check_ingest, ingest_target
 from remora.replay.run.targets.null import NullTarget
+
+if TYPE_CHECKING:
+    from remora.replay.run.targets.s3 import Gateway
 
 INGEST, S3, NULL = "ingest", "s3", "null"
 TARGETS = (INGEST, S3, NULL)
@@ -43,7 +46,6 @@ class Plan:
     speed: float
     batch: int = 500
     size_cap: int = 1024
-    source_bucket: str = ""
     region: str = "default"
     ca_file: str | None = None
     limits: Limits = field(default_factory=Limits)
@@ -68,10 +70,24 @@ async def opened(plan: Plan) -> AsyncIterator[Target]:
         ) as target:
             yield target
     else:
-        raise ReplayError(f"there is no target {plan.target}")
+        from remora.replay.run.targets.s3 import s3_target  # its libraries take a second to load
+
+        async with s3_target(_gateway(plan), plan.run_id, plan.size_cap, plan.limits.concurrency) as target:
+            yield target
 
 
-async def check(plan: Plan) -> None:
+async def check(plan: Plan, buckets: Iterable[str], *, copies: bool, create_buckets: bool) -> None:
     """Return when the target is there and takes what is going to be sent. Raises ReplayRefused where it does not."""
     if plan.target == INGEST:
         await check_ingest(plan.address, plan.credentials.token, plan.ca_file, plan.topic)
+    elif plan.target == S3:
+        from remora.replay.run.targets.s3 import check_s3
+
+        await check_s3(_gateway(plan), plan.topic, buckets, copies=copies, create=create_buckets)
+
+
+def _gateway(plan: Plan) -> Gateway:
+    from remora.replay.run.targets.s3 import Gateway
+
+    given = plan.credentials
+    return Gateway(plan.address, plan.region, given.access_key, given.secret_key, given.session_token)
