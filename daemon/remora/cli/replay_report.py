@@ -19,12 +19,14 @@ _run = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.option("--against", metavar="RUN", type=_run, help="Another run, to be shown beside this one.")
 @json_option
 def report(run: Path, against: Path | None, as_json: bool) -> None:
-    """Make a page of what a verification of RUN found: the verdict, all counts, and pictures.
+    """Show what verify found in RUN, as one page with pictures.
 
-    Writes RUN/report/index.html, which needs no other file and no network, the same pictures as PNGs beside it, and
-    summary.json with all numbers for programs. What was there before is replaced. RUN/faults.json, where there is one,
-    names what was done to the server meanwhile: [{"name": "broker down", "from_us": ..., "to_us": ...}] in
-    microseconds since 1970; it is shaded in the pictures. Needs neither Spark nor Kafka.
+    Writes RUN/report/index.html: the verdict, all counts, latencies, rates and faults. It needs no other file and no
+    network. Beside it are the same pictures as PNGs, and summary.json with all numbers for programs. What was there
+    before is replaced. Needs neither Spark nor Kafka.
+
+    RUN/faults.json, where there is one, names what was done to the server meanwhile, in microseconds since 1970; it
+    is shaded in the pictures: [{"name": "broker down", "from_us": ..., "to_us": ...}]
 
     With --against the numbers of two runs stand side by side with their differences, their latency tails are drawn
     over one another, and all other pictures have the same axes.
