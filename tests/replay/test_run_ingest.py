@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import signal
 import tempfile
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -12,14 +15,20 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # the name that everybody knows
 
 from remora.cli import group
 from remora.model.exits import Exit
+from remora.replay import layout
 from remora.replay.layout import RunDirectory
-from remora.replay.run.journal import Outcome, journals, read_journal
+from remora.replay.run import frames
+from remora.replay.run.job import read_events
+from remora.replay.run.journal import Intent, Outcome, journals, read_journal
+from remora.replay.run.progress import Reading
 from remora.replay.shape import EVENT_NAMES, MARK
 from replay.prepared import Wanted, prepare, rows
 from support.daemon import Daemon, running_daemon
@@ -142,3 +151,116 @@ async def test_a_trace_is_stored_as_it_is(spark: SparkSession, folder: Path) -> 
     assert "was replayed into it before" in str(again.exception)
     assert "no topic" in str(nobodys.exception)
     assert not (folder / "b").exists()
+
+
+def holders(path: Path) -> Iterator[int]:
+    """The processes that have a file open."""
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if link.readlink() == path:
+                yield int(link.parts[2])
+
+
+async def test_a_killed_replay_is_resumed(spark: SparkSession, folder: Path) -> None:
+    """After SIGKILL in the middle, what no journal tells of is sent, nothing twice, and each key keeps its order."""
+    wanted = trace(400)
+    prepared, run = prepare(folder / "trace", wanted), RunDirectory(folder / "run")
+    async with embedded(folder) as daemon:
+        arguments: list[str | Path] = [prepared.path, "--out", run.path, "--topic", "t", "--ingest", daemon.ingest]
+        arguments += ["--speed", "0.05", "--batch", "3"]
+        first = asyncio.create_task(command(*arguments))
+
+        async def has_sent() -> bool:
+            assert not first.done(), first.result()
+            return Reading(run, 0).look().outcomes["acked"] > 50
+
+        await daemon.until(has_sent, "the first events", 150)
+        meanwhile = await command(*arguments, "--resume")
+        for pid in {pid for path in journals(run) for pid in holders(path)}:
+            os.kill(pid, signal.SIGKILL)
+        broken = await first
+        other = await command(*arguments, "--resume", "--speed", "7")
+        done = await command(*arguments, "--resume", "--json")
+        records = await stored(daemon)
+
+    assert "is still being written" in str(meanwhile.exception)
+    assert broken.exit_code == 1
+    assert f" of {len(wanted)} events offered" in broken.stdout
+    assert "--speed was another one" in str(other.exception)
+    assert done.exit_code == 0, done.output
+    told, run_id = json.loads(done.stdout), layout.read(run.run, layout.Run).run_id
+    sent: set[int] = set()
+    answered: set[int] = set()
+    for path in journals(run):
+        for line in read_journal(path):
+            if isinstance(line, Intent):
+                assert line.tries > 1 or not sent & set(line.seqs)
+                sent |= set(line.seqs)
+            elif isinstance(line, Outcome):
+                assert line.outcome == "acked"
+                answered |= set(line.seqs)
+    unknown = sent - answered
+    assert (told["offered"], told["acked"], told["unknown"]) == (400, len(answered), len(unknown))
+    there = {record["eventId"] for record in records}
+    missing = frozenset(seq for seq in unknown if f"{run_id}/{seq}" not in there)
+    assert by_key(records) == expected(run_id, wanted, without=missing)
+    assert len(journals(run)) > 2
+
+
+def test_what_is_asked_too_much_is_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    """More parts than Spark runs at a time, and events of another shape, are refused in one line without Spark's."""
+    prepared = prepare(tmp_path / "trace", trace(20))
+    many = CliRunner().invoke(
+        group, ["replay", "run", str(prepared.path), "--out", str(tmp_path / "a"), "--null", "--parts", "99"]
+    )
+    table = pq.read_table(prepared.events / "part-0.parquet")
+    for name in ("part-0.parquet", "part-1.parquet"):
+        pq.write_table(table.rename_columns([*table.column_names[:-1], "order"]), prepared.events / name)
+    other = CliRunner().invoke(group, ["replay", "run", str(prepared.path), "--out", str(tmp_path / "b"), "--null"])
+
+    assert (many.exit_code, other.exit_code) == (1, 1)
+    assert str(many.exception) == "there are more parts than Spark can run tasks side by side: give less with --parts"
+    assert str(other.exception) == f"{prepared.events}: the column kseq is not bigint"
+
+
+def test_an_error_of_a_task_is_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    """What a task had to say ends the command as its one line, and the journals stay."""
+    prepared = prepare(tmp_path / "trace", [Wanted(n, "PUT" if n < 50 else "BREW", "k") for n in range(100)])
+    done = CliRunner().invoke(
+        group, ["replay", "run", str(prepared.path), "--out", str(tmp_path / "a"), "--null", "--speed", "0"]
+    )
+
+    assert done.exit_code == 1
+    assert str(done.exception) == "event 50: there is no operation BREW"
+    assert len(journals(RunDirectory(tmp_path / "a"))) == 2
+
+
+def test_every_key_is_in_one_part_and_in_order(spark: SparkSession, tmp_path: Path) -> None:
+    """Each part has all events of its keys in the order of the trace, and hot keys are spread over the parts."""
+    wanted = [Wanted(n // 2, "PUT", f"hot{n % 4}" if n % 8 else f"k{n}") for n in range(2000)]
+    events = frames.with_lanes(read_events(spark, prepare(tmp_path, wanted)))
+    hot = {row.lane: row.events for row in frames.hottest(events).limit(4).collect()}
+    chosen = frames.spread(hot, 4)
+    parted = frames.ordered(frames.with_parts(spark, events, chosen, 4), 4)
+    found = parted.withColumn("part", F.spark_partition_id()).collect()
+
+    parts_of, last = defaultdict(set), dict[int, int]()
+    for row in found:
+        parts_of[row.key].add(row.part)
+        assert last.get(row.part, -1) < row.seq
+        last[row.part] = row.seq
+    assert sorted(row.seq for row in found) == list(range(2000))
+    assert all(len(parts) == 1 for parts in parts_of.values())
+    assert len({min(parts_of[f"hot{n}".encode()]) for n in range(4)}) == 4
+    journal = spark.createDataFrame([([1, 2],), ([2, 5],), (None,)], "seqs array<long>")
+    left = frames.not_attempted(events, journal)
+    assert left.columns == events.columns
+    assert {row.seq for row in left.collect()} == set(range(2000)) - {1, 2, 5}
+
+
+def test_lanes_go_largest_first_into_the_emptiest_part() -> None:
+    """No part has more than the largest lane above another one."""
+    chosen = frames.spread({lane: 100 - lane for lane in range(30)}, 3)
+    loads = [sum(100 - lane for lane, part in chosen.items() if part == each) for each in range(3)]
+    assert max(loads) - min(loads) <= 100 - 29
+    assert frames.spread({}, 3) == {}
