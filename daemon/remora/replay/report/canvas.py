@@ -37,6 +37,7 @@ WIDTH, LEFT, RIGHT = 9.0, 0.95, 0.3
 _TITLE, _LEGEND, _LANE, _BELOW, _BETWEEN = 0.36, 0.3, 0.19, 0.55, 0.2
 _FLAG = 8.0
 _MOST_LANES = 4
+_FEW_FAULTS = 5
 
 _STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same picture on every host
@@ -155,9 +156,10 @@ def timed(
     axes[0].set_xlim(0, end)
     axes[-1].set_xlabel(f"time since the {'replay began' if subject.run else 'first record'} ({unit.name})")
     axes[-1].xaxis.set_major_locator(MaxNLocator(nbins=10, steps=_steps(unit)))
+    shade = 0.2 if len(spans) <= _FEW_FAULTS else 0.07  # so that many at a time do not hide what lies behind them
     for each in axes:
         for span in spans:
-            each.axvspan(span.begin, span.end, color=ORANGE, alpha=0.2, linewidth=0)
+            each.axvspan(span.begin, span.end, color=ORANGE, alpha=shade, linewidth=0)
             each.axvline(span.begin, color=ORANGE, linewidth=0.9)
             each.axvline(span.end, color=ORANGE, linewidth=0.9)
     _raise(figure, axes[0], flags)

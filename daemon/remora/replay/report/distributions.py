@@ -35,7 +35,7 @@ DASHES: tuple[Any, ...] = ("-", (0, (4, 1.6)))
 _COLORS = {"service": GREEN, "response": BLUE, "to_log": VERMILION, "age": VERMILION}
 
 _NAMES, _P99 = 3.3, 2.0
-_MOST_NAMES, _MOST_KEYS = 40, 15
+_MOST_NAMES, _MOST_KEYS = 20, 15
 _NO_SHARE = 1e-12
 """Below all axes: a logarithm needs something to draw down to."""
 
