@@ -541,6 +541,14 @@ def test_durations_have_no_more_digits_than_their_clock(us: int, clock_us: int, 
     assert texts.latency(us, clock_us) == text
 
 
+@pytest.mark.parametrize(
+    ("per_s", "text"), [(0, "0/s"), (8.364e-05, "0.0000836/s"), (5, "5.00/s"), (667.2, "667/s"), (12_345.6, "12,346/s")]
+)
+def test_rates_are_plain_numbers(per_s: float, text: str) -> None:
+    """A rate is a number without an exponent, however small or large it is."""
+    assert texts.rate(per_s) == text
+
+
 @given(st.text())
 def test_names_are_shown_on_one_line(name: str) -> None:
     """A shown name has nothing that hides or breaks the line, and can be read back: two names never look the same."""

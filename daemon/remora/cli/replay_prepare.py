@@ -21,6 +21,7 @@ from remora.replay.prepare.job import Prepared, prepare
 from remora.replay.prepare.mapping import ISO, READS, UNITS_NS, Mapping
 from remora.replay.prepare.options import EVEN, NONE, RANDOM, Options
 from remora.replay.prepare.reading import printable
+from remora.replay.report.texts import rate
 from remora.replay.session import session
 from remora.replay.shape import WRITES
 
@@ -259,7 +260,7 @@ def _print_dropped(prepared: Prepared) -> None:
 
 
 def _print_rates(trace: Trace, length_s: float) -> None:
-    mean = f"{trace.events / length_s:,.4g}" if length_s else "all"
+    mean = rate(trace.events / length_s).removesuffix("/s") if length_s else "all"
     click.echo(
         f"\nAt speed 1 a server must take {mean} events/s in the mean, {trace.peak_per_s:,} in the busiest second."
     )
