@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable
@@ -215,6 +216,7 @@ def verify(
         ),
         draws=draws,
     )
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it says of an error is in the error too
     settings = {"spark.driver.memory": memory}
     with told(), session("replay verify", master=master, kafka=True, settings=settings) as spark:
         found = verify_run(spark, RunDirectory(run), question) if run else verify_topic(spark, question)
@@ -246,7 +248,8 @@ class _Times(msgspec.Struct):
 def _show(found: Findings, *, as_json: bool) -> None:
     verdict = found.verdict
     if not found.is_quiet:
-        click.echo("remora: records still came while the ends were fixed; what came last was not judged", err=True)
+        late = "is not judged" if verdict.run_id is None else "is missing below"
+        click.echo(f"remora: records still came when the ends were fixed, and what came later {late}", err=True)
     if as_json:
         print_json(msgspec.to_builtins(verdict))
         return

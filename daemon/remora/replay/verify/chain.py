@@ -21,6 +21,9 @@ LETTERS = ("shard", "incarnation", "turn", "place", "next_turn", "next_place")
 
 _QUEUE = ("shard", "incarnation")
 
+_OFFSET_BITS = 44
+"""Enough for any offset; the partition stands above them."""
+
 _LETTER_FILE = StructType(
     [StructField(name, StringType()) for name in ("queue", "incarnation", "position", "next_position")]
 )
@@ -49,23 +52,26 @@ def letters_of_topic(raw: DataFrame) -> DataFrame:
 def links(records: DataFrame, letters: DataFrame | None) -> DataFrame:
     """A row for each position that is named: by records, by letters, as their own or as the next one.
 
-    `log_us`, `partition` and `offset` are those of the first record whose own it is.
+    `log_us` and `spot` (partition and offset) are of the first record whose own it is.
     """
-    own = F.struct("log_us", "partition", "offset").alias("own")
-    nobody = F.lit(None).cast("struct<log_us: bigint, partition: int, offset: bigint>").alias("own")
+    # One number, since sums and minima of numbers need no sorting.
+    spot = F.shiftleft(F.col("partition").cast("bigint"), _OFFSET_BITS).bitwiseOR(F.col("offset"))
+    own = [F.col("log_us"), spot.alias("spot")]
+    nobody = [F.lit(None).cast("bigint").alias(name) for name in ("log_us", "spot")]
     named = [
-        records.select(*_QUEUE, "turn", "place", F.lit("record").alias("by"), own),
-        records.select(*_QUEUE, *_next(), F.lit("record next").alias("by"), nobody),
+        records.select(*_QUEUE, "turn", "place", F.lit("record").alias("by"), *own),
+        records.select(*_QUEUE, *_next(), F.lit("record next").alias("by"), *nobody),
     ]
     if letters is not None:
-        named.append(letters.select(*_QUEUE, "turn", "place", F.lit("letter").alias("by"), nobody))
-        named.append(letters.select(*_QUEUE, *_next(), F.lit("letter next").alias("by"), nobody))
+        named.append(letters.select(*_QUEUE, "turn", "place", F.lit("letter").alias("by"), *nobody))
+        named.append(letters.select(*_QUEUE, *_next(), F.lit("letter next").alias("by"), *nobody))
     rows = named[0]
     for more in named[1:]:
         rows = rows.union(more)
     return rows.groupBy(*_QUEUE, "turn", "place").agg(
         *[_named(by).alias(by.replace(" ", "_")) for by in ("record", "record next", "letter", "letter next")],
-        F.min("own").alias("own"),
+        F.min("log_us").alias("log_us"),
+        F.min("spot").alias("spot"),
     )
 
 
@@ -85,13 +91,22 @@ def gaps(links: DataFrame) -> DataFrame:
     inner = links.join(F.broadcast(span), on=list(_QUEUE), how="inner").filter(position > F.col("first"))
     is_gap = F.col("record") & ~F.col("record_next")
     is_open = (F.col("record") | F.col("letter")) & ~F.col("record_next") & ~F.col("letter_next")
-    bounds = inner.select(*_QUEUE, "turn", "place", "own", is_gap.alias("is_gap"), is_open.alias("is_open")).filter(
-        "is_gap or is_open"
-    )
+    bounds = inner.select(
+        *_QUEUE, "turn", "place", "log_us", "spot", is_gap.alias("is_gap"), is_open.alias("is_open")
+    ).filter("is_gap or is_open")
     before = Window.partitionBy(*_QUEUE).orderBy("turn", "place").rowsBetween(Window.unboundedPreceding, -1)
     numbered = bounds.select("*", F.coalesce(F.sum(F.col("is_gap").cast("long")).over(before), F.lit(0)).alias("gap"))
     each = numbered.groupBy(*_QUEUE, "gap").agg(
-        F.max(F.when(F.col("is_gap"), F.struct("turn", "place", "own"))).alias("end"),
+        F.max(F.when(F.col("is_gap"), F.struct("turn", "place", "log_us", "spot"))).alias("end"),
         (~F.max("is_open")).alias("explained"),
     )
-    return each.filter(F.col("end").isNotNull()).select(*_QUEUE, "end.turn", "end.place", "end.own.*", "explained")
+    spot = F.col("end.spot")
+    return each.filter(F.col("end").isNotNull()).select(
+        *_QUEUE,
+        "end.turn",
+        "end.place",
+        "end.log_us",
+        F.shiftright(spot, _OFFSET_BITS).cast("int").alias("partition"),
+        spot.bitwiseAND((1 << _OFFSET_BITS) - 1).alias("offset"),
+        "explained",
+    )

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from py4j.protocol import Py4JError
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -20,11 +21,11 @@ from remora.replay.errors import ReplayError, ReplayRefused
 from remora.replay.layout import PreparedDirectory, Run, RunDirectory
 from remora.replay.results import Example, Mark, Series, Verdict
 from remora.replay.run.journal import is_written, journals
-from remora.replay.shape import ACKED, DROPPED, JOURNAL, PUT, REJECTED, UNKNOWN
-from remora.replay.verify import alone, chain, examples, frames, kafka, series
+from remora.replay.shape import ACKED, JOURNAL, PUT
+from remora.replay.verify import alone, chain, counting, examples, frames, kafka, series
 from remora.replay.verify.deletes import with_deletes
-from remora.replay.verify.examples import is_ghost, is_unfinished
-from remora.replay.verify.frames import ALTERED, FOREIGN, MISSING, THERE
+from remora.replay.verify.examples import is_unfinished
+from remora.replay.verify.frames import THERE
 from remora.replay.verify.judgement import Rules, judge
 from remora.replay.verify.kafka import Frozen, Offsets, Patience, Source
 from remora.replay.verify.records import records
@@ -104,10 +105,11 @@ def told() -> Iterator[None]:
     """What Spark raises while the block runs, as a ReplayError of one line."""
     try:
         yield
-    except PySparkException as exc:
-        lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
-        causes = [line for line in lines if "Caused by:" in line]
-        raise ReplayError((causes[-1] if causes else lines[0] if lines else type(exc).__name__)[:500]) from exc
+    except (PySparkException, Py4JError) as exc:
+        lines = [line.strip(" :\t") for line in str(exc).splitlines()]
+        said = [line for line in lines if line and not line.startswith(("at ", "An error occurred while calling"))]
+        causes = [line.removeprefix("Caused by: ") for line in said if line.startswith("Caused by: ")]
+        raise ReplayError(f"Spark: {(causes[-1:] or said[:1] or [type(exc).__name__])[0][:500]}") from exc
 
 
 # ------------------------------------------------------------------------------------------------ what is read
@@ -211,7 +213,11 @@ def _judged_run(run: Run, topic: _Topic, compared: DataFrame, others: DataFrame,
     judged = others.filter(is_judged)
     keys = frames.of_keys(compared)
     gaps = _gaps(topic)
-    log, events, of_others = _log(topic.records), _row(_count_events(compared)), _row(_count_others(others, is_judged))
+    log, events, of_others = (
+        counting.log(topic.records),
+        counting.row(counting.count_events(compared)),
+        counting.row(counting.count_others(others, is_judged)),
+    )
     counts = {
         "in_trace": events.in_trace,
         "offered": events.offered,
@@ -230,13 +236,13 @@ def _judged_run(run: Run, topic: _Topic, compared: DataFrame, others: DataFrame,
         "altered": events.altered,
         "foreign": events.foreign + of_others.foreign,
         "malformed": of_others.malformed,
-        **_row(_count_keys(keys, final_state_wrong=is_unfinished())).asDict(),
-        **_row(_count_gaps(gaps)).asDict(),
+        **counting.row(counting.count_keys(keys, final_state_wrong=is_unfinished())).asDict(),
+        **counting.row(counting.count_gaps(gaps)).asDict(),
         "unchained": of_others.unchained + events.unchained,
     }
     axis = Axis.over(origin_us, max(events.last_us or origin_us, origin_us))
     clocks = series.SCHEDULED if run.speed > 0 else series.UNSCHEDULED
-    stamp = _stamp(log)
+    stamp = counting.stamp(log)
     drawing = series.Drawing(
         axis,
         series.moments_of_run(compared, axis),
@@ -271,7 +277,11 @@ def _judged_alone(topic: _Topic, itself: DataFrame) -> Findings:
     judged, bad = itself.filter(is_judged), topic.records.filter(F.col("problem").isNotNull() & is_judged)
     keys = alone.of_keys(judged)
     gaps = _gaps(topic)
-    log, found, all_ = _log(topic.records), _row(_count_alone(judged)), _row(_count_others(topic.records, is_judged))
+    log, found, all_ = (
+        counting.log(topic.records),
+        counting.row(counting.count_alone(judged)),
+        counting.row(counting.count_others(topic.records, is_judged)),
+    )
     counts = {
         "in_kafka": all_.judged,
         "outside": all_.outside,
@@ -280,9 +290,9 @@ def _judged_alone(topic: _Topic, itself: DataFrame) -> Findings:
         "resent": 0,
         "foreign": 0,
         "malformed": all_.malformed,
-        **_row(_count_keys(keys)).asDict(),
+        **counting.row(counting.count_keys(keys)).asDict(),
         "sequencer_inversions": found.early,
-        **_row(_count_gaps(gaps)).asDict(),
+        **counting.row(counting.count_gaps(gaps)).asDict(),
         "unchained": all_.unchained,
     }
     axis = Axis.over(found.first_us or 0, found.last_us or 0)
@@ -296,7 +306,7 @@ def _judged_alone(topic: _Topic, itself: DataFrame) -> Findings:
     )
     measured = series.measure(
         series.samples_alone(judged, axis),
-        {metric: text.format(stamp=_stamp(log)) for metric, text in series.ALONE.items()},
+        {metric: text.format(stamp=counting.stamp(log)) for metric, text in series.ALONE.items()},
         drawing if topic.question.draws else None,
     )
     shown: dict[str, Callable[[], tuple[Example, ...]]] = {
@@ -313,7 +323,7 @@ def _judged_alone(topic: _Topic, itself: DataFrame) -> Findings:
 def _findings(
     topic: _Topic,
     run_id: str | None,
-    log: _Log,
+    log: counting.Log,
     counts: dict[str, int],
     shown: Mapping[str, Callable[[], tuple[Example, ...]]],
     measured: Measured,
@@ -347,105 +357,10 @@ def _findings(
     return Findings(verdict, measured.series, topic.frozen.is_quiet)
 
 
-# -------------------------------------------------------------------------------------------------- what is counted
-
-
-@dataclass(frozen=True)
-class _Log:
-    partitions: dict[str, int]
-    timestamp_type: str
-
-
-def _log(found: DataFrame) -> _Log:
-    """How many records each partition has, and whose clock stamped them."""
-    rows = found.groupBy("partition").agg(
-        F.count(F.lit(1)).alias("n"), F.min("log_type").alias("least"), F.max("log_type").alias("most")
-    )
-    collected = rows.orderBy("partition").collect()
-    kinds = sorted({kind for row in collected for kind in (row.least, row.most)})
-    names = {0: "CreateTime", 1: "LogAppendTime"}
-    kind = "+".join(names.get(each, "NoTimestampType") for each in kinds)
-    return _Log({str(row.partition): row.n for row in collected}, kind or "none")
-
-
-def _stamp(log: _Log) -> str:
-    whose = {"CreateTime": ", set by the producer", "LogAppendTime": ", set by the broker"}
-    return f"Kafka's time stamp ({log.timestamp_type}{whose.get(log.timestamp_type, '')})"
-
-
-def _count(condition: Column) -> Column:
-    return F.count(F.when(condition, True))
-
-
-def _row(rows: DataFrame) -> Row:
-    found = rows.head()
-    assert found is not None
-    return found
-
-
-def _count_events(compared: DataFrame) -> DataFrame:
-    kind, nth, outcome = F.col("kind"), F.col("nth"), F.col("outcome")
-    event = F.col("op").isNotNull() & (nth == 1)
-    there = kind == THERE
-    return compared.agg(
-        _count(event).alias("in_trace"),
-        _count(event & outcome.isNotNull()).alias("offered"),
-        _count(event & (F.col("tries") > 0)).alias("sent"),
-        *[_count(event & (outcome == each)).alias(each) for each in (ACKED, REJECTED, UNKNOWN, DROPPED)],
-        _count(kind != MISSING).alias("named"),
-        _count(there & (nth == 1)).alias("distinct"),
-        _count(there & (nth > 1)).alias("duplicates"),
-        _count(there & (nth > 1) & F.col("resent")).alias("resent"),
-        _count(event & (outcome == ACKED) & ~there).alias("lost"),
-        _count(is_ghost()).alias("ghosts"),
-        _count(kind == ALTERED).alias("altered"),
-        _count(kind == FOREIGN).alias("foreign"),
-        _count((kind != MISSING) & ~F.col("chained")).alias("unchained"),
-        F.min("due_us").alias("first_due_us"),
-        F.max("due_us").alias("last_due_us"),
-        F.max(F.greatest("due_us", "acked_us", F.when(there, F.col("log_us")))).alias("last_us"),
-    )
-
-
-def _count_others(found: DataFrame, is_judged: Column) -> DataFrame:
-    bad = F.col("problem").isNotNull()
-    return found.agg(
-        _count(is_judged).alias("judged"),
-        _count(~is_judged).alias("outside"),
-        _count(is_judged & ~bad).alias("foreign"),
-        _count(is_judged & bad).alias("malformed"),
-        _count(is_judged & F.col("turn").isNull()).alias("unchained"),
-    )
-
-
-def _count_keys(keys: DataFrame, **more: Column) -> DataFrame:
-    return keys.agg(
-        *[_count(condition).alias(name) for name, condition in more.items()],
-        F.coalesce(F.sum("inversions"), F.lit(0)).alias("inversions"),
-        _count(F.col("inversions") > 0).alias("keys_inverted"),
-        F.coalesce(F.max("max_depth"), F.lit(0)).alias("max_depth"),
-        _count(F.col("least_partition") < F.col("most_partition")).alias("keys_in_several_partitions"),
-    )
-
-
-def _count_alone(judged: DataFrame) -> DataFrame:
-    return judged.agg(
-        _count(F.col("nth") == 1).alias("distinct"),
-        _count(F.col("nth") > 1).alias("duplicates"),
-        _count(F.col("is_early")).alias("early"),
-        F.min("log_us").alias("first_us"),
-        F.max("log_us").alias("last_us"),
-    )
-
-
 def _gaps(topic: _Topic) -> DataFrame:
     placed = F.col("shard").isNotNull() & F.col("turn").isNotNull() & F.col("next_turn").isNotNull()
     links = chain.links(topic.records.filter(placed), topic.letters)
     return chain.gaps(links).filter(topic.question.window.holds())
-
-
-def _count_gaps(gaps: DataFrame) -> DataFrame:
-    return gaps.agg(F.count(F.lit(1)).alias("chain_gaps"), _count(F.col("explained")).alias("chain_gaps_explained"))
 
 
 def _marks(rows: DataFrame, axis: Axis, counts: Mapping[str, int]) -> list[Mark]:
