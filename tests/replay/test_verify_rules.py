@@ -1,0 +1,165 @@
+"""What follows from counts, and what is computed without Spark."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remora.cli import group
+from remora.replay.errors import ReplayRefused
+from remora.replay.results import FAIL, INVALID, PASS, Percentiles
+from remora.replay.verify import properties
+from remora.replay.verify.distributions import POINTS, Class, rank, tail
+from remora.replay.verify.judgement import Rules, judge
+from remora.replay.verify.series import Axis
+
+GOOD = dict.fromkeys(
+    (
+        "lost", "altered", "foreign", "malformed", "ghosts", "inversions", "keys_in_several_partitions",
+        "final_state_wrong", "duplicates", "resent", "chain_gaps", "chain_gaps_explained",
+    ),
+    0,
+) | {"in_trace": 9, "offered": 9, "acked": 9, "in_kafka": 9}  # fmt: skip
+RULES = Rules("count", "fail", 5_000, 0.1)
+
+
+def late(p99_us: int) -> Percentiles:
+    """A lateness."""
+    return Percentiles("", 9, 0, 0, p99_us, p99_us, p99_us)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rules", "verdict"),
+    [
+        ({}, RULES, PASS),
+        *[({name: 1}, RULES, FAIL) for name in ("lost", "altered", "foreign", "malformed", "ghosts", "inversions")],
+        *[({name: 1}, RULES, FAIL) for name in ("keys_in_several_partitions", "final_state_wrong", "chain_gaps")],
+        ({"chain_gaps": 3, "chain_gaps_explained": 3}, RULES, PASS),
+        ({"chain_gaps": 3, "chain_gaps_explained": 2}, RULES, FAIL),
+        ({"duplicates": 1}, RULES, PASS),
+        ({"duplicates": 1}, Rules("fail", "fail", 5_000, 0.1), FAIL),
+        ({"duplicates": 1, "resent": 1}, Rules("fail", "fail", 5_000, 0.1), PASS),
+        ({"foreign": 1}, Rules("count", "count", 5_000, 0.1), PASS),
+        ({"offered": 8}, RULES, INVALID),
+        ({"acked": 0}, RULES, INVALID),
+        ({"lost": 1, "offered": 8}, RULES, FAIL),
+    ],
+)
+def test_what_a_count_leads_to(changes: dict[str, int], rules: Rules, verdict: str) -> None:
+    """Everything that is wrong fails, what is unproven is invalid, and the first outweighs the second."""
+    found = judge(GOOD | changes, None, 1_000, rules)
+
+    assert found.verdict == verdict
+    assert bool(found.reasons) == (verdict != PASS)
+
+
+@pytest.mark.parametrize(
+    ("p99_us", "gap_us", "verdict"),
+    [
+        (5_000, 100, PASS),
+        (5_001, 100, INVALID),
+        (2_001, 20_000, INVALID),
+        (2_000, 20_000, PASS),
+        (5_001, 1e9, INVALID),
+    ],
+)
+def test_a_generator_may_be_so_late(p99_us: int, gap_us: float, verdict: str) -> None:
+    """The limit is 5 ms, or a tenth of the mean gap where that can be kept."""
+    assert judge(GOOD, late(p99_us), gap_us, RULES).verdict == verdict
+
+
+@given(st.integers(1, 10**7), st.sampled_from([0.5, 0.9, 0.99, 0.999, 1.0]))
+def test_the_nearest_rank(samples: int, share: float) -> None:
+    """At least the share of all samples is not above the percentile, and one sample fewer would not do."""
+    found = rank(samples, share)
+
+    assert 1 <= found <= samples
+    assert found >= samples * share - 1e-3
+    assert found == 1 or found - 1 < samples * share + 1e-3
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=2_000))
+def test_a_tail_is_short_and_ends_with_the_largest(counts: list[int]) -> None:
+    """It falls to 0 at the largest value, in few points."""
+    found = tail([Class(i, count, i * 10) for i, count in enumerate(counts)])
+
+    assert found[-1] == ((len(counts) - 1) * 10, 0.0)
+    assert len(found) <= POINTS
+    assert list(found) == sorted(found)
+    assert [share for _, share in found] == sorted((share for _, share in found), reverse=True)
+
+
+@given(st.integers(0, 2**53), st.integers(0, 10**12))
+def test_intervals_are_round_and_few(origin_us: int, span_us: int) -> None:
+    """There are at most 300 of them, and none is shorter than a tenth of a second."""
+    axis = Axis.over(origin_us, origin_us + span_us)
+
+    assert axis.interval_us >= 100_000
+    assert span_us // axis.interval_us < 300
+    assert axis.interval_us / 10 ** int(math.log10(axis.interval_us)) in (1, 2, 5)
+
+
+def test_settings_of_kafkas_clients(tmp_path: Path) -> None:
+    """What its tools read, the client on the driver understands too."""
+    path = tmp_path / "client.properties"
+    path.write_text(
+        "# for tests\nsecurity.protocol=SASL_PLAINTEXT\nsasl.mechanism = SCRAM-SHA-256\nsasl.jaas.config="
+        "org.apache.kafka.common.security.scram.ScramLoginModule required \\\n"
+        '  username="reader" password="p=q;r";\n'
+    )
+
+    found = properties.read(path)
+
+    assert properties.client_options(found) == {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "SCRAM-SHA-256",
+        "sasl_plain_username": "reader",
+        "sasl_plain_password": "p=q;r",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("group.id=x", "line 1: group.id"),
+        ("\nsecurity.protocol", "line 2"),
+        ("security.protocol=SASL_SSL\nsasl.jaas.config=secret", "sasl.jaas.config"),
+        ("security.protocol=SSL\nssl.truststore.location=/none", "ssl.truststore.type"),
+        ("security.protocol=SSL\nssl.truststore.type=PEM\nssl.truststore.location=/none", "ssl.truststore.location"),
+    ],
+)
+def test_settings_that_are_not_understood_are_named(tmp_path: Path, text: str, named: str) -> None:
+    """A setting that the driver cannot follow is refused by its name, and no value is told."""
+    path = tmp_path / "client.properties"
+    path.write_text(text)
+
+    with pytest.raises(ReplayRefused) as caught:
+        properties.read(path)
+
+    assert named in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        ([], "say which: RUN"),
+        (["--topic", "t", "--since", "1h", "--from", "2026-11-21"], "--since and --from"),
+        (["--topic", "t", "--from", "2026-11-21T02:00:00Z", "--to", "2026-11-21T01:00:00"], "--to must be later"),
+        (["--topic", "t", "--from", "yesterday"], "'yesterday' is not a time"),
+        (["--topic", "t", "--settle", "soon"], "soon"),
+        (["none-such"], "none-such"),
+    ],
+)
+def test_wrong_usage_is_told(argv: list[str], told: str) -> None:
+    """Options that do not go together are refused with exit code 2 before Spark is started."""
+    found: Any = CliRunner().invoke(group, ["replay", "verify", "--bootstrap", "127.0.0.1:1", *argv])
+
+    assert found.exit_code == 2
+    assert told in found.output
