@@ -24,7 +24,7 @@ from remora.replay.errors import ReplayRefused
 from remora.replay.prepare import reading, sources
 from remora.replay.prepare.entry import MALFORMED, READ, Dropped, Found, Outcome, Source, Write
 from remora.replay.prepare.formats import FORMATS
-from remora.replay.prepare.inspect import format_of, trace_name
+from remora.replay.prepare.inspect import format_of, inspect, trace_name
 from remora.replay.prepare.mapping import Mapping
 from remora.replay.prepare.options import Options
 from remora.replay.prepare.tables import csv_records, moment_us, parquet_records
@@ -215,6 +215,16 @@ def test_a_wrong_file_or_mapping_is_refused(tmp_path: Path, text: str, options: 
 
     with pytest.raises(ReplayRefused, match=message):
         format_of(sources.found([tmp_path / "t.csv"]), options)
+
+
+def test_options_that_would_change_nothing_are_refused(tmp_path: Path) -> None:
+    """A bucket or columns for a log that tells both by itself are refused by the option's name."""
+    (tmp_path / "log").write_bytes(journal(2))
+
+    with pytest.raises(ReplayRefused, match=r"^--bucket: radosgw bucket logging, journal tells the bucket by itself"):
+        inspect([tmp_path / "log"], tmp_path / "out", Options(bucket="b"))
+    with pytest.raises(ReplayRefused, match=r"^--ts-col and the other options"):
+        inspect([tmp_path / "log"], tmp_path / "out", Options(format="rgw-journal", mapping=Mapping(key_col="k")))
 
 
 def test_the_name_of_a_trace() -> None:

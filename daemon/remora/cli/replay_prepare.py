@@ -21,7 +21,6 @@ from remora.replay.prepare.job import Prepared, prepare
 from remora.replay.prepare.mapping import ISO, READS, UNITS_NS, Mapping
 from remora.replay.prepare.options import EVEN, NONE, RANDOM, Options
 from remora.replay.prepare.reading import printable
-from remora.replay.report.texts import rate
 from remora.replay.session import session
 from remora.replay.shape import WRITES
 
@@ -260,10 +259,7 @@ def _print_dropped(prepared: Prepared) -> None:
 
 
 def _print_rates(trace: Trace, length_s: float) -> None:
-    mean = rate(trace.events / length_s).removesuffix("/s") if length_s else "all"
-    click.echo(
-        f"\nAt speed 1 a server must take {mean} events/s in the mean, {trace.peak_per_s:,} in the busiest second."
-    )
+    click.echo(f"\nAt speed 1 a server must take {_mean(trace, length_s)}, {trace.peak_per_s:,} in the busiest second.")
     click.echo("A key's events go one after the other, so the hottest key bounds the speed:")
     print_table(
         ("  EVENTS", "IN A SECOND", "ANSWER WITHIN", "BUCKET", "KEY"),
@@ -278,6 +274,14 @@ def _print_rates(trace: Trace, length_s: float) -> None:
             for hot in trace.hottest
         ],
     )
+
+
+def _mean(trace: Trace, length_s: float) -> str:
+    if length_s == 0:
+        return "everything at once"
+    if trace.events >= length_s:
+        return f"{trace.events / length_s:,.0f} events/s in the mean"
+    return f"an event every {duration(length_s / trace.events)} in the mean"
 
 
 def _digits(value: float) -> str:

@@ -10,9 +10,11 @@ from pathlib import Path
 from remora.replay.errors import ReplayRefused
 from remora.replay.prepare.entry import MALFORMED, Source, Write
 from remora.replay.prepare.formats import FORMATS, Format, detect
+from remora.replay.prepare.mapping import Mapping
 from remora.replay.prepare.options import Options
 from remora.replay.prepare.sources import File, Piece, found, head, opened, pieces, shown
 
+_TABLES = ("csv", "parquet")
 _TRIED = 100
 
 
@@ -31,7 +33,16 @@ def inspect(paths: Sequence[Path], out: Path, options: Options) -> Input:
     _refuse_used(out)
     files = found(paths)
     form, full = format_of(files, options)
+    _refuse_unused(form, options)
     return Input(trace_name(paths), tuple(files), form, tuple(pieces(full, form)))
+
+
+def _refuse_unused(form: Format, options: Options) -> None:
+    """An option that would change nothing is a misunderstanding."""
+    if options.mapping != Mapping() and form.name not in _TABLES:
+        raise ReplayRefused(f"--ts-col and the other options for columns are for tables; this is {form.title}")
+    if options.bucket is not None and form.name not in (*_TABLES, "ibm-cos", "op-log"):
+        raise ReplayRefused(f"--bucket: {form.title} tells the bucket by itself")
 
 
 def format_of(files: Sequence[File], options: Options) -> tuple[Format, list[File]]:
