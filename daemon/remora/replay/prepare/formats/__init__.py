@@ -20,16 +20,15 @@ _TRIED_LINES = 20
 class Format:
     """A kind of log.
 
-    `whole_seconds`: its time stamps are no finer. `splittable`: a file may be read from the middle, at the begin of any
-    line. `has_requests`: requests have names, so that what was logged twice is found. `recognises` looks at how a file
-    begins; it must not be true of another format's files.
+    `splittable`: a file may be read from the middle, at the begin of any line. `has_requests`: requests have names, so
+    that what was logged twice is found. `recognises` looks at how a file begins; it must not be true of another
+    format's files.
     """
 
     name: str
     title: str
     records: Records
     recognises: Callable[[bytes], bool]
-    whole_seconds: bool = False
     splittable: bool = False
     has_requests: bool = False
 
@@ -51,11 +50,11 @@ def _has_lines(records: Records) -> Callable[[bytes], bool]:
 
 
 def _says_nothing(dropped: Dropped) -> bool:
-    return dropped == BLANK or dropped.reason.startswith(MALFORMED) or "frame" in dropped.reason
+    return dropped in (BLANK, rgw_ops.FRAME) or dropped.reason.startswith(MALFORMED)
 
 
-def _lines(name: str, title: str, records: Records, *, whole_seconds: bool, has_requests: bool) -> Format:
-    return Format(name, title, records, _has_lines(records), whole_seconds, splittable=True, has_requests=has_requests)
+def _lines(name: str, title: str, records: Records, *, has_requests: bool = False) -> Format:
+    return Format(name, title, records, _has_lines(records), splittable=True, has_requests=has_requests)
 
 
 def _is_csv(head: bytes) -> bool:
@@ -65,43 +64,17 @@ def _is_csv(head: bytes) -> bool:
 
 
 _ALL = (
-    _lines(
-        "s3-access",
-        "AWS S3 server access log",
-        each_line(s3_access.parse),
-        whole_seconds=True,
-        has_requests=True,
-    ),
-    Format(
-        "cloudtrail",
-        "CloudTrail data events",
-        cloudtrail.records,
-        cloudtrail.recognises,
-        whole_seconds=True,
-        has_requests=True,
-    ),
-    _lines("rgw-ops", "radosgw ops log", each_line(rgw_ops.parse), whole_seconds=False, has_requests=True),
-    _lines(
-        "rgw-journal",
-        "radosgw bucket logging, journal",
-        each_line(rgw_bucket_logging.parse_journal),
-        whole_seconds=True,
-        has_requests=False,
-    ),
+    _lines("s3-access", "AWS S3 server access log", each_line(s3_access.parse), has_requests=True),
+    Format("cloudtrail", "CloudTrail data events", cloudtrail.records, cloudtrail.recognises, has_requests=True),
+    _lines("rgw-ops", "radosgw ops log", each_line(rgw_ops.parse), has_requests=True),
+    _lines("rgw-journal", "radosgw bucket logging, journal", each_line(rgw_bucket_logging.parse_journal)),
     _lines(
         "rgw-standard",
         "radosgw bucket logging, standard",
         each_line(rgw_bucket_logging.parse_standard),
-        whole_seconds=True,
         has_requests=True,
     ),
-    _lines(
-        "ibm-cos",
-        "IBM object-store trace (SNIA)",
-        each_line_of(ibm_cos.parser),
-        whole_seconds=False,
-        has_requests=False,
-    ),
+    _lines("ibm-cos", "IBM object-store trace (SNIA)", each_line_of(ibm_cos.parser)),
     Format("op-log", "operation log of warp or s3dlio", op_log.records, op_log.recognises),
     Format("csv", "CSV with a header", tables.csv_records, _is_csv),
     Format("parquet", "Parquet", tables.parquet_records, lambda head: head.startswith(tables.PARQUET_MAGIC)),

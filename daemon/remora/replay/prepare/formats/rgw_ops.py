@@ -23,6 +23,7 @@ _EVENTS = {
     "delete_obj": DELETE,
 }
 _MULTI_DELETE = "multi_object_delete"
+FRAME = Dropped("the frame of the socket's stream")
 _READS = ("get_", "list_", "head_", "stat_")
 
 
@@ -56,7 +57,7 @@ def parse(line: str) -> Sequence[Outcome]:
     """What one line says; one that deletes several objects says so of each of them."""
     text = line.strip().removeprefix("[").removesuffix("]").strip().removesuffix(",").strip()
     if not text:
-        return (Dropped("the frame of the socket's stream"),)
+        return (FRAME,)
     try:
         entry = _decoded(text)
         ts_us = iso_us(entry.time)
