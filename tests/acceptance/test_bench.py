@@ -148,3 +148,15 @@ def test_isolation_compares_a_topic_alone_and_beside_bad_ones(tmp_path: Path, na
     assert beside["failures"] > 0
     assert all(turn["rate"] > 0 and 0 < turn["age_p50_s"] <= turn["age_p99_s"] for turn in (alone, beside))
     assert set(found["ratio"]) == {"rate", "age_p50_s", "age_p99_s", "cpu_s"}
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_replay_tells_of_the_generator_alone_and_into_ingest(tmp_path: Path) -> None:
+    """Every event of each replay is acknowledged, and rates and lateness are told."""
+    found = figures(tmp_path, "replay", "--rate", "500", "--seconds", "1", "--events", "2000", "--keys", "100")
+
+    assert found["punctual"]["acked"] == 500
+    assert 0 <= found["punctual"]["lateness_p50_us"] <= found["punctual"]["lateness_p99_us"]
+    assert all(found[name]["acked"] == 2000 and found[name]["rate"] > 0 for name in ("null", "ingest"))
+    assert found["ingest"]["daemon_cpu_s_per_1000"] > 0
