@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
+from threading import Event
 
 import click
 
@@ -113,14 +113,11 @@ def land(
     )
     directory = LandedDirectory(out)
     before = directory.commit()
-    if interval:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        run(plan, master=master, told=_told if interval else lambda _: None)
-    except KeyboardInterrupt:
-        if not interval:
-            click.echo("remora: interrupted; what is missing lands next time", err=True)
-            sys.exit(Exit.FAILURE)
+    stop = Event()
+    run(plan, master=master, told=_told if interval else lambda _: None, stop=stop)
+    if stop.is_set() and not interval:
+        click.echo("remora: interrupted; what is missing lands next time", err=True)
+        sys.exit(Exit.FAILURE)
     _report(out, before, directory.commit(), as_json=as_json)
 
 

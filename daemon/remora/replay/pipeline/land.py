@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
-from collections.abc import Callable, Mapping
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
+from types import FrameType
 
 from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
@@ -48,12 +53,19 @@ class Plan:
     security: Mapping[str, str] = field(default_factory=dict)
 
 
-def land(plan: Plan, *, master: str | None = None, told: Callable[[Commit], None] = lambda _: None) -> Commit:
-    """Land what is there, or go on until stopped; gives what has landed in all. `told` hears of each batch.
+def land(
+    plan: Plan,
+    *,
+    master: str | None = None,
+    told: Callable[[Commit], None] = lambda _: None,
+    stop: Event | None = None,
+) -> Commit:
+    """Land what is there, or go on until `stop` is set; gives what has landed in all. `told` hears of each batch.
+
+    Where it is told how to stop, SIGINT and SIGTERM set that while Spark runs, for which it needs the main thread.
 
     Raises ReplayRefused where folder, checkpoint and topic do not belong together or records are gone that were not
-    landed, and ReplayError for what fails on the way. Stopped by KeyboardInterrupt or killed at any
-    moment, it can be run again.
+    landed, and ReplayError for what fails on the way. However it ends, it can be run again.
     """
     directory = LandedDirectory(plan.out)
     identity = asyncio.run(identify(plan.bootstrap, plan.topic, plan.security))
@@ -61,27 +73,48 @@ def land(plan: Plan, *, master: str | None = None, told: Callable[[Commit], None
         directory.bind(plan.checkpoint, plan.topic, identity.topic_id, identity.cluster)
         directory.recover()
         with session("pipeline land", master=master, kafka=True, settings=_AGAIN) as spark, writing(spark):
-            _stream(spark, plan, _Sink(directory, told))
+            _stream(spark, plan, _Sink(directory, told), stop)
     return directory.commit()
 
 
-def _stream(spark: SparkSession, plan: Plan, sink: _Sink) -> None:
+def _stream(spark: SparkSession, plan: Plan, sink: _Sink, stop: Event | None) -> None:
     writer = (
         _source(spark, plan)
         .writeStream.queryName("remora-land")
         .option("checkpointLocation", location(plan.checkpoint))
         .foreachBatch(sink.land)
     )
+    # What a batch raises is told in one line, and not with the way there; a stop interrupts one as well.
+    logging.getLogger("py4j.clientserver").disabled = True
     trigger = writer.trigger(processingTime=plan.interval) if plan.interval else writer.trigger(availableNow=True)
     try:
         query = trigger.start()
         try:
-            while not query.awaitTermination(LOOK_S):
-                pass
+            with _signals(stop):
+                while not query.awaitTermination(LOOK_S) and not (stop and stop.is_set()):
+                    pass
         finally:
             _stop(query)
     except StreamingQueryException as exc:
         raise sink.failure or explained(exc, plan) or exc from exc
+
+
+@contextmanager
+def _signals(stop: Event | None) -> Iterator[None]:
+    """Signals set the event while the block runs: raised out of a call to the JVM, they would break its connection."""
+    if stop is None:
+        yield
+        return
+
+    def hear(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _stop(query: StreamingQuery) -> None:
