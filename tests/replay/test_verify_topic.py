@@ -467,7 +467,7 @@ def test_what_cannot_be_verified_is_refused_by_name(
     """A topic that is not there, offsets that are gone, another trace, and journals that are none are named, in one
     line, and nothing is written."""
     topic = filled(kafka, good(TRACE)[:2])
-    options = ["--bootstrap", kafka.address, "--out", str(tmp_path / "out"), "--settle", "0"]
+    options = ["--bootstrap", kafka.address, "--out", str(tmp_path / "out"), "--settle", "0", "--wait", "0"]
     prepared = prepare(tmp_path / "prepared", TRACE)
     broken = replayed(tmp_path / "broken", prepared, TRACE, Journalled())
     journal = broken.journal / "part=0" / "attempt=0.jsonl"
