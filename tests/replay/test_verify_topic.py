@@ -142,7 +142,7 @@ def _cut(recs: list[Rec]) -> list[Rec]:
 
 
 def _break(rec: Rec) -> Rec:
-    return rec.with_header("remora-next", b"abc:7/99/1")
+    return rec.with_header("remora-next", b"abc:7:99/1")
 
 
 def _of_another(rec: Rec) -> Rec:
