@@ -84,7 +84,7 @@ class Demo:
     async def _prepare(self) -> layout.Trace:
         """The trace as events, with idle time cut."""
         prepared = layout.PreparedDirectory(self.folder / "trace")
-        gap_s = REAL_TRACE_GAP_S if self.trace == REAL_TRACE else USUAL_GAP_S
+        gap_s = REAL_TRACE_GAP_S if self.trace.name == REAL_TRACE.name else USUAL_GAP_S
         with step(f"preparing {self.trace.name}"):
             await self._remora("replay", "prepare", self.trace, "--out", prepared.path, "--max-gap", f"{gap_s:g}")
         trace = layout.read(prepared.trace, layout.Trace)
