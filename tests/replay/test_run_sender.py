@@ -312,7 +312,8 @@ def test_whatever_happens_keys_keep_their_order(
             by_lane[lanes[seq]].append(seq)
         assert sorted(target.taken) == list(range(len(lanes)))
         assert all(seqs == sorted(seqs) for seqs in by_lane.values())
-        assert all(when >= events[seq].due_us for when, seqs, _ in target.asked for seq in seqs)
+        # A time in whole microseconds may be one short of what was slept for.
+        assert all(when >= events[seq].due_us - 1 for when, seqs, _ in target.asked for seq in seqs)
         assert all(line.outcome == "acked" for line in journal.outcomes().values())
         assert journal.outcomes().keys() == set(range(len(lanes)))
 

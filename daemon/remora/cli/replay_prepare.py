@@ -188,8 +188,8 @@ def prepare_command(
     Examples:
       remora replay prepare access.log.gz --out trace
       remora replay prepare logs/2026/11/ --out trace --until 2h --sample-keys 1/10
-      remora replay prepare blocks.csv --out trace --ts-col when --ts-unit ns --op-col cmd --op-map 2a=PUT,28=GET \\
-          --key-col lbn --bucket volume
+      remora replay prepare blocks.csv --out trace --ts-col when --ts-unit ns --op-col cmd \\
+          --op-map 2a=PUT,28=GET --key-col lbn --bucket volume
     """
     if bucket is not None and bucket_col is not None:
         raise click.UsageError("--bucket and --bucket-col are both about the bucket: give one of them")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -181,7 +182,7 @@ def verify(
     Examples:
       remora replay verify run-1 --bootstrap broker:9092
       remora replay verify run-1 --bootstrap broker:9092 --isolation read_committed
-      remora replay verify --topic photos --since 24h --bootstrap broker:9092 --dead-letters letters.json
+      remora replay verify --topic photos --since 24h --bootstrap broker:9092 --dead-letters file.json
     """
     if run is None and topic is None:
         raise click.UsageError("say which: RUN, the directory of a replay, or --topic for a topic alone")
@@ -216,9 +217,8 @@ def verify(
         ),
         draws=draws,
     )
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it says of an error is in the error too
     settings = {"spark.driver.memory": memory}
-    with told(), session("replay verify", master=master, kafka=True, settings=settings) as spark:
+    with told(), _quiet("aiokafka"), session("replay verify", master=master, kafka=True, settings=settings) as spark:
         found = verify_run(spark, RunDirectory(run), question) if run else verify_topic(spark, question)
     if (directory := out or run) is not None:
         files = RunDirectory(directory)
@@ -227,6 +227,18 @@ def verify(
         layout.write(files.verdict, found.verdict)
     _show(found, as_json=as_json)
     sys.exit(_CODES.get(found.verdict.verdict, Exit.OK))
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Keep back what a library logs while the block runs: what it says of an error is in the error too."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _recalled(file: Path, topic: str | None) -> tuple[dict[int, tuple[int, int]], Window]:
