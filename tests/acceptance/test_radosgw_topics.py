@@ -126,7 +126,7 @@ async def test_a_changed_listener_with_a_login(zone: Zone, kafka: Kafka, tmp_pat
 
 
 async def test_a_topic_that_becomes_http_goes_to_radosgw(zone: Zone, kafka: Kafka, tmp_path: Path) -> None:
-    """Its queue is let go within 5 s, radosgw takes it and posts what comes from then on."""
+    """Its queue is let go soon, radosgw takes it and posts what comes from then on."""
     topic = fresh("tohttp")
     queue = zone.queue(topic)
     await create_kafka_topic(kafka.address, topic)
@@ -141,7 +141,7 @@ async def test_a_topic_that_becomes_http_goes_to_radosgw(zone: Zone, kafka: Kafk
         left = await daemon.until(lambda: daemon.left(queue), "letting go", SOON_S)
         await user.bucket(topic, arn)  # release 16 keeps a copy of the topic in each notification
         await user.put(topic, "http")
-        (posted,) = await sink.until(1, 45)
+        (posted,) = await sink.until(1, 150)  # it looks for free queues every 30 s, but may be busy with others
 
         (listed,) = [each for each in (await daemon.command("topic", "list", "--json")).json if each["topic"] == topic]
 
