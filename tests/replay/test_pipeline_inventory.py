@@ -14,13 +14,14 @@ from msgspec import structs
 from pyspark.sql import DataFrame, SparkSession
 
 from remora.replay.errors import ReplayError, ReplayRefused
+from remora.replay.paths import location
 from remora.replay.pipeline.columns import EVENT
 from remora.replay.pipeline.directory import LandedDirectory, Move, Staged
 from remora.replay.pipeline.frames import current_objects
 from remora.replay.pipeline.inventory import Plan, take
 from remora.replay.pipeline.labels import label
 from remora.replay.pipeline.snapshots import InventoryDirectory
-from remora.replay.pipeline.spark import location, writing
+from remora.replay.pipeline.spark import writing
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.cli import group
+from remora.replay import properties
 from remora.replay.errors import ReplayRefused
 from remora.replay.results import FAIL, INVALID, PASS, Percentiles
-from remora.replay.verify import properties
 from remora.replay.verify.distributions import POINTS, Class, rank, tail
 from remora.replay.verify.judgement import Rules, judge
 from remora.replay.verify.series import Axis

@@ -11,10 +11,10 @@ import click
 from remora.cli.output import json_option, print_json
 from remora.config import parse_duration
 from remora.model.exits import Exit
+from remora.replay import properties
 from remora.replay.pipeline.directory import Commit, LandedDirectory
 from remora.replay.pipeline.land import Plan
 from remora.replay.pipeline.land import land as run
-from remora.replay.verify import properties
 
 
 def _interval(_context: click.Context, _option: click.Parameter, value: str) -> str | None:

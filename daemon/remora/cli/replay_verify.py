@@ -17,12 +17,11 @@ import msgspec
 from remora.cli.output import print_json, print_table
 from remora.config import parse_duration
 from remora.model.exits import Exit
-from remora.replay import layout
+from remora.replay import layout, properties
 from remora.replay.errors import ReplayRefused
 from remora.replay.layout import Run, RunDirectory
 from remora.replay.results import FAIL, INVALID, Verdict
 from remora.replay.session import session
-from remora.replay.verify import properties
 from remora.replay.verify.job import Findings, Question, Window, told, verify_run, verify_topic
 from remora.replay.verify.judgement import Rules
 from remora.replay.verify.kafka import COMMITTED, UNCOMMITTED, Patience, Source

@@ -13,11 +13,12 @@ from pyspark.sql import functions as F
 
 from remora.replay.errors import ReplayRefused
 from remora.replay.layout import read
+from remora.replay.paths import location, pattern
 from remora.replay.pipeline.columns import EVENT
 from remora.replay.pipeline.directory import LandedDirectory, Landing
 from remora.replay.pipeline.frames import current_objects
 from remora.replay.pipeline.snapshots import Inventory, InventoryDirectory
-from remora.replay.pipeline.spark import location, pattern, rows, writing
+from remora.replay.pipeline.spark import rows, writing
 from remora.replay.session import session
 
 

@@ -20,10 +20,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from remora.model.errors import RemoraError
 from remora.replay.errors import ReplayError, ReplayRefused
+from remora.replay.paths import location
 from remora.replay.pipeline.columns import PARSED
 from remora.replay.pipeline.directory import Commit, LandedDirectory, Staged
 from remora.replay.pipeline.frames import kept_aside, landed, notifications
-from remora.replay.pipeline.spark import location, rows, writing
+from remora.replay.pipeline.spark import rows, writing
 from remora.replay.pipeline.topic import identify
 from remora.replay.session import session
 

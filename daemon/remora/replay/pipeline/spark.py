@@ -1,8 +1,7 @@
-"""What both jobs need of Spark: where files are, and how they are written."""
+"""What both jobs need of Spark: how tables are written, and how many rows came of it."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,16 +28,6 @@ def writing(spark: SparkSession) -> Iterator[None]:
         for key, old in before.items():
             if old is not None:
                 spark.conf.set(key, old)
-
-
-def location(path: Path) -> str:
-    """A folder of this host's file system as Spark writes to it, whatever its default file system is."""
-    return f"file://{path.resolve()}"
-
-
-def pattern(path: Path) -> str:
-    """The same as Spark reads it, where it would expand some characters."""
-    return re.sub(r"([\\{}\[\]*?,])", r"\\\1", location(path))
 
 
 def rows(table: Path) -> int:

@@ -21,7 +21,7 @@ from aiokafka.protocol.types import (
 )
 
 from remora.replay.errors import ReplayError, ReplayRefused
-from remora.replay.verify.properties import client_options
+from remora.replay.properties import client_options
 
 _METADATA = 3
 _UNKNOWN_TOPIC = 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from remora import __version__
 from remora.replay import layout
 from remora.replay.errors import ReplayRefused
 from remora.replay.layout import PreparedDirectory, RunDirectory, Trace
+from remora.replay.paths import location, pattern
 from remora.replay.run import frames
 from remora.replay.run.journal import is_written, journals
 from remora.replay.run.lateness import merged, percentile_us
@@ -130,7 +130,7 @@ def replay(spark: SparkSession, prepared: PreparedDirectory, plan: Plan, parts: 
     folder = run.tasks / str(time.time_ns())
     sent = frames.ordered(parted, parts).mapInArrow(sending(plan), SUMMARY, barrier=True)
     with in_one_line():
-        sent.write.parquet(written(folder))
+        sent.write.parquet(location(folder))
     return _punctuality(folder)
 
 
@@ -156,13 +156,3 @@ def _punctuality(folder: Path) -> Punctuality:
     rows = pq.read_table(folder, columns=["lateness"]).to_pylist()
     counts = merged(dict(row["lateness"]) for row in rows)
     return Punctuality(sum(counts.values()), percentile_us(counts, 0.5), percentile_us(counts, 0.99))
-
-
-def written(path: Path) -> str:
-    """A path as Spark writes to it, on this host's file system."""
-    return f"file://{path.absolute()}"
-
-
-def pattern(path: Path) -> str:
-    """A path as Spark reads it, where it would expand some characters."""
-    return re.sub(r"([\\{}\[\]*?,])", r"\\\1", written(path))

@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaError
 from pyspark.sql import DataFrame, SparkSession
 
 from remora.replay.errors import ReplayError, ReplayRefused
-from remora.replay.verify.properties import client_options
+from remora.replay.properties import client_options
 
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 
