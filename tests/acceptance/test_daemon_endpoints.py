@@ -10,7 +10,7 @@ import pytest
 from remora.model.exits import Exit
 from support.daemon import Daemon, running_daemon
 from support.kafka import Kafka, create_topic
-from support.queues import Described, Queues, a_topic, assert_clean, assert_whole, delivers, numbered, quick
+from support.queues import Described, Queues, a_topic, assert_clean, assert_whole, delivers, numbered, one_voice, quick
 
 pytestmark = [pytest.mark.ceph, pytest.mark.kafka]
 
@@ -27,15 +27,16 @@ async def stopped(daemon: Daemon, topic: str, state: str = "stopped") -> str:
     return str(await daemon.until(reason, f"{topic} {state}", 20))
 
 
-def said(daemon: Daemon, event: str, topic: str) -> int:
-    """How often the log says this of a topic."""
-    return sum(f" {event}: " in line and f"topic={topic} " in f"{line} " for line in daemon.logged().splitlines())
+def said(daemon: Daemon, event: str, topic: str, *fields: str) -> int:
+    """How often the log says this of a topic, with these fields."""
+    wanted = (f" {event}: ", f" topic={topic} ", *(f" {field} " for field in fields))
+    return sum(all(each in f"{line} " for each in wanted) for line in daemon.logged().splitlines())
 
 
 async def test_broker_killed_under_load(queues: Queues, fragile_kafka: Kafka, tmp_path: Path) -> None:
     """A broker that dies and comes back costs nothing but time, and readiness says why it takes so long."""
     topic = await a_topic(queues, fragile_kafka)
-    async with queues.under_load(topic) as load, running_daemon(tmp_path, quick(queues)) as daemon:
+    async with queues.under_load(topic) as load, running_daemon(tmp_path, one_voice(queues)) as daemon:
         await delivers(daemon, topic, 300)
         fragile_kafka.stop()
         try:
@@ -69,7 +70,7 @@ async def test_missing_topic(queues: Queues, kafka: Kafka, tmp_path: Path) -> No
     """A topic that Kafka does not have stops alone, is complained of once, and flows seconds after it is made."""
     missing, other = queues.make(f"kafka://{kafka.address}"), await a_topic(queues, kafka)
     await queues.fill(missing, 100)
-    async with queues.under_load(other) as load, running_daemon(tmp_path, quick(queues)) as daemon:
+    async with queues.under_load(other) as load, running_daemon(tmp_path, one_voice(queues)) as daemon:
         reason = await stopped(daemon, missing)
         assert missing in reason
 
@@ -77,7 +78,7 @@ async def test_missing_topic(queues: Queues, kafka: Kafka, tmp_path: Path) -> No
             return await daemon.metric("remora_failures_total", topic=missing, kind="configuration") >= 4
 
         await daemon.until(tried_often, "further attempts")
-        assert said(daemon, "topic_failed", missing) == 1
+        assert said(daemon, "topic_failed", missing, "kind=configuration") == 1
         assert await daemon.metric("remora_topic_failing", topic=missing, kind="configuration") == 1
         assert await daemon.metric("remora_delivered_entries_total", topic=other) > 0
         assert await daemon.metric("remora_failures_total", topic=other) == 0
@@ -131,14 +132,14 @@ async def test_misconfigured_topics(queues: Queues, kafka: Kafka, tmp_path: Path
     for name in (*names.values(), *good):
         await queues.fill(name, 50)
 
-    async with running_daemon(tmp_path, quick(queues, log={"level": "debug"})) as daemon:
+    async with running_daemon(tmp_path, one_voice(queues, level="debug")) as daemon:
         for name in good:
             await delivers(daemon, name, 50)
         reasons = {kind: await stopped(daemon, name) for kind, name in names.items()}
         for kind, (_, _, word) in bad.items():
             assert word in reasons[kind], (kind, reasons[kind])
             assert await daemon.metric("remora_topic_failing", topic=names[kind], kind="configuration") == 1
-            assert said(daemon, "topic_failed", names[kind]) == 1
+            assert said(daemon, "topic_failed", names[kind], "kind=configuration") == 1, kind
 
         shown = [(await daemon.get(path))[1] for path in ("/-/status", "/metrics", "/-/ready")]
         for words in (

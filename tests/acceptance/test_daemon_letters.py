@@ -16,7 +16,7 @@ from support.consumer import check, read_until
 from support.daemon import remora, running_daemon
 from support.kafka import Kafka, create_topic
 from support.programs import program
-from support.queues import Queues, delivers, quick
+from support.queues import Queues, delivers, one_voice, quick
 
 pytestmark = [pytest.mark.ceph, pytest.mark.kafka]
 
@@ -93,7 +93,7 @@ async def test_queue_of_garbage(queues: Queues, kafka: Kafka, tmp_path: Path) ->
     topic = queues.make(f"kafka://{kafka.address}", name=await create_topic(kafka.address))
     await queues.commit(topic, *(GARBAGE + bytes([i]) for i in range(200)))
 
-    async with running_daemon(tmp_path, quick(queues)) as daemon:
+    async with running_daemon(tmp_path, one_voice(queues)) as daemon:
         await queues.drained(topic)
 
         assert len((await daemon.command("dlq", "list", topic, "--json")).json) == 200
