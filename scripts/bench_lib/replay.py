@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             "options": {key: value for key, value in vars(options).items() if isinstance(value, int | float)},
             "machine": {"processors": os.cpu_count(), "load_average": os.getloadavg()[0]},
         }
-        with session("bench", master=f"local[{options.parts}]"):
+        with session("bench", master=f"local[{options.parts}]", light=True):
             figures["punctual"] = _replayed(punctual, folder / "run-1", options, "--null", "--speed", "1")
             _print_punctual(options.rate, figures["punctual"])
             figures["null"] = _replayed(quick, folder / "run-2", options, "--null", "--speed", "0")

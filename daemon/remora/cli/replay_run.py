@@ -212,7 +212,7 @@ def run_command(
     buckets = job.buckets(source) if target == S3 else set()
     asyncio.run(check(plan, sorted(buckets), copies=COPY in trace.operations, create_buckets=create_buckets))
     reading = Reading(run, since_us=plan.started_us if not resume else time.time_ns() // 1000)
-    with session("replay run", master=master) as spark:
+    with session("replay run", master=master, light=True) as spark:
         parts = parts or job.default_parts(spark)
         if not resume:
             job.begin(source, run, trace, plan, parts, options)

@@ -25,11 +25,13 @@ JARS = "REMORA_SPARK_JARS"
 ONCE = {"spark.task.maxFailures": "1", "spark.stage.maxConsecutiveAttempts": "1", "spark.speculation": "false"}
 """Nothing is sent a second time behind the journal's back. A failing barrier stage is otherwise run four times."""
 
+_LOGGING = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
+_LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a Java that has little to compute: no optimising compiler and no collector run beside the tasks."""
+
 _RAISED = re.compile(r"[A-Za-z_][\w.]*: ")
 
 _LOCAL = {
-    # What goes wrong is raised, and told in one line.
-    "spark.log.level": "FATAL",
     "spark.ui.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -50,12 +52,18 @@ _EVERYWHERE = {
 
 @contextmanager
 def session(
-    name: str, *, master: str | None = None, kafka: bool = False, settings: Mapping[str, str] | None = None
+    name: str,
+    *,
+    master: str | None = None,
+    kafka: bool = False,
+    light: bool = False,
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
     """A session for one job, stopped at the end unless it was there before.
 
     `master` is Spark's, by default what spark-submit gave, else all processors of this host. With `kafka`, Spark's
     connector is brought along: from the folder that REMORA_SPARK_JARS names, else by Spark itself as a package.
+    `light` is for a job that has little to compute and must be punctual.
     """
     if (running := _running()) is not None:
         with in_one_line():
@@ -66,9 +74,11 @@ def session(
     local = master is None and "SPARK_ENV_LOADED" not in os.environ
     wanted = dict(_EVERYWHERE)
     if local or (master or "").startswith("local"):
-        builder = builder.master(master or "local[*]")
         cores = str(os.cpu_count() or 1)
+        builder = builder.master(master or f"local[{cores}]")
         wanted |= _LOCAL | {"spark.sql.shuffle.partitions": cores, "spark.default.parallelism": cores}
+        wanted["spark.driver.extraJavaOptions"] = f"{_LOGGING} {_LIGHT}" if light else _LOGGING
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     elif master:
         builder = builder.master(master)
     for key, value in (wanted | ONCE | (_connector() if kafka else {}) | dict(settings or {})).items():

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +18,7 @@ import pyarrow.parquet as pq
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # the name that everybody knows
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from remora import __version__
 from remora.replay import layout
@@ -55,12 +59,18 @@ def trace_of(prepared: PreparedDirectory) -> Trace:
 def buckets(prepared: PreparedDirectory) -> set[str]:
     """The buckets of all events. Raises ReplayRefused for files that cannot be read."""
     found: set[str] = set()
-    try:
+    with _reading(prepared):
         for batch in ds.dataset(prepared.events).to_batches(columns=["bucket"]):
             found.update(pc.unique(batch["bucket"]).to_pylist())
+    return found
+
+
+@contextmanager
+def _reading(prepared: PreparedDirectory) -> Iterator[None]:
+    try:
+        yield
     except (OSError, pa.ArrowException) as exc:
         raise ReplayRefused(f"{prepared.events}: {str(exc).partition(chr(10))[0]}") from exc
-    return found
 
 
 def refuse_used(run: RunDirectory) -> None:
@@ -89,6 +99,8 @@ def resumed(plan: Plan, run: RunDirectory, trace: Trace, parts: int | None) -> t
 
 def default_parts(spark: SparkSession) -> int:
     """As many as Spark runs tasks side by side."""
+    if local := re.fullmatch(r"local\[(\d+)\]", spark.conf.get("spark.master", "") or ""):
+        return int(local[1])
     return spark.range(1 << 16).select(F.spark_partition_id()).distinct().count()
 
 
@@ -135,14 +147,15 @@ def replay(spark: SparkSession, prepared: PreparedDirectory, plan: Plan, parts: 
 
 
 def read_events(spark: SparkSession, prepared: PreparedDirectory) -> DataFrame:
-    """The prepared events. Raises ReplayRefused for files of another shape."""
-    with in_one_line():
-        found = spark.read.parquet(pattern(prepared.events))
-    kinds = {field.name: field.dataType for field in found.schema}
+    """The prepared events. Raises ReplayRefused for files of another shape, or that cannot be read."""
+    with _reading(prepared):
+        # Not asked of Spark, which starts a job for it.
+        kinds = {field.name: field.dataType for field in from_arrow_schema(ds.dataset(prepared.events).schema)}
     for field in EVENT:
         if kinds.get(field.name) != field.dataType:
             raise ReplayRefused(f"{prepared.events}: the column {field.name} is not {field.dataType.simpleString()}")
-    return found.select(*EVENT.fieldNames())
+    with in_one_line():
+        return spark.read.schema(EVENT).parquet(pattern(prepared.events))
 
 
 def read_journals(spark: SparkSession, run: RunDirectory) -> DataFrame:

@@ -49,7 +49,7 @@ class Plan:
     region: str = "default"
     ca_file: str | None = None
     limits: Limits = field(default_factory=Limits)
-    lead_s: float = 3.0
+    lead_s: float = 2.0
     credentials: Credentials = field(default_factory=Credentials)
 
 

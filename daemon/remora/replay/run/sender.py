@@ -48,7 +48,7 @@ class Limits:
     window: int = 10_000
     overload: str = WAIT
     retry_s: float = 60.0
-    linger_s: float = 0.001
+    linger_s: float = 0.0005
 
 
 @dataclass(frozen=True, slots=True)

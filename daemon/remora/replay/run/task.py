@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import selectors
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -71,6 +73,7 @@ def send_part(batches: Iterator[pa.RecordBatch], plan: Plan, meeting: Meeting) -
     # Before the tasks meet, since asking for the first batch runs the sort.
     first = next((batch for batch in batches if batch.num_rows), None)
     with (
+        _left_alone(),
         open_journal(RunDirectory(Path(plan.run)), meeting.partitionId()) as journal,
         # Not uvloop, and not epoll: both count time in whole milliseconds, and select in microseconds.
         asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selectors.SelectSelector())) as runner,
@@ -84,6 +87,17 @@ def send_part(batches: Iterator[pa.RecordBatch], plan: Plan, meeting: Meeting) -
         "lateness": list(tally.lateness.items()),
     }
     return pa.RecordBatch.from_pylist([row], schema=_SUMMARY)
+
+
+@contextmanager
+def _left_alone() -> Iterator[None]:
+    """Keep Python's collector from looking at Spark's and our modules again and again, some ms each time."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 async def _send(
