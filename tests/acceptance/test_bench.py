@@ -160,3 +160,16 @@ def test_replay_tells_of_the_generator_alone_and_into_ingest(tmp_path: Path) -> 
     assert 0 <= found["punctual"]["lateness_p50_us"] <= found["punctual"]["lateness_p99_us"]
     assert all(found[name]["acked"] == 2000 and found[name]["rate"] > 0 for name in ("null", "ingest"))
     assert found["ingest"]["daemon_cpu_s_per_1000"] > 0
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_replay_verify_tells_of_time_and_memory(tmp_path: Path, name: str) -> None:
+    """A topic of a good replay gets its verdict, and what that took is told."""
+    found = figures(tmp_path, "replay-verify", "--records", "2000", "--memory", "512m", "--name", name)
+
+    (turn,) = found["turns"]
+    assert (turn["records"], turn["verdict"]) == (2000, "pass")
+    assert turn["seconds"] > 0 < turn["cpu_s"]
+    assert turn["peak_bytes"] > 100_000_000
