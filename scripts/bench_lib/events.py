@@ -6,6 +6,9 @@ import itertools
 import json
 from pathlib import Path
 
+NUMBERS_A_BODY = 10_000
+"""Event n of body m has the number m * NUMBERS_A_BODY + n in its id."""
+
 _STAND_IN = "<number>"
 
 # Prepared bodies differ in one number, which wrk's Lua puts in; everything else would only slow the generator down.

@@ -162,6 +162,21 @@ def test_replay_tells_of_the_generator_alone_and_into_ingest(tmp_path: Path) -> 
     assert found["ingest"]["daemon_cpu_s_per_1000"] > 0
 
 
+@pytest.mark.ceph
+@pytest.mark.kafka
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("store", ["sqlite", "rados"])
+def test_latency_tells_of_idle_queues_and_of_a_load(tmp_path: Path, name: str, store: str) -> None:
+    """Every event of both loads is found in Kafka, and has an age."""
+    found = figures(tmp_path, "latency", "--store", store, "--seconds", "1", "--rate", "500", "--name", name)
+
+    idle, steady = found["turns"]
+    assert 0 < idle["events"] < 50
+    assert steady["events"] == 500
+    for turn in (idle, steady):
+        assert -0.001 < turn["p50_s"] <= turn["p99_s"] <= turn["p999_s"]
+
+
 @pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.timeout(300)
