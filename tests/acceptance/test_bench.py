@@ -185,6 +185,6 @@ def test_replay_verify_tells_of_time_and_memory(tmp_path: Path, name: str) -> No
     found = figures(tmp_path, "replay-verify", "--records", "2000", "--memory", "512m", "--name", name)
 
     (turn,) = found["turns"]
-    assert (turn["records"], turn["verdict"]) == (2000, "pass")
+    assert (turn["records"], turn["verdict"]) == (2000, "PASS")
     assert turn["seconds"] > 0 < turn["cpu_s"]
     assert turn["peak_bytes"] > 100_000_000

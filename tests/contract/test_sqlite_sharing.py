@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import sqlite3
@@ -22,7 +23,7 @@ from remora.model.ledger import Tally
 from remora.model.member import Member
 from remora.model.shard import Hold, LockHolder, Shard
 from remora.model.topic import Topic
-from remora.storage.sqlite import SqliteStore, arrivals
+from remora.storage.sqlite import SqliteStore, arrivals, doorbell
 from support.stores import QUIET_S, own_topic, until
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
@@ -218,6 +219,55 @@ async def test_arrivals_of_another_process(store: SqliteStore, settings: SqliteS
         for _ in range(3):
             await commit_there(process)
             assert await arrived(store, expected) == expected
+
+
+async def test_another_process_is_heard(
+    store: SqliteStore, settings: SqliteSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another process commits is told without anybody's looking for it."""
+    monkeypatch.setattr(arrivals, "_LOOK_EVERY_S", FOR_EVER_S)
+    topic = await store.create_topic(own_topic("t"))
+    expected = set(topic.all_shards())
+
+    async with holder(settings, topic) as process:
+        waiting = asyncio.ensure_future(arrived(store, expected))
+        for _ in range(3):
+            await commit_there(process)
+            assert await waiting == expected
+            waiting = asyncio.ensure_future(arrived(store, expected))
+        waiting.cancel()
+
+
+async def test_arrivals_without_a_doorbell(
+    store: SqliteStore, settings: SqliteSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the kernel gives no watch, what another process commits is found by looking."""
+
+    def none_left(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(arrivals, "Listener", none_left)
+    topic = await store.create_topic(own_topic("t"))
+    expected = set(topic.all_shards())
+
+    async with holder(settings, topic) as process:
+        await commit_there(process)
+        assert await arrived(store, expected) == expected
+
+
+async def test_a_lost_ring_is_looked_for(
+    store: SqliteStore, settings: SqliteSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit for which nobody rang, as its process was killed just then, is found by looking."""
+    topic = await store.create_topic(own_topic("t"))
+    waiting = asyncio.ensure_future(arrived(store, {topic.shard(1)}))
+    await asyncio.sleep(0)
+
+    async with SqliteStore(settings) as other:
+        monkeypatch.setattr(doorbell, "ring", lambda path: None)
+        await other.publish(topic, [Placed(1, b"b:k", b"x")])
+
+        assert await waiting == {topic.shard(1)}
 
 
 async def test_arrivals_since_the_store_was_opened(settings: SqliteSettings) -> None:

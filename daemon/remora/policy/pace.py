@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-PARCELS_PER_SECOND = 1000.0
+PARCELS_PER_SECOND = 500.0
 BURST_S = 0.05
 LONGEST_S = 0.15
 

@@ -15,6 +15,7 @@ from typing import TypeVar
 from remora.config import SqliteSettings
 from remora.model.errors import StoreDamaged, StoreError, StoreMisconfigured, StoreUnavailable
 from remora.model.shard import Shard
+from remora.storage.sqlite import doorbell
 from remora.storage.sqlite.bell import Bell
 from remora.storage.sqlite.connecting import connect, snapshot
 from remora.storage.sqlite.directory import locked, make_directory, opening_error, prepare
@@ -59,6 +60,7 @@ class File:
         result = await self._writer.write(job, durable=durable)
         if arrived:
             self._bell.ring(arrived)
+            doorbell.ring(self.path)
         return result
 
     def post(self, job: Job[object]) -> None:
@@ -167,6 +169,11 @@ class Files:
     def sound(self) -> Sequence[File]:
         """The files that are not damaged."""
         return [file for file in self.all if file.damage is None]
+
+    @property
+    def directory(self) -> Path:
+        """Where they lie."""
+        return self._directory
 
     @property
     def description(self) -> str:

@@ -104,4 +104,5 @@ class SqliteStore:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        self._arrivals.end()
         await self._files.close()
