@@ -179,6 +179,7 @@ def test_latency_tells_of_idle_queues_and_of_a_load(tmp_path: Path, name: str, s
 
 @pytest.mark.kafka
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_replay_verify_tells_of_time_and_memory(tmp_path: Path, name: str) -> None:
     """A topic of a good replay gets its verdict, and what that took is told."""

@@ -21,7 +21,7 @@ from support.kafka import Kafka
 from support.replayed import RUN_ID, Rec, events, fill, good, new_topic, prepare
 from support.spark_cluster import SparkCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.long, pytest.mark.timeout(1800)]
 
 _BOTH = """
 import sys
