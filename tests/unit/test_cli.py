@@ -65,6 +65,31 @@ def test_every_command_explains_itself(path: tuple[str, ...]) -> None:
     assert all(len(line) <= 100 for line in result.output.splitlines())
 
 
+def groups() -> list[tuple[str, ...]]:
+    """The words of every group of commands."""
+    found = list(commands())
+    return [path for path in found if any(other[: len(path)] == path for other in found if other != path)]
+
+
+@pytest.mark.parametrize("path", groups(), ids=" ".join)
+def test_every_group_lists_its_commands_in_whole_sentences(path: tuple[str, ...]) -> None:
+    """The help of a group names each command that people use, and no other, with all of its first sentence."""
+    found: click.Command = group
+    for name in path:
+        assert isinstance(found, click.Group)
+        found = subcommands(found)[name]
+    assert isinstance(found, click.Group)
+
+    listed = CliRunner().invoke(group, [*path, "--help"]).output.partition("\nCommands:\n")[2]
+
+    wanted = {name: each for name, each in subcommands(found).items() if not each.hidden}
+    assert re.findall(r"(?m)^  ([\w-]+)", listed) == list(wanted)
+    told = " ".join(listed.split())
+    for name, each in wanted.items():
+        sentence = (each.help or "").partition("\n\n")[0].replace("\n", " ").partition(". ")[0]
+        assert f"{name} {sentence}".rstrip(".") in told
+
+
 def words_of_commands() -> list[tuple[str, ...]]:
     """The words of every command that does something, without the groups."""
     found = list(commands())

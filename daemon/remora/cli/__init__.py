@@ -9,6 +9,7 @@ from types import MappingProxyType
 import click
 
 from remora import __version__
+from remora.cli.groups import Group
 from remora.model.errors import RemoraError
 from remora.model.exits import exit_code
 
@@ -34,7 +35,7 @@ COMMANDS = MappingProxyType(
 """Each command with its module and its name there."""
 
 
-class Commands(click.Group):
+class Commands(Group):
     """Imports a command when it is asked for: `run` is to be quick, and does not need what the others do."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

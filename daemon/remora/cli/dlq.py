@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import click
 
 from remora import app
+from remora.cli.groups import Group
 from remora.cli.letters import Filter, filter_options, pick_letters
 from remora.cli.output import config_option, json_option, print_json, print_table, run_async, size
 from remora.cli.rows import origin_option
@@ -28,7 +29,7 @@ class UnknownLetter(RemoraError):
     """There is no dead letter at this place."""
 
 
-@click.group()
+@click.group(cls=Group)
 def dlq() -> None:
     """Show, re-drive and drop dead letters: entries that could not be delivered, with cause and raw bytes.
 

@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 import click
 
+from remora.cli.groups import Group
 from remora.codec.event_entry import decode, explain
 from remora.codec.record import body
 from remora.model.errors import CodecError
@@ -17,7 +18,7 @@ MOST_BYTES = 128_000_000
 """A queue holds no more; what is larger is no entry."""
 
 
-@click.group()
+@click.group(cls=Group)
 def entry() -> None:
     """Decode raw entries of queues (event_entry_t): radosgw's own format, in both stores."""
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from remora import app
+from remora.cli.groups import Group
 from remora.cli.output import config_option, duration, json_option, print_json, print_table, run_async, size
 from remora.cli.rows import complain, look_at, origin_option
 from remora.config import Settings
@@ -31,7 +32,7 @@ class AmbiguousQueue(RemoraError):
     """radosgw and remora both have a queue of this name."""
 
 
-@click.group()
+@click.group(cls=Group)
 def shard() -> None:
     """Show who holds each queue, take one from radosgw, or give one back."""
 

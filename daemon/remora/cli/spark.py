@@ -8,10 +8,12 @@ from typing import Any
 
 import click
 
+from remora.cli.groups import Group
+
 _EXTRA = frozenset({"pyspark", "pyarrow", "numpy", "pandas", "matplotlib", "jinja2", "zstandard", "aiobotocore"})
 
 
-class SparkCommands(click.Group):
+class SparkCommands(Group):
     """Commands by name, each as `module:name` within this package. Without Spark they say what to install."""
 
     def __init__(self, *args: Any, modules: Mapping[str, str], **kwargs: Any) -> None:

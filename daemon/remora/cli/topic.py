@@ -11,6 +11,7 @@ import click
 
 from remora import app
 from remora.cli.attributes import shown_arguments
+from remora.cli.groups import Group
 from remora.cli.output import config_option, duration, json_option, print_json, print_table, run_async, size
 from remora.cli.own_topic import create_command, rm_command, set_command
 from remora.cli.rows import Row, complain, look_at, origin_option, row_named, rows_of
@@ -24,7 +25,7 @@ MOST_LISTED = 16
 """Queues of a topic that a text names one by one."""
 
 
-@click.group()
+@click.group(cls=Group)
 def topic() -> None:
     """Make, change and remove remora's own topics; show all topics and what waits in their queues.
 
