@@ -162,13 +162,11 @@ def test_replay_tells_of_the_generator_alone_and_into_ingest(tmp_path: Path) -> 
     assert found["ingest"]["daemon_cpu_s_per_1000"] > 0
 
 
-@pytest.mark.ceph
 @pytest.mark.kafka
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("store", ["sqlite", "rados"])
-def test_latency_tells_of_idle_queues_and_of_a_load(tmp_path: Path, name: str, store: str) -> None:
+def test_latency_tells_of_idle_queues_and_of_a_load(tmp_path: Path, name: str) -> None:
     """Every event of both loads is found in Kafka, and has an age."""
-    found = figures(tmp_path, "latency", "--store", store, "--seconds", "1", "--rate", "500", "--name", name)
+    found = figures(tmp_path, "latency", "--seconds", "1", "--rate", "500", "--name", name)
 
     idle, steady = found["turns"]
     assert 0 < idle["events"] < 50

@@ -48,25 +48,25 @@ async def is_empty(zone: Zone, topic: str) -> bool:
 
 
 async def test_a_trace_through_radosgw(
-    zone: Zone, kafka: Kafka, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    zone16: Zone, kafka: Kafka, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each write and delete of a trace, done through S3, is in Kafka once, in order per key, and known by its event."""
     topic, bucket, run = fresh("replayed"), fresh("replayed"), tmp_path / "run"
     operations = write_trace(tmp_path / "trace.csv", bucket)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", zone.env["s3"]["access_key"])
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", zone.env["s3"]["secret_key"])
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", zone16.env["s3"]["access_key"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", zone16.env["s3"]["secret_key"])
     await create_topic(kafka.address, topic)
     done = await remora("replay", "prepare", tmp_path / "trace.csv", "--out", tmp_path / "trace")
     assert done.exit_code == 0, done.output
-    async with zone.user() as user, running_daemon(tmp_path, zone.sections) as daemon:
+    async with zone16.user() as user, running_daemon(tmp_path, zone16.sections) as daemon:
         arn = await user.topic(topic, f"kafka://{kafka.address}")
-        await daemon.own(zone.queue(topic))
+        await daemon.own(zone16.queue(topic))
         await user.bucket(bucket, arn)
 
         replay = ("replay", "run", tmp_path / "trace", "--out", run, "--topic", topic, "--speed", "0")
-        done = await remora(*replay, "--s3", zone.env["s3"]["endpoint"], "--create-buckets")
+        done = await remora(*replay, "--s3", zone16.env["s3"]["endpoint"], "--create-buckets")
         assert done.exit_code == 0, done.output
-        await daemon.until(lambda: is_empty(zone, topic), "an empty queue", 60)
+        await daemon.until(lambda: is_empty(zone16, topic), "an empty queue", 60)
         done = await remora("replay", "verify", run, "--bootstrap", kafka.address, "--no-series")
 
     assert done.exit_code == 0, done.output
