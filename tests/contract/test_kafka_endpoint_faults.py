@@ -15,7 +15,7 @@ from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointUnavailable
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from support.kafka import Kafka, create_topic, read_topic, running_kafka, until
+from support.kafka import Kafka, create_topic, read_committed, read_topic, running_kafka, until
 from support.kafka_sender import (
     INCARNATION,
     ExactSender,
@@ -238,5 +238,5 @@ async def test_leader_killed_in_transactions(three_brokers: Kafka) -> None:
             await three_brokers.start("broker.3")
 
     sent = [each for shard in records for each in shard]
-    read = await read_topic(three_brokers.address, topic, isolation_level="read_committed")
+    read = await read_committed(three_brokers.address, topic)
     assert verdict(read, sent) == (set(), 0, [])

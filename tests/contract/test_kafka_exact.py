@@ -30,7 +30,7 @@ from remora.model.shard import Shard
 from remora.model.topic import Target
 from remora.ports import ExactRoute
 from support.entries import raw_entry
-from support.kafka import Kafka, create_topic, limit_topic, read_topic, until
+from support.kafka import Kafka, create_topic, limit_topic, read_committed, settled, until
 from support.kafka_sender import INCARNATION, Watcher, make_records, verdict
 
 pytestmark = pytest.mark.kafka
@@ -79,7 +79,7 @@ async def commit(route: ExactRoute, records: list[Record], letters: list[DeadLet
 
 async def committed(kafka: Kafka, topic: str) -> list[Any]:
     """What a reader of committed records finds."""
-    return await read_topic(kafka.address, topic, isolation_level="read_committed")
+    return await read_committed(kafka.address, topic)
 
 
 def dead_letter(at: int, raw: bytes = b"junk") -> DeadLetter:
@@ -204,6 +204,7 @@ async def test_open_transaction_is_aborted(
         gate = Gate(first, monkeypatch)
         late = asyncio.create_task(commit(first, records))
         await gate.arrived.wait()
+        assert not await settled(kafka.address, topic, timeout_s=0)
         async with endpoint.exact(SHARD, INCARNATION, target(kafka, topic)) as second:
             assert second.reached is None
             gate.opened.set()

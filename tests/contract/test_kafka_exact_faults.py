@@ -12,7 +12,7 @@ from remora.config import KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointUnavailable
 from remora.model.topic import Target
-from support.kafka import Kafka, create_topic, read_topic, until
+from support.kafka import Kafka, create_topic, read_committed, until
 from support.kafka_sender import INCARNATION, ExactSender, Watcher, make_records, verdict
 
 # Brokers start and stop many times here, which takes minutes where others use the machine too.
@@ -49,7 +49,7 @@ async def test_killed_under_load(fragile_kafka: Kafka) -> None:
             await fragile_kafka.start()
 
     sent = [each for shard in records for each in shard]
-    read = await read_topic(fragile_kafka.address, topic, isolation_level="read_committed")
+    read = await read_committed(fragile_kafka.address, topic)
     assert verdict(read, sent) == (set(), 0, [])
 
 
@@ -78,5 +78,5 @@ async def test_hurt_before_the_end(fragile_kafka: Kafka, monkeypatch: pytest.Mon
         await sender.send(records)
 
     assert "unknown" in watcher.outcomes
-    read = await read_topic(fragile_kafka.address, topic, isolation_level="read_committed")
+    read = await read_committed(fragile_kafka.address, topic)
     assert verdict(read, records) == (set(), 0, [])

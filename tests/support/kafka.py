@@ -185,3 +185,27 @@ async def read_topic(address: str, name: str, isolation_level: str = "read_uncom
         return [record for place in places for record in found[place] if record.headers]
     finally:
         await consumer.stop()
+
+
+async def read_committed(address: str, name: str) -> list[Any]:
+    """What a reader of committed records finds in a topic, when no transaction is open there any more."""
+    assert await settled(address, name), f"{name}: a transaction stays open"
+    return await read_topic(address, name, isolation_level="read_committed")
+
+
+async def settled(address: str, name: str, timeout_s: float = 30.0) -> bool:
+    """Whether every transaction in a topic ends in time.
+
+    Kafka answers a commit before it has marked the end in each partition; until then nobody is shown the records.
+    """
+    deadline = time.monotonic() + timeout_s
+    async with (
+        AIOKafkaConsumer(name, bootstrap_servers=address, isolation_level="read_committed") as stable,
+        AIOKafkaConsumer(name, bootstrap_servers=address) as whole,
+    ):
+        places = [TopicPartition(name, number) for number in stable.partitions_for_topic(name) or ()]
+        while await stable.end_offsets(places) != await whole.end_offsets(places):
+            if time.monotonic() > deadline:
+                return False
+            await asyncio.sleep(0.02)
+    return True

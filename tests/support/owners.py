@@ -15,7 +15,6 @@ from pathlib import Path
 from random import Random
 from typing import Any, cast
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
 from chaos_lib.checker import judge
 from chaos_lib.history import Balance, History, Kind, Letter, Round, Seen, Sent
 from chaos_lib.history import Topic as Judged
@@ -35,11 +34,10 @@ from remora.model.topic import Target, Topic
 from remora.ports import DeliveryStore, Endpoint, ExactRoute, Parcel
 from remora.storage.sqlite import SqliteStore
 from support.entries import raw_entry
-from support.kafka import Kafka, create_topic, read_topic
+from support.kafka import Kafka, create_topic, read_topic, settled
 
 PARTITIONS = 2
 PATIENCE_S = 60.0
-SETTLE_S = 30.0
 UNNOTICED = OwnershipSettings(lease_s=3600, renew_interval_s=1000, discovery_interval_s=0.2)
 PATIENT = KafkaSettings(
     delivery_timeout_s=300, connect_timeout_s=30, transaction_timeout_s=600, compression="none", client_id="owner"
@@ -242,7 +240,8 @@ class Scene:
         """What the chaos runs' checker finds, by kind; with `at_once` while transactions are still open."""
         isolation = "read_committed" if is_exact else "read_uncommitted"
         if not at_once:
-            await self._settled()
+            # A transaction that was spoilt on purpose may never end; then what can be read is read.
+            await settled(self._kafka.address, self.topic.name)
         records = await read_topic(self._kafka.address, self.topic.name, isolation_level=isolation)
         balance = await self._outside.balance(self.shard)
         judged = Judged(
@@ -267,22 +266,6 @@ class Scene:
         for finding in judge(History([judged], rounds, 1 << 20)).findings:
             found.setdefault(finding.kind, []).append(finding.text)
         return found
-
-    async def _settled(self) -> None:
-        """Return when no transaction is open any more: the markers of the last one follow its commit's answer.
-
-        One that was spoilt on purpose may never be; then what can be read is read.
-        """
-        places = [TopicPartition(self.topic.name, partition) for partition in range(PARTITIONS)]
-        address, deadline = self._kafka.address, time.monotonic() + SETTLE_S
-        async with (
-            AIOKafkaConsumer(bootstrap_servers=address, isolation_level="read_committed") as stable,
-            AIOKafkaConsumer(bootstrap_servers=address) as whole,
-        ):
-            while await stable.end_offsets(places) != await whole.end_offsets(places):
-                if time.monotonic() > deadline:
-                    return
-                await asyncio.sleep(0.02)
 
 
 def _seen(record: Any) -> Seen:
