@@ -38,7 +38,7 @@ async def succeed(*arguments: str | Path) -> None:
 @pytest.fixture(scope="module")
 def prepared(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sample as events."""
-    out = tmp_path_factory.mktemp("prepared") / "sample"
+    out = tmp_path_factory.mktemp("prepared") / "sam[p]le {1,2}"
     asyncio.run(succeed("replay", "prepare", SAMPLE, "--out", out, "--max-gap", "1"))
     return out
 
@@ -81,7 +81,7 @@ def wrong(verdict: results.Verdict) -> dict[str, int]:
 
 async def test_all_of_a_trace_arrives_once(kafka: Kafka, prepared: Path, tmp_path: Path) -> None:
     """A trace that is sent as fast as allowed is verified as whole, and its report gives the verdict's numbers."""
-    run = tmp_path / "run"
+    run = tmp_path / "run [1]*, ü"
     async with running_daemon(tmp_path, sections(tmp_path)) as daemon:
         topic = await make_topic(daemon, kafka)
 

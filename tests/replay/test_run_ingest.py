@@ -25,8 +25,8 @@ from remora.cli import group
 from remora.model.exits import Exit
 from remora.replay import layout
 from remora.replay.layout import RunDirectory
+from remora.replay.prepared import read_events
 from remora.replay.run import frames
-from remora.replay.run.job import read_events
 from remora.replay.run.journal import Intent, Outcome, journals, read_journal
 from remora.replay.run.progress import Reading
 from remora.replay.shape import EVENT_NAMES, MARK

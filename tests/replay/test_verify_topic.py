@@ -391,7 +391,7 @@ def test_dead_letters_explain_gaps(
     if kind == "topic":
         name = filled(kafka, [replace(rec, value=b"raw", key=b"k") for rec in letters])
     else:
-        name = str(tmp_path / "letters.json")
+        name = str(tmp_path / "letters [a-z]{1,2}*.json")
         Path(name).write_text(json.dumps([_letter(rec) for rec in letters], indent=2))
 
     alone = verify_topic(spark, question(kafka, topic, letters=name)).verdict

@@ -12,7 +12,8 @@ import click
 from remora import app
 from remora.cli.groups import Group
 from remora.cli.letters import Filter, filter_options, pick_letters
-from remora.cli.output import config_option, json_option, print_json, print_table, run_async, size
+from remora.cli.options import config_option, json_option
+from remora.cli.output import print_json, print_table, run_async, size
 from remora.cli.rows import origin_option
 from remora.config import Settings
 from remora.engine.redriving import Plan, carry_out, plan

@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from remora import app
-from remora.cli.output import config_option, run_async
+from remora.cli.options import config_option
+from remora.cli.output import run_async
 from remora.config import AdminSettings, Settings
 from remora.model.exits import Exit
 

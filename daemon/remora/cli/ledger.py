@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import click
 
 from remora import app
-from remora.cli.output import config_option, json_option, print_json, print_table, run_async
+from remora.cli.options import config_option, json_option
+from remora.cli.output import print_json, print_table, run_async
 from remora.cli.rows import AT_ONCE, Row, complain, origin_option, row_named, rows_of
 from remora.config import Settings
 from remora.model.errors import ShardGone, StoreDamaged

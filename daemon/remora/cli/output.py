@@ -1,58 +1,15 @@
-"""How commands read their options and print: tables for people, JSON for programs, one line for errors."""
+"""How commands print: tables for people, JSON for programs, one line for errors."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 import click
 
-from remora import config
-
 T = TypeVar("T")
-
-DEFAULT_CONFIG = Path("/etc/remora/remora.toml")
-
-
-def config_file_option(
-    text: str, default: str = f"{DEFAULT_CONFIG}, or built-in defaults without it"
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add `-c FILE`, as every command has it; the command gets the path, or None. `default` is for the help."""
-    return click.option(
-        "-c",
-        "--config",
-        "config_file",
-        type=click.Path(dir_okay=False, path_type=Path),
-        envvar="REMORA_CONFIG",
-        help=f"{text}  [env: REMORA_CONFIG; default: {default}]",
-    )
-
-
-def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `-c FILE`; the command gets loaded settings."""
-
-    @config_file_option("Configuration file.")
-    @functools.wraps(function)
-    def wrapper(*args: Any, config_file: Path | None, **kwargs: Any) -> Any:
-        return function(*args, settings=load(config_file), **kwargs)
-
-    return wrapper
-
-
-def load(file: Path | None) -> config.Settings:
-    """The settings of a file; of the default one if it exists, else the built-in defaults."""
-    if file is None:
-        if not DEFAULT_CONFIG.exists():
-            return config.Settings()
-        file = DEFAULT_CONFIG
-    return config.load(file)
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:

@@ -23,7 +23,8 @@ from remora.cli.attributes import (
     without,
 )
 from remora.cli.drain import drained
-from remora.cli.output import config_option, run_async
+from remora.cli.options import config_option
+from remora.cli.output import run_async
 from remora.cli.rows import UnknownTopic, rows_of
 from remora.config import Settings
 from remora.model.errors import RemoraError, TopicRefused

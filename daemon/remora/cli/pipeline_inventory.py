@@ -7,20 +7,19 @@ from pathlib import Path
 import click
 import msgspec
 
-from remora.cli.output import json_option, print_json
+from remora.cli.options import FOLDER, NEW_FOLDER, json_option, master_option
+from remora.cli.output import print_json
 from remora.replay.pipeline.inventory import Plan, take
-
-_folder = click.Path(file_okay=False, path_type=Path)
 
 
 @click.command("inventory")
-@click.argument("landed", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--out", required=True, type=_folder, help="Folder of the inventory.")
+@click.argument("landed", type=FOLDER)
+@click.option("--out", required=True, type=NEW_FOLDER, help="Folder of the inventory.")
 @click.option("--bucket", "buckets", multiple=True, metavar="NAME", help="Only this bucket; can be repeated.")
 @click.option(
     "--keep", type=click.IntRange(1), default=2, show_default=True, help="Snapshots to keep, the new one included."
 )
-@click.option("--master", metavar="URL", help="Spark's master.  [default: all processors of this host]")
+@master_option
 @json_option
 def inventory(landed: Path, out: Path, buckets: tuple[str, ...], keep: int, master: str | None, as_json: bool) -> None:
     """Make a table of the objects that each bucket has by now, from the events in LANDED.

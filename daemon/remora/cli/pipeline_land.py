@@ -8,7 +8,8 @@ from threading import Event
 
 import click
 
-from remora.cli.output import json_option, print_json
+from remora.cli.options import NEW_FOLDER, json_option, kafka_config_option, master_option
+from remora.cli.output import print_json
 from remora.config import parse_duration
 from remora.model.exits import Exit
 from remora.replay import properties
@@ -33,15 +34,12 @@ def _local(_context: click.Context, option: click.Parameter, value: Path | None)
     return value
 
 
-_folder = click.Path(file_okay=False, path_type=Path)
-
-
 @click.command("land")
 @click.option("--bootstrap", required=True, metavar="HOST:PORT,...", help="Kafka brokers.")
 @click.option("--topic", required=True, help="Kafka topic.")
-@click.option("--out", required=True, type=_folder, callback=_local, help="Folder of the tables.")
+@click.option("--out", required=True, type=NEW_FOLDER, callback=_local, help="Folder of the tables.")
 @click.option(
-    "--checkpoint", type=_folder, callback=_local, help="How far it has come.  [default: _checkpoint within --out]"
+    "--checkpoint", type=NEW_FOLDER, callback=_local, help="How far it has come.  [default: _checkpoint within --out]"
 )
 @click.option(
     "--trigger",
@@ -68,13 +66,8 @@ _folder = click.Path(file_okay=False, path_type=Path)
     help="Whether records of open and aborted transactions are left out.",
 )
 @click.option("--skip-lost", is_flag=True, help="Go on where Kafka has removed records before they landed.")
-@click.option(
-    "--kafka-config",
-    "config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Settings of Kafka's clients, for TLS and logins, as its own tools read them.",
-)
-@click.option("--master", metavar="URL", help="Spark's master.  [default: all processors of this host]")
+@kafka_config_option
+@master_option
 @json_option
 def land(
     bootstrap: str,
@@ -85,7 +78,7 @@ def land(
     batch: int,
     isolation: str,
     skip_lost: bool,
-    config: Path | None,
+    kafka_config: Path | None,
     master: str | None,
     as_json: bool,
 ) -> None:
@@ -109,7 +102,7 @@ def land(
         batch=batch,
         isolation=isolation,
         skip_lost=skip_lost,
-        security=properties.read(config) if config else {},
+        security=properties.read(kafka_config) if kafka_config else {},
     )
     directory = LandedDirectory(out)
     before = directory.commit()

@@ -11,8 +11,8 @@ from typing import Any
 import click
 import msgspec
 
-from remora.cli.output import duration, json_option, print_json, print_table, size
-from remora.config import parse_duration
+from remora.cli.options import json_option, length_of_time, master_option
+from remora.cli.output import duration, print_json, print_table, size
 from remora.replay.layout import Trace
 from remora.replay.prepare.entry import iso_us
 from remora.replay.prepare.formats import FORMATS
@@ -39,7 +39,7 @@ def _microseconds(_context: click.Context, _option: click.Parameter, value: str 
 
 
 def _length_us(text: str) -> int:
-    seconds = float(text) if text.replace(".", "", 1).isdecimal() else parse_duration(text)
+    seconds = length_of_time(text)
     if not 0 < seconds < 1e11:
         raise ValueError(f"{text}: must be more than nothing")
     return max(1, round(seconds * 1_000_000))
@@ -150,7 +150,7 @@ def _mapping_options(function: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("--seed", type=click.IntRange(0, (1 << 31) - 1), default=1, show_default=True, help="Of --spread random.")
 @click.option("--size-cap", type=click.IntRange(0), metavar="BYTES", help="No object is larger.")
-@click.option("--master", metavar="URL", help="Spark's master.  [default: this host's processors]")
+@master_option
 @json_option
 def prepare_command(
     files: tuple[Path, ...],

@@ -7,16 +7,15 @@ from pathlib import Path
 import click
 import msgspec
 
-from remora.cli.output import json_option, print_json
+from remora.cli.options import FOLDER, json_option
+from remora.cli.output import print_json
 from remora.replay.layout import RunDirectory
 from remora.replay.report.job import report as make
 
-_run = click.Path(exists=True, file_okay=False, path_type=Path)
-
 
 @click.command()
-@click.argument("run", type=_run)
-@click.option("--against", metavar="RUN", type=_run, help="Another run, to be shown beside this one.")
+@click.argument("run", type=FOLDER)
+@click.option("--against", metavar="RUN", type=FOLDER, help="Another run, to be shown beside this one.")
 @json_option
 def report(run: Path, against: Path | None, as_json: bool) -> None:
     """Show what verify found in RUN, as one page with pictures.

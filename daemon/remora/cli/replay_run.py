@@ -13,10 +13,12 @@ from pathlib import Path
 
 import click
 
-from remora.cli.output import json_option, print_json
-from remora.config import parse_duration
+from remora.cli.options import FILE, FOLDER, NEW_FOLDER, json_option, master_option, seconds
+from remora.cli.output import print_json
 from remora.replay.errors import ReplayError
 from remora.replay.layout import Options, PreparedDirectory, RunDirectory, Trace
+from remora.replay.prepared import buckets as buckets_of
+from remora.replay.prepared import trace_of
 from remora.replay.run import job
 from remora.replay.run.plan import INGEST, NULL, S3, Credentials, Plan, check
 from remora.replay.run.progress import Reading, shown
@@ -28,9 +30,6 @@ _DEFAULT_INGEST = "unix:/run/remora/ingest.sock"
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LONGEST_RETRY_S = 300.0
 """The server knows a repetition for ten minutes; this stays well below."""
-
-_folder = click.Path(exists=True, file_okay=False, path_type=Path)
-_file = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def _run_id(_context: click.Context, _option: click.Parameter, value: str | None) -> str:
@@ -47,19 +46,16 @@ def _speed(_context: click.Context, _option: click.Parameter, value: float) -> f
     return value
 
 
-def _retry_s(_context: click.Context, _option: click.Parameter, value: str) -> float:
-    try:
-        seconds = float(value) if value.replace(".", "", 1).isdecimal() else parse_duration(value)
-    except ValueError as exc:
-        raise click.BadParameter(str(exc)) from exc
-    if seconds > _LONGEST_RETRY_S:
+def _retry_s(context: click.Context, option: click.Parameter, value: str) -> float | None:
+    found = seconds(context, option, value)
+    if found is not None and found > _LONGEST_RETRY_S:
         raise click.BadParameter("the most is 5m: later a server may not know a repetition any more")
-    return seconds
+    return found
 
 
 @click.command("run")
-@click.argument("prepared", type=_folder)
-@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="The run's directory.")
+@click.argument("prepared", type=FOLDER)
+@click.option("--out", required=True, type=NEW_FOLDER, help="The run's directory.")
 @click.option("--topic", default="", help="remora's topic: events are sent to it, or the buckets notify it.")
 @click.option(
     "--speed",
@@ -82,8 +78,8 @@ def _retry_s(_context: click.Context, _option: click.Parameter, value: str) -> f
     help="Send to this S3 gateway instead, which then notifies; with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
 )
 @click.option("--null", "null", is_flag=True, help="Send nowhere, to measure the generator itself.")
-@click.option("--token-file", type=_file, help="A file with the ingest API's token.")
-@click.option("--ca-file", type=_file, help="Whose signature the server's certificate must have.")
+@click.option("--token-file", type=FILE, help="A file with the ingest API's token.")
+@click.option("--ca-file", type=FILE, help="Whose signature the server's certificate must have.")
 @click.option(
     "--parts", type=click.IntRange(1, 4096), help="Tasks that send side by side.  [default: what Spark runs at a time]"
 )
@@ -133,7 +129,7 @@ def _retry_s(_context: click.Context, _option: click.Parameter, value: str) -> f
     help="The gateway's zonegroup (S3).",
 )
 @click.option("--resume", is_flag=True, help="Go on with a replay that was broken off.")
-@click.option("--master", help="Spark's master.  [default: all processors of this host]")
+@master_option
 @json_option
 def run_command(
     prepared: Path,
@@ -204,12 +200,12 @@ def run_command(
         "size_cap": size_cap, "create_buckets": create_buckets, "master": master,
     }  # fmt: skip
     source, run = PreparedDirectory(prepared), RunDirectory(out)
-    trace = job.trace_of(source)
+    trace = trace_of(source)
     if resume:
         plan, parts = job.resumed(plan, run, trace, parts)
     else:
         job.refuse_used(run)
-    buckets = job.buckets(source) if target == S3 else set()
+    buckets = buckets_of(source) if target == S3 else set()
     asyncio.run(check(plan, sorted(buckets), copies=COPY in trace.operations, create_buckets=create_buckets))
     reading = Reading(run, since_us=plan.started_us if not resume else time.time_ns() // 1000)
     with session("replay run", master=master, light=True) as spark:

@@ -14,15 +14,15 @@ from typing import Any, Literal
 import click
 import msgspec
 
+from remora.cli.options import FILE, FOLDER, NEW_FOLDER, json_option, kafka_config_option, master_option, seconds
 from remora.cli.output import print_json, print_table
-from remora.config import parse_duration
 from remora.model.exits import Exit
 from remora.replay import layout, properties
 from remora.replay.errors import ReplayRefused
 from remora.replay.layout import Run, RunDirectory
 from remora.replay.results import FAIL, INVALID, Verdict
 from remora.replay.session import session
-from remora.replay.verify.job import Findings, Question, Window, told, verify_run, verify_topic
+from remora.replay.verify.job import Findings, Question, Window, verify_run, verify_topic
 from remora.replay.verify.judgement import Rules
 from remora.replay.verify.kafka import COMMITTED, UNCOMMITTED, Patience, Source
 
@@ -31,15 +31,6 @@ _CODES = {FAIL: 3, INVALID: 4}
 _COUNTED_FIRST = (
     "in_trace", "offered", "sent", "acked", "rejected", "unknown", "dropped", "in_kafka", "outside", "distinct",
 )  # fmt: skip
-
-
-def _seconds(_context: click.Context, _option: click.Parameter, value: str | None) -> float | None:
-    if value is None:
-        return None
-    try:
-        return float(value) if value.replace(".", "", 1).isdecimal() else parse_duration(value)
-    except ValueError as exc:
-        raise click.BadParameter(str(exc)) from exc
 
 
 def _instant(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
@@ -56,15 +47,12 @@ def _instant(_context: click.Context, _option: click.Parameter, value: str | Non
 def _duration(name: str, default: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     variable = name.removeprefix("--").replace("-", "_") + "_s"
     return click.option(
-        name, variable, metavar="DURATION", default=default, show_default=True, callback=_seconds, help=text
+        name, variable, metavar="DURATION", default=default, show_default=True, callback=seconds, help=text
     )
 
 
-_file = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-
 @click.command()
-@click.argument("run", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("run", required=False, type=FOLDER)
 @click.option("--bootstrap", metavar="HOST:PORT,...", required=True, help="Kafka's brokers.")
 @click.option("--topic", help="The topic in Kafka.  [default: that of RUN]")
 @click.option(
@@ -78,7 +66,7 @@ _file = click.Path(exists=True, dir_okay=False, path_type=Path)
     "--to", "to_us", metavar="TIME", callback=_instant, help="Judge records before this time.  [default: all]"
 )
 @click.option(
-    "--since", "since_s", metavar="DURATION", callback=_seconds, help="The same as --from, so long before now: 24h."
+    "--since", "since_s", metavar="DURATION", callback=seconds, help="The same as --from, so long before now: 24h."
 )
 @click.option(
     "--isolation",
@@ -105,7 +93,7 @@ _file = click.Path(exists=True, dir_okay=False, path_type=Path)
     metavar="FILE|TOPIC",
     help="What `remora dlq list --json` wrote, or remora's dead-letter topic: they explain gaps in the chain.",
 )
-@click.option("--offsets", "earlier", type=_file, help="An earlier verdict.json: judge the same offsets again.")
+@click.option("--offsets", "earlier", type=FILE, help="An earlier verdict.json: judge the same offsets again.")
 @_duration("--settle", "5s", "The ends are fixed when nothing has come for so long.")
 @_duration("--wait", "60s", "Wait so long at most for what was acknowledged to come, and so long for it to settle.")
 @_duration("--edge", "60s", "Read so much before and behind what is judged, for what it tells of its neighbours.")
@@ -119,16 +107,11 @@ _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=NEW_FOLDER,
     help="Where verify/verdict.json and verify/series.json go.  [default: RUN]",
 )
-@click.option(
-    "--kafka-config",
-    "config",
-    type=_file,
-    help="Settings of Kafka's clients, for TLS and logins, as its own tools read them.",
-)
-@click.option("--master", help="Spark's master.  [default: this host, or what spark-submit gave]")
+@kafka_config_option
+@master_option
 @click.option(
     "--memory", default="2g", show_default=True, help="Memory of a local Spark; what needs more goes to disk."
 )
@@ -140,7 +123,7 @@ _file = click.Path(exists=True, dir_okay=False, path_type=Path)
     default=True,
     help="Leave out what only the report needs: faster.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
+@json_option
 def verify(
     run: Path | None,
     bootstrap: str,
@@ -159,7 +142,7 @@ def verify(
     max_lateness_s: float,
     max_lateness_share: float,
     out: Path | None,
-    config: Path | None,
+    kafka_config: Path | None,
     master: str | None,
     memory: str,
     draws: bool,
@@ -202,7 +185,7 @@ def verify(
             bootstrap=bootstrap,
             topic=topic or layout.read(RunDirectory(run).run, Run).topic if run else topic or "",
             isolation=isolation,
-            security=properties.read(config) if config else {},
+            security=properties.read(kafka_config) if kafka_config else {},
         ),
         window=window,
         patience=Patience(0, settle_s, wait_s),
@@ -217,7 +200,7 @@ def verify(
         draws=draws,
     )
     settings = {"spark.driver.memory": memory}
-    with told(), _quiet("aiokafka"), session("replay verify", master=master, kafka=True, settings=settings) as spark:
+    with _quiet("aiokafka"), session("replay verify", master=master, kafka=True, settings=settings) as spark:
         found = verify_run(spark, RunDirectory(run), question) if run else verify_topic(spark, question)
     if (directory := out or run) is not None:
         files = RunDirectory(directory)

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from remora import config, supervisor
-from remora.cli.output import DEFAULT_CONFIG, config_file_option, load
+from remora.cli.options import DEFAULT_CONFIG, config_file_option, load
 from remora.config import Settings
 
 

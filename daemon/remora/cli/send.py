@@ -19,11 +19,12 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TimeElapsedColumn
 from rich.text import Text
 
-from remora.cli.output import config_option, json_option, print_json
+from remora.cli.options import FILE, config_option, json_option, seconds
+from remora.cli.output import print_json
 from remora.cli.records import Bad, Given, Piece, read_records
 from remora.cli.sending import Counts, Outcome, Plan, Sender, reservable
 from remora.client import IngestClient, IngestMisconfigured, IngestUnavailable
-from remora.config import IngestSettings, Settings, TcpAddress, UnixAddress, parse_duration
+from remora.config import IngestSettings, Settings, TcpAddress, UnixAddress
 from remora.model.errors import RemoraError
 from remora.model.exits import Exit
 
@@ -35,31 +36,21 @@ class Unreadable(RemoraError):
     """The input broke off."""
 
 
-def _seconds(_context: click.Context, _option: click.Parameter, value: str) -> float:
-    try:
-        return float(value) if value.replace(".", "", 1).isdecimal() else parse_duration(value)
-    except ValueError as exc:
-        raise click.BadParameter(str(exc)) from exc
-
-
-_existing = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-
 @click.command()
 @click.argument("topic")
 @click.argument("file", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
 @click.option("--to", "address", help="unix:/path, http://host:port or https://host:port  [default: as configured]")
 @click.option("--batch", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Records in a request.")
 @click.option("--connections", type=click.IntRange(1, 64), default=4, show_default=True, help="Requests at a time.")
-@click.option("--token-file", type=_existing, help="A file with the token.")
-@click.option("--ca-file", type=_existing, help="Whose signature the server's certificate must have.")
+@click.option("--token-file", type=FILE, help="A file with the token.")
+@click.option("--ca-file", type=FILE, help="Whose signature the server's certificate must have.")
 @click.option(
     "--timeout",
     "timeout_s",
     metavar="DURATION",
     default="60s",
     show_default=True,
-    callback=_seconds,
+    callback=seconds,
     help="How long to keep trying while the server is away or a queue is full; seconds or with a unit.",
 )
 @click.option("--skip-malformed", is_flag=True, help="Count malformed records and go on.")

@@ -8,7 +8,8 @@ import click
 
 from remora import app
 from remora.cli.groups import Group
-from remora.cli.output import config_option, duration, json_option, print_json, print_table, run_async, size
+from remora.cli.options import config_option, json_option
+from remora.cli.output import duration, print_json, print_table, run_async, size
 from remora.cli.rows import complain, look_at, origin_option
 from remora.config import Settings
 from remora.engine.catalogue import topic_of

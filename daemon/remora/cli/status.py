@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from remora import app
-from remora.cli.output import config_option, duration, print_json, print_table, run_async
+from remora.cli.options import config_option
+from remora.cli.output import duration, print_json, print_table, run_async
 from remora.config import Settings
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from remora.cli.options import json_option
 from remora.cli.output import print_json
 from remora.model.errors import RemoraError
 from remora.servers.ingest import tokens
@@ -31,7 +32,7 @@ class TokensFileRefused(RemoraError):
     type=click.Path(dir_okay=False, path_type=Path),
     help="Add the line to this tokens file, made with mode 0600 where it is missing, and print the token only.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def token(name: str, topics: str, file: Path | None, as_json: bool) -> None:
     """Make a token for the sender NAME, and the line of the tokens file (ingest.tokens) that lets it in.
 

@@ -12,7 +12,8 @@ import click
 from remora import app
 from remora.cli.attributes import shown_arguments
 from remora.cli.groups import Group
-from remora.cli.output import config_option, duration, json_option, print_json, print_table, run_async, size
+from remora.cli.options import config_option, json_option
+from remora.cli.output import duration, print_json, print_table, run_async, size
 from remora.cli.own_topic import create_command, rm_command, set_command
 from remora.cli.rows import Row, complain, look_at, origin_option, row_named, rows_of
 from remora.codec.event_entry import decode

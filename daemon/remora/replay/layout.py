@@ -17,8 +17,8 @@
 
 All times are whole microseconds since 1970 in UTC, unless a name says otherwise.
 
-A journal has one JSON object on each line, of one of three kinds (shape.JOURNAL). It is flushed at least once a
-second, and an intent always before its request is sent, so that a killed generator leaves no request untold:
+A journal has one JSON object on each line, of one of three kinds (shape.JOURNAL). Each line is handed to the
+operating system at once, an intent before its request is sent, so that a killed generator leaves no request untold:
 
 * ``{"kind":"start","part":P,"attempt":A,"t0_us":...,"ts0_us":...,"speed":...}``, the first line. An event of the trace
   is due at ``t0_us + (ts_us - ts0_us) / speed``. A journal that resumes another one has a `t0_us` of its own, such

@@ -83,7 +83,8 @@ def session(
         builder = builder.master(master)
     for key, value in (wanted | ONCE | (_connector() if kafka else {}) | dict(settings or {})).items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    with in_one_line():
+        spark = builder.getOrCreate()
     try:
         with in_one_line():
             yield spark

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from pyspark.sql import functions as F
 
 from remora.replay.errors import ReplayRefused
 from remora.replay.layout import HotKey, PreparedDirectory, Trace, write
+from remora.replay.paths import location, pattern
 from remora.replay.prepare import frames, reading
 from remora.replay.prepare.entry import MALFORMED
 from remora.replay.prepare.formats import Format
@@ -74,7 +74,7 @@ def prepare(spark: SparkSession, given: Input, out: Path, options: Options) -> P
         ordered, before = _ordered(spark, work, lines, read, options, left_out, name)
         prepared = PreparedDirectory(work / "prepared")
         _write_events(spark, ordered, before, options, prepared)
-        events = spark.read.parquet(_pattern(prepared.events))
+        events = spark.read.parquet(pattern(prepared.events))
         totals = _only(frames.totals(events).collect())
         trace = Trace(
             name=name,
@@ -249,7 +249,7 @@ def _write_events(
     if options.max_gap_us is not None:
         numbered = _without_gaps(spark, numbered, options.max_gap_us)
     events = frames.events(numbered, FILE_EVENTS, math.ceil(count / FILE_EVENTS))
-    events.write.parquet(_uri(prepared.events))
+    events.write.parquet(location(prepared.events))
 
 
 def _without_gaps(spark: SparkSession, numbered: DataFrame, most_us: int) -> DataFrame:
@@ -293,17 +293,8 @@ def _publish(made: Path, out: Path) -> None:
 
 def _kept(spark: SparkSession, rows: DataFrame, path: Path) -> DataFrame:
     """The same rows, from files: what was computed is not computed again by each that reads it."""
-    rows.write.parquet(_uri(path))
-    return spark.read.schema(rows.schema).parquet(_pattern(path))
-
-
-def _uri(path: Path) -> str:
-    return f"file://{path.absolute()}"
-
-
-def _pattern(path: Path) -> str:
-    """Spark reads paths as patterns."""
-    return re.sub(r"([\\{}\[\]*?])", r"\\\1", _uri(path))
+    rows.write.parquet(location(path))
+    return spark.read.schema(rows.schema).parquet(pattern(path))
 
 
 def _only(rows: Sequence[Row]) -> Row:

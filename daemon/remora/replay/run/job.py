@@ -6,32 +6,27 @@ import os
 import platform
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # the name that everybody knows
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from remora import __version__
 from remora.replay import layout
 from remora.replay.errors import ReplayRefused
 from remora.replay.layout import PreparedDirectory, RunDirectory, Trace
 from remora.replay.paths import location, pattern
+from remora.replay.prepared import read_events
 from remora.replay.run import frames
 from remora.replay.run.journal import is_written, journals
 from remora.replay.run.lateness import merged, percentile_us
 from remora.replay.run.plan import Plan
 from remora.replay.run.task import SUMMARY, sending
 from remora.replay.session import in_one_line, refuse_retries
-from remora.replay.shape import EVENT, JOURNAL
+from remora.replay.shape import JOURNAL
 
 _ROWS = 2000
 """Rows of an Arrow batch: one of them is read ahead while another one is sent."""
@@ -47,30 +42,6 @@ class Punctuality:
     events: int
     p50_us: int | None
     p99_us: int | None
-
-
-def trace_of(prepared: PreparedDirectory) -> Trace:
-    """What was prepared. Raises ReplayRefused for a directory that is not whole."""
-    if not prepared.trace.exists():
-        raise ReplayRefused(f"{prepared.path}: there is no {prepared.trace.name}: make it with remora replay prepare")
-    return layout.read(prepared.trace, Trace)
-
-
-def buckets(prepared: PreparedDirectory) -> set[str]:
-    """The buckets of all events. Raises ReplayRefused for files that cannot be read."""
-    found: set[str] = set()
-    with _reading(prepared):
-        for batch in ds.dataset(prepared.events).to_batches(columns=["bucket"]):
-            found.update(pc.unique(batch["bucket"]).to_pylist())
-    return found
-
-
-@contextmanager
-def _reading(prepared: PreparedDirectory) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, pa.ArrowException) as exc:
-        raise ReplayRefused(f"{prepared.events}: {str(exc).partition(chr(10))[0]}") from exc
 
 
 def refuse_used(run: RunDirectory) -> None:
@@ -144,18 +115,6 @@ def replay(spark: SparkSession, prepared: PreparedDirectory, plan: Plan, parts: 
     with in_one_line():
         sent.write.parquet(location(folder))
     return _punctuality(folder)
-
-
-def read_events(spark: SparkSession, prepared: PreparedDirectory) -> DataFrame:
-    """The prepared events. Raises ReplayRefused for files of another shape, or that cannot be read."""
-    with _reading(prepared):
-        # Not asked of Spark, which starts a job for it.
-        kinds = {field.name: field.dataType for field in from_arrow_schema(ds.dataset(prepared.events).schema)}
-    for field in EVENT:
-        if kinds.get(field.name) != field.dataType:
-            raise ReplayRefused(f"{prepared.events}: the column {field.name} is not {field.dataType.simpleString()}")
-    with in_one_line():
-        return spark.read.schema(EVENT).parquet(pattern(prepared.events))
 
 
 def read_journals(spark: SparkSession, run: RunDirectory) -> DataFrame:

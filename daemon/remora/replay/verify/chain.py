@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 from pyspark.sql.window import Window
 
+from remora.replay.paths import pattern
 from remora.replay.verify.records import positions_of_headers, split_position
 
 LETTERS = ("shard", "incarnation", "turn", "place", "next_turn", "next_place")
@@ -31,7 +32,7 @@ _LETTER_FILE = StructType(
 
 def letters_of_file(spark: SparkSession, path: Path) -> DataFrame:
     """Dead letters as `remora dlq list --json` wrote them."""
-    read = spark.read.schema(_LETTER_FILE).option("multiLine", "true").option("mode", "FAILFAST").json(str(path))
+    read = spark.read.schema(_LETTER_FILE).option("multiLine", "true").option("mode", "FAILFAST").json(pattern(path))
     positions = [split_position(name) for name in ("position", "next_position")]
     (turn, place), (next_turn, next_place) = positions
     return read.select(

@@ -32,10 +32,15 @@ class Class:
 
 def classes(samples: DataFrame) -> DataFrame:
     """How many samples there are of each metric, interval and class, and the largest of them."""
-    number = F.when(F.col("value") > 0, F.floor(F.log10(F.col("value").cast("double")) * CLASSES)).otherwise(F.lit(-1))
-    return samples.groupBy("metric", "interval", number.cast("int").alias("class")).agg(
+    return samples.groupBy("metric", "interval", _class_number()).agg(
         F.count(F.lit(1)).alias("samples"), F.max("value").alias("largest")
     )
+
+
+def _class_number() -> Column:
+    """The class of a sample's value."""
+    number = F.when(F.col("value") > 0, F.floor(F.log10(F.col("value").cast("double")) * CLASSES)).otherwise(F.lit(-1))
+    return number.cast("int").alias("class")
 
 
 def by_metric(classes: DataFrame) -> dict[str, tuple[Class, ...]]:
@@ -106,7 +111,6 @@ def _exact(samples: DataFrame, wanted: Mapping[tuple[str, float], tuple[Class, i
     open_ = sorted({(metric, each.number, nth) for (metric, _), (each, nth) in wanted.items() if nth < each.samples})
     if not open_:
         return known
-    number = F.when(F.col("value") > 0, F.floor(F.log10(F.col("value").cast("double")) * CLASSES)).otherwise(F.lit(-1))
     is_looked_for = _any(
         [
             (F.col("metric") == metric) & (F.col("class") == each)
@@ -114,7 +118,7 @@ def _exact(samples: DataFrame, wanted: Mapping[tuple[str, float], tuple[Class, i
         ]
     )
     counted = (
-        samples.select("metric", number.cast("int").alias("class"), "value")
+        samples.select("metric", _class_number(), "value")
         .filter(is_looked_for)
         .groupBy("metric", "class", "value")
         .agg(F.count(F.lit(1)).alias("samples"))

@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from py4j.protocol import Py4JError
 from pyspark import StorageLevel
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from remora.replay import layout
-from remora.replay.errors import ReplayError, ReplayRefused
+from remora.replay.errors import ReplayRefused
 from remora.replay.layout import PreparedDirectory, Run, RunDirectory
+from remora.replay.paths import pattern
+from remora.replay.prepared import read_events
 from remora.replay.results import Example, Mark, Series, Verdict
 from remora.replay.run.journal import is_written, journals
 from remora.replay.shape import ACKED, JOURNAL, PUT
@@ -100,18 +100,6 @@ def verify_topic(spark: SparkSession, question: Question) -> Findings:
             return _judged_alone(topic, itself)
 
 
-@contextmanager
-def told() -> Iterator[None]:
-    """What Spark raises while the block runs, as a ReplayError of one line."""
-    try:
-        yield
-    except (PySparkException, Py4JError) as exc:
-        lines = [line.strip(" :\t") for line in str(exc).splitlines()]
-        said = [line for line in lines if line and not line.startswith(("at ", "An error occurred while calling"))]
-        causes = [line.removeprefix("Caused by: ") for line in said if line.startswith("Caused by: ")]
-        raise ReplayError(f"Spark: {(causes[-1:] or said[:1] or [type(exc).__name__])[0][:500]}") from exc
-
-
 # ------------------------------------------------------------------------------------------------ what is read
 
 
@@ -159,7 +147,7 @@ def _events(spark: SparkSession, run: Run) -> DataFrame:
     prepared = PreparedDirectory(Path(run.prepared))
     if layout.read(prepared.trace, layout.Trace) != run.trace:
         raise ReplayRefused(f"{prepared.path}: is not what was replayed: it was prepared anew")
-    events = spark.read.parquet(str(prepared.events))
+    events = read_events(spark, prepared)
     cap = run.options.get("size_cap")
     if run.target != "s3" or not isinstance(cap, int):
         return events
@@ -180,7 +168,7 @@ def _journal(spark: SparkSession, directory: RunDirectory) -> DataFrame:
     reader = (
         spark.read.schema(schema).option("columnNameOfCorruptRecord", "broken").option("recursiveFileLookup", "true")
     )
-    journal = reader.json([str(path) for path in found]).select("*", F.col("_metadata.file_path").alias("file"))
+    journal = reader.json([pattern(path) for path in found]).select("*", F.col("_metadata.file_path").alias("file"))
     broken = journal.filter("broken is not null").groupBy("file").agg(F.count("kind"), F.count("broken").alias("lines"))
     for row in broken.collect():
         path = Path(unquote(urlsplit(row.file).path))

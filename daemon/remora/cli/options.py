@@ -1,0 +1,79 @@
+"""Options that several commands have, and how their values are read."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from remora import config
+
+DEFAULT_CONFIG = Path("/etc/remora/remora.toml")
+
+
+def config_file_option(
+    text: str, default: str = f"{DEFAULT_CONFIG}, or built-in defaults without it"
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add `-c FILE`, as every command has it; the command gets the path, or None. `default` is for the help."""
+    return click.option(
+        "-c",
+        "--config",
+        "config_file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        envvar="REMORA_CONFIG",
+        help=f"{text}  [env: REMORA_CONFIG; default: {default}]",
+    )
+
+
+def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `-c FILE`; the command gets loaded settings."""
+
+    @config_file_option("Configuration file.")
+    @functools.wraps(function)
+    def wrapper(*args: Any, config_file: Path | None, **kwargs: Any) -> Any:
+        return function(*args, settings=load(config_file), **kwargs)
+
+    return wrapper
+
+
+def load(file: Path | None) -> config.Settings:
+    """The settings of a file; of the default one if it exists, else the built-in defaults."""
+    if file is None:
+        if not DEFAULT_CONFIG.exists():
+            return config.Settings()
+        file = DEFAULT_CONFIG
+    return config.load(file)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+NEW_FOLDER = click.Path(file_okay=False, path_type=Path)
+"""A folder that may be there."""
+
+kafka_config_option = click.option(
+    "--kafka-config", type=FILE, help="Settings of Kafka's clients, for TLS and logins, as its own tools read them."
+)
+
+master_option = click.option(
+    "--master", metavar="URL", help="Spark's master.  [default: what spark-submit gave, else this host's processors]"
+)
+
+
+def length_of_time(text: str) -> float:
+    """Seconds of `90`, `1.5` or `5m`. Raises ValueError."""
+    return float(text) if text.replace(".", "", 1).isdecimal() else config.parse_duration(text)
+
+
+def seconds(_context: click.Context, _option: click.Parameter, value: str | None) -> float | None:
+    """A callback for options with a length of time: seconds, or None without a value."""
+    if value is None:
+        return None
+    try:
+        return length_of_time(value)
+    except ValueError as exc:
+        raise click.BadParameter(str(exc)) from exc
