@@ -12,13 +12,13 @@ ARG CEPH_PACKAGES=librados2
 
 FROM debian:${DEBIAN_RELEASE}-slim AS build
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends ca-certificates python3 python3-venv \
+    && apt-get install -y --no-install-recommends ca-certificates gcc libc6-dev python3 python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/*
 # pip stays behind in a virtual environment of its own.
 RUN python3 -m venv /opt/pip \
     && python3 -m venv --without-pip /opt/remora
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY daemon daemon
 RUN /opt/pip/bin/pip --python /opt/remora/bin/python install --no-cache-dir .
 

@@ -23,6 +23,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
+from remora.codec import fastest
 from remora.metrics.logs import Repeats
 from remora.metrics.series import AgeHistogram, Backlog, Backlogs, Books, Failing, Ledgers, TopicCounter, TopicLabels
 from remora.model.ledger import Balance
@@ -114,7 +115,7 @@ class Telemetry:
         def gauge(name: str, text: str, *labels: str) -> Gauge:
             return Gauge(name, text, labels, registry=registry)
 
-        self._build = gauge("remora_build_info", "1, with this build's versions.", "version", "python")
+        self._build = gauge("remora_build_info", "1, with this build's versions.", "version", "python", "codec")
         self._workers = gauge("remora_workers", "Worker processes that are ready.")
         self._worker_ends = counter("remora_worker_ends", "Worker processes that ended though nobody told them to.")
         self._worker_hangs = counter("remora_worker_hangs", "Worker processes killed because they made no progress.")
@@ -535,12 +536,12 @@ class Telemetry:
 
     def started(self, version: str, config: str, workers: int) -> None:
         """The daemon begins."""
-        self._build.labels(version, platform.python_version()).set(1)
+        self._build.labels(version, platform.python_version(), fastest.IMPLEMENTATION).set(1)
         _say(logging.INFO, "started", f"remora {version} started", config=config, workers=workers)
 
     def running(self, version: str) -> None:
         """A worker process begins."""
-        self._build.labels(version, platform.python_version()).set(1)
+        self._build.labels(version, platform.python_version(), fastest.IMPLEMENTATION).set(1)
 
     def serving(self, address: str) -> None:
         """The admin server listens."""

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 from aiokafka.partitioner import DefaultPartitioner
 from aiokafka.partitioner import murmur2 as plain_murmur2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.codec.murmur2 import murmur2, partition, partitions
+from remora.codec import fastest
+from remora.codec import murmur2 as in_python
+from remora.codec.murmur2 import murmur2, partition
+
+Way = Callable[[Sequence[bytes], int], Sequence[int]]
+
+each_way = pytest.mark.parametrize(
+    "way", dict.fromkeys([in_python.partitions, fastest.partitions]), ids=lambda way: way.__module__.rpartition(".")[2]
+)
 
 
 @given(st.binary(max_size=64) | st.binary(max_size=1400))
@@ -42,15 +52,17 @@ def test_the_partition_is_that_of_the_default_partitioner(key: bytes, count: int
     assert partition(key, count) == DefaultPartitioner()(key, every, every)
 
 
+@each_way
 @given(st.lists(st.binary(max_size=12) | st.binary(min_size=40, max_size=1400), max_size=40), st.integers(1, 100))
-def test_many_keys_go_where_each_would_go_alone(keys: list[bytes], count: int) -> None:
+def test_many_keys_go_where_each_would_go_alone(way: Way, keys: list[bytes], count: int) -> None:
     """Whatever keys are asked for together, each has the partition that it has by itself."""
-    assert list(partitions(keys, count)) == [partition(key, count) for key in keys]
+    assert list(way(keys, count)) == [partition(key, count) for key in keys]
 
 
+@each_way
 @pytest.mark.parametrize("fill", [b"\0", b"\xff", b"\x80"])
-def test_neighbours_do_not_touch_each_other(fill: bytes) -> None:
+def test_neighbours_do_not_touch_each_other(way: Way, fill: bytes) -> None:
     """Keys of one length and the largest or smallest words carry nothing over to the key beside them."""
     keys = [fill * 23, b"a" * 23, fill * 23, bytes(range(23)), fill * 23]
 
-    assert list(partitions(keys, 1 << 31)) == [partition(key, 1 << 31) for key in keys]
+    assert list(way(keys, 1 << 31)) == [partition(key, 1 << 31) for key in keys]

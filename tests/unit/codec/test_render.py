@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,13 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remora.codec import event_entry, record, render
+from remora.codec import event_entry, fastest, record, render, shortcut
 from remora.codec.event_entry import decode, encode
-from remora.codec.render import Rendered, Renderer
+from remora.codec.render import Renderer
+from remora.codec.shortcut import Rendered
 from remora.model.entry import EventEntry, Time
 from remora.model.errors import CodecError
 from unit.codec.samples import MINIMAL, entries, mutated, real_pairs, texts, with_event
 
+each_way = pytest.mark.parametrize(
+    "way", dict.fromkeys([shortcut.Shortcut, fastest.Shortcut]), ids=lambda way: way.__module__.rpartition(".")[2]
+)
 opaques = st.none() | st.sampled_from([b"", b"now", b'"\n\xff'])
 
 
@@ -39,12 +46,31 @@ def rendered(renderer: Renderer, data: bytes, opaque: bytes | None = None) -> Re
 
 def fast(renderer: Renderer, data: bytes) -> Rendered | None:
     """What the short cuts make of it, None when they leave it to the plain way."""
-    return renderer._fast(data, None)
+    return renderer._shortcut.render(data, None)
 
 
-def test_real_entries_become_what_radosgw_posted_on_both_ways() -> None:
+def test_the_compiled_way_is_there() -> None:
+    """It was built, and is what a renderer takes: else the tests with each way would run with one, unnoticed."""
+    if fastest.IMPLEMENTATION != "compiled" and not os.environ.get("CI"):
+        pytest.skip("nothing was compiled: install a C compiler and Python's headers, and run scripts/setup")
+    assert (fastest.IMPLEMENTATION, type(Renderer()._shortcut)) == ("compiled", fastest.Shortcut)
+
+
+@pytest.mark.parametrize(("pure", "expected"), [("", fastest.IMPLEMENTATION), ("1", "python")])
+def test_the_compiled_way_can_be_left_out(pure: str, expected: str) -> None:
+    """REMORA_PURE_PYTHON=1 is for finding out whether what was compiled is to blame."""
+    program = "from remora.codec import fastest; print(fastest.IMPLEMENTATION)"
+    found = subprocess.run(
+        [sys.executable, "-c", program], env={"REMORA_PURE_PYTHON": pure}, capture_output=True, text=True, check=True
+    )
+
+    assert found.stdout.strip() == expected
+
+
+@each_way
+def test_real_entries_become_what_radosgw_posted_on_both_ways(way: type[shortcut.Shortcut]) -> None:
     """The first sight of an entry, which is decoded in full, and the second, which is not, give radosgw's bytes."""
-    renderer = Renderer()
+    renderer = Renderer(way)
 
     for pair in real_pairs():
         assert renderer.render(pair.entry)[1] == pair.body
@@ -53,11 +79,14 @@ def test_real_entries_become_what_radosgw_posted_on_both_ways() -> None:
         assert fast(renderer, pair.entry) == plainly(pair.entry)
 
 
+@each_way
 @settings(max_examples=150)
 @given(st.lists(st.tuples(entries, opaques), max_size=4))
-def test_entries_of_every_version_agree_with_the_plain_way(some: Sequence[tuple[EventEntry, bytes | None]]) -> None:
+def test_entries_of_every_version_agree_with_the_plain_way(
+    way: type[shortcut.Shortcut], some: Sequence[tuple[EventEntry, bytes | None]]
+) -> None:
     """Key, body, event id and age are the same on first and on second sight, with and without opaque data."""
-    renderer = Renderer()
+    renderer = Renderer(way)
 
     for entry, opaque in [*some, *some]:
         data = encode(entry)
@@ -81,13 +110,14 @@ varying = st.fixed_dictionaries(
 )
 
 
+@each_way
 @settings(max_examples=300)
 @given(st.sampled_from(real_pairs()), st.lists(varying, min_size=1, max_size=4), opaques)
 def test_events_of_a_known_bucket_agree_with_the_plain_way(
-    pair: object, events: list[dict[str, object]], opaque: bytes | None
+    way: type[shortcut.Shortcut], pair: object, events: list[dict[str, object]], opaque: bytes | None
 ) -> None:
     """After an entry of a bucket was seen, others of it with any other values in the varying fields agree."""
-    renderer = Renderer()
+    renderer = Renderer(way)
     known = getattr(pair, "entry", b"")
     renderer.render(known)
 
@@ -96,11 +126,14 @@ def test_events_of_a_known_bucket_agree_with_the_plain_way(
         assert rendered(renderer, data, opaque) == plainly(data, opaque)
 
 
+@each_way
 @settings(max_examples=1000)
 @given(st.lists(mutated([MINIMAL, *(p.entry for p in real_pairs()[::11])]), min_size=1, max_size=3), opaques)
-def test_damaged_entries_agree_with_the_plain_way(damaged: list[bytes], opaque: bytes | None) -> None:
+def test_damaged_entries_agree_with_the_plain_way(
+    way: type[shortcut.Shortcut], damaged: list[bytes], opaque: bytes | None
+) -> None:
     """A damaged entry gives the plain way's bytes or its error, with every region of its origin remembered."""
-    renderer = Renderer()
+    renderer = Renderer(way)
     renderer.render(MINIMAL)
     for pair in real_pairs()[::11]:
         renderer.render(pair.entry)
@@ -109,11 +142,14 @@ def test_damaged_entries_agree_with_the_plain_way(damaged: list[bytes], opaque: 
         assert rendered(renderer, data, opaque) == plainly(data, opaque)
 
 
+@each_way
 @pytest.mark.parametrize("number", [0, 5, -1])
-def test_an_entry_cut_off_anywhere_is_refused_as_the_plain_way_refuses_it(number: int) -> None:
+def test_an_entry_cut_off_anywhere_is_refused_as_the_plain_way_refuses_it(
+    way: type[shortcut.Shortcut], number: int
+) -> None:
     """The renderer, having seen the whole entry, takes none of its prefixes for one."""
     data = real_pairs()[number].entry
-    renderer = Renderer()
+    renderer = Renderer(way)
     renderer.render(data)
 
     for cut in range(len(data)):
@@ -121,11 +157,12 @@ def test_an_entry_cut_off_anywhere_is_refused_as_the_plain_way_refuses_it(number
         assert rendered(renderer, data[:cut]) == plainly(data[:cut])
 
 
+@each_way
 @pytest.mark.parametrize("number", [0, 5, -1])
-def test_an_entry_with_fields_missing_at_its_end_is_refused(number: int) -> None:
+def test_an_entry_with_fields_missing_at_its_end_is_refused(way: type[shortcut.Shortcut], number: int) -> None:
     """Though the entry's own length fits what is left of it, missing fields are noticed."""
     data = real_pairs()[number].entry
-    renderer = Renderer()
+    renderer = Renderer(way)
     renderer.render(data)
 
     for missing in range(1, 60):
@@ -134,21 +171,23 @@ def test_an_entry_with_fields_missing_at_its_end_is_refused(number: int) -> None
         assert rendered(renderer, changed) == plainly(changed)
 
 
+@each_way
 @pytest.mark.parametrize("word", [0, 1, 0xFF, 0x100, 0xFFFF_FFFF])
-def test_an_overwritten_word_anywhere_agrees_with_the_plain_way(word: int) -> None:
+def test_an_overwritten_word_anywhere_agrees_with_the_plain_way(way: type[shortcut.Shortcut], word: int) -> None:
     """Each four bytes of an entry overwritten, lengths and counts included, give the plain way's result."""
     for data in (MINIMAL, real_pairs()[-1].entry):
-        renderer = Renderer()
+        renderer = Renderer(way)
         renderer.render(data)
         for at in range(len(data) - 3):
             changed = data[:at] + word.to_bytes(4, "little") + data[at + 4 :]
             assert rendered(renderer, changed) == plainly(changed)
 
 
+@each_way
 @pytest.mark.parametrize("at", [0, 1, 6, 7])
-def test_other_versions_of_known_regions_agree_with_the_plain_way(at: int) -> None:
+def test_other_versions_of_known_regions_agree_with_the_plain_way(way: type[shortcut.Shortcut], at: int) -> None:
     """Any version or compat of entry and event, around regions that are all known, gives the plain way's result."""
-    renderer = Renderer()
+    renderer = Renderer(way)
     renderer.render(MINIMAL)
 
     for value in range(12):
@@ -175,33 +214,36 @@ REGION_FIELDS = [
 ]
 
 
+@each_way
 @pytest.mark.parametrize("field", REGION_FIELDS)
-def test_a_region_that_differs_late_is_not_taken_for_a_known_one(field: str) -> None:
+def test_a_region_that_differs_late_is_not_taken_for_a_known_one(way: type[shortcut.Shortcut], field: str) -> None:
     """Entries that are equal for hundreds of bytes of a repeating field, and differ behind, keep their own values."""
     base = decode(MINIMAL)
     same = b"s" * 300
     one, two, short = (with_event(base, **{field: same + end}) for end in (b"one", b"two", b""))
-    renderer = Renderer()
+    renderer = Renderer(way)
 
     for _ in range(3):
         for entry in (one, two, short):
             assert rendered(renderer, encode(entry)) == plainly(encode(entry))
 
 
-def test_bytes_moved_between_neighbouring_fields_are_not_taken_for_a_known_region() -> None:
+@each_way
+def test_bytes_moved_between_neighbouring_fields_are_not_taken_for_a_known_region(way: type[shortcut.Shortcut]) -> None:
     """The same characters, divided differently among the fields of a region, are another region."""
     base = decode(MINIMAL)
     one = with_event(base, bucket_name=b"ab", bucket_owner_identity=b"c", event_name=b"xy", user_identity=b"z")
     two = with_event(base, bucket_name=b"a", bucket_owner_identity=b"bc", event_name=b"x", user_identity=b"yz")
-    renderer = Renderer()
+    renderer = Renderer(way)
 
     for entry in (one, two, one, two):
         assert rendered(renderer, encode(entry)) == plainly(encode(entry))
 
 
-def test_a_region_seen_in_a_refused_entry_is_not_remembered() -> None:
+@each_way
+def test_a_region_seen_in_a_refused_entry_is_not_remembered(way: type[shortcut.Shortcut]) -> None:
     """An entry that cannot be decoded leaves nothing behind for the next one to hit."""
-    renderer = Renderer()
+    renderer = Renderer(way)
     broken = MINIMAL[:-1]
 
     with pytest.raises(CodecError):
@@ -211,9 +253,10 @@ def test_a_region_seen_in_a_refused_entry_is_not_remembered() -> None:
     assert rendered(renderer, MINIMAL) == plainly(MINIMAL)
 
 
-def test_changed_attributes_of_a_known_bucket_do_not_hide_its_events() -> None:
+@each_way
+def test_changed_attributes_of_a_known_bucket_do_not_hide_its_events(way: type[shortcut.Shortcut]) -> None:
     """Another endpoint, or other opaque data, behind the same bucket is noticed at once."""
-    renderer = Renderer()
+    renderer = Renderer(way)
     entry = replace(decode(MINIMAL), push_endpoint_args=b"a=1")
     other = with_event(replace(entry, push_endpoint=b"kafka://elsewhere"), opaque_data=b"other")
 
@@ -221,9 +264,10 @@ def test_changed_attributes_of_a_known_bucket_do_not_hide_its_events() -> None:
         assert rendered(renderer, encode(each)) == plainly(encode(each))
 
 
-def test_two_regions_in_turn_stay_on_the_fast_way() -> None:
+@each_way
+def test_two_regions_in_turn_stay_on_the_fast_way(way: type[shortcut.Shortcut]) -> None:
     """Events of two zone groups and two buckets in turn are all hits after their first sight."""
-    renderer = Renderer()
+    renderer = Renderer(way)
     base = decode(MINIMAL)
     some = [encode(with_event(base, aws_region=r, bucket_name=b)) for r in (b"eu", b"us") for b in (b"b1", b"b2")]
     for data in some:
@@ -232,21 +276,23 @@ def test_two_regions_in_turn_stay_on_the_fast_way() -> None:
     assert [fast(renderer, data) for data in some] == [plainly(data) for data in some]
 
 
+@each_way
 @pytest.mark.parametrize("version", [4, 9])
-def test_an_entry_newer_than_known_stays_on_the_fast_way(version: int) -> None:
+def test_an_entry_newer_than_known_stays_on_the_fast_way(way: type[shortcut.Shortcut], version: int) -> None:
     """Fields that a newer radosgw appends to the entry cost no speed."""
     data = encode(replace(decode(MINIMAL), version=version, newer_fields=b"new"))
-    renderer = Renderer()
+    renderer = Renderer(way)
     renderer.render(data)
 
     assert fast(renderer, data) == plainly(data)
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+@each_way
+def test_what_is_remembered_is_bounded(way: type[shortcut.Shortcut], monkeypatch: pytest.MonkeyPatch) -> None:
     """However many buckets, users and opaque values come by, a renderer stays within its bound, and right."""
     bound = 512 << 10
     monkeypatch.setattr(render, "MAX_CACHED_BYTES", bound)
-    renderer = Renderer()
+    renderer = Renderer(way)
     base = with_event(decode(MINIMAL), bucket_arn=b"a" * 200)
     entries = [with_event(base, bucket_name=b"bucket-%d" % i, user_identity=b"user-%d" % i) for i in range(1000)]
     encoded = [encode(entry) for entry in entries]
@@ -267,11 +313,12 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fast(renderer, encoded[-1]) == plainly(encoded[-1])
 
 
-def test_regions_that_grow_are_charged_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@each_way
+def test_regions_that_grow_are_charged_for_it(way: type[shortcut.Shortcut], monkeypatch: pytest.MonkeyPatch) -> None:
     """A bucket that is seen again with far longer opaque data takes more of the bound, and is still bounded."""
     bound = 512 << 10
     monkeypatch.setattr(render, "MAX_CACHED_BYTES", bound)
-    renderer = Renderer()
+    renderer = Renderer(way)
     for length in (1, 2000):
         for i in range(200):
             entry = with_event(decode(MINIMAL), bucket_name=b"bucket-%d" % i, opaque_data=b"o" * length)
@@ -281,10 +328,11 @@ def test_regions_that_grow_are_charged_for_it(monkeypatch: pytest.MonkeyPatch) -
     assert 0 < held < renderer._cached_bytes <= bound
 
 
+@each_way
 @pytest.mark.parametrize("field", ["bucket_arn", "bucket_id", "opaque_data", "user_identity", "aws_region"])
-def test_huge_regions_are_not_remembered(field: str) -> None:
+def test_huge_regions_are_not_remembered(way: type[shortcut.Shortcut], field: str) -> None:
     """A field of a megabyte is rendered, and not kept."""
-    renderer = Renderer()
+    renderer = Renderer(way)
     data = encode(with_event(decode(MINIMAL), **{field: b"a" * 1_000_000}))
 
     assert rendered(renderer, data) == plainly(data)
@@ -294,9 +342,12 @@ def test_huge_regions_are_not_remembered(field: str) -> None:
     assert not renderer._opaques
 
 
-def test_the_plain_way_is_not_asked_for_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+@each_way
+def test_the_plain_way_is_not_asked_for_what_is_known(
+    way: type[shortcut.Shortcut], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Events of known buckets never reach the full decoder, or the speed would be gone unnoticed."""
-    renderer = Renderer()
+    renderer = Renderer(way)
     known = [pair.entry for pair in real_pairs()]
     for data in known:
         renderer.render(data)

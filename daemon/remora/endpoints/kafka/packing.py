@@ -9,7 +9,7 @@ from typing import Any
 
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
-from remora.codec.murmur2 import partitions
+from remora.codec.fastest import partitions
 from remora.model.record import Record
 
 CODECS: dict[str, int] = {

@@ -1,0 +1,403 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""`shortcut.py` and `murmur2.partitions` once more, for a C compiler. Change them together; both have the same tests.
+
+All reads are checked against the entry's end before they are made. Entries are little-endian whatever the machine is.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
+
+from remora.codec import record
+from remora.codec import shortcut as plain
+
+cdef enum:
+    MOST_PIECES = 32
+
+cdef int64_t NS = 1_000_000_000
+
+cdef const char* SIZE = b'","size":'
+cdef const char* ETAG = b',"eTag":"'
+cdef const char* VERSION_ID = b'","versionId":"'
+cdef const char* SEQUENCER = b'","sequencer":"'
+cdef const char* METADATA = b'","metadata":['
+cdef const char* TAGS = b'],"tags":['
+cdef const char* EVENT_ID = b']}},"eventId":"'
+cdef const char* KEY = b'{"key":"'
+cdef const char* VAL = b'","val":"'
+cdef const char* END = b'"}'
+
+
+cdef struct Text:
+    const uint8_t* at
+    Py_ssize_t size
+
+
+cdef struct Pieces:
+    Text each[MOST_PIECES]
+    int count
+    Py_ssize_t size
+
+
+cdef inline void add(Pieces* pieces, const uint8_t* at, Py_ssize_t size) noexcept nogil:
+    pieces.each[pieces.count].at = at
+    pieces.each[pieces.count].size = size
+    pieces.count += 1
+    pieces.size += size
+
+
+cdef inline void add_bytes(Pieces* pieces, bytes text) noexcept:
+    add(pieces, <const uint8_t*>PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
+
+
+cdef inline uint32_t u32(const uint8_t* at) noexcept nogil:
+    return <uint32_t>at[0] | <uint32_t>at[1] << 8 | <uint32_t>at[2] << 16 | <uint32_t>at[3] << 24
+
+
+cdef inline uint64_t u64(const uint8_t* at) noexcept nogil:
+    return <uint64_t>u32(at) | <uint64_t>u32(at + 4) << 32
+
+
+cdef inline Py_ssize_t behind_guessed(const uint8_t* d, Py_ssize_t n, Py_ssize_t p, int strings) noexcept nogil:
+    """Behind so many strings, by the lowest byte of each length; -1 when that is behind everything."""
+    while strings:
+        if p >= n:
+            return -1
+        p += 4 + d[p]
+        strings -= 1
+    return p if p <= n else -1
+
+
+cdef inline Py_ssize_t behind_text(const uint8_t* d, Py_ssize_t n, Py_ssize_t p, Text* text) noexcept nogil:
+    """Behind a string, which is told; -1 when it ends behind everything."""
+    if p + 4 > n:
+        return -1
+    text.at, text.size = d + p + 4, u32(d + p)
+    p += 4 + text.size
+    return p if p <= n else -1
+
+
+cdef inline bytes copied(const uint8_t* at, Py_ssize_t size):
+    return PyBytes_FromStringAndSize(<const char*>at, size)
+
+
+cdef inline bint is_there(const uint8_t* d, Py_ssize_t n, Py_ssize_t p, bytes region) noexcept:
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(region)
+    return p + size <= n and memcmp(d + p, PyBytes_AS_STRING(region), size) == 0
+
+
+cdef inline bint is_plain(Text* text) noexcept nogil:
+    """Whether nothing in it has to be escaped."""
+    cdef Py_ssize_t i
+    cdef uint8_t c
+    cdef bint found = False
+    for i in range(text.size):
+        c = text.at[i]
+        found |= (c < 0x20) | (c == 0x22) | (c == 0x5C) | (c == 0x7F)
+    return not found
+
+
+cdef bytes joined(Pieces* pieces):
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, pieces.size)
+    cdef char* to = PyBytes_AS_STRING(made)
+    cdef int i
+    for i in range(pieces.count):
+        memcpy(to, pieces.each[i].at, pieces.each[i].size)
+        to += pieces.each[i].size
+    return made
+
+
+cdef inline int hex_digit(uint8_t c) noexcept nogil:
+    if 0x30 <= c <= 0x39:
+        return c - 0x30
+    c |= 0x20
+    return c - 0x61 + 10 if 0x61 <= c <= 0x66 else -1
+
+
+cdef int64_t sequencer_ns(Text* text) noexcept nogil:
+    """The time that a sequencer of 16 hexadecimal digits names, 0 for another one."""
+    cdef uint8_t raw[8]
+    cdef int i, high, low
+    if text.size != 16:
+        return 0
+    for i in range(8):
+        high, low = hex_digit(text.at[2 * i]), hex_digit(text.at[2 * i + 1])
+        if high < 0 or low < 0:
+            return 0
+        raw[i] = <uint8_t>(high << 4 | low)
+    return <int64_t>u32(raw) * NS + u32(raw + 4)
+
+
+cdef inline int decimal(uint64_t number, uint8_t* to) noexcept nogil:
+    """Write a number; how many digits it has."""
+    cdef uint8_t digits[20]
+    cdef int count = 0, i
+    while True:
+        digits[count] = <uint8_t>(0x30 + number % 10)
+        number //= 10
+        count += 1
+        if not number:
+            break
+    for i in range(count):
+        to[i] = digits[count - 1 - i]
+    return count
+
+
+cdef bytes pairs(bytes entry, Py_ssize_t* place, bint strict):
+    """The JSON of an encoded map inside its brackets; `place` is moved behind it, or to -1 where the plain way decides.
+    """
+    cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(entry)
+    cdef Py_ssize_t n = PyBytes_GET_SIZE(entry), p = place[0], size = 0, shorter
+    cdef uint32_t count, i
+    cdef Text key, value, last
+    cdef bint plain_texts = True
+    cdef int order
+    place[0] = -1
+    if p + 4 > n:
+        return b""
+    count, p = u32(d + p), p + 4
+    if not count:
+        place[0] = p
+        return b""
+    cdef Py_ssize_t first = p
+    for i in range(count):
+        p = behind_text(d, n, p, &key)
+        if p < 0:
+            return b""
+        p = behind_text(d, n, p, &value)
+        if p < 0:
+            return b""
+        if i:
+            shorter = min(key.size, last.size)
+            order = memcmp(key.at, last.at, shorter)
+            if order < 0 or (order == 0 and key.size < last.size) or (
+                strict and order == 0 and key.size == last.size
+            ):
+                return b""
+        last = key
+        plain_texts = plain_texts and is_plain(&key) and is_plain(&value)
+        size += 8 + key.size + 9 + value.size + 2 + (1 if i else 0)
+    place[0] = p
+    if not plain_texts:
+        return plain.pairs(entry, first - 4, strict=strict)[0]
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, size)
+    cdef char* to = PyBytes_AS_STRING(made)
+    p = first
+    for i in range(count):
+        p = behind_text(d, n, p, &key)
+        p = behind_text(d, n, p, &value)
+        if i:
+            to[0] = c","
+            to += 1
+        memcpy(to, KEY, 8)
+        memcpy(to + 8, key.at, key.size)
+        to += 8 + key.size
+        memcpy(to, VAL, 9)
+        memcpy(to + 9, value.at, value.size)
+        to += 9 + value.size
+        memcpy(to, END, 2)
+        to += 2
+    return made
+
+
+cdef class Shortcut:
+    """As `shortcut.Shortcut`."""
+
+    cdef dict _sources, _actors, _buckets
+    cdef bytes _source, _source_json, _before, _after
+    cdef int64_t _second
+
+    def __init__(self, dict sources not None, dict actors not None, dict buckets not None):
+        self._sources, self._actors, self._buckets = sources, actors, buckets
+        self._source = self._source_json = self._before = self._after = b""
+        self._second = -1
+
+    def render(self, bytes entry not None, bytes new_opaque_json):
+        """The record, or None when the plain way must decide."""
+        cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(entry)
+        cdef Py_ssize_t n = PyBytes_GET_SIZE(entry), p, q
+        if n < 12:
+            return None
+        cdef uint8_t version = d[0]
+        cdef Py_ssize_t size = u32(d + 2), event_size = u32(d + 8)
+        if d[1] > 3 or d[7] > 4 or d[6] < 4:
+            return None
+        if not PyBytes_GET_SIZE(self._source) or not is_there(d, n, 12, self._source):
+            if not self._find_source(d, n):
+                return None
+
+        p = 12 + PyBytes_GET_SIZE(self._source)
+        if p + 8 > n:
+            return None
+        cdef uint32_t sec = u32(d + p), nsec = u32(d + p + 4)
+        if nsec > 999_999_999:
+            return None
+        if sec != self._second:
+            self._before, self._after = record.second_text(sec)
+            self._second = sec
+
+        p += 8
+        q = behind_guessed(d, n, p, 3)
+        if q < 0:
+            return None
+        cdef object actor = self._actors.get(copied(d + p, q - p))
+        if actor is None:
+            return None
+
+        cdef Text request_id, key, etag, version_id, sequencer, event_id
+        p = behind_text(d, n, q, &request_id)
+        if p < 0:
+            return None
+        q = behind_guessed(d, n, p, 6)
+        if q < 0:
+            return None
+        cdef object bucket = self._buckets.get(copied(d + p, q - p))
+        if bucket is None:
+            return None
+        cdef tuple regions = <tuple>bucket
+        cdef bytes key_prefix = regions[1], quiet = regions[3], tail = regions[4], opaque_json = regions[6]
+        cdef Py_ssize_t attributes = regions[5]
+
+        p = behind_text(d, n, q, &key)
+        if p < 0 or p + 8 > n:
+            return None
+        cdef uint64_t object_size = u64(d + p)
+        p = behind_text(d, n, p + 8, &etag)
+        if p < 0:
+            return None
+        p = behind_text(d, n, p, &version_id)
+        if p < 0:
+            return None
+        p = behind_text(d, n, p, &sequencer)
+        if p < 0:
+            return None
+        p = behind_text(d, n, p, &event_id)
+        if p < 0:
+            return None
+
+        cdef bytes metadata = b"", tags = b""
+        if is_there(d, n, p, quiet):
+            p += PyBytes_GET_SIZE(quiet)
+        elif is_there(d, n, p, <bytes>regions[2]):
+            p += PyBytes_GET_SIZE(<bytes>regions[2])
+            metadata = pairs(entry, &p, True)
+            if p < 0:
+                return None
+            tags = pairs(entry, &p, False)
+            if p < 0 or not is_there(d, n, p, tail):
+                return None
+            p += PyBytes_GET_SIZE(tail)
+        else:
+            return None
+
+        cdef Py_ssize_t end = 6 + size, behind = 0 if version < 2 else 8 if version == 2 else 20
+        if p - attributes != 12 + event_size or p + behind > end or end > n:
+            return None
+
+        cdef int64_t created_ns = 0
+        if version > 1:
+            created_ns = <int64_t>u32(d + p) * NS + u32(d + p + 4)
+        if not created_ns:
+            created_ns = sequencer_ns(&sequencer)
+        if not created_ns:
+            created_ns = <int64_t>sec * NS + nsec
+
+        if new_opaque_json is not None and version > 2:
+            opaque_json = new_opaque_json
+        cdef Pieces pieces
+        pieces.count, pieces.size = 0, 0
+        add_bytes(&pieces, key_prefix)
+        add(&pieces, key.at, key.size)
+        cdef bytes record_key = joined(&pieces), raw_id = copied(event_id.at, event_id.size)
+
+        cdef list kept = []  # what was escaped, for as long as it is pointed at
+        if not (
+            is_plain(&key) and is_plain(&request_id) and is_plain(&etag) and is_plain(&version_id)
+            and is_plain(&sequencer) and is_plain(&event_id)
+        ):
+            escape(&request_id, kept)
+            escape(&key, kept)
+            escape(&etag, kept)
+            escape(&version_id, kept)
+            escape(&sequencer, kept)
+            escape(&event_id, kept)
+
+        cdef uint8_t micros[6]
+        cdef uint8_t digits[20]
+        cdef uint32_t rest = nsec // 1000
+        cdef int i
+        for i in range(5, -1, -1):
+            micros[i] = <uint8_t>(0x30 + rest % 10)
+            rest //= 10
+
+        pieces.count, pieces.size = 0, 0
+        add_bytes(&pieces, self._source_json)
+        add_bytes(&pieces, self._before)
+        add(&pieces, micros, 6)
+        add_bytes(&pieces, self._after)
+        add_bytes(&pieces, <bytes>actor)
+        add(&pieces, request_id.at, request_id.size)
+        add_bytes(&pieces, <bytes>regions[0])
+        add(&pieces, key.at, key.size)
+        add(&pieces, <const uint8_t*>SIZE, 9)
+        add(&pieces, digits, decimal(object_size, digits))
+        add(&pieces, <const uint8_t*>ETAG, 9)
+        add(&pieces, etag.at, etag.size)
+        add(&pieces, <const uint8_t*>VERSION_ID, 15)
+        add(&pieces, version_id.at, version_id.size)
+        add(&pieces, <const uint8_t*>SEQUENCER, 15)
+        add(&pieces, sequencer.at, sequencer.size)
+        add(&pieces, <const uint8_t*>METADATA, 14)
+        add_bytes(&pieces, metadata)
+        add(&pieces, <const uint8_t*>TAGS, 10)
+        add_bytes(&pieces, tags)
+        add(&pieces, <const uint8_t*>EVENT_ID, 15)
+        add(&pieces, event_id.at, event_id.size)
+        add_bytes(&pieces, opaque_json)
+        return record_key, joined(&pieces), raw_id, created_ns
+
+    cdef bint _find_source(self, const uint8_t* d, Py_ssize_t n) except -1:
+        cdef Py_ssize_t q = behind_guessed(d, n, 12, 3)
+        if q < 0:
+            return False
+        cdef bytes region = copied(d + 12, q - 12)
+        cdef object known = self._sources.get(region)
+        if known is None:
+            return False
+        self._source, self._source_json = region, <bytes>known
+        return True
+
+
+cdef int escape(Text* text, list kept) except -1:
+    cdef bytes escaped = record.escape(copied(text.at, text.size))
+    kept.append(escaped)
+    text.at, text.size = <const uint8_t*>PyBytes_AS_STRING(escaped), PyBytes_GET_SIZE(escaped)
+    return 0
+
+
+cdef uint32_t murmur2(const uint8_t* d, Py_ssize_t n) noexcept nogil:
+    cdef uint32_t h = 0x9747B28Cu ^ <uint32_t>n, k
+    cdef Py_ssize_t i
+    for i in range(n >> 2):
+        k = u32(d + 4 * i) * 0x5BD1E995u
+        h = (h * 0x5BD1E995u) ^ ((k ^ k >> 24) * 0x5BD1E995u)
+    d += n & ~3
+    if n & 3:
+        if n & 3 == 3:
+            h ^= <uint32_t>d[2] << 16
+        if n & 3 >= 2:
+            h ^= <uint32_t>d[1] << 8
+        h = (h ^ d[0]) * 0x5BD1E995u
+    h = (h ^ h >> 13) * 0x5BD1E995u
+    return h ^ h >> 15
+
+
+def partitions(keys, int64_t count):
+    """As `murmur2.partitions`."""
+    if count == 1:
+        return bytes(len(keys))
+    cdef bytes key
+    cdef list found = []
+    for key in keys:
+        found.append(<int64_t>(murmur2(<const uint8_t*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)) & 0x7FFFFFFF) % count)
+    return found

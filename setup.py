@@ -1,0 +1,5 @@
+"""What is compiled, and left out where there is no C compiler: then the same in Python is used."""
+
+from setuptools import Extension, setup
+
+setup(ext_modules=[Extension("remora.codec._compiled", ["daemon/remora/codec/_compiled.pyx"], optional=True)])
