@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -49,6 +51,15 @@ async def ends(address: str, names: Sequence[str], partitions: int) -> int:
         places = [TopicPartition(name, number) for name in names for number in range(partitions)]
         found: dict[TopicPartition, int] = await consumer.end_offsets(places)
         return sum(found.values())
+
+
+async def arrived(address: str, names: Sequence[str], partitions: int, events: int, patience_s: float) -> None:
+    """Return when so many records are in the topics."""
+    deadline = time.monotonic() + patience_s
+    while (there := await ends(address, names, partitions)) < events:
+        if time.monotonic() > deadline:
+            raise BenchError(f"{there:,} of {events:,} events are delivered after {patience_s:.0f} s")
+        await asyncio.sleep(0.1)
 
 
 async def read_back(address: str, names: Sequence[str], partitions: int) -> Delivered:

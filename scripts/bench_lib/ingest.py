@@ -28,7 +28,7 @@ import uvloop
 
 from bench_lib import disk, enqueue, programs
 from bench_lib.clusters import BenchError, Clusters, running_clusters
-from bench_lib.delivered import Delivered, ends, kafka_topics, read_back
+from bench_lib.delivered import Delivered, arrived, kafka_topics, read_back
 from bench_lib.embedded import NOBODY, Embedded
 from bench_lib.events import Bodies, write_wrk_script
 from bench_lib.processes import children_cpu_s, memory_bytes, preferred, spent
@@ -273,11 +273,8 @@ class _Ingest:
 
     async def _drained(self, name: str, events: int) -> float:
         """Wait until Kafka has all: seconds from now."""
-        address, began = self._clusters.kafka["bootstrap"], time.monotonic()
-        while await ends(address, [name], self._options.partitions) < events:
-            if time.monotonic() - began > DRAIN_S:
-                raise BenchError(f"not all is delivered {DRAIN_S:.0f} s after the load")
-            await asyncio.sleep(0.1)
+        began = time.monotonic()
+        await arrived(self._clusters.kafka["bootstrap"], [name], self._options.partitions, events, DRAIN_S)
         return time.monotonic() - began
 
 

@@ -27,8 +27,8 @@ import uvloop
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from bench_lib import programs
-from bench_lib.clusters import BenchError, Clusters, running_clusters
-from bench_lib.delivered import ends, kafka_topics
+from bench_lib.clusters import Clusters, running_clusters
+from bench_lib.delivered import arrived, kafka_topics
 from bench_lib.embedded import Embedded
 from bench_lib.events import NUMBERS_A_BODY, Bodies
 from bench_lib.load import Load
@@ -108,7 +108,7 @@ async def _turn(
         schedule = _schedule(per_s / batch, WARM_UP_S + options.seconds, at_random=batch == 1)
         used, began, handed = cpu_s(process.pid), time.monotonic(), await _hand_over(publish, schedule)
         cpu = (cpu_s(process.pid) - used) / (time.monotonic() - began)
-        await _delivered(address, name, len(handed) * batch)
+        await arrived(address, [name], PARTITIONS, len(handed) * batch, PATIENCE_S)
         first, step = bisect_left(schedule, WARM_UP_S), batch if is_rados else NUMBERS_A_BODY
         ages = [at_s - handed[n // step] async for n, at_s in _arrivals(address, name) if n // step >= first]
     cuts = statistics.quantiles(ages, n=1000, method="inclusive")
@@ -167,14 +167,6 @@ async def _awaited(stored: Awaitable[object]) -> None:
 
 
 # --------------------------------------------------------------------------------------------------- what arrived
-
-
-async def _delivered(address: str, name: str, events: int) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while (there := await ends(address, [name], PARTITIONS)) < events:
-        if time.monotonic() > deadline:
-            raise BenchError(f"{there:,} of {events:,} events were delivered")
-        await asyncio.sleep(0.1)
 
 
 async def _arrivals(address: str, name: str) -> AsyncIterator[tuple[int, float]]:

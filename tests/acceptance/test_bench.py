@@ -79,6 +79,34 @@ def test_exactly_once_is_measured_beside_at_least_once(tmp_path: Path, name: str
     assert found["ratio"] > 0
 
 
+@pytest.mark.kafka
+@pytest.mark.timeout(300)
+def test_scale_walks_an_axis_and_draws_it(tmp_path: Path, name: str) -> None:
+    """Each value of an axis has its rate and its costs, and a picture shows them."""
+    picture = tmp_path / "scale.png"
+    found = figures(
+        tmp_path, "scale", "--entries", "500", "--axis", "shards", "--picture", str(picture), "--name", name
+    )
+
+    assert [turn["shards"] for turn in found["shards"]] == [1, 2, 4, 11, 64]
+    for turn in found["shards"]:
+        assert (turn["entries"], turn["copies"]) == (500, 0)
+        assert turn["rate"] > 0
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_all_runs_others_and_keeps_what_they_say(tmp_path: Path) -> None:
+    """What a benchmark prints and its figures are kept, with versions, settings and the machine beside them."""
+    found = figures(tmp_path, "all", "--only", "renewals", "--out", str(tmp_path / "out"))
+
+    assert found["took_s"]["renewals"] > 0
+    assert "renewals" in (tmp_path / "out/renewals.txt").read_text()
+    kept = json.loads((tmp_path / "out/renewals.json").read_text())
+    assert (kept["benchmark"], kept["settings"]["workers"]) == ("renewals", 8)
+    assert kept["machine"]["processors"] == os.cpu_count()
+    assert {"remora", "codec", "python", "commit"} <= set(kept["versions"])
+
+
 @pytest.mark.ceph
 @pytest.mark.kafka
 @pytest.mark.timeout(300)

@@ -1,0 +1,80 @@
+"""How the drain of a backlog depends on shards, size of the bodies, topics and workers: is there a cliff?
+
+Each axis is walked alone, the others being at one topic, 11 shards, bodies of 1,000 bytes and one worker. Every turn
+has a daemon and an embedded store of its own, and the same number of bytes or, for small bodies, of entries; all of its
+topics deliver to one Kafka topic of 11 partitions. Topics have one shard each where there are many. The picture, where
+one is wanted, shows rate and processor time along each axis.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bench_lib.backlog import Shape, Turn, deliver
+from bench_lib.clusters import running_clusters
+from bench_lib.exact import print_turn
+
+TITLE = "scale: a drain with more shards, larger bodies, more topics, more workers"
+
+AXES: Mapping[str, Sequence[Shape]] = {
+    "shards": [Shape(shards=count) for count in (1, 2, 4, 11, 64)],
+    "payload": [Shape(payload=nbytes) for nbytes in (1_000, 10_000, 64_000)],
+    "topics": [Shape(topics=count, shards=1) for count in (1, 100, 1000)],
+    "workers": [Shape(workers=count) for count in (1, 2, 4)],
+}
+LIGHT_BYTES = 1000
+"""Bodies up to this size: the number of entries is the same; of larger ones the number of bytes."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What `scripts/bench scale` understands."""
+    parser.add_argument("--entries", type=int, default=100_000, help="of each backlog (default: 100,000)")
+    parser.add_argument("--axis", choices=sorted(AXES), action="append", help="only this one; can be repeated")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the figures into this PNG")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure and print; returns the figures."""
+    found: dict[str, list[tuple[int, Turn]]] = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="remora-bench-") as folder,
+        running_clusters(options.name, options.keep, ["kafka"]) as clusters,
+    ):
+        for axis in options.axis or AXES:
+            for shape in AXES[axis]:
+                value = getattr(shape, axis)
+                place = Path(folder) / f"{axis}-{value}"
+                place.mkdir()
+                entries = max(options.entries * LIGHT_BYTES // max(LIGHT_BYTES, shape.payload), shape.topics)
+                turn = asyncio.run(deliver(clusters, place, entries, shape))
+                found.setdefault(axis, []).append((value, turn))
+                print_turn(f"{axis} {value:,}", turn)
+    if options.picture:
+        _draw(found, options.picture)
+    return {axis: [{axis: value, **asdict(turn)} for value, turn in each] for axis, each in found.items()}
+
+
+def _draw(found: Mapping[str, Sequence[tuple[int, Turn]]], file: Path) -> None:
+    from matplotlib.figure import Figure  # slow to import, and seldom wanted
+
+    figure = Figure(figsize=(4 * len(found), 5), layout="constrained")
+    for column, (axis, turns) in enumerate(found.items()):
+        values = [value for value, _ in turns]
+        for row, (what, figures) in enumerate(
+            (
+                ("entries/s", [turn.rate for _, turn in turns]),
+                ("daemon's CPU s per 1,000", [turn.daemon_cpu_s_per_1000 for _, turn in turns]),
+            )
+        ):
+            plot = figure.add_subplot(2, len(found), 1 + column + row * len(found))
+            plot.plot(values, figures, marker="o")
+            plot.set(xscale="log", xticks=values, xticklabels=[f"{value:,}" for value in values], ylim=(0, None))
+            plot.set(xlabel=axis, ylabel=what if not column else None)
+            plot.minorticks_off()
+    figure.savefig(file)
