@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -18,14 +21,25 @@ def family(pid: int) -> list[int]:
 
 
 def _children(pid: int) -> Iterator[int]:
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended has started nothing
-            yield from map(int, (task / "children").read_text().split())
+    with suppress(FileNotFoundError, ProcessLookupError):  # one that has just ended
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                yield from map(int, (task / "children").read_text().split())
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time of a process and its family with all their threads, user and system."""
-    return sum(_cpu_s(each) for each in family(pid))
+    """Processor time of a process and its family with all their threads, user and system.
+
+    What a member has used that ends just now is in its parent's time only once that has waited for it: it is nothing.
+    """
+    return _cpu_s(pid) + sum(_of_one(each, _cpu_s, 0.0) for each in family(pid)[1:])
+
+
+def _of_one(pid: int, look: Callable[[int], T], gone: T) -> T:
+    try:
+        return look(pid)
+    except (FileNotFoundError, ProcessLookupError):
+        return gone
 
 
 def _cpu_s(pid: int) -> float:
@@ -47,7 +61,7 @@ def machine_busy_s() -> float:
 
 def memory_bytes(pid: int) -> tuple[int, int]:
     """Resident memory of a process and its family: now, and the most that each of them ever had."""
-    each = [_memory_bytes(one) for one in family(pid)]
+    each = [_memory_bytes(pid), *(_of_one(one, _memory_bytes, (0, 0)) for one in family(pid)[1:])]
     return sum(now for now, _ in each), sum(most for _, most in each)
 
 
