@@ -246,11 +246,12 @@ class Session:
 
     async def _run_lane(self, lane: int) -> None:
         """Push a lane's parcels one after the other; the only place that pushes."""
-        queue = self._lanes[lane]
+        queue, now = self._lanes[lane], asyncio.get_running_loop().time
         while queue and self._failure is None:
             load = queue.popleft()
             self._look_started()
             records = load.parcel.records
+            began = now()
             try:
                 self._tenure.require_trust()
                 await self._route.push(load.parcel)
@@ -262,6 +263,7 @@ class Session:
             except StoreError as exc:
                 self._fail(exc)
             else:
+                self._tools.pace.acknowledged(now() - began)
                 self._arrived(load)
         del self._lanes[lane]
         self._look_settled()
@@ -272,17 +274,13 @@ class Session:
             self._all_started.set()
 
     def _arrived(self, load: Load) -> None:
-        records = load.parcel.records
+        _, bodies, _, created_ns, positions, _, ordinals = zip(*load.parcel.records, strict=True)
         self._tools.telemetry.delivered(
-            self._topic.label,
-            len(records),
-            sum([len(r.body) for r in records]),
-            [r.created_ns for r in records],
-            time.time_ns(),
+            self._topic.label, len(bodies), sum(map(len, bodies)), created_ns, time.time_ns()
         )
         self._reader.hold(-load.nbytes)
-        self._shelf.forget([r.position for r in records])
-        self._finish(load.round, [r.ordinal for r in records], Cause.DELIVERED)
+        self._shelf.forget(positions)
+        self._finish(load.round, ordinals, Cause.DELIVERED)
 
     def _finish(self, of: Round, ordinals: Sequence[int], cause: Cause) -> None:
         self._trimmer.finish(of, ordinals, cause)

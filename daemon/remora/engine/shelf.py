@@ -83,4 +83,4 @@ class Tools:
     telemetry: Telemetry
     renderer: Renderer
     settings: DeliverySettings
-    pace: Pace = field(default_factory=Pace)
+    pace: Pace

@@ -22,6 +22,7 @@ from remora.engine.tenure import Tenure
 from remora.metrics import Telemetry
 from remora.model.shard import Shard
 from remora.model.topic import Target
+from remora.policy.pace import LEAST_PER_SECOND, MOST_PER_SECOND, Pace
 from remora.ports import DeliveryStore, Endpoint
 
 SURVEY_INTERVAL_S = 15.0
@@ -71,7 +72,9 @@ class Worker:
                 found = destinations[key] = Destination(delivery.endpoint_bytes, within=self.held)
             return found
 
-        self._tools = Tools(store, self.catalogue, telemetry, Renderer(), delivery)
+        # Where a store cannot tell of arrivals, each look asks a server of it: an OSD takes milliseconds to answer.
+        pace = Pace(MOST_PER_SECOND if store.tells_arrivals else LEAST_PER_SECOND)
+        self._tools = Tools(store, self.catalogue, telemetry, Renderer(), delivery, pace)
 
         def serve(tenure: Tenure) -> Dispatcher:
             return Dispatcher(self._tools, tenure, by_scheme, destination, rng)

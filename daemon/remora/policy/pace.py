@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-PARCELS_PER_SECOND = 500.0
+LEAST_PER_SECOND = 500.0
+MOST_PER_SECOND = 8000.0
+"""Bounds of a worker's budget, in parcels."""
+
+UNDER_WAY = 5.0
+"""So many parcels, on average, are between their sending and their acknowledgement."""
+
 BURST_S = 0.05
 LONGEST_S = 0.15
+
+_WEIGHT = 1 / 32
 
 
 class Pace:
@@ -15,13 +23,27 @@ class Pace:
     there is a budget of parcels: as long as it lasts nobody waits, and once it is used up, short listings are followed
     by a pause in which entries gather. Long listings never wait.
 
+    The budget follows the time that acknowledgements take, which grows when this host or the broker has no processor
+    time to spare: by Little's law, that time and the budget together say how many parcels are under way.
+
     The generic cell rate algorithm: `_due` is when all parcels so far would have been sent at the rate of the budget.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_per_second: float = MOST_PER_SECOND) -> None:
+        self._most = most_per_second
         self._due = 0.0
+        self._ack_s = UNDER_WAY / most_per_second
+
+    @property
+    def per_second(self) -> float:
+        """The budget as it is now."""
+        return min(self._most, max(LEAST_PER_SECOND, UNDER_WAY / self._ack_s))
+
+    def acknowledged(self, after_s: float) -> None:
+        """A parcel was acknowledged so long after it was given to the endpoint."""
+        self._ack_s += (max(after_s, 1e-6) - self._ack_s) * _WEIGHT
 
     def pause_s(self, parcels: int, now: float) -> float:
         """Seconds to wait after a short listing that made so many parcels at this time."""
-        self._due = max(self._due, now) + parcels / PARCELS_PER_SECOND
+        self._due = max(self._due, now) + parcels / self.per_second
         return min(LONGEST_S, max(0.0, self._due - now - BURST_S))
