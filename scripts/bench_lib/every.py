@@ -27,6 +27,7 @@ RUNS: dict[str, list[str]] = {
     "latency": ["latency", "--seconds", "15", "--rate", "8000"],
     "latency-rados": ["latency", "--store", "rados", "--seconds", "15", "--rate", "1000"],
     "exactly-once": ["exactly-once", "--entries", "200000", "--rounds", "3"],
+    "limits": ["limits"],
     "scale": ["scale", "--picture", "scale.png"],
     "idle": ["idle", "--seconds", "20", "--restarts", "2"],
     "isolation": ["isolation", "--entries", "100000", "--seconds", "8", "--rounds", "2"],

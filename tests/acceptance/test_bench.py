@@ -95,6 +95,17 @@ def test_scale_walks_an_axis_and_draws_it(tmp_path: Path, name: str) -> None:
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.kafka
+@pytest.mark.timeout(300)
+def test_limits_compares_with_kafkas_own_program(tmp_path: Path, name: str) -> None:
+    """Kafka's own program and remora both send what they were asked to, at rates that are told."""
+    found = figures(tmp_path, "limits", "--entries", "2000", "--rounds", "1", "--workers", "1", "--name", name)
+
+    assert len(found["producer_performance"]) == len(found["turns"]) == 1
+    assert found["turns"][0]["entries"] == 2000
+    assert found["ratio"] > 0
+
+
 def test_all_runs_others_and_keeps_what_they_say(tmp_path: Path) -> None:
     """What a benchmark prints and its figures are kept, with versions, settings and the machine beside them."""
     found = figures(tmp_path, "all", "--only", "renewals", "--out", str(tmp_path / "out"))
