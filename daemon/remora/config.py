@@ -410,7 +410,7 @@ class Settings:
                 "must be less than ownership.lease without ownership.trust_margin, so that a worker which hangs is"
                 " killed before anybody else takes its queues",
             )
-        if self.rados.op_timeout_s > self.ownership.renew_interval_s:
+        if self.store.kind == "rados" and self.rados.op_timeout_s > self.ownership.renew_interval_s:
             raise ConfigError(
                 "rados.op_timeout",
                 "must not be more than ownership.renew_interval, so that a renewal which times out"

@@ -215,6 +215,7 @@ async def _silent(hosts: Sequence[_Host]) -> None:
     frozen = await _busiest(hosts)
     frozen.freeze()
     try:
+        await asyncio.sleep(LEASE_S)  # what the others say they hold may be from before a move that was under way
         await _until_held([host for host in hosts if host is not frozen])
     finally:
         frozen.thaw()

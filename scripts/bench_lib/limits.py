@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import re
 import statistics
-import subprocess
 import tempfile
 import uuid
 from dataclasses import asdict
@@ -20,21 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from bench_lib.backlog import PARTITIONS, Shape, Turn, deliver
-from bench_lib.clusters import ROOT, BenchError, Clusters, running_clusters
+from bench_lib.clusters import BenchError, Clusters, running_clusters
 from bench_lib.delivered import kafka_topics
 from bench_lib.exact import print_turn
 from bench_lib.load import Load
+from bench_lib.producer_performance import ProducerPerformanceFailed, send
 from remora.codec.render import Renderer
-from remora.config import KafkaSettings
 from remora.model.topic import Target
 
 TITLE = "limits: a drain beside Kafka's own ProducerPerformance"
 
 BODIES = 100_000
 """In the file, from which ProducerPerformance draws."""
-
-BATCH_BYTES = 512 << 10
-_RATE = re.compile(r"^\d+ records sent, ([\d.]+) records/sec", re.MULTILINE)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -75,28 +69,10 @@ def _bodies(file: Path, count: int) -> Path:
 
 
 async def _producer_performance(clusters: Clusters, bodies: Path, records: int) -> float:
-    """Records in a second, as it tells itself, its own start left out."""
+    """Records in a second."""
     address, topic = clusters.kafka["bootstrap"], f"bench-{uuid.uuid4().hex[:8]}"
-    properties = {
-        "bootstrap.servers": address, "acks": "all", "compression.type": KafkaSettings().compression,
-        "batch.size": BATCH_BYTES, "linger.ms": 5,
-    }  # fmt: skip
     async with kafka_topics(address, [topic], PARTITIONS):
-        process = await asyncio.create_subprocess_exec(
-            *("java", "-Xmx512m", "-cp", _class_path(), "org.apache.kafka.tools.ProducerPerformance"),
-            *("--topic", topic, "--num-records", str(records), "--throughput", "-1"),
-            *("--payload-file", str(bodies), "--producer-props"),
-            *(f"{name}={value}" for name, value in properties.items()),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        said, complaints = await process.communicate()
-    found = _RATE.findall(said.decode())
-    if process.returncode or not found:
-        raise BenchError(f"ProducerPerformance failed: {json.dumps(complaints.decode()[-500:])}")
-    return float(found[-1])
-
-
-def _class_path() -> str:
-    done = subprocess.run([ROOT / "scripts/dev/kafka-jars"], capture_output=True, text=True, check=True)
-    return f"{done.stdout.strip().splitlines()[-1]}/*"
+        try:
+            return await asyncio.to_thread(send, address, topic, records, ["--payload-file", str(bodies)])
+        except ProducerPerformanceFailed as exc:
+            raise BenchError(f"ProducerPerformance failed: {exc}") from exc

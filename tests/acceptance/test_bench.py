@@ -106,6 +106,16 @@ def test_limits_compares_with_kafkas_own_program(tmp_path: Path, name: str) -> N
     assert found["ratio"] > 0
 
 
+@pytest.mark.kafka
+@pytest.mark.timeout(300)
+def test_gap_is_told_for_each_kind_of_handover(tmp_path: Path, name: str) -> None:
+    """Every shard goes on being delivered through each kind of handover, and the longest gaps are told."""
+    found = figures(tmp_path, "gap", "--quiet", "1", "--pace", "5", "--name", name)
+
+    assert found["store"] == "sqlite"
+    assert len(found["gaps_s"]) == 5
+
+
 def test_all_runs_others_and_keeps_what_they_say(tmp_path: Path) -> None:
     """What a benchmark prints and its figures are kept, with versions, settings and the machine beside them."""
     found = figures(tmp_path, "all", "--only", "renewals", "--out", str(tmp_path / "out"))

@@ -169,7 +169,7 @@ def test_a_wrong_option_is_refused_with_its_path(tmp_path: Path, text: str, key:
         ("[delivery]\nshard_bytes = '65MiB'", "delivery.shard_bytes"),
         ("[delivery]\nendpoint_bytes = '65MiB'", "delivery.endpoint_bytes"),
         ("[delivery]\ndrain_timeout = '10s'", "delivery.drain_timeout"),
-        ("[rados]\nop_timeout = '31s'", "rados.op_timeout"),
+        ("[store]\nkind = 'rados'\n[rados]\nop_timeout = '31s'", "rados.op_timeout"),
         ("[kafka]\nmax_batch_bytes = '17MiB'", "kafka.max_batch_bytes"),
         ("[kafka]\ntransaction_timeout = '10s'", "kafka.transaction_timeout"),
     ],
@@ -180,6 +180,14 @@ def test_options_that_do_not_fit_together_are_refused(tmp_path: Path, text: str,
         config.load(written(tmp_path, text))
 
     assert caught.value.key == key
+
+
+def test_rules_of_the_cluster_do_not_bind_the_embedded_store(tmp_path: Path) -> None:
+    """Quick renewals are accepted where no operation on a cluster could outlast them."""
+    loaded = config.load(written(tmp_path, "[ownership]\nlease = '6s'\nrenew_interval = '1500ms'\ntrust_margin = '1s'\n"
+                                 "[supervisor]\nwatchdog = '3s'"))  # fmt: skip
+
+    assert loaded.rados.op_timeout_s > loaded.ownership.renew_interval_s
 
 
 def test_a_rule_cannot_be_got_round_in_code() -> None:
