@@ -51,9 +51,14 @@ class Turn:
 
 
 async def deliver(clusters: Clusters, folder: Path, entries: int, shape: Shape) -> Turn:
-    """Store a backlog of so many entries, evenly over all shards, have it delivered, and read it back."""
+    """Store a backlog of so many entries, evenly over all shards, have it delivered, and read it back.
+
+    The store and the daemon's files go into a folder of their own in this one.
+    """
     address, name = clusters.kafka["bootstrap"], f"bench-{uuid.uuid4().hex[:8]}"
-    embedded = Embedded(folder, queue_bytes=1 << 30, more=f"\n[supervisor]\nworkers = {shape.workers}\n")
+    place = folder / name
+    place.mkdir()
+    embedded = Embedded(place, queue_bytes=1 << 30, more=f"\n[supervisor]\nworkers = {shape.workers}\n")
     broker = clusters.kafka["pids"]["broker.1"]
     async with kafka_topics(address, [name], PARTITIONS), embedded.store() as store:
         topics = [await _made(store, name, number, address, shape) for number in range(shape.topics)]
@@ -101,3 +106,12 @@ async def _measured(store: ShardStore, topics: Sequence[Topic], entries: int, pi
         if now > deadline:
             raise BenchError(f"{left:,} of {entries:,} entries wait after {PATIENCE_S:.0f} s")
         await asyncio.sleep(0.02)
+
+
+def print_turn(name: str, turn: Turn) -> None:
+    """A line for people."""
+    print(
+        f"{name:22} {turn.rate:9,.0f} entries/s   CPU s per 1,000: daemon {turn.daemon_cpu_s_per_1000:.4f}, "
+        f"broker {turn.broker_cpu_s_per_1000:.4f}   {turn.peak_rss_bytes / 1e6:,.0f} MB   copies {turn.copies}",
+        flush=True,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,13 +13,15 @@ from typing import Any
 
 import rados
 
-from bench_lib.producer_performance import send
-from remora.config import RadosSettings
+from remora.config import KafkaSettings, RadosSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 
 WARM_UP = "warm-up"
 WARM_UP_RECORDS = 300_000
+
+_RATE = re.compile(r"^\d+ records sent, ([\d.]+) records/sec", re.MULTILINE)
+_BATCH_BYTES = 512 << 10
 
 
 class BenchError(Exception):
@@ -48,6 +51,32 @@ class Clusters:
     def stop(self, kind: str, daemon: str, signal: str = "TERM") -> None:
         """Send a signal to a daemon; the ones that end it are waited for."""
         _dev(kind, "stop", daemon, "--signal", signal, "--name", self.name)
+
+    def producer_performance(self, topic: str, records: int, *payload: str) -> float:
+        """Have Kafka's own ProducerPerformance send as fast as it can, compressed as the daemon does.
+
+        `payload` are its options for that: a file of bodies, one a line, or a size. Returns records a second, its own
+        start left out.
+        """
+        done = subprocess.run([ROOT / "scripts/dev/kafka-jars"], capture_output=True, text=True, check=True)
+        jars = done.stdout.strip().splitlines()[-1]
+        properties = {
+            "bootstrap.servers": self.kafka["bootstrap"],
+            "acks": "all",
+            "compression.type": KafkaSettings().compression,
+            "batch.size": _BATCH_BYTES,
+            "linger.ms": 5,
+        }
+        argv = [
+            *("java", "-Xmx512m", "-cp", f"{jars}/*", "org.apache.kafka.tools.ProducerPerformance", "--topic", topic),
+            *("--num-records", str(records), "--throughput", "-1", *payload, "--producer-props"),
+            *(f"{name}={value}" for name, value in properties.items()),
+        ]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        found = _RATE.findall(done.stdout)
+        if done.returncode or not found:
+            raise BenchError(f"ProducerPerformance failed: {done.stderr.strip()[-500:]}")
+        return float(found[-1])
 
     @property
     def administrator(self) -> RadosSettings:
@@ -108,7 +137,7 @@ def running_clusters(
 def _warm_up(name: str) -> None:
     """Have a new broker take records until Java has compiled what that needs: before, each costs it ten times more."""
     _dev("kafka", "topic", WARM_UP, "--partitions", "11", "--name", name)
-    send(Clusters(name).kafka["bootstrap"], WARM_UP, WARM_UP_RECORDS, ["--record-size", "1000"])
+    Clusters(name).producer_performance(WARM_UP, WARM_UP_RECORDS, "--record-size", "1000")
 
 
 def _is_running(kind: str, name: str) -> bool:

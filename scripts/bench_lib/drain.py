@@ -195,10 +195,6 @@ class _Drain:
         options = self._options
         committed = {kind: options.entries * len(each) for kind, each in turns.items()}
         figures: dict[str, Any] = {
-            "options": {
-                key: getattr(options, key) for key in ("entries", "queues", "payload", "partitions", "rounds", "nice")
-            },
-            "machine": {"processors": os.cpu_count(), "load_average": os.getloadavg()[0]},
             "turns": {kind: [asdict(turn) for turn in each] for kind, each in turns.items()},
             "delivered": asdict(delivered) | {"lost": committed["remora"] - delivered.events},
             "posted": posted,

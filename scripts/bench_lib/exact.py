@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench_lib.backlog import Shape, Turn, deliver
+from bench_lib.backlog import Shape, Turn, deliver, print_turn
 from bench_lib.clusters import running_clusters
 from remora.model.topic import Delivery
 
@@ -36,23 +36,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         tempfile.TemporaryDirectory(prefix="remora-bench-") as folder,
         running_clusters(options.name, options.keep, ["kafka"]) as clusters,
     ):
-        for number in range(options.rounds):
+        for _ in range(options.rounds):
             for mode, found in turns.items():
-                place = Path(folder) / f"{mode}{number}"
-                place.mkdir()
                 shape = Shape(workers=options.workers, delivery=Delivery(mode))
-                found.append(asyncio.run(deliver(clusters, place, options.entries, shape)))
+                found.append(asyncio.run(deliver(clusters, Path(folder), options.entries, shape)))
                 print_turn(mode, found[-1])
     medians = {mode: statistics.median(turn.rate for turn in each) for mode, each in turns.items()}
     ratio = medians[Delivery.EXACTLY_ONCE] / medians[Delivery.AT_LEAST_ONCE]
     print(f"exactly-once / at-least-once:  rate {ratio:.2f}")
     return {"turns": {mode: [asdict(turn) for turn in each] for mode, each in turns.items()}, "ratio": ratio}
-
-
-def print_turn(name: str, turn: Turn) -> None:
-    """A line for people."""
-    print(
-        f"{name:22} {turn.rate:9,.0f} entries/s   CPU s per 1,000: daemon {turn.daemon_cpu_s_per_1000:.4f}, "
-        f"broker {turn.broker_cpu_s_per_1000:.4f}   {turn.peak_rss_bytes / 1e6:,.0f} MB   copies {turn.copies}",
-        flush=True,
-    )

@@ -148,8 +148,6 @@ class _Ingest:
                 _print_turn(turn, syncs_per_s, self._yardstick)
                 turns.append(turn)
         figures: dict[str, Any] = {
-            "options": {key: value for key, value in vars(options).items() if isinstance(value, int | float | list)},
-            "machine": {"processors": os.cpu_count(), "load_average": os.getloadavg()[0]},
             "disk_syncs_per_s": syncs_per_s,
             "turns": [asdict(turn) for turn in turns],
         }

@@ -16,12 +16,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench_lib.backlog import PARTITIONS, Shape, Turn, deliver
-from bench_lib.clusters import BenchError, Clusters, running_clusters
+from bench_lib.backlog import PARTITIONS, Shape, Turn, deliver, print_turn
+from bench_lib.clusters import Clusters, running_clusters
 from bench_lib.delivered import kafka_topics
-from bench_lib.exact import print_turn
 from bench_lib.load import Load
-from bench_lib.producer_performance import ProducerPerformanceFailed, send
 from remora.codec.render import Renderer
 from remora.model.topic import Target
 
@@ -48,12 +46,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     ):
         folder = Path(made)
         bodies = _bodies(folder / "bodies", min(BODIES, options.entries))
-        for number in range(options.rounds):
+        for _ in range(options.rounds):
             rates.append(asyncio.run(_producer_performance(clusters, bodies, options.entries)))
             print(f"ProducerPerformance    {rates[-1]:9,.0f} records/s", flush=True)
-            place = folder / str(number)
-            place.mkdir()
-            turns.append(asyncio.run(deliver(clusters, place, options.entries, Shape(workers=options.workers))))
+            turns.append(asyncio.run(deliver(clusters, folder, options.entries, Shape(workers=options.workers))))
             print_turn(f"remora, {options.workers} workers", turns[-1])
     ratio = statistics.median(turn.rate for turn in turns) / statistics.median(rates)
     print(f"remora / ProducerPerformance:  rate {ratio:.2f}")
@@ -72,7 +68,4 @@ async def _producer_performance(clusters: Clusters, bodies: Path, records: int) 
     """Records in a second."""
     address, topic = clusters.kafka["bootstrap"], f"bench-{uuid.uuid4().hex[:8]}"
     async with kafka_topics(address, [topic], PARTITIONS):
-        try:
-            return await asyncio.to_thread(send, address, topic, records, ["--payload-file", str(bodies)])
-        except ProducerPerformanceFailed as exc:
-            raise BenchError(f"ProducerPerformance failed: {exc}") from exc
+        return await asyncio.to_thread(clusters.producer_performance, topic, records, "--payload-file", str(bodies))

@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import io
 import json
-import os
 import tempfile
 from pathlib import Path
 from random import Random
@@ -60,10 +59,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         folder = Path(name)
         punctual = make_trace(folder / "punctual", int(options.rate * options.seconds), options.keys, options.rate)
         quick = make_trace(folder / "quick", options.events, options.keys, options.rate)
-        figures: dict[str, Any] = {
-            "options": {key: value for key, value in vars(options).items() if isinstance(value, int | float)},
-            "machine": {"processors": os.cpu_count(), "load_average": os.getloadavg()[0]},
-        }
+        figures: dict[str, Any] = {}
         with session("bench", master=f"local[{options.parts}]", light=True):
             figures["punctual"] = _replayed(punctual, folder / "run-1", options, "--null", "--speed", "1")
             _print_punctual(options.rate, figures["punctual"])

@@ -16,9 +16,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench_lib.backlog import Shape, Turn, deliver
+from bench_lib.backlog import Shape, Turn, deliver, print_turn
 from bench_lib.clusters import running_clusters
-from bench_lib.exact import print_turn
 
 TITLE = "scale: a drain with more shards, larger bodies, more topics, more workers"
 
@@ -49,10 +48,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         for axis in options.axis or AXES:
             for shape in AXES[axis]:
                 value = getattr(shape, axis)
-                place = Path(folder) / f"{axis}-{value}"
-                place.mkdir()
                 entries = max(options.entries * LIGHT_BYTES // max(LIGHT_BYTES, shape.payload), shape.topics)
-                turn = asyncio.run(deliver(clusters, place, entries, shape))
+                turn = asyncio.run(deliver(clusters, Path(folder), entries, shape))
                 found.setdefault(axis, []).append((value, turn))
                 print_turn(f"{axis} {value:,}", turn)
     if options.picture:

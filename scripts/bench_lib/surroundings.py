@@ -26,7 +26,7 @@ def surroundings(options: argparse.Namespace) -> Mapping[str, Any]:
         "benchmark": options.command,
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "settings": {
-            key: [str(each) for each in value] if isinstance(value, list) else value if _is_plain(value) else str(value)
+            key: str(value) if isinstance(value, Path) else value
             for key, value in vars(options).items()
             if key not in _NO_SETTING
         },
@@ -46,10 +46,6 @@ def surroundings(options: argparse.Namespace) -> Mapping[str, Any]:
             "load_average": os.getloadavg()[0],
         },
     }
-
-
-def _is_plain(value: object) -> bool:
-    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _commit() -> str | None:

@@ -115,6 +115,9 @@ def test_gap_is_told_for_each_kind_of_handover(tmp_path: Path, name: str) -> Non
 
     assert found["store"] == "sqlite"
     assert len(found["gaps_s"]) == 5
+    for ((*gaps,),) in found["gaps_s"].values():
+        assert len(gaps) == 11
+        assert min(gaps) > 0
 
 
 def test_all_runs_others_and_keeps_what_they_say(tmp_path: Path) -> None:
