@@ -6,16 +6,20 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from random import Random
 
 import pytest
+from aiokafka.structs import TopicPartition
 
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint
-from remora.model.errors import EndpointUnavailable
+from remora.model.errors import EndpointUnavailable, EntryRefused
+from remora.model.record import Record
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from support.kafka import Kafka, create_topic, read_committed, read_topic, running_kafka, until
+from support.kafka import Kafka, create_topic, limit_topic, read_committed, read_topic, running_kafka, until
 from support.kafka_sender import (
     INCARNATION,
     ExactSender,
@@ -140,6 +144,95 @@ async def test_given_up_batches_are_not_sent_later(fragile_kafka: Kafka) -> None
     assert all(isinstance(each, EndpointUnavailable) for each in outcomes)
     numbers = [int(each.value.partition(b",")[0]) for each in await read_topic(fragile_kafka.address, topic)]
     assert numbers == [*range(10), *range(100, 110)]
+
+
+# ------------------------------------------------------------------ batches that several shards share
+
+
+@asynccontextmanager
+async def waiting_together(
+    kafka: Kafka, endpoint: KafkaEndpoint, topic: str, records: Sequence[Sequence[Record]], *, limit: int | None = None
+) -> AsyncIterator[list[asyncio.Task[None]]]:
+    """Pushes of a shard each to a topic of one partition, all but the first in one batch, which is not sent yet.
+
+    The broker is frozen inside, and goes on behind it. The topic gets its `limit` when everything is packed.
+    """
+    async with AsyncExitStack() as routes:
+        opened = [
+            await routes.enter_async_context(endpoint.route(Shard(f"q.{number}"), INCARNATION, target(kafka, topic)))
+            for number in range(len(records))
+        ]
+        parcels = [route.pack(mine)[0][0] for route, mine in zip(opened, records, strict=True)]
+        if limit is not None:
+            await limit_topic(kafka.address, topic, limit)
+        kafka.stop(how=signal.SIGSTOP)
+        try:
+            producer = opened[0]._slot.current
+            assert producer is not None
+            pushes = [asyncio.create_task(opened[0].push(parcels[0]))]
+            place = TopicPartition(topic, 0)
+            await until(lambda: bool(producer._accumulator._pending_batches), "the first one is on its way")
+            pushes += [
+                asyncio.create_task(route.push(parcel)) for route, parcel in zip(opened[1:], parcels[1:], strict=True)
+            ]
+            together = sum(map(len, records[1:]))
+            await until(
+                lambda: [each.record_count for each in producer._waiting(place)] == [together], "the others wait"
+            )
+            yield pushes
+        finally:
+            kafka.stop(how=signal.SIGCONT)
+        await asyncio.wait(pushes)
+
+
+async def test_what_waits_shares_a_batch(fragile_kafka: Kafka) -> None:
+    """Parcels of many shards that find their partition busy travel in one batch, and all arrive once."""
+    topic = await create_topic(fragile_kafka.address, partitions=1)
+    records = [make_records(shard, 10) for shard in range(20)]
+    async with (
+        KafkaEndpoint(KafkaSettings()) as endpoint,
+        waiting_together(fragile_kafka, endpoint, topic, records) as pushes,
+    ):
+        pass
+
+    assert [each.exception() for each in pushes] == [None] * 20
+    sent = [each for mine in records for each in mine]
+    assert verdict(await read_topic(fragile_kafka.address, topic), sent) == (set(), 0, [])
+
+
+async def test_one_that_is_refused_in_company(fragile_kafka: Kafka) -> None:
+    """A record that the broker refuses is refused alone: those that shared its batch arrive, each once."""
+    topic = await create_topic(fragile_kafka.address, partitions=1)
+    records = [make_records(shard, 3) for shard in range(5)]
+    records[2] = [records[2][0]._replace(body=b"0," + Random(0).randbytes(3000))]
+    async with (
+        KafkaEndpoint(KafkaSettings()) as endpoint,
+        waiting_together(fragile_kafka, endpoint, topic, records, limit=2000) as pushes,
+    ):
+        pass
+
+    outcomes = [each.exception() for each in pushes]
+    assert isinstance(outcomes.pop(2), EntryRefused)
+    assert outcomes == [None] * 4
+    sent = [each for number, mine in enumerate(records) for each in mine if number != 2]
+    assert verdict(await read_topic(fragile_kafka.address, topic), sent) == (set(), 0, [])
+
+
+async def test_one_that_leaves_company(fragile_kafka: Kafka) -> None:
+    """A push that is given up takes its records out of a batch that was not sent, and costs the others nothing."""
+    topic, watcher = await create_topic(fragile_kafka.address, partitions=1), Watcher()
+    records = [make_records(shard, 10) for shard in range(6)]
+    async with (
+        KafkaEndpoint(KafkaSettings(), watcher) as endpoint,
+        waiting_together(fragile_kafka, endpoint, topic, records) as pushes,
+    ):
+        pushes[3].cancel()
+        await asyncio.wait([pushes[3]])
+
+    assert [each.cancelled() or each.exception() for each in pushes] == [None, None, None, True, None, None]
+    sent = [each for number, mine in enumerate(records) for each in mine if number != 3]
+    assert verdict(await read_topic(fragile_kafka.address, topic), sent) == (set(), 0, [])
+    assert watcher.retired == []
 
 
 async def test_long_outage(fragile_kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,13 +13,14 @@ import aiokafka.errors as kafka
 
 from remora.config import KafkaSettings
 from remora.endpoints.kafka.aside import ask_aside
+from remora.endpoints.kafka.batches import CODECS
 from remora.endpoints.kafka.errors import TOO_LARGE, translate
 from remora.endpoints.kafka.exact import ExactKafkaRoute, ExactRoutes
 from remora.endpoints.kafka.letters import LetterPacker, LetterParcel
 from remora.endpoints.kafka.limits import SmallerBatches
 from remora.endpoints.kafka.lookup import UNREACHABLE, TopicFacts, look_up
-from remora.endpoints.kafka.packing import CODECS, KafkaParcel, Packer
-from remora.endpoints.kafka.producers import ProducerRetired
+from remora.endpoints.kafka.packing import KafkaParcel, Packer
+from remora.endpoints.kafka.producers import FailedInCompany, NotSent
 from remora.endpoints.kafka.quiet import quieten
 from remora.endpoints.kafka.slots import Connection, KafkaObserver, ProducerSlot, ProducerSlots
 from remora.endpoints.kafka.target import Cluster, KafkaTarget, parse_target
@@ -239,7 +240,7 @@ class KafkaRoute:
         what = f"topic {self._topic} at {self._slot}"
         try:
             async with asyncio.timeout(self._settings.delivery_timeout_s):
-                await self._deliver(parcel, self._topic)
+                await self._deliver(parcel, self._topic, self._packer.batch_bytes)
         except TimeoutError as exc:
             raise EndpointUnavailable(f"{what}: not delivered within {self._settings.delivery_timeout_s:g} s") from exc
         except kafka.KafkaError as exc:
@@ -252,7 +253,7 @@ class KafkaRoute:
         for parcel in grave.packer.pack(letters):
             try:
                 async with asyncio.timeout(self._settings.delivery_timeout_s):
-                    await self._deliver(parcel, grave.topic)
+                    await self._deliver(parcel, grave.topic, grave.packer.batch_bytes)
             except TimeoutError as exc:
                 seconds = self._settings.delivery_timeout_s
                 raise EndpointUnavailable(f"{grave.what}: not delivered within {seconds:g} s") from exc
@@ -262,13 +263,19 @@ class KafkaRoute:
                     raise EndpointUnavailable(f"{grave.what}: a batch is larger than the broker accepts") from exc
                 raise translate(exc, grave.what) from exc
 
-    async def _deliver(self, parcel: KafkaParcel | LetterParcel, topic: str) -> None:
+    async def _deliver(self, parcel: KafkaParcel | LetterParcel, topic: str, batch_bytes: int) -> None:
+        """Have it sent, with others where that comes up; alone when a batch failed for which others may be to blame."""
         while True:
             producer = await self._slot.ready()
             try:
-                return await producer.deliver(topic, parcel.lane, parcel.batch)
-            except ProducerRetired:
-                continue  # not sent; the slot has another one, or opens it
+                return await producer.deliver(topic, parcel.lane, parcel, batch_bytes)
+            except NotSent:
+                continue  # the slot has another one, or opens it
+            except FailedInCompany as exc:
+                batch_bytes = 0
+                if isinstance(exc.__cause__, TOO_LARGE):
+                    self._stale = True
+                    self._smaller.refused(self._slot.connection, topic, exc.nbytes)
 
     def _translate(self, exc: Exception, parcel: KafkaParcel, what: str) -> EndpointError:
         if isinstance(exc, TOO_LARGE):

@@ -67,6 +67,13 @@ TRANSIENT: dict[type[Exception], str] = {
 }
 
 
+def blames_records(exc: Exception) -> bool:
+    """Whether other records might well be taken: the error is about these, or nobody knows what it is about."""
+    if isinstance(exc, TOO_LARGE):
+        return True
+    return not any(cls in CONFIGURATION or cls in TRANSIENT for cls in type(exc).__mro__)
+
+
 def translate(exc: Exception, what: str, *, records: int = 0) -> EndpointError:
     """The error for an exception of aiokafka; `what` names topic and brokers, `records` a batch's size."""
     if isinstance(exc, TOO_LARGE):

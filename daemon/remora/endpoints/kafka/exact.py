@@ -14,12 +14,13 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.structs import TopicPartition
 
 from remora.config import KafkaSettings
+from remora.endpoints.kafka.batches import CODECS, Batch
 from remora.endpoints.kafka.connecting import connection_options, find_broker, resolve_first
 from remora.endpoints.kafka.errors import TOO_LARGE, translate
 from remora.endpoints.kafka.letters import LetterPacker, LetterParcel
 from remora.endpoints.kafka.limits import SmallerBatches
 from remora.endpoints.kafka.lookup import TopicFacts, follow, look_up
-from remora.endpoints.kafka.packing import CODECS, KafkaParcel, Packer
+from remora.endpoints.kafka.packing import KafkaParcel, Packer
 from remora.endpoints.kafka.slots import Connection, KafkaObserver
 from remora.endpoints.kafka.target import KafkaTarget
 from remora.endpoints.kafka.transactions import (
@@ -229,7 +230,6 @@ class Opening:
             "codec": CODECS[settings.compression],
             "batch_bytes": self._smaller.ceiling(self._connection, topic, mine, settings.max_batch_bytes),
             "limit_bytes": mine.limit_bytes,
-            "transactional": True,
         }
 
     async def close(self) -> None:
@@ -310,9 +310,9 @@ class ExactKafkaRoute:
         sendings: dict[Sending, KafkaParcel | LetterParcel] = {}
         for parcel in parcels:
             assert isinstance(parcel, KafkaParcel)
-            sendings[Sending(TopicPartition(opened.meant.topic, parcel.lane), parcel.batch)] = parcel
+            sendings[self._sending(opened.meant.topic, parcel)] = parcel
         for each in opened.letters.pack(letters) if opened.letters and letters else ():
-            sendings[Sending(TopicPartition(opened.meant.letters, each.lane), each.batch)] = each
+            sendings[self._sending(opened.meant.letters, each)] = each
         try:
             await opened.producer.transact(
                 list(sendings), mark_of(opened.incarnation, upto), self._settings.delivery_timeout_s
@@ -324,6 +324,10 @@ class ExactKafkaRoute:
             raise EndpointUnavailable(f"{self._what}: not committed within {patience_s:g} s") from exc
         except kafka.KafkaError as exc:
             raise self._error(exc) from exc
+
+    def _sending(self, topic: str, parcel: KafkaParcel | LetterParcel) -> Sending:
+        codec = CODECS[self._settings.compression]
+        return Sending(TopicPartition(topic, parcel.lane), Batch(codec, [parcel], transactional=True))
 
     @property
     def _what(self) -> str:

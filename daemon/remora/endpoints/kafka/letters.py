@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from remora.codec.event_entry import decode
 from remora.codec.murmur2 import partitions
 from remora.codec.record import key
-from remora.endpoints.kafka.packing import EVENT_ID, NEXT, POSITION, SHARD, Batch, new_builder
+from remora.endpoints.kafka.batches import BATCH_BYTES, Append, built_size
+from remora.endpoints.kafka.packing import EVENT_ID, FRAME_BYTES, HEADER_BYTES, NEXT, POSITION, SHARD
 from remora.model.errors import CodecError
 from remora.model.record import DeadLetter
 
@@ -19,8 +19,6 @@ INCARNATION, CAUSE, REASON, ATTEMPTS = "remora-incarnation", "remora-cause", "re
 FIRST_SEEN, PARKED_AT, OMITTED = "remora-first-seen", "remora-parked-at", "remora-omitted-bytes"
 
 MOST_REASON_BYTES = 1000
-HEADER_BYTES = 4096
-"""More than headers and framing of a letter ever take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +32,12 @@ class LetterRecord:
     key: bytes | None
     value: bytes
     headers: list[tuple[str, bytes]]
+
+    @property
+    def nbytes(self) -> int:
+        """The most that it takes up in a batch, before compression."""
+        headers = sum(HEADER_BYTES + len(name) + len(value) for name, value in self.headers)
+        return FRAME_BYTES + len(self.key or b"") + len(self.value) + headers
 
 
 def letter_record(letter: DeadLetter) -> LetterRecord:
@@ -57,27 +61,32 @@ def letter_record(letter: DeadLetter) -> LetterRecord:
     return LetterRecord(key(event), letter.raw, [*headers, (EVENT_ID, event.event_id)])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class LetterParcel:
-    """Letters that travel in one batch to one partition."""
+    """Letters that travel together to one partition; `nbytes` as in a KafkaParcel."""
 
     lane: int
-    letters: Sequence[DeadLetter]
-    batch: Batch
+    letters: list[DeadLetter]
+    records: list[LetterRecord]
     nbytes: int
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def write(self, append: Append, first: int, now_ms: int) -> None:
+        """Append the letters to a batch."""
+        for offset, record in enumerate(self.records, first):
+            append(offset, now_ms, record.key, record.value, record.headers)
 
 
 class LetterPacker:
-    """Sorts letters by partition and builds batches that the broker accepts; parameters as those of `Packer`."""
+    """Sorts letters by partition into parcels that the broker accepts; parameters as those of `Packer`."""
 
-    def __init__(
-        self, partitions: int, *, codec: int, batch_bytes: int, limit_bytes: int, transactional: bool = False
-    ) -> None:
+    def __init__(self, partitions: int, *, codec: int, batch_bytes: int, limit_bytes: int) -> None:
         self._partitions = partitions
         self._codec = codec
-        self._batch_bytes = min(batch_bytes, limit_bytes)
         self._limit_bytes = limit_bytes
-        self._transactional = transactional
+        self.batch_bytes = min(batch_bytes, limit_bytes)
 
     def pack(self, letters: Sequence[DeadLetter]) -> list[LetterParcel]:
         """Every letter, those of a key in order and in one partition; one without a key goes by its queue's name.
@@ -85,38 +94,25 @@ class LetterPacker:
         No letter is refused: one that is too large goes without the entry's bytes, and a header tells how many were
         left out. They are kept in the store.
         """
-        now_ms = int(time.time() * 1000)
+        parcels: list[LetterParcel] = []
+        open_: dict[int, LetterParcel] = {}
         records = [letter_record(letter) for letter in letters]
         names = [each.queue.encode() if r.key is None else r.key for r, each in zip(records, letters, strict=True)]
-        lanes: dict[int, list[tuple[DeadLetter, LetterRecord]]] = {}
-        for letter, record, lane in zip(letters, records, partitions(names, self._partitions), strict=True):
-            lanes.setdefault(lane, []).append((letter, self._fitting(record, now_ms)))
-        return [parcel for lane, found in lanes.items() for parcel in self._fill(lane, found, now_ms)]
+        for letter, whole, lane in zip(letters, records, partitions(names, self._partitions), strict=True):
+            record = self._fitting(letter, whole, lane)
+            parcel = open_.get(lane)
+            if parcel is not None and BATCH_BYTES + parcel.nbytes + record.nbytes <= self.batch_bytes:
+                parcel.letters.append(letter)
+                parcel.records.append(record)
+                parcel.nbytes += record.nbytes
+            else:
+                open_[lane] = LetterParcel(lane, [letter], [record], record.nbytes)
+                parcels.append(open_[lane])
+        return parcels
 
-    def _fill(self, lane: int, found: Sequence[tuple[DeadLetter, LetterRecord]], now_ms: int) -> list[LetterParcel]:
-        parcels: list[LetterParcel] = []
-        members: list[DeadLetter] = []
-        builder = new_builder(self._codec, self._batch_bytes, transactional=self._transactional)
-        for letter, record in found:
-            if builder.append(len(members), now_ms, record.key, record.value, record.headers) is None:
-                parcels.append(_parcel(lane, members, builder))
-                members = []
-                builder = new_builder(self._codec, self._batch_bytes, transactional=self._transactional)
-                builder.append(0, now_ms, record.key, record.value, record.headers)
-            members.append(letter)
-        return [*parcels, _parcel(lane, members, builder)]
-
-    def _fitting(self, record: LetterRecord, now_ms: int) -> LetterRecord:
-        if len(record.value) + len(record.key or b"") + HEADER_BYTES <= self._limit_bytes:  # nearly always so
+    def _fitting(self, letter: DeadLetter, record: LetterRecord, lane: int) -> LetterRecord:
+        if BATCH_BYTES + record.nbytes <= self._limit_bytes:  # nearly always so
             return record
-        alone = new_builder(self._codec, self._batch_bytes, transactional=self._transactional)
-        alone.append(0, now_ms, record.key, record.value, record.headers)
-        if len(alone.build()) <= self._limit_bytes:
+        if built_size(self._codec, LetterParcel(lane, [letter], [record], record.nbytes)) <= self._limit_bytes:
             return record
         return LetterRecord(record.key, b"", [*record.headers, (OMITTED, b"%d" % len(record.value))])
-
-
-def _parcel(lane: int, letters: list[DeadLetter], builder: object) -> LetterParcel:
-    batch = Batch(builder)
-    batch.seal(len(letters))
-    return LetterParcel(lane, letters, batch, batch.size())

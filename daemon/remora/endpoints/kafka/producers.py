@@ -9,7 +9,8 @@ Why it wraps as much of aiokafka's inside as it does (release 0.14):
   after newer records of its key would be out of order. Hence a batch that nobody waits for is taken back, or not
   sent once more when it is on its way.
 * `send_batch` lets late-comers overtake and its time-out is counted wrong when several wait for one partition.
-  Hence a lock, which is first come, first served, for each partition.
+  Hence a lock, which is first come, first served, for each partition: for the right to begin a batch. What finds one
+  begun and not sent yet joins it, if there is room.
 * `stop()` waits for brokers that are gone. Hence it has a deadline, and a way to end without them.
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -27,17 +29,26 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.structs import TopicPartition
 
 from remora.config import KafkaSettings
+from remora.endpoints.kafka.batches import Freight, SharedBatch
 from remora.endpoints.kafka.connecting import cut, resolve_first
+from remora.endpoints.kafka.errors import blames_records
 from remora.endpoints.kafka.lookup import follow
-from remora.endpoints.kafka.packing import Batch
 
 log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 2.0
 
 
-class ProducerRetired(Exception):
-    """The batch was not sent, because this producer takes nothing new; another one may take it at once."""
+class NotSent(Exception):
+    """It was not sent, or not to the end, and nothing speaks against another try at once."""
+
+
+class FailedInCompany(Exception):
+    """A batch of several parcels failed in a way for which any of them may be to blame; the cause is aiokafka's."""
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__(f"a shared batch of {nbytes} bytes failed")
+        self.nbytes = nbytes
 
 
 def build_driver(bootstrap: str, options: dict[str, Any], settings: KafkaSettings) -> Any:
@@ -62,15 +73,17 @@ def build_driver(bootstrap: str, options: dict[str, Any], settings: KafkaSetting
 class SharedProducer:
     """See the module. Made by `ProducerSlot`, which replaces it when it is retired."""
 
-    def __init__(self, driver: Any, name: str, on_retired: Callable[[SharedProducer, str], None]) -> None:
+    def __init__(self, driver: Any, name: str, codec: int, on_retired: Callable[[SharedProducer, str], None]) -> None:
         self.name = name
         self.retired = False
         self.under_way = 0
         self.last_used = asyncio.get_running_loop().time()
         self._driver = driver
+        self._codec = codec
         self._on_retired = on_retired
         self._quiet = asyncio.Event()
         self._lanes: defaultdict[TopicPartition, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._begun: dict[TopicPartition, SharedBatch] = {}
         self._accumulator = driver._message_accumulator  # noqa: SLF001 # see the module
         self._put_back = self._accumulator.reenqueue
         self._accumulator.reenqueue = self._reenqueue
@@ -107,23 +120,59 @@ class SharedProducer:
         if len(topics) > 1:
             topics.discard(topic)
 
-    async def deliver(self, topic: str, partition: int, batch: Batch) -> None:
-        """Return when the batch is on all replicas in sync.
+    async def deliver(self, topic: str, partition: int, freight: Freight, batch_bytes: int) -> None:
+        """Return when the records are on all replicas in sync.
 
-        Raises ProducerRetired when it surely was not sent, else what aiokafka raises. Cancelled, it takes back
-        what has not been sent.
+        They may share a batch with others as long as that has no more than `batch_bytes` before compression. Raises
+        NotSent, FailedInCompany, else what aiokafka raises. Cancelled, it takes back what has not been sent.
         """
         place = TopicPartition(topic, partition)
         with self.in_use():
-            async with self._lanes[place]:
-                future = await self._hand_over(place, batch)
-            await self._await_answer(place, batch, future)
+            batch, arrived = await self._board(place, freight, batch_bytes)
+            try:
+                failure = await arrived
+            except asyncio.CancelledError:
+                self._leave(place, batch, arrived)
+                raise
+        if failure is None:
+            return
+        if batch.is_shared and blames_records(failure):
+            raise FailedInCompany(batch.nbytes) from failure
+        raise copy.copy(failure)  # others raise it, too
 
-    async def _hand_over(self, place: TopicPartition, batch: Batch) -> asyncio.Future[Any]:
+    async def _board(
+        self, place: TopicPartition, freight: Freight, batch_bytes: int
+    ) -> tuple[SharedBatch, asyncio.Future[Exception | None]]:
+        """Join the batch that waits to be sent, or begin one; and what to wait for."""
+        joined = self._join(place, freight, batch_bytes)
+        if joined is None:
+            async with self._lanes[place]:
+                joined = self._join(place, freight, batch_bytes) or await self._begin(place, freight, batch_bytes)
+        return joined
+
+    def _join(
+        self, place: TopicPartition, freight: Freight, batch_bytes: int
+    ) -> tuple[SharedBatch, asyncio.Future[Exception | None]] | None:
+        batch = self._begun.get(place)
+        arrived = batch.join(freight, batch_bytes) if batch is not None else None
+        return None if batch is None or arrived is None else (batch, arrived)
+
+    async def _begin(
+        self, place: TopicPartition, freight: Freight, batch_bytes: int
+    ) -> tuple[SharedBatch, asyncio.Future[Exception | None]]:
+        batch = self._begun[place] = SharedBatch(self._codec, batch_bytes, freight)
+        try:
+            await self._hand_over(place, batch)
+        except BaseException as exc:
+            self._end(place, batch, exc if isinstance(exc, Exception) else NotSent())
+            raise
+        return batch, batch.first
+
+    async def _hand_over(self, place: TopicPartition, batch: SharedBatch) -> None:
         if self.partitions(place.topic) is None:
             await self._learn(place.topic)
         if self.retired:
-            raise ProducerRetired
+            raise NotSent
         if place.partition >= (self.partitions(place.topic) or 0):
             raise kafka.UnknownTopicOrPartitionError
         try:
@@ -131,8 +180,13 @@ class SharedProducer:
         except kafka.KafkaError as exc:
             self.retire(type(exc).__name__)
             raise
-        future.add_done_callback(lambda done: self._note_outcome(place, done))
-        return future
+        future.add_done_callback(lambda done: self._note_outcome(place, batch, done))
+
+    def _end(self, place: TopicPartition, batch: SharedBatch, failure: Exception | None) -> None:
+        """Tell all who wait for a batch what became of it."""
+        if self._begun.get(place) is batch:
+            del self._begun[place]
+        batch.settle(failure)
 
     async def _learn(self, topic: str) -> None:
         """Look at a topic that this producer knows nothing of, because it is new itself or the topic was away."""
@@ -143,21 +197,20 @@ class SharedProducer:
             if self.partitions(topic) is None:
                 await self.client.force_metadata_update()
 
-    def _note_outcome(self, place: TopicPartition, done: asyncio.Future[Any]) -> None:
+    def _note_outcome(self, place: TopicPartition, batch: SharedBatch, done: asyncio.Future[Any]) -> None:
         # Runs before aiokafka's sender wakes up again and would send this partition's next batch in vain.
-        exc = None if done.cancelled() else done.exception()
-        if exc is not None and not isinstance(exc, ProducerRetired):
-            self.retire(type(exc).__name__)
+        failure: Any = kafka.ProducerClosed() if done.cancelled() else done.exception()
+        if failure is not None and not isinstance(failure, NotSent):
+            self.retire(type(failure).__name__)
             self._release_waiting(place)
+        self._end(place, batch, failure)
 
-    async def _await_answer(self, place: TopicPartition, batch: Batch, future: asyncio.Future[Any]) -> None:
-        try:
-            await asyncio.wait([future])  # does not cancel the future with the waiter
-        except asyncio.CancelledError:
+    def _leave(self, place: TopicPartition, batch: SharedBatch, arrived: asyncio.Future[Exception | None]) -> None:
+        """Somebody gave up. What was sent before is not sent again, though others wait for it: they start anew."""
+        if not batch.leave(arrived):
             batch.given_up = True
+        if batch.given_up or batch.is_empty:
             self._take_back(place, batch)
-            raise
-        future.result()
 
     # ------------------------------------------------------------------------ aiokafka's waiting batches
 
@@ -170,12 +223,12 @@ class SharedProducer:
         if not batches[place]:
             del batches[place]
 
-    def _take_back(self, place: TopicPartition, batch: Batch) -> None:
-        """Remove a batch that nobody waits for; where it had a sequence number, its partition is spoilt."""
+    def _take_back(self, place: TopicPartition, batch: SharedBatch) -> None:
+        """Remove a batch that waits to be sent; where it had a sequence number, its partition is spoilt."""
         for waiting in self._waiting(place):
             if waiting._builder is batch:  # noqa: SLF001 # see the module
                 self._drop(place, waiting)
-                _fail(self._accumulator, waiting, ProducerRetired())
+                _fail(self._accumulator, waiting, NotSent())
                 if waiting.retry_count:
                     self.retire("a batch was given up")
                     self._release_waiting(place)
@@ -185,12 +238,14 @@ class SharedProducer:
         for waiting in self._waiting(place):
             if not waiting.retry_count:
                 self._drop(place, waiting)
-                _fail(self._accumulator, waiting, ProducerRetired())
+                _fail(self._accumulator, waiting, NotSent())
 
     def _reenqueue(self, waiting: Any) -> None:
-        """aiokafka's own, save for batches that nobody waits for any more."""
+        """aiokafka's own, save for batches that were given up."""
         if waiting._builder.given_up:  # noqa: SLF001 # see the module
-            _fail(self._accumulator, waiting, kafka.KafkaTimeoutError())
+            self.retire("a batch was given up")
+            _fail(self._accumulator, waiting, NotSent())
+            self._release_waiting(waiting.tp)
         else:
             self._put_back(waiting)
 

@@ -11,6 +11,7 @@ from typing import Protocol
 import aiokafka.errors as kafka
 
 from remora.config import KafkaSettings
+from remora.endpoints.kafka.batches import CODECS
 from remora.endpoints.kafka.connecting import connection_options, find_broker
 from remora.endpoints.kafka.errors import translate
 from remora.endpoints.kafka.producers import SharedProducer, build_driver, stop_driver
@@ -136,7 +137,7 @@ class ProducerSlot:
         except BaseException:
             await stop_driver(driver)
             raise
-        return SharedProducer(driver, str(self), self._retired)
+        return SharedProducer(driver, str(self), CODECS[settings.compression], self._retired)
 
     def _retired(self, producer: SharedProducer, reason: str) -> None:
         """A producer takes nothing new any more: let it end what it has, and have another one opened."""

@@ -51,9 +51,9 @@ from aiokafka.protocol.types import (
 )
 from aiokafka.structs import TopicPartition
 
+from remora.endpoints.kafka.batches import Batch
 from remora.endpoints.kafka.connecting import cut
 from remora.endpoints.kafka.lookup import ask_anybody, writing
-from remora.endpoints.kafka.packing import Batch
 
 FIRST_PAUSE_S = 0.002
 LONGEST_PAUSE_S = 0.05

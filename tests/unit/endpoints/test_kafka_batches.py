@@ -1,0 +1,114 @@
+"""Batches that several share: who travels in them, how large they get, what each hears of the outcome."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aiokafka.record.memory_records import MemoryRecords
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remora.endpoints.kafka.batches import BATCH_BYTES, CODECS, Append, Batch, SharedBatch, built_size
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Freight whose records' values are numbers of its own, each of a few bytes."""
+
+    first: int
+    count: int
+    nbytes: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def write(self, append: Append, first: int, now_ms: int) -> None:
+        for at in range(self.count):
+            append(first + at, now_ms, None, b"%d" % (self.first + at), [])
+
+
+def values(batch: Batch) -> list[int]:
+    """What a broker would read, when it checked that offsets rise by one."""
+    read = MemoryRecords(bytes(batch._build())).next_batch()
+    assert read is not None
+    records = list(read)
+    assert [each.offset for each in records] == list(range(len(records)))
+    return [int(each.value or b"") for each in records]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.integers(1, 400), st.integers(100, 1200), st.booleans()), max_size=20),
+    st.integers(100, 1000),
+)
+async def test_what_travels(joining: list[tuple[int, int, int, bool]], most: int) -> None:
+    """Exactly what joined and did not leave is sent, in the order of joining, and no more bytes than all allow."""
+    batch = SharedBatch(CODECS["none"], most, Numbers(0, 2, 90))
+    aboard = [(Numbers(0, 2, 90), batch.first, most)]
+    for at, (count, nbytes, allowed, leaves) in enumerate(joining, 1):
+        freight, before = Numbers(100 * at, count, nbytes), batch.nbytes
+        arrived = batch.join(freight, allowed)
+        assert (arrived is not None) == (before + nbytes <= min(most, allowed))
+        if arrived is not None and leaves:
+            assert batch.leave(arrived)
+        elif arrived is not None:
+            aboard.append((freight, arrived, allowed))
+
+    assert batch.nbytes == BATCH_BYTES + sum(freight.nbytes for freight, _, _ in aboard)
+    assert batch.is_shared == (len(aboard) > 1)
+    assert batch.record_count() == sum(len(freight) for freight, _, _ in aboard)
+    assert values(batch) == [freight.first + at for freight, _, _ in aboard for at in range(freight.count)]
+
+
+async def test_on_its_way() -> None:
+    """Once aiokafka has numbered a batch, nobody joins it any more, and nobody leaves it."""
+    batch = SharedBatch(CODECS["none"], 1000, Numbers(0, 1, 10))
+    other = batch.join(Numbers(1, 1, 10), 1000)
+    assert other is not None
+
+    batch._set_producer_state(7, 1, 0)
+
+    assert batch.join(Numbers(2, 1, 10), 1000) is None
+    assert not batch.leave(other)
+    assert values(batch) == [0, 1]
+
+
+async def test_the_last_one_leaves() -> None:
+    """Nobody joins a batch that all have left."""
+    batch = SharedBatch(CODECS["none"], 1000, Numbers(0, 1, 10))
+
+    assert batch.leave(batch.first)
+
+    assert batch.is_empty
+    assert batch.join(Numbers(1, 1, 10), 1000) is None
+
+
+async def test_everybody_hears_of_the_outcome() -> None:
+    """All who still wait are told of a failure; one who no longer does is left alone."""
+    batch, failure = SharedBatch(CODECS["none"], 1000, Numbers(0, 1, 10)), OSError("why")
+    others = [batch.join(Numbers(at, 1, 10), 1000) for at in (1, 2)]
+    assert others[0] is not None
+    assert others[1] is not None
+    others[0].cancel()
+
+    batch.settle(failure)
+
+    assert (await batch.first, await others[1]) == (failure, failure)
+    assert others[0].cancelled()
+    assert batch.join(Numbers(3, 1, 10), 1000) is None
+
+
+async def test_alone() -> None:
+    """A batch that is to be alone takes nobody, and is as large as what it carries."""
+    batch = SharedBatch(CODECS["none"], 0, Numbers(0, 3, 5000))
+
+    assert batch.join(Numbers(1, 1, 10), 1 << 20) is None
+    assert (batch.is_shared, values(batch)) == (False, [0, 1, 2])
+
+
+def test_built_once() -> None:
+    """A batch that is repeated is sent with the same bytes, and has the size that was foretold."""
+    batch = Batch(CODECS["snappy"], [Numbers(0, 300, 9000)])
+    batch._set_producer_state(7, 1, 0)
+
+    assert batch._build() is batch._build()
+    assert batch.size() == len(batch._build()) == built_size(CODECS["snappy"], Numbers(0, 300, 9000))
