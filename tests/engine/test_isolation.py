@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
 import pytest
 
-from engine.fakes import FakeEndpoint, FakeStore, Fate, Verdict
-from engine.runs import a_topic, a_worker, running
+from engine.fakes import FakeEndpoint, FakeExactRoute, FakeRoute, FakeStore, Fate, Verdict
+from engine.runs import a_topic, a_worker, running, until
 from remora.config import DeliverySettings
 from remora.engine.allowance import Allowance
+from remora.model.record import Listing
 from remora.model.topic import Delivery, Target
+from remora.ports import Parcel
 from support.clock import in_virtual_time
 from support.entries import raw_entry
 
@@ -127,3 +131,38 @@ async def test_who_gives_up_waiting_while_others_give_back_is_forgotten() -> Non
     assert impatient.cancelled()
     assert patient.done()
     assert bound.held == 5
+
+
+@pytest.mark.parametrize("mode", Delivery)
+@in_virtual_time
+async def test_what_was_delivered_is_forgotten_while_others_hold_all_room(mode: Delivery) -> None:
+    """Shards that wait for room, because others hold all there is, keep nothing of what they have delivered."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    for number in range(8):
+        queue = f"waits{number}"
+        store.make(queue, *(raw_entry(f"k{i}", i, topic=queue) for i in range(10)))
+        store.metadata[queue] = a_topic(queue, to=queue)
+    worker = a_worker(store, endpoint, replace(TIGHT, mode=mode.value))
+
+    def take_all_room() -> None:
+        if not worker.held.held > worker.held.limit:
+            worker.held.adjust(worker.held.limit)
+
+    def fate(_: FakeRoute, __: Parcel) -> Fate:
+        take_all_room()
+        return Fate()
+
+    def verdict(_: FakeExactRoute, __: Sequence[Parcel]) -> Verdict:
+        take_all_room()
+        return Verdict()
+
+    endpoint.fate, endpoint.verdict = fate, verdict
+    async with running(worker) as task:
+        await until(lambda: any(not queue.waiting for queue in store.queues.values()))
+        await asyncio.sleep(60)
+
+        assert worker.held.held >= worker.held.limit
+        gc.collect()
+        listings = [each for each in gc.get_objects() if isinstance(each, Listing) and each.entries]
+        assert [each for each in listings if b"waits" in each.entries[0]] == []
+        task.cancel()

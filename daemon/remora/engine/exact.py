@@ -181,6 +181,7 @@ class ExactSession:
             if listing.entries:
                 start, busy_at = listing.positions[-1], now()
                 await self._take_in(listing)
+                del listing  # many shards wait for room: what they have delivered must not stay in memory
             else:
                 self._give_room_back()
                 self._shelf.has_work = not self._trimmer.is_empty
@@ -345,6 +346,7 @@ class ExactSession:
                 self._fail(exc)
             else:
                 self._committed(transaction)
+            del transaction  # not to be kept while the next one is awaited
 
     async def _next_due(self) -> Transaction | None:
         """Wait for a transaction that is due, and take it; None when no more will come."""

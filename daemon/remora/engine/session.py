@@ -149,10 +149,11 @@ class Session:
                 start, busy_at = listing.positions[-1], now()
                 room = self._read_ahead(listing)
                 await asyncio.sleep(0)  # the request leaves before packing takes the processor
-                parcels = self._load(listing)
+                parcels, is_last = self._load(listing), not listing.truncated
+                del listing  # many shards wait below, or for room: what they have delivered must not stay in memory
                 if not self._shelf.rounds_arrived:
                     await self._proved.wait()  # after a failure: nothing more until the probe has arrived
-                elif not listing.truncated:
+                elif is_last:
                     await self._gather(parcels)
             else:
                 self._shelf.has_work = not self._trimmer.is_empty
