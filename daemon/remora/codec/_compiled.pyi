@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 
 from remora.codec import shortcut
+from remora.model.record import Record
 
 class Shortcut(shortcut.Shortcut): ...
 
 def partitions(keys: Sequence[bytes], count: int) -> Sequence[int]: ...
+def encode_events(shard: bytes, prefix: bytes, records: list[Record], first: int) -> bytes: ...

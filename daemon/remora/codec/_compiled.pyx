@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""`shortcut.py` and `murmur2.partitions` once more, for a C compiler. Change them together; both have the same tests.
+"""`shortcut.py`, `murmur2.partitions` and `kafka_records.encode_events` once more, for a C compiler. Change them
+together; both have the same tests.
 
 All reads are checked against the entry's end before they are made. Entries are little-endian whatever the machine is.
 """
@@ -8,7 +9,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from remora.codec import record
+from remora.codec import kafka_records, record
 from remora.codec import shortcut as plain
 
 cdef enum:
@@ -401,3 +402,79 @@ def partitions(keys, int64_t count):
     for key in keys:
         found.append(<int64_t>(murmur2(<const uint8_t*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)) & 0x7FFFFFFF) % count)
     return found
+
+
+cdef inline int varint_size(Py_ssize_t number) noexcept nogil:
+    cdef int size = 1
+    cdef uint64_t rest = <uint64_t>number << 1
+    while rest > 0x7F:
+        rest >>= 7
+        size += 1
+    return size
+
+
+cdef inline char* put_varint(char* to, Py_ssize_t number) noexcept nogil:
+    cdef uint64_t rest = <uint64_t>number << 1
+    while rest > 0x7F:
+        to[0] = <char>(rest & 0x7F | 0x80)
+        rest >>= 7
+        to += 1
+    to[0] = <char>rest
+    return to + 1
+
+
+cdef inline char* put(char* to, bytes text) noexcept:
+    memcpy(to, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
+    return to + PyBytes_GET_SIZE(text)
+
+
+cdef inline char* put_text(char* to, bytes text) noexcept:
+    return put(put_varint(to, PyBytes_GET_SIZE(text)), text)
+
+
+cdef inline char* put_position(char* to, bytes prefix, bytes position) noexcept:
+    to = put_varint(to, PyBytes_GET_SIZE(prefix) + PyBytes_GET_SIZE(position))
+    return put(put(to, prefix), position)
+
+
+cdef inline Py_ssize_t text_size(Py_ssize_t size) noexcept nogil:
+    return varint_size(size) + size
+
+
+cdef Py_ssize_t event_size(tuple event, Py_ssize_t place, Py_ssize_t common, Py_ssize_t prefix) except -1:
+    """Bytes of an event's record behind its own length; raises TypeError for one that is not made of bytes."""
+    cdef bytes key = <bytes?>event[0], body = <bytes?>event[1], event_id = <bytes?>event[2]
+    cdef bytes position = <bytes?>event[4], next_position = <bytes?>event[5]
+    return (
+        2 + varint_size(place) + common
+        + text_size(PyBytes_GET_SIZE(key)) + text_size(PyBytes_GET_SIZE(body))
+        + text_size(prefix + PyBytes_GET_SIZE(position)) + text_size(prefix + PyBytes_GET_SIZE(next_position))
+        + text_size(PyBytes_GET_SIZE(event_id))
+    )
+
+
+def encode_events(bytes shard not None, bytes prefix not None, list records not None, Py_ssize_t first):
+    """As `kafka_records.encode_events`."""
+    cdef bytes before = kafka_records.before_position(shard), before_next = kafka_records.BEFORE_NEXT
+    cdef bytes before_id = kafka_records.BEFORE_EVENT_ID
+    cdef Py_ssize_t common = PyBytes_GET_SIZE(before) + PyBytes_GET_SIZE(before_next) + PyBytes_GET_SIZE(before_id)
+    cdef Py_ssize_t count = len(records), total = 0, place
+    cdef Py_ssize_t width = PyBytes_GET_SIZE(prefix)
+    cdef tuple event
+    for place in range(count):
+        if not isinstance(records[place], tuple) or len(records[place]) != 7:
+            raise TypeError("an event's record has seven parts")
+        event = <tuple>records[place]
+        total += text_size(event_size(event, first + place, common, width))
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, total)
+    cdef char* to = PyBytes_AS_STRING(made)
+    for place in range(count):
+        event = <tuple>records[place]
+        to = put_varint(to, event_size(event, first + place, common, width))
+        to[0] = to[1] = 0
+        to = put_varint(to + 2, first + place)
+        to = put_text(put_text(to, <bytes>event[0]), <bytes>event[1])
+        to = put_position(put(to, before), prefix, <bytes>event[4])
+        to = put_position(put(to, before_next), prefix, <bytes>event[5])
+        to = put_text(put(to, before_id), <bytes>event[2])
+    return made

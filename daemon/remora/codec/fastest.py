@@ -1,4 +1,4 @@
-"""The quickest way that this installation has of the two loops that cost most: compiled, or the same in Python.
+"""The quickest way that this installation has of the loops that cost most: compiled, or the same in Python.
 
 The compiled one is missing where there was no C compiler at the installation. REMORA_PURE_PYTHON=1 leaves it out.
 """
@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from remora.codec import murmur2, shortcut
+from remora.codec import kafka_records, murmur2, shortcut
+from remora.model.record import Record
 
 Shortcut: type[shortcut.Shortcut] = shortcut.Shortcut
 partitions: Callable[[Sequence[bytes], int], Sequence[int]] = murmur2.partitions
+encode_events: Callable[[bytes, bytes, list[Record], int], bytes] = kafka_records.encode_events
 IMPLEMENTATION = "python"
 """`compiled` or `python`."""
 
@@ -21,4 +23,5 @@ if not os.environ.get("REMORA_PURE_PYTHON"):
     except ImportError:
         pass
     else:
-        Shortcut, partitions, IMPLEMENTATION = _compiled.Shortcut, _compiled.partitions, "compiled"
+        Shortcut, partitions, encode_events = _compiled.Shortcut, _compiled.partitions, _compiled.encode_events
+        IMPLEMENTATION = "compiled"

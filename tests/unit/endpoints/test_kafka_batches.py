@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.endpoints.kafka.batches import BATCH_BYTES, CODECS, Append, Batch, SharedBatch, built_size
+from remora.codec.kafka_records import encode_record
+from remora.endpoints.kafka.batches import BATCH_BYTES, CODECS, Batch, SharedBatch, build, built_size
 
 
 @dataclass(frozen=True)
@@ -22,9 +25,8 @@ class Numbers:
     def __len__(self) -> int:
         return self.count
 
-    def write(self, append: Append, first: int, now_ms: int) -> None:
-        for at in range(self.count):
-            append(first + at, now_ms, None, b"%d" % (self.first + at), [])
+    def encode(self, first: int) -> bytes:
+        return b"".join(encode_record(first + at, None, b"%d" % (self.first + at), []) for at in range(self.count))
 
 
 def values(batch: Batch) -> list[int]:
@@ -103,6 +105,39 @@ async def test_alone() -> None:
 
     assert batch.join(Numbers(1, 1, 10), 1 << 20) is None
     assert (batch.is_shared, values(batch)) == (False, [0, 1, 2])
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+@pytest.mark.parametrize("codec", CODECS)
+def test_the_bytes_of_a_batch(codec: str, transactional: bool) -> None:
+    """A batch has the very bytes that aiokafka's builder makes of its records."""
+    theirs = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=CODECS[codec],
+        is_transactional=int(transactional),
+        producer_id=7,
+        producer_epoch=3,
+        base_sequence=900,
+        batch_size=1 << 30,
+    )
+    for at in range(500):
+        theirs.append(at, 1_700_000_000_123, None, b"%d" % (1000 + at), [])
+
+    made = build(
+        CODECS[codec],
+        [Numbers(1000, 1, 9), Numbers(1001, 499, 9)],
+        1_700_000_000_123,
+        (7, 3, 900),
+        transactional=transactional,
+    )
+
+    assert made == bytes(theirs.build())
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_what_compression_makes_larger(codec: str) -> None:
+    """A batch that compression would make larger goes as it is."""
+    assert build(CODECS[codec], [Numbers(7, 1, 9)], 0) == build(CODECS["none"], [Numbers(7, 1, 9)], 0)
 
 
 def test_built_once() -> None:

@@ -11,25 +11,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from struct import Struct
+from typing import Protocol
 
-from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from aiokafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
+from aiokafka.record.util import calc_crc32c
 
-CODECS: dict[str, int] = {
-    "none": DefaultRecordBatch.CODEC_NONE,
-    "gzip": DefaultRecordBatch.CODEC_GZIP,
-    "snappy": DefaultRecordBatch.CODEC_SNAPPY,
-    "lz4": DefaultRecordBatch.CODEC_LZ4,
-    "zstd": DefaultRecordBatch.CODEC_ZSTD,
-}
+CODECS: dict[str, int] = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+"""What the lowest bits of a batch's attributes say of its records."""
 
-BATCH_BYTES = 61
+_COMPRESS: Sequence[Callable[[bytes], bytes]] = (bytes, gzip_encode, snappy_encode, lz4_encode, zstd_encode)
+_TRANSACTIONAL = 0x10
+
+_HEAD, _BODY = Struct(">qiibI"), Struct(">hiqqqhii")
+BATCH_BYTES = _HEAD.size + _BODY.size
 """What a batch has in front of its records (Kafka's documentation, "Record Batch")."""
 
-_UNBOUNDED = 1 << 30
-
-Append = Callable[[int, int, bytes | None, bytes | None, list[tuple[str, bytes]]], object]
-"""Offset in the batch, timestamp in milliseconds, key, value, headers."""
+_LENGTH_COUNTS_FROM = 12
+_FORMAT = 2
 
 
 class Freight(Protocol):
@@ -42,17 +41,17 @@ class Freight(Protocol):
         """How many records it has."""
         ...
 
-    def write(self, append: Append, first: int, now_ms: int) -> None:
-        """Append the records; the first one gets this offset, and each the timestamp."""
+    def encode(self, first: int) -> bytes:
+        """The records as they stand in a batch, the first of them at this place."""
         ...
 
 
 class Batch:
     """One record batch.
 
-    It stands in for aiokafka's BatchBuilder, whose `append` costs half as much again as that of the compiled builder
-    inside it. aiokafka sets producer id and sequence just before it has the batch built and sent; the bytes are then
-    kept, so that every repetition sends the same ones.
+    It stands in for aiokafka's BatchBuilder, which takes records one by one, at three times the cost. aiokafka sets
+    producer id and sequence just before it has the batch built and sent; the bytes are then kept, so that every
+    repetition sends the same ones.
 
     The records' timestamp is the time of sending: stamped with the event's own time, entries that waited out an outage
     would fall under the topic's retention at once, or be refused by its timestamp rule. The event's time stands in its
@@ -67,7 +66,7 @@ class Batch:
         self._freights = list(freights)
         self._count = sum(map(len, freights))
         self._producer = (-1, -1, -1)
-        self._buffer: bytearray | None = None
+        self._buffer: bytes | None = None
         self.nbytes = BATCH_BYTES + sum(each.nbytes for each in freights)
 
     def record_count(self) -> int:
@@ -86,15 +85,10 @@ class Batch:
     def _set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
         self._producer = (producer_id, producer_epoch, base_sequence)
 
-    def _build(self) -> bytearray:
+    def _build(self) -> bytes:
         if self._buffer is None:
-            builder = _new_builder(self._codec, transactional=self._transactional)
-            now_ms, first = int(time.time() * 1000), 0
-            for each in self._freights:
-                each.write(builder.append, first, now_ms)
-                first += len(each)
-            builder.set_producer_state(*self._producer)
-            self._buffer = builder.build()
+            now_ms = int(time.time() * 1000)
+            self._buffer = build(self._codec, self._freights, now_ms, self._producer, transactional=self._transactional)
             self._freights.clear()
         return self._buffer
 
@@ -162,21 +156,33 @@ class SharedBatch(Batch):
         self._is_open = False
 
 
-def _new_builder(codec: int, *, transactional: bool = False) -> Any:
-    """An empty record batch."""
-    return DefaultRecordBatchBuilder(
-        magic=2,
-        compression_type=codec,
-        is_transactional=int(transactional),
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=0,
-        batch_size=_UNBOUNDED,
-    )
+def build(
+    codec: int,
+    freights: Sequence[Freight],
+    now_ms: int,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    *,
+    transactional: bool = False,
+) -> bytes:
+    """A batch as it is sent; `producer` is its id, its epoch and the first record's sequence number.
+
+    It goes uncompressed where compression saves nothing.
+    """
+    parts, count = [], 0
+    for each in freights:
+        parts.append(each.encode(count))
+        count += len(each)
+    attributes = _TRANSACTIONAL if transactional else 0
+    records = parts[0] if len(parts) == 1 else b"".join(parts)
+    if codec:
+        compressed = _COMPRESS[codec](records)
+        if len(compressed) < len(records):
+            records, attributes = compressed, attributes | codec
+    body = _BODY.pack(attributes, count - 1, now_ms, now_ms, *producer, count) + records
+    length = _HEAD.size + len(body) - _LENGTH_COUNTS_FROM
+    return _HEAD.pack(0, length, -1, _FORMAT, calc_crc32c(body)) + body
 
 
 def built_size(codec: int, freight: Freight) -> int:
     """Bytes of a batch with this freight alone, as sent."""
-    builder = _new_builder(codec)
-    freight.write(builder.append, 0, 0)
-    return len(builder.build())
+    return len(build(codec, [freight], 0))

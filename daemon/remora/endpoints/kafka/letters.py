@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from remora.codec.event_entry import decode
+from remora.codec.kafka_records import EVENT_ID, FRAME_BYTES, HEADER_BYTES, NEXT, POSITION, SHARD, encode_record
 from remora.codec.murmur2 import partitions
 from remora.codec.record import key
-from remora.endpoints.kafka.batches import BATCH_BYTES, Append, built_size
-from remora.endpoints.kafka.packing import EVENT_ID, FRAME_BYTES, HEADER_BYTES, NEXT, POSITION, SHARD
+from remora.endpoints.kafka.batches import BATCH_BYTES, built_size
 from remora.model.errors import CodecError
 from remora.model.record import DeadLetter
 
@@ -73,10 +73,11 @@ class LetterParcel:
     def __len__(self) -> int:
         return len(self.records)
 
-    def write(self, append: Append, first: int, now_ms: int) -> None:
-        """Append the letters to a batch."""
-        for offset, record in enumerate(self.records, first):
-            append(offset, now_ms, record.key, record.value, record.headers)
+    def encode(self, first: int) -> bytes:
+        """The letters as they stand in a batch, the first of them at this place."""
+        return b"".join(
+            encode_record(place, each.key, each.value, each.headers) for place, each in enumerate(self.records, first)
+        )
 
 
 class LetterPacker:

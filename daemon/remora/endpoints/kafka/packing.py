@@ -5,37 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from remora.codec.fastest import partitions
-from remora.endpoints.kafka.batches import BATCH_BYTES, Append, built_size
+from remora.codec.fastest import encode_events, partitions
+from remora.codec.kafka_records import RECORD_BYTES
+from remora.endpoints.kafka.batches import BATCH_BYTES, built_size
 from remora.model.record import Record
-
-# Header names are part of what consumers rely on: whoever reads the topic proves with them that nothing is
-# missing, doubled or reordered.
-SHARD, POSITION, NEXT, EVENT_ID = "remora-shard", "remora-pos", "remora-next", "remora-event-id"
-
-FRAME_BYTES = 23
-"""The most that a record has in front of its key, value and headers, lengths included."""
-
-HEADER_BYTES = 10
-"""The most that the lengths of a header's name and value take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
     """What the headers of all records of a shard have in common."""
 
-    shard: tuple[str, bytes]
+    shard: bytes
     prefix: bytes
-
-    @classmethod
-    def of(cls, queue: str, incarnation: str) -> Origin:
-        return cls((SHARD, queue.encode()), incarnation.encode() + b":")
 
     @property
     def nbytes(self) -> int:
         """The most that a record takes up besides its own key, value, positions and event id."""
-        names = len(SHARD) + len(POSITION) + len(NEXT) + len(EVENT_ID) + 4 * HEADER_BYTES
-        return FRAME_BYTES + names + len(self.shard[1]) + 2 * len(self.prefix)
+        return RECORD_BYTES + len(self.shard) + 2 * len(self.prefix)
 
 
 @dataclass(slots=True, eq=False)
@@ -50,12 +36,9 @@ class KafkaParcel:
     def __len__(self) -> int:
         return len(self.records)
 
-    def write(self, append: Append, first: int, now_ms: int) -> None:
-        """Append the records to a batch."""
-        shard, prefix = self.origin.shard, self.origin.prefix
-        for offset, (key, body, event_id, _, position, next_position, _) in enumerate(self.records, first):
-            headers = [shard, (POSITION, prefix + position), (NEXT, prefix + next_position), (EVENT_ID, event_id)]
-            append(offset, now_ms, key, body, headers)
+    def encode(self, first: int) -> bytes:
+        """The records as they stand in a batch, the first of them at this place."""
+        return encode_events(self.origin.shard, self.origin.prefix, self.records, first)
 
 
 class Packer:
@@ -68,7 +51,7 @@ class Packer:
     def __init__(
         self, queue: str, incarnation: str, partitions: int, *, codec: int, batch_bytes: int, limit_bytes: int
     ) -> None:
-        self._origin = Origin.of(queue, incarnation)
+        self._origin = Origin(queue.encode(), incarnation.encode() + b":")
         self._partitions = partitions
         self._codec = codec
         self._limit_bytes = limit_bytes

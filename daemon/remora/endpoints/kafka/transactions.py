@@ -353,7 +353,7 @@ class TransactionalProducer:
         _raise_worst(await asyncio.gather(*rounds, return_exceptions=True))
 
     async def _send(self, connection: Any, sendings: dict[TopicPartition, Sending]) -> None:
-        topics: defaultdict[str, list[tuple[int, bytearray]]] = defaultdict(list)
+        topics: defaultdict[str, list[tuple[int, bytes]]] = defaultdict(list)
         for place, sending in sendings.items():
             sequence = self._sequences[place]
             self._sequences[place] = (sequence + sending.batch.record_count()) % 2**31
