@@ -89,10 +89,10 @@ async def test_entries_that_come_one_by_one_travel_together() -> None:
 
 @in_virtual_time
 async def test_many_queues_with_little_each_share_a_budget_of_pushes() -> None:
-    """Where acknowledgements take 20 ms, fifty queues that get an entry each every 5 ms are delivered within a quarter
+    """Where acknowledgements take 40 ms, fifty queues that get an entry each every 5 ms are delivered within a quarter
     of a second, in few pushes."""
     store, endpoint = FakeStore(tells=True), FakeEndpoint(lanes=1)
-    endpoint.fate = lambda *_: Fate(wait_s=0.02)
+    endpoint.fate = lambda *_: Fate(wait_s=0.04)
     for i in range(50):
         store.make(f"t{i}")
         store.metadata[f"t{i}"] = a_topic(f"t{i}")

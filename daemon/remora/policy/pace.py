@@ -6,7 +6,7 @@ LEAST_PER_SECOND = 500.0
 MOST_PER_SECOND = 8000.0
 """Bounds of a worker's budget, in parcels."""
 
-UNDER_WAY = 5.0
+UNDER_WAY = 20.0
 """So many parcels, on average, are between their sending and their acknowledgement."""
 
 BURST_S = 0.05
@@ -18,10 +18,10 @@ _WEIGHT = 1 / 32
 class Pace:
     """Spreads the small parcels of one worker over time.
 
-    A parcel costs a good part of a millisecond of this process and of the broker, be it of one record or of a hundred.
-    Where many queues get a few entries each, all the time, reading them at once would make nothing but small ones. So
-    there is a budget of parcels: as long as it lasts nobody waits, and once it is used up, short listings are followed
-    by a pause in which entries gather. Long listings never wait.
+    A parcel costs some tenth of a millisecond of this process, be it of one record or of a hundred, and each look into
+    a queue costs the store as much. Where many queues get a few entries each, all the time, reading them at once would
+    make nothing but small ones. So there is a budget of parcels: as long as it lasts nobody waits, and once it is used
+    up, short listings are followed by a pause in which entries gather. Long listings never wait.
 
     The budget follows the time that acknowledgements take, which grows when this host or the broker has no processor
     time to spare: by Little's law, that time and the budget together say how many parcels are under way.
