@@ -105,9 +105,10 @@ class Reader:
 
     def idle_s(self, busy_at: float) -> float:
         """Seconds until an empty queue is looked into again."""
-        settings, idle_s = self._tools.settings, asyncio.get_running_loop().time() - busy_at
-        sharing = 1 if self._tools.store.tells_arrivals else self._tenure.awake()  # others are not looked into
-        return idle_delay(idle_s, sharing, settings.idle_min_s, settings.idle_max_s)
+        settings, now = self._tools.settings, asyncio.get_running_loop().time()
+        if self._tools.store.tells_arrivals:  # few are looked into
+            return idle_delay(now - busy_at, settings.idle_min_s, settings.idle_max_s)
+        return self._tools.looks.wait_s(now - busy_at, now, settings.idle_min_s, settings.idle_max_s)
 
     async def wait_for_news(self, busy_at: float) -> None:
         """Wait until an empty queue is worth another look: after a time, or when the store tells, or to rest."""

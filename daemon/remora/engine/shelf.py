@@ -14,6 +14,7 @@ from remora.metrics import Telemetry
 from remora.model.ledger import Cause
 from remora.model.position import Position
 from remora.model.record import Attempt, DeadLetter
+from remora.policy.idle import Looks
 from remora.policy.pace import Pace
 from remora.ports import DeliveryStore
 
@@ -84,3 +85,4 @@ class Tools:
     renderer: Renderer
     settings: DeliverySettings
     pace: Pace
+    looks: Looks = field(default_factory=Looks)

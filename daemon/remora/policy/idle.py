@@ -12,14 +12,31 @@ AWAKE_AT_EASE = 200
 """So many shards may stay awake for the whole of that time; what more there are rests the sooner."""
 
 
-def idle_delay(idle_s: float, owned: int, least_s: float, most_s: float) -> float:
+def idle_delay(idle_s: float, least_s: float, most_s: float) -> float:
     """Seconds until the next look into a queue that has been empty for `idle_s`.
 
     A queue that was busy a moment ago is looked at often, one that has been quiet for long seldom: the wait is
-    a tenth of the quiet time, between `least_s` and `most_s`. Many owned queues share a budget of reads, which
-    may stretch the wait beyond `least_s` but never beyond `most_s`.
+    a fortieth of the quiet time, between `least_s` and `most_s`.
     """
-    return min(most_s, max(least_s, idle_s / 10, owned / READS_PER_SECOND))
+    return min(most_s, max(least_s, idle_s / 40))
+
+
+class Looks:
+    """The reads of empty queues that one worker makes: a budget, which those share that want to look.
+
+    Where many do, each waits longer than `idle_delay` says, but never longer than `most_s`. Queues that have been quiet
+    for long want little of it, and so take little from those that were busy a moment ago.
+
+    The generic cell rate algorithm: `_due` is when all reads so far would have been made at the rate of the budget.
+    """
+
+    def __init__(self) -> None:
+        self._due = 0.0
+
+    def wait_s(self, idle_s: float, now: float, least_s: float, most_s: float) -> float:
+        """Seconds until the next look into a queue; the looks of the worker's others were asked for before."""
+        self._due = min(max(self._due, now) + 1 / READS_PER_SECOND, now + most_s)
+        return max(idle_delay(idle_s, least_s, most_s), self._due - now)
 
 
 def rest_after(awake: int) -> float:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from heapq import heapify, heapreplace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.model.topic import Target, Topic
 from remora.policy.eligible import reason_to_leave
-from remora.policy.idle import AWAKE_AT_EASE, READS_PER_SECOND, REST_AFTER_S, idle_delay, rest_after
+from remora.policy.idle import AWAKE_AT_EASE, READS_PER_SECOND, REST_AFTER_S, Looks, idle_delay, rest_after
 from remora.policy.lifetime import Limits
 from remora.policy.retry import PROBE_ENTRIES, Backoff, read_limit
 
@@ -34,20 +37,51 @@ def test_reading_grows_from_a_probe_to_the_full_listing() -> None:
     assert read_limit(10**9, 1024) == 1024
 
 
-@given(st.floats(0, 1e9), st.integers(0, 100_000))
-def test_idle_waits_stay_in_bounds_and_within_the_budget_of_reads(idle: float, owned: int) -> None:
-    """An idle wait keeps its limits; many quiet queues keep the budget of reads, unless the longest wait forbids."""
-    delay = idle_delay(idle, owned, 0.05, 1.0)
+def waits(idle: list[float], seconds: float) -> list[list[float]]:
+    """How long each of these queues waits between its looks, which find nothing: those of the last `seconds`."""
+    looks = Looks()
+    made: list[list[float]] = [[] for _ in idle]
+    due = [(number * 0.618 % 1.0, number) for number in range(len(idle))]
+    heapify(due)
+    while due[0][0] < 10 + seconds:
+        now, number = due[0]
+        wait_s = looks.wait_s(idle[number], now, 0.05, 1.0)
+        if now >= 10:
+            made[number].append(wait_s)
+        heapreplace(due, (now + wait_s, number))
+    return made
 
-    assert 0.05 <= delay <= 1.0
-    assert delay == 1.0 or owned / delay <= READS_PER_SECOND * 1.001
+
+@given(st.lists(st.floats(0, 1e9), min_size=1, max_size=30))
+def test_idle_waits_stay_in_bounds(idle: list[float]) -> None:
+    """No look into an empty queue comes sooner than the least wait, or later than the longest one."""
+    assert all(0.05 <= each <= 1.0 for queue in waits(idle, 1.0) for each in queue)
+
+
+@pytest.mark.parametrize("queues", [1, 20, 21, 100, 399])
+def test_many_quiet_queues_keep_the_budget_of_reads(queues: int) -> None:
+    """Queues that all want to be looked at often make no more reads than the budget, and use it up."""
+    looks = sum(map(len, waits([0.0] * queues, 10.0))) / 10
+
+    assert looks <= min(queues / 0.05, READS_PER_SECOND) * 1.01
+    assert looks >= min(queues / 0.05, READS_PER_SECOND) * 0.97
+
+
+def test_more_queues_than_reads_wait_no_longer_than_the_longest_wait() -> None:
+    """With five times as many queues as the budget has reads a second, each is looked at once in that time."""
+    assert {round(each, 6) for queue in waits([0.0] * 2000, 3.0) for each in queue} == {1.0}
+
+
+def test_quiet_queues_take_little_from_busy_ones() -> None:
+    """Beside 190 queues that nothing came into for long, ten that were just busy are looked at at their pace."""
+    assert max(each for queue in waits([0.0] * 10 + [600.0] * 190, 10.0)[:10] for each in queue) < 0.06
 
 
 def test_a_busy_queue_is_looked_at_often() -> None:
     """The wait grows with the time that a queue has been empty."""
-    assert idle_delay(0.0, 11, 0.05, 1.0) == 0.05
-    assert idle_delay(4.0, 11, 0.05, 1.0) == 0.4
-    assert idle_delay(600.0, 11, 0.05, 1.0) == 1.0
+    assert idle_delay(0.0, 0.05, 1.0) == 0.05
+    assert idle_delay(16.0, 0.05, 1.0) == 0.4
+    assert idle_delay(600.0, 0.05, 1.0) == 1.0
 
 
 @given(st.integers(0, 100_000))
