@@ -2,8 +2,9 @@
 
 Each axis is walked alone, the others being at one topic, 11 shards, bodies of 1,000 bytes and one worker. Every turn
 has a daemon and an embedded store of its own, and the same number of bytes or, for small bodies, of entries; all of its
-topics deliver to one Kafka topic of 11 partitions. Topics have one shard each where there are many. The picture, where
-one is wanted, shows rate and processor time along each axis.
+topics deliver to one Kafka topic of 11 partitions. Topics have one shard each where there are many, and a thousand have
+ten times as many entries, so that each has as many as each of a hundred. The picture, where one is wanted, shows rate
+and processor time along each axis.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ AXES: Mapping[str, Sequence[Shape]] = {
     "topics": [Shape(topics=count, shards=1) for count in (1, 100, 1000)],
     "workers": [Shape(workers=count) for count in (1, 2, 4)],
 }
+SOME_TOPICS = 100
+"""Topics, up to which the number of entries is the same."""
+
 LIGHT_BYTES = 1000
 """Bodies up to this size: the number of entries is the same; of larger ones the number of bytes."""
 
@@ -49,6 +53,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             for shape in AXES[axis]:
                 value = getattr(shape, axis)
                 entries = max(options.entries * LIGHT_BYTES // max(LIGHT_BYTES, shape.payload), shape.topics)
+                entries *= max(1, shape.topics // SOME_TOPICS)
                 turn = asyncio.run(deliver(clusters, Path(folder), entries, shape))
                 found.setdefault(axis, []).append((value, turn))
                 print_turn(f"{axis} {value:,}", turn)
