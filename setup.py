@@ -2,4 +2,13 @@
 
 from setuptools import Extension, setup
 
-setup(ext_modules=[Extension("remora.codec._compiled", ["daemon/remora/codec/_compiled.pyx"], optional=True)])
+setup(
+    ext_modules=[
+        Extension(
+            "remora.codec._compiled",
+            ["daemon/remora/codec/_compiled.pyx"],
+            extra_compile_args=["-O3"],  # has long texts looked through 16 bytes at a time
+            optional=True,
+        )
+    ]
+)
