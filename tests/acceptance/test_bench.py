@@ -111,7 +111,7 @@ def test_limits_compares_with_kafkas_own_program(tmp_path: Path, name: str) -> N
 @pytest.mark.timeout(300)
 def test_gap_is_told_for_each_kind_of_handover(tmp_path: Path, name: str) -> None:
     """Every shard goes on being delivered through each kind of handover, and the longest gaps are told."""
-    found = figures(tmp_path, "gap", "--quiet", "1", "--pace", "5", "--name", name)
+    found = figures(tmp_path, "handover", "--quiet", "1", "--pace", "5", "--name", name)
 
     assert found["store"] == "sqlite"
     assert len(found["gaps_s"]) == 5

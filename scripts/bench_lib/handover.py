@@ -38,7 +38,7 @@ from remora.model.ingest import Placed
 from remora.model.topic import Topic
 from remora.ports import Ingest
 
-TITLE = "gap: how long a shard is not delivered when it changes hands"
+TITLE = "handover: how long a shard is not delivered when it changes hands"
 
 SHARDS = 11
 LEASE_S = 6.0
@@ -59,7 +59,7 @@ PATIENCE_S = 60.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What `scripts/bench gap` understands."""
+    """What `scripts/bench handover` understands."""
     parser.add_argument("--store", choices=("sqlite", "rados"), default="sqlite", help="default: sqlite")
     parser.add_argument("--pace", type=float, default=20.0, help="events a second in each shard (default: 20)")
     parser.add_argument("--quiet", type=float, default=4.0, help="seconds of nothing before each turn (default: 4)")
