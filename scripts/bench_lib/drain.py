@@ -4,6 +4,7 @@ Both take entries of the same shape, really reserved and committed, from queues 
 other on the same cluster; while one drains, the other does not run. The rate counts from the first removal that is
 seen in the queues' heads until they are empty, processor time is that of the same interval, and memory is the most
 there ever was. All of it shares this host's processors. What remora delivered is read back from Kafka and counted.
+Before each turn the queues' objects are read raw, which is what the cluster allows at best.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ class _Drain:
         names = {kind: [f"bench-{run}-{kind}-{i}" for i in range(options.queues)] for kind in ("kafka", "http")}
         self._kafka, self._http = names["kafka"], names["http"]
         self._address = clusters.kafka["bootstrap"]
+        self._raw_rates: list[float] = []
 
     async def run(self) -> dict[str, Any]:
         clusters, options = self._clusters, self._options
@@ -152,6 +154,10 @@ class _Drain:
                 tasks.create_task(queues.fill(store, name, load, number * (share + 1), count))
         queues.offer(ioctx, names, others)
         print(f"committed {self._options.entries:,} entries in {time.monotonic() - began:.0f} s", file=sys.stderr)
+        each = sum(queues.used_bytes(ioctx, names).values()) / self._options.entries
+        bytes_per_s = await asyncio.to_thread(queues.read_raw, ioctx, names)
+        self._raw_rates.append(bytes_per_s / each)
+        print(f"raw reads {bytes_per_s / each:8,.0f} entries/s ({bytes_per_s / 1e6:,.0f} MB/s)", flush=True)
 
     async def _remora_turn(self, ioctx: rados.Ioctx) -> Turn:
         with programs.remora(self._clusters, self._folder) as pid:
@@ -198,6 +204,7 @@ class _Drain:
             "turns": {kind: [asdict(turn) for turn in each] for kind, each in turns.items()},
             "delivered": asdict(delivered) | {"lost": committed["remora"] - delivered.events},
             "posted": posted,
+            "raw_reads_per_s": self._raw_rates,
         }
         if options.only is None:
             figures["ratio"] = _ratios(turns)

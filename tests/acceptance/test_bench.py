@@ -50,6 +50,7 @@ def test_drain_measures_both_and_counts_every_event(tmp_path: Path, name: str) -
     assert (found["delivered"]["copies"], found["delivered"]["lost"]) == (0, 0)
     assert found["posted"] == 2000
     assert set(found["ratio"]) == {"rate", "cpu", "peak_rss"}
+    assert len([rate for rate in found["raw_reads_per_s"] if rate > 0]) == 2
     for kind in ("remora", "radosgw"):
         (turn,) = found["turns"][kind]
         assert turn["entries"] == 2000
