@@ -21,7 +21,6 @@ WARM_UP = "warm-up"
 WARM_UP_RECORDS = 300_000
 
 _RATE = re.compile(r"^\d+ records sent, ([\d.]+) records/sec", re.MULTILINE)
-_BATCH_BYTES = 512 << 10
 
 
 class BenchError(Exception):
@@ -53,18 +52,19 @@ class Clusters:
         _dev(kind, "stop", daemon, "--signal", signal, "--name", self.name)
 
     def producer_performance(self, topic: str, records: int, *payload: str) -> float:
-        """Have Kafka's own ProducerPerformance send as fast as it can, compressed as the daemon does.
+        """Have Kafka's own ProducerPerformance send as fast as it can, in batches as the daemon has them.
 
         `payload` are its options for that: a file of bodies, one a line, or a size. Returns records a second, its own
         start left out.
         """
         done = subprocess.run([ROOT / "scripts/dev/kafka-jars"], capture_output=True, text=True, check=True)
         jars = done.stdout.strip().splitlines()[-1]
+        ours = KafkaSettings()
         properties = {
             "bootstrap.servers": self.kafka["bootstrap"],
             "acks": "all",
-            "compression.type": KafkaSettings().compression,
-            "batch.size": _BATCH_BYTES,
+            "compression.type": ours.compression,
+            "batch.size": ours.max_batch_bytes,
             "linger.ms": 5,
         }
         argv = [

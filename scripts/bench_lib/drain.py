@@ -125,10 +125,12 @@ class _Drain:
             for number in range(options.rounds):
                 if options.only != "radosgw":
                     await self._fill(store, ioctx, self._kafka, self._http, loads, number)
+                    await self._read_raw(ioctx, self._kafka)
                     turns["remora"].append(await self._remora_turn(ioctx))
                     _print_turn("remora", turns["remora"][-1])
                 if options.only != "remora":
                     await self._fill(store, ioctx, self._http, self._kafka, loads, number)
+                    await self._read_raw(ioctx, self._http)
                     before = sink.requests()
                     turns["radosgw"].append(await self._radosgw_turn(ioctx, sink.pid))
                     posted += sink.requests() - before - 1
@@ -154,6 +156,9 @@ class _Drain:
                 tasks.create_task(queues.fill(store, name, load, number * (share + 1), count))
         queues.offer(ioctx, names, others)
         print(f"committed {self._options.entries:,} entries in {time.monotonic() - began:.0f} s", file=sys.stderr)
+
+    async def _read_raw(self, ioctx: rados.Ioctx, names: Sequence[str]) -> None:
+        """What the cluster gives at most of what was just committed."""
         each = sum(queues.used_bytes(ioctx, names).values()) / self._options.entries
         bytes_per_s = await asyncio.to_thread(queues.read_raw, ioctx, names)
         self._raw_rates.append(bytes_per_s / each)

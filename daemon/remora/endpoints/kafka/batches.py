@@ -30,6 +30,9 @@ BATCH_BYTES = _HEAD.size + _BODY.size
 _LENGTH_COUNTS_FROM = 12
 _FORMAT = 2
 
+Outcome = asyncio.Future[Exception | None]
+"""What somebody waits for: why his records did not arrive, or None when they have."""
+
 
 class Freight(Protocol):
     """Records that travel together. `nbytes` is the most that they take up, before compression."""
@@ -103,12 +106,12 @@ class SharedBatch(Batch):
         super().__init__(codec, [freight])
         self._most_bytes = most_bytes
         self._is_open = True
-        self._waiting: list[asyncio.Future[Exception | None]] = [asyncio.get_running_loop().create_future()]
+        self._waiting: list[Outcome] = [asyncio.get_running_loop().create_future()]
         self.given_up = False  # set by one who waited for it when it had been sent: must not be sent once more
 
     @property
-    def first(self) -> asyncio.Future[Exception | None]:
-        """What whoever began it waits for: the failure, or None when it has arrived."""
+    def first(self) -> Outcome:
+        """What whoever began it waits for."""
         return self._waiting[0]
 
     @property
@@ -121,18 +124,18 @@ class SharedBatch(Batch):
         """Whether all have left it."""
         return not self._waiting
 
-    def join(self, freight: Freight, most_bytes: int) -> asyncio.Future[Exception | None] | None:
+    def join(self, freight: Freight, most_bytes: int) -> Outcome | None:
         """Take in one more; what to wait for, or None when it is on its way or would have more than either allows."""
         if not self._is_open or self.nbytes + freight.nbytes > min(most_bytes, self._most_bytes):
             return None
         self._freights.append(freight)
         self._count += len(freight)
         self.nbytes += freight.nbytes
-        arrived: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        arrived: Outcome = asyncio.get_running_loop().create_future()
         self._waiting.append(arrived)
         return arrived
 
-    def leave(self, arrived: asyncio.Future[Exception | None]) -> bool:
+    def leave(self, arrived: Outcome) -> bool:
         """Take out what somebody waits for no longer; returns whether that was still possible."""
         if not self._is_open:
             return False
@@ -186,3 +189,11 @@ def build(
 def built_size(codec: int, freight: Freight) -> int:
     """Bytes of a batch with this freight alone, as sent."""
     return len(build(codec, [freight], 0))
+
+
+def size_above(limit_bytes: int, codec: int, freight: Freight) -> int:
+    """Bytes of a batch with this freight alone where it is larger than a broker's limit, else 0."""
+    if BATCH_BYTES + freight.nbytes <= limit_bytes:  # nearly always so
+        return 0
+    nbytes = built_size(codec, freight)
+    return nbytes if nbytes > limit_bytes else 0

@@ -9,7 +9,7 @@ from remora.codec.event_entry import decode
 from remora.codec.kafka_records import EVENT_ID, FRAME_BYTES, HEADER_BYTES, NEXT, POSITION, SHARD, encode_record
 from remora.codec.murmur2 import partitions
 from remora.codec.record import key
-from remora.endpoints.kafka.batches import BATCH_BYTES, built_size
+from remora.endpoints.kafka.batches import BATCH_BYTES, size_above
 from remora.model.errors import CodecError
 from remora.model.record import DeadLetter
 
@@ -112,8 +112,7 @@ class LetterPacker:
         return parcels
 
     def _fitting(self, letter: DeadLetter, record: LetterRecord, lane: int) -> LetterRecord:
-        if BATCH_BYTES + record.nbytes <= self._limit_bytes:  # nearly always so
-            return record
-        if built_size(self._codec, LetterParcel(lane, [letter], [record], record.nbytes)) <= self._limit_bytes:
+        alone = LetterParcel(lane, [letter], [record], record.nbytes)
+        if not size_above(self._limit_bytes, self._codec, alone):
             return record
         return LetterRecord(record.key, b"", [*record.headers, (OMITTED, b"%d" % len(record.value))])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from remora.codec.fastest import encode_events, partitions
 from remora.codec.kafka_records import RECORD_BYTES
-from remora.endpoints.kafka.batches import BATCH_BYTES, built_size
+from remora.endpoints.kafka.batches import BATCH_BYTES, size_above
 from remora.model.record import Record
 
 
@@ -73,11 +73,8 @@ class Packer:
                 parcel.nbytes += nbytes
                 continue
             parcel = KafkaParcel(lane, origin, [record], nbytes)
-            if (
-                BATCH_BYTES + nbytes > self._limit_bytes
-                and (alone := built_size(self._codec, parcel)) > self._limit_bytes
-            ):
-                refused.append((record, self._too_large(alone)))
+            if too_large := size_above(self._limit_bytes, self._codec, parcel):
+                refused.append((record, self._too_large(too_large)))
                 continue
             parcels.append(parcel)
             open_[lane] = parcel

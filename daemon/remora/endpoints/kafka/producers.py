@@ -29,7 +29,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.structs import TopicPartition
 
 from remora.config import KafkaSettings
-from remora.endpoints.kafka.batches import Freight, SharedBatch
+from remora.endpoints.kafka.batches import Freight, Outcome, SharedBatch
 from remora.endpoints.kafka.connecting import cut, resolve_first
 from remora.endpoints.kafka.errors import blames_records
 from remora.endpoints.kafka.lookup import follow
@@ -140,9 +140,7 @@ class SharedProducer:
             raise FailedInCompany(batch.nbytes) from failure
         raise copy.copy(failure)  # others raise it, too
 
-    async def _board(
-        self, place: TopicPartition, freight: Freight, batch_bytes: int
-    ) -> tuple[SharedBatch, asyncio.Future[Exception | None]]:
+    async def _board(self, place: TopicPartition, freight: Freight, batch_bytes: int) -> tuple[SharedBatch, Outcome]:
         """Join the batch that waits to be sent, or begin one; and what to wait for."""
         joined = self._join(place, freight, batch_bytes)
         if joined is None:
@@ -150,16 +148,12 @@ class SharedProducer:
                 joined = self._join(place, freight, batch_bytes) or await self._begin(place, freight, batch_bytes)
         return joined
 
-    def _join(
-        self, place: TopicPartition, freight: Freight, batch_bytes: int
-    ) -> tuple[SharedBatch, asyncio.Future[Exception | None]] | None:
+    def _join(self, place: TopicPartition, freight: Freight, batch_bytes: int) -> tuple[SharedBatch, Outcome] | None:
         batch = self._begun.get(place)
         arrived = batch.join(freight, batch_bytes) if batch is not None else None
         return None if batch is None or arrived is None else (batch, arrived)
 
-    async def _begin(
-        self, place: TopicPartition, freight: Freight, batch_bytes: int
-    ) -> tuple[SharedBatch, asyncio.Future[Exception | None]]:
+    async def _begin(self, place: TopicPartition, freight: Freight, batch_bytes: int) -> tuple[SharedBatch, Outcome]:
         batch = self._begun[place] = SharedBatch(self._codec, batch_bytes, freight)
         try:
             await self._hand_over(place, batch)
@@ -205,7 +199,7 @@ class SharedProducer:
             self._release_waiting(place)
         self._end(place, batch, failure)
 
-    def _leave(self, place: TopicPartition, batch: SharedBatch, arrived: asyncio.Future[Exception | None]) -> None:
+    def _leave(self, place: TopicPartition, batch: SharedBatch, arrived: Outcome) -> None:
         """Somebody gave up. What was sent before is not sent again, though others wait for it: they start anew."""
         if not batch.leave(arrived):
             batch.given_up = True
@@ -230,8 +224,12 @@ class SharedProducer:
                 self._drop(place, waiting)
                 _fail(self._accumulator, waiting, NotSent())
                 if waiting.retry_count:
-                    self.retire("a batch was given up")
-                    self._release_waiting(place)
+                    self._spoil(place)
+
+    def _spoil(self, place: TopicPartition) -> None:
+        """A batch that had a sequence number was given up: what follows it in its partition would fail."""
+        self.retire("a batch was given up")
+        self._release_waiting(place)
 
     def _release_waiting(self, place: TopicPartition) -> None:
         """Give back this partition's batches that were never sent, so that another producer can take them."""
@@ -243,9 +241,8 @@ class SharedProducer:
     def _reenqueue(self, waiting: Any) -> None:
         """aiokafka's own, save for batches that were given up."""
         if waiting._builder.given_up:  # noqa: SLF001 # see the module
-            self.retire("a batch was given up")
             _fail(self._accumulator, waiting, NotSent())
-            self._release_waiting(waiting.tp)
+            self._spoil(waiting.tp)
         else:
             self._put_back(waiting)
 
