@@ -1,16 +1,25 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""`shortcut.py`, `murmur2.partitions` and `kafka_records.encode_events` once more, for a C compiler. Change them
-together; both have the same tests.
+"""`shortcut.py`, `murmur2.partitions`, and `in_parcels` and `encode_events` of `kafka_records.py` once more, for a C
+compiler. Change them together; both have the same tests.
 
 All reads are checked against the entry's end before they are made. Entries are little-endian whatever the machine is.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_SET_ITEM
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
 from remora.codec import kafka_records, record
 from remora.codec import shortcut as plain
+from remora.model.errors import CodecError
+from remora.model.record import Record
+
+cdef extern from "Python.h":
+    object PyType_GenericAlloc(PyTypeObject* type, Py_ssize_t items)
 
 cdef enum:
     MOST_PIECES = 32
@@ -213,7 +222,26 @@ cdef class Shortcut:
         self._source = self._source_json = self._before = self._after = b""
         self._second = -1
 
-    def render(self, bytes entry not None, bytes new_opaque_json):
+    def render(self, list entries not None, list positions not None, bytes new_opaque_json, plain):
+        """As `shortcut.Shortcut.render`."""
+        cdef Py_ssize_t i, count = len(entries)
+        if len(positions) <= count:
+            raise IndexError(f"{len(positions)} positions for {count} entries")
+        cdef list records = []
+        cdef dict refused = {}
+        cdef tuple made
+        for i in range(count):
+            made = self._render(<bytes?>entries[i], new_opaque_json)
+            if made is None:
+                try:
+                    made = plain(entries[i])
+                except CodecError as exc:
+                    refused[i] = exc
+                    continue
+            records.append(new_record(made, positions[i], positions[i + 1], i))
+        return records, refused
+
+    cdef tuple _render(self, bytes entry, bytes new_opaque_json):
         """The record, or None when the plain way must decide."""
         cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(entry)
         cdef Py_ssize_t n = PyBytes_GET_SIZE(entry), p, q
@@ -369,6 +397,25 @@ cdef class Shortcut:
         return True
 
 
+cdef new_record(tuple rendered, position, next_position, Py_ssize_t ordinal):
+    """A Record, past its own __new__, which is written in Python."""
+    if len(rendered) != 4:
+        raise ValueError("what is rendered has four parts")
+    made = PyType_GenericAlloc(<PyTypeObject*>Record, 7)
+    cdef Py_ssize_t i
+    for i in range(4):
+        put_item(made, i, rendered[i])
+    put_item(made, 4, position)
+    put_item(made, 5, next_position)
+    put_item(made, 6, ordinal)
+    return made
+
+
+cdef inline void put_item(object into, Py_ssize_t place, object item):
+    Py_INCREF(item)  # which the tuple owns from now on
+    PyTuple_SET_ITEM(into, place, item)
+
+
 cdef int escape(Text* text, list kept) except -1:
     cdef bytes escaped = record.escape(copied(text.at, text.size))
     kept.append(escaped)
@@ -393,6 +440,10 @@ cdef uint32_t murmur2(const uint8_t* d, Py_ssize_t n) noexcept nogil:
     return h ^ h >> 15
 
 
+cdef inline int64_t partition(bytes key, int64_t count) noexcept:
+    return <int64_t>(murmur2(<const uint8_t*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)) & 0x7FFFFFFF) % count
+
+
 def partitions(keys, int64_t count):
     """As `murmur2.partitions`."""
     if count == 1:
@@ -400,8 +451,55 @@ def partitions(keys, int64_t count):
     cdef bytes key
     cdef list found = []
     for key in keys:
-        found.append(<int64_t>(murmur2(<const uint8_t*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)) & 0x7FFFFFFF) % count)
+        found.append(partition(key, count))
     return found
+
+
+cdef struct Open:
+    PyObject* members  # a list that `parcels` keeps; NULL where the partition has none yet
+    Py_ssize_t place
+    Py_ssize_t nbytes
+
+
+def in_parcels(list records not None, int64_t partitions, Py_ssize_t around, Py_ssize_t room):
+    """As `kafka_records.in_parcels`."""
+    if partitions < 1:
+        raise ValueError(f"{partitions} partitions")
+    cdef list parcels = [], members
+    cdef tuple event
+    cdef bytes key
+    cdef Py_ssize_t nbytes
+    cdef int64_t lane
+    cdef Open* each
+    cdef Open* open_ = <Open*>PyMem_Calloc(partitions, sizeof(Open))
+    if not open_:
+        raise MemoryError
+    try:
+        for record_ in records:
+            event = as_event(record_)
+            key = <bytes?>event[0]
+            nbytes = (
+                around + PyBytes_GET_SIZE(key) + PyBytes_GET_SIZE(<bytes?>event[1]) + PyBytes_GET_SIZE(<bytes?>event[2])
+                + PyBytes_GET_SIZE(<bytes?>event[4]) + PyBytes_GET_SIZE(<bytes?>event[5])
+            )
+            lane = partition(key, partitions)
+            each = &open_[lane]
+            if each.members and each.nbytes + nbytes <= room:
+                (<list>each.members).append(record_)
+                each.nbytes += nbytes
+                continue
+            if each.members:
+                parcels[each.place] = (lane, <list>each.members, each.nbytes)
+            members = [record_]
+            each.members, each.place, each.nbytes = <PyObject*>members, len(parcels), nbytes
+            parcels.append(members)
+        for lane in range(partitions):
+            each = &open_[lane]
+            if each.members:
+                parcels[each.place] = (lane, <list>each.members, each.nbytes)
+    finally:
+        PyMem_Free(open_)
+    return parcels
 
 
 cdef inline int varint_size(Py_ssize_t number) noexcept nogil:
@@ -441,6 +539,12 @@ cdef inline Py_ssize_t text_size(Py_ssize_t size) noexcept nogil:
     return varint_size(size) + size
 
 
+cdef inline tuple as_event(record_):
+    if not isinstance(record_, tuple) or len(<tuple>record_) != 7:
+        raise TypeError("an event's record has seven parts")
+    return <tuple>record_
+
+
 cdef Py_ssize_t event_size(tuple event, Py_ssize_t place, Py_ssize_t common, Py_ssize_t prefix) except -1:
     """Bytes of an event's record behind its own length; raises TypeError for one that is not made of bytes."""
     cdef bytes key = <bytes?>event[0], body = <bytes?>event[1], event_id = <bytes?>event[2]
@@ -462,9 +566,7 @@ def encode_events(bytes shard not None, bytes prefix not None, list records not 
     cdef Py_ssize_t width = PyBytes_GET_SIZE(prefix)
     cdef tuple event
     for place in range(count):
-        if not isinstance(records[place], tuple) or len(records[place]) != 7:
-            raise TypeError("an event's record has seven parts")
-        event = <tuple>records[place]
+        event = as_event(records[place])
         total += text_size(event_size(event, first + place, common, width))
     cdef bytes made = PyBytes_FromStringAndSize(NULL, total)
     cdef char* to = PyBytes_AS_STRING(made)

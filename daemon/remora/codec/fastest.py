@@ -13,6 +13,7 @@ from remora.model.record import Record
 
 Shortcut: type[shortcut.Shortcut] = shortcut.Shortcut
 partitions: Callable[[Sequence[bytes], int], Sequence[int]] = murmur2.partitions
+in_parcels: Callable[[list[Record], int, int, int], list[tuple[int, list[Record], int]]] = kafka_records.in_parcels
 encode_events: Callable[[bytes, bytes, list[Record], int], bytes] = kafka_records.encode_events
 IMPLEMENTATION = "python"
 """`compiled` or `python`."""
@@ -23,5 +24,6 @@ if not os.environ.get("REMORA_PURE_PYTHON"):
     except ImportError:
         pass
     else:
-        Shortcut, partitions, encode_events = _compiled.Shortcut, _compiled.partitions, _compiled.encode_events
+        Shortcut, partitions = _compiled.Shortcut, _compiled.partitions
+        in_parcels, encode_events = _compiled.in_parcels, _compiled.encode_events
         IMPLEMENTATION = "compiled"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from remora.codec import murmur2
 from remora.model.record import Record
 
 # Header names are part of what consumers rely on: whoever reads the topic proves with them that nothing is
@@ -82,6 +83,34 @@ def encode_events(shard: bytes, prefix: bytes, records: Sequence[Record], first:
             headers = [(SHARD, shard), (POSITION, prefix + position), (NEXT, prefix + next_position)]
             made.append(encode_record(place, key, body, [*headers, (EVENT_ID, event_id)]))
     return b"".join(made)
+
+
+def in_parcels(
+    records: Sequence[Record], partitions: int, around: int, room: int
+) -> list[tuple[int, list[Record], int]]:
+    """Records by partition, each with the most bytes that they take: as many together as `room` bytes hold, or one.
+
+    `around` is what a record takes besides its own key, value, positions and event id. In the order in which each was
+    begun; records of a partition keep theirs.
+    """
+    parcels: list[tuple[int, list[Record], int]] = []
+    last: dict[int, tuple[int, int]] = {}  # the parcel that a partition's next record may join, and its bytes
+    lanes = murmur2.partitions([record[0] for record in records], partitions)
+    for record, lane in zip(records, lanes, strict=True):
+        key, body, event_id, _, position, next_position, _ = record
+        nbytes = around + len(key) + len(body) + len(event_id) + len(position) + len(next_position)
+        if lane in last:
+            at, before = last[lane]
+            if before + nbytes <= room:
+                parcels[at][1].append(record)
+                last[lane] = at, before + nbytes
+                continue
+            parcels[at] = lane, parcels[at][1], before
+        last[lane] = len(parcels), nbytes
+        parcels.append((lane, [record], nbytes))
+    for lane, (at, nbytes) in last.items():
+        parcels[at] = lane, parcels[at][1], nbytes
+    return parcels
 
 
 def encode_record(place: int, key: bytes | None, value: bytes, headers: Sequence[tuple[str, bytes]]) -> bytes:

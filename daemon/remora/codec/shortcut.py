@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from binascii import Error as HexError
 from binascii import unhexlify
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
 from struct import error as struct_error
 from typing import NamedTuple
 
 from remora.codec import record
+from remora.model.errors import CodecError
+from remora.model.record import Record
 
 Rendered = tuple[bytes, bytes, bytes, int]
 """The record's key, its body, the event's id, and its age zero in ns since the epoch."""
@@ -24,6 +26,8 @@ _U32 = Struct("<I").unpack_from
 _TIME = Struct("<II").unpack_from
 _SIZE_ETAG = Struct("<QI").unpack_from  # the object's size, the length of its etag
 _PLAIN_VERSION = Struct("<II16sI").unpack_from  # no version id; a sequencer of 16; the length of the event id
+
+_new = tuple.__new__  # Record's own takes twice as long
 
 _TO_ESCAPE = bytes([*range(0x20), 0x7F, ord('"'), ord("\\")])
 _BEHIND_STRINGS = (0, 0, 8, 20)  # bytes behind `arn_topic`, by the version of the entry
@@ -63,15 +67,40 @@ class Shortcut:
         self._second = -1
         self._before = self._after = b""
 
-    def render(self, entry: bytes, opaque_json: bytes | None) -> Rendered | None:
-        """The record, or None when the plain way must decide. `opaque_json` takes the place of the entry's own."""
-        try:
-            return self._render(entry, opaque_json)
-        except (struct_error, IndexError):
-            return None
+    def render(
+        self,
+        entries: Sequence[bytes],
+        positions: Sequence[bytes],
+        opaque_json: bytes | None,
+        plain: Callable[[bytes], Rendered],
+    ) -> tuple[list[Record], dict[int, CodecError]]:
+        """The records of a listing in order, and the CodecErrors by place that `plain` has raised.
+
+        It is asked where the plain way must decide. `positions` are one more than entries; `opaque_json` takes the
+        place of the entries' own.
+        """
+        records: list[Record] = []
+        refused: dict[int, CodecError] = {}
+        render, new = self._render, _new
+        for i, entry in enumerate(entries):
+            try:
+                made = render(entry, opaque_json)
+            except (struct_error, IndexError):
+                made = None
+            if made is None:
+                try:
+                    made = plain(entry)
+                except CodecError as exc:
+                    refused[i] = exc
+                    continue
+            key, body, event_id, created_ns = made
+            records.append(new(Record, (key, body, event_id, created_ns, positions[i], positions[i + 1], i)))
+        return records, refused
 
     def _render(self, d: bytes, new_opaque_json: bytes | None) -> Rendered | None:
-        """Reads run unchecked, and may end behind the bytes or the event: positions only ever grow, so that the
+        """The record, or None when the plain way must decide; that is also meant by struct's error and IndexError.
+
+        Reads run unchecked, and may end behind the bytes or the event: positions only ever grow, so that the
         comparison of the last one with the event's end, and of that with the entry's, finds it."""
         version, compat, size, event_version, event_compat, event_size = _HEADERS(d)
         if compat > 3 or event_compat > 4 or event_version < 4:

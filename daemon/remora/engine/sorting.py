@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from remora.codec.event_entry import attributes
 from remora.codec.render import Renderer
@@ -41,27 +42,28 @@ def sort_entries(
     renderer: Renderer,
 ) -> Sorted:
     """Divide a listing. `done` and `attempts` are by position, and empty unless something failed before."""
-    result = Sorted()
-    render, opaque, positions = renderer.render, topic.opaque_data, listing.positions
-    expired_before = limits.expires_before_ns(time.time_ns())
-    for i, raw in enumerate(listing.entries):
-        position = positions[i]
-        if done and position in done:
-            result.skipped.append(i)
+    records, refused = renderer.render(listing, topic.opaque_data)
+    condemned = [Condemned(i, "undecodable", str(exc)) for i, exc in refused.items()]
+    if not (done or attempts or limits.time_to_live_s):  # nearly always so
+        return Sorted(records, condemned)
+
+    positions, expired_before = listing.positions, limits.expires_before_ns(time.time_ns())
+    result = Sorted(condemned=[each for each in condemned if positions[each.ordinal] not in done])
+    for record in records:
+        position = record.position
+        if position in done:
             continue
-        try:
-            key, body, event_id, created_ns = render(raw, opaque)
-        except CodecError as exc:
-            result.condemned.append(Condemned(i, "undecodable", str(exc)))
-            continue
-        if created_ns < expired_before:
+        if record.created_ns < expired_before:
             reason = f"older than its time_to_live of {limits.time_to_live_s:g} s"
-            result.condemned.append(Condemned(i, "expired", reason))
+            result.condemned.append(Condemned(record.ordinal, "expired", reason))
         elif position in attempts and limits.is_exhausted(attempts[position].count):
             reason = f"not delivered by {limits.max_retries} retries"
-            result.condemned.append(Condemned(i, "exhausted", reason))
+            result.condemned.append(Condemned(record.ordinal, "exhausted", reason))
         else:
-            result.records.append(Record(key, body, event_id, created_ns, position, positions[i + 1], i))
+            result.records.append(record)
+    result.condemned.sort(key=attrgetter("ordinal"))
+    if done:
+        result.skipped.extend(i for i, position in enumerate(positions[:-1]) if position in done)
     return result
 
 

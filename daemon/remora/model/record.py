@@ -30,16 +30,16 @@ class Listing:
 
     `positions[i]` is where `entries[i]` begins and `positions[i + 1]` where it ends, already carried over at
     the ring's end; the last one is where the next listing starts. Positions are ASCII `gen/offset`.
+    `nbytes` are the payload bytes held.
     """
 
     positions: list[bytes]
     entries: list[bytes]
     truncated: bool
+    nbytes: int = field(init=False, repr=False)
 
-    @property
-    def nbytes(self) -> int:
-        """Payload bytes held."""
-        return sum(map(len, self.entries))
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nbytes", sum(map(len, self.entries)))  # asked for several times
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from unit.codec.samples import (
     LockerSample,
     framed,
     list_reply,
+    listing_of,
     lock_info,
     queue_head,
     real_pairs,
@@ -33,8 +34,14 @@ def all_decoders() -> list[Decoder]:
     """One of each, with a renderer that has seen real entries and so takes its short cuts."""
     renderer = Renderer()
     entries = (MINIMAL, *(pair.entry for pair in real_pairs()[::7]))
-    for entry in entries:
-        renderer.render(entry)
+    renderer.render(listing_of(*entries))
+
+    def render(entry: bytes) -> object:
+        records, refused = renderer.render(listing_of(entry))
+        if refused:
+            raise refused[0]
+        return records[0]
+
     open_reservations = [reservation(1, 4096, Time(1, 2), None), reservation(2, 8192, Time(3, 4), 7)]
     listing = list_reply([(b"hello", b"0/24576"), (b"", b"0/24591"), (b"x" * 300, b"7/1234567")], b"8/24576")
     map_of_two = framed(lambda w: w.u32(2).raw(b"".join(open_reservations)))
@@ -43,7 +50,7 @@ def all_decoders() -> list[Decoder]:
         Decoder("entry", event_entry.decode, entries),
         Decoder("explain", event_entry.explain, entries),
         Decoder("attributes", event_entry.attributes, entries),
-        Decoder("render", renderer.render, entries),
+        Decoder("render", render, entries),
         Decoder("listing", queue_ops.decode_listing, (listing, list_reply([], b"0/24576"))),
         Decoder("reserve", queue_ops.decode_reserve, (framed(lambda w: w.u32(1)),)),
         Decoder("capacity", queue_ops.decode_capacity, (framed(lambda w: w.u64(128_000_000)),)),

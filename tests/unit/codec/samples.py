@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from remora.codec.ceph import Writer
 from remora.model.entry import Event, EventEntry, Time
+from remora.model.record import Listing
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DATA = REPOSITORY / "tests" / "data"
@@ -199,6 +200,11 @@ def _entry(version: int) -> st.SearchStrategy[EventEntry]:
 
 entries = st.integers(1, 5).flatmap(_entry)
 """Entries of every version, one newer than known included, around events of every version."""
+
+
+def listing_of(*entries: bytes) -> Listing:
+    """A listing of these entries."""
+    return Listing([b"0/%d" % place for place in range(len(entries) + 1)], list(entries), truncated=False)
 
 
 def with_event(entry: EventEntry, **changes: object) -> EventEntry:

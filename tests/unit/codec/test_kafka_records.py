@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from remora.codec import fastest, kafka_records
 from remora.codec.kafka_records import FRAME_BYTES, HEADER_BYTES, RECORD_BYTES, encode_record, varint
+from remora.codec.murmur2 import partition
 from remora.model.record import Record
 
 Way = Callable[[bytes, bytes, list[Record], int], bytes]
@@ -73,6 +74,38 @@ def test_events_are_written_as_aiokafka_writes_them(
         RECORD_BYTES + len(shard) + 2 * len(prefix) + sum(map(len, (*each[:3], each.position, each.next_position)))
         for each in events
     )
+
+
+@pytest.mark.parametrize(
+    "way",
+    dict.fromkeys([kafka_records.in_parcels, fastest.in_parcels]),
+    ids=lambda way: way.__module__.rpartition(".")[2],
+)
+@given(EVENTS, st.integers(1, 5), st.integers(0, 300), st.integers(0, 700))
+def test_records_are_divided_among_partitions(
+    way: Callable[[list[Record], int, int, int], list[tuple[int, list[Record], int]]],
+    events: list[Record],
+    partitions: int,
+    around: int,
+    room: int,
+) -> None:
+    """Each parcel has what follows in its partition while there is room, and says how much that is; in order."""
+    wanted: list[tuple[int, list[Record], int]] = []
+    for each in events:
+        lane = partition(each.key, partitions)
+        nbytes = around + sum(map(len, (*each[:3], each.position, each.next_position)))
+        open_ = max((at for at, (its, _, _) in enumerate(wanted) if its == lane), default=-1)
+        if open_ >= 0 and wanted[open_][2] + nbytes <= room:
+            wanted[open_] = lane, [*wanted[open_][1], each], wanted[open_][2] + nbytes
+        else:
+            wanted.append((lane, [each], nbytes))
+
+    made = way(events, partitions, around, room)
+
+    assert made == wanted
+    assert [id(each) for _, members, _ in made for each in members] == [
+        id(each) for _, members, _ in wanted for each in members
+    ]
 
 
 @given(st.none() | TEXTS, TEXTS, st.lists(st.tuples(st.text(max_size=80), TEXTS), max_size=6), st.integers(0, 1 << 20))

@@ -19,7 +19,8 @@ from remora.codec.render import Renderer
 from remora.codec.shortcut import Rendered
 from remora.model.entry import EventEntry, Time
 from remora.model.errors import CodecError
-from unit.codec.samples import MINIMAL, entries, mutated, real_pairs, texts, with_event
+from remora.model.record import Listing, Record
+from unit.codec.samples import MINIMAL, entries, listing_of, mutated, real_pairs, texts, with_event
 
 each_way = pytest.mark.parametrize(
     "way", dict.fromkeys([shortcut.Shortcut, fastest.Shortcut]), ids=lambda way: way.__module__.rpartition(".")[2]
@@ -38,15 +39,19 @@ def plainly(data: bytes, opaque: bytes | None = None) -> Rendered | str:
 
 def rendered(renderer: Renderer, data: bytes, opaque: bytes | None = None) -> Rendered | str:
     """What the renderer makes of it; a refusal as its text."""
-    try:
-        return renderer.render(data, opaque)
-    except CodecError as error:
-        return str(error)
+    records, refused = renderer.render(listing_of(data), opaque)
+    assert len(records) + len(refused) == 1
+    return records[0][:4] if records else str(refused[0])
 
 
 def fast(renderer: Renderer, data: bytes) -> Rendered | None:
     """What the short cuts make of it, None when they leave it to the plain way."""
-    return renderer._shortcut.render(data, None)
+
+    def plain(entry: bytes) -> Rendered:
+        raise CodecError("entry", 0, "left to the plain way")
+
+    records, _ = renderer._shortcut.render([data], [b"0/0", b"0/1"], None, plain)
+    return records[0][:4] if records else None
 
 
 def test_the_compiled_way_is_there() -> None:
@@ -73,9 +78,9 @@ def test_real_entries_become_what_radosgw_posted_on_both_ways(way: type[shortcut
     renderer = Renderer(way)
 
     for pair in real_pairs():
-        assert renderer.render(pair.entry)[1] == pair.body
+        assert rendered(renderer, pair.entry)[1] == pair.body
     for pair in real_pairs():
-        assert renderer.render(pair.entry) == plainly(pair.entry)
+        assert rendered(renderer, pair.entry) == plainly(pair.entry)
         assert fast(renderer, pair.entry) == plainly(pair.entry)
 
 
@@ -91,6 +96,47 @@ def test_entries_of_every_version_agree_with_the_plain_way(
     for entry, opaque in [*some, *some]:
         data = encode(entry)
         assert rendered(renderer, data, opaque) == plainly(data, opaque)
+
+
+@each_way
+@settings(max_examples=150)
+@given(st.lists(entries.map(encode) | mutated([MINIMAL, *(p.entry for p in real_pairs()[::11])]), max_size=12), opaques)
+def test_a_listing_is_divided_in_order(
+    way: type[shortcut.Shortcut], some: Sequence[bytes], opaque: bytes | None
+) -> None:
+    """Each entry of a listing is a record, with its place and the positions around it, or refused; in order."""
+    listing, renderer = listing_of(*some), Renderer(way)
+
+    for _ in range(2):  # the second time from what the renderer remembers
+        records, refused = renderer.render(listing, opaque)
+
+        found = {each.ordinal: each[:4] for each in records} | {place: str(exc) for place, exc in refused.items()}
+        assert [found[place] for place in range(len(some))] == [plainly(data, opaque) for data in some]
+        assert len(records) + len(refused) == len(some)
+        assert [each.ordinal for each in records] == sorted(each.ordinal for each in records)
+        for each in records:
+            assert type(each) is Record
+            assert (each.position, each.next_position) == tuple(listing.positions[each.ordinal : each.ordinal + 2])
+
+
+@each_way
+def test_a_defect_in_the_plain_way_is_no_refusal(way: type[shortcut.Shortcut]) -> None:
+    """What is raised besides CodecError comes out, so that no entry is parked for an error of ours."""
+
+    def plain(entry: bytes) -> Rendered:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        way({}, {}, {}).render([MINIMAL], [b"0/0", b"0/1"], None, plain)
+
+
+@each_way
+def test_positions_that_are_missing_are_noticed(way: type[shortcut.Shortcut]) -> None:
+    """A listing without the position behind its last entry is an error."""
+    renderer = Renderer(way)
+
+    with pytest.raises(IndexError):
+        renderer.render(Listing([b"0/0"], [MINIMAL], truncated=False))
 
 
 varying = st.fixed_dictionaries(
@@ -119,7 +165,7 @@ def test_events_of_a_known_bucket_agree_with_the_plain_way(
     """After an entry of a bucket was seen, others of it with any other values in the varying fields agree."""
     renderer = Renderer(way)
     known = getattr(pair, "entry", b"")
-    renderer.render(known)
+    rendered(renderer, known)
 
     for changes in events:
         data = encode(with_event(decode(known), **changes))
@@ -134,9 +180,9 @@ def test_damaged_entries_agree_with_the_plain_way(
 ) -> None:
     """A damaged entry gives the plain way's bytes or its error, with every region of its origin remembered."""
     renderer = Renderer(way)
-    renderer.render(MINIMAL)
+    rendered(renderer, MINIMAL)
     for pair in real_pairs()[::11]:
-        renderer.render(pair.entry)
+        rendered(renderer, pair.entry)
 
     for data in damaged:
         assert rendered(renderer, data, opaque) == plainly(data, opaque)
@@ -150,7 +196,7 @@ def test_an_entry_cut_off_anywhere_is_refused_as_the_plain_way_refuses_it(
     """The renderer, having seen the whole entry, takes none of its prefixes for one."""
     data = real_pairs()[number].entry
     renderer = Renderer(way)
-    renderer.render(data)
+    rendered(renderer, data)
 
     for cut in range(len(data)):
         assert isinstance(rendered(renderer, data[:cut]), str)
@@ -163,7 +209,7 @@ def test_an_entry_with_fields_missing_at_its_end_is_refused(way: type[shortcut.S
     """Though the entry's own length fits what is left of it, missing fields are noticed."""
     data = real_pairs()[number].entry
     renderer = Renderer(way)
-    renderer.render(data)
+    rendered(renderer, data)
 
     for missing in range(1, 60):
         changed = data[:2] + (len(data) - 6 - missing).to_bytes(4, "little") + data[6:-missing]
@@ -177,7 +223,7 @@ def test_an_overwritten_word_anywhere_agrees_with_the_plain_way(way: type[shortc
     """Each four bytes of an entry overwritten, lengths and counts included, give the plain way's result."""
     for data in (MINIMAL, real_pairs()[-1].entry):
         renderer = Renderer(way)
-        renderer.render(data)
+        rendered(renderer, data)
         for at in range(len(data) - 3):
             changed = data[:at] + word.to_bytes(4, "little") + data[at + 4 :]
             assert rendered(renderer, changed) == plainly(changed)
@@ -188,7 +234,7 @@ def test_an_overwritten_word_anywhere_agrees_with_the_plain_way(way: type[shortc
 def test_other_versions_of_known_regions_agree_with_the_plain_way(way: type[shortcut.Shortcut], at: int) -> None:
     """Any version or compat of entry and event, around regions that are all known, gives the plain way's result."""
     renderer = Renderer(way)
-    renderer.render(MINIMAL)
+    rendered(renderer, MINIMAL)
 
     for value in range(12):
         changed = MINIMAL[:at] + bytes([value]) + MINIMAL[at + 1 :]
@@ -246,9 +292,7 @@ def test_a_region_seen_in_a_refused_entry_is_not_remembered(way: type[shortcut.S
     renderer = Renderer(way)
     broken = MINIMAL[:-1]
 
-    with pytest.raises(CodecError):
-        renderer.render(broken)
-
+    assert isinstance(rendered(renderer, broken), str)
     assert fast(renderer, MINIMAL) is None
     assert rendered(renderer, MINIMAL) == plainly(MINIMAL)
 
@@ -271,7 +315,7 @@ def test_two_regions_in_turn_stay_on_the_fast_way(way: type[shortcut.Shortcut]) 
     base = decode(MINIMAL)
     some = [encode(with_event(base, aws_region=r, bucket_name=b)) for r in (b"eu", b"us") for b in (b"b1", b"b2")]
     for data in some:
-        renderer.render(data)
+        rendered(renderer, data)
 
     assert [fast(renderer, data) for data in some] == [plainly(data) for data in some]
 
@@ -282,7 +326,7 @@ def test_an_entry_newer_than_known_stays_on_the_fast_way(way: type[shortcut.Shor
     """Fields that a newer radosgw appends to the entry cost no speed."""
     data = encode(replace(decode(MINIMAL), version=version, newer_fields=b"new"))
     renderer = Renderer(way)
-    renderer.render(data)
+    rendered(renderer, data)
 
     assert fast(renderer, data) == plainly(data)
 
@@ -300,8 +344,8 @@ def test_what_is_remembered_is_bounded(way: type[shortcut.Shortcut], monkeypatch
     try:
         before = tracemalloc.get_traced_memory()[0]
         for i, data in enumerate(encoded):
-            renderer.render(data)
-            renderer.render(data, b"opaque-%d" % i)
+            rendered(renderer, data)
+            rendered(renderer, data, b"opaque-%d" % i)
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
@@ -322,7 +366,7 @@ def test_regions_that_grow_are_charged_for_it(way: type[shortcut.Shortcut], monk
     for length in (1, 2000):
         for i in range(200):
             entry = with_event(decode(MINIMAL), bucket_name=b"bucket-%d" % i, opaque_data=b"o" * length)
-            renderer.render(encode(entry))
+            rendered(renderer, encode(entry))
 
     held = sum(bucket.cost for bucket in renderer._buckets.values())
     assert 0 < held < renderer._cached_bytes <= bound
@@ -337,8 +381,8 @@ def test_huge_regions_are_not_remembered(way: type[shortcut.Shortcut], field: st
 
     assert rendered(renderer, data) == plainly(data)
     assert [*renderer._buckets, *renderer._actors, *renderer._sources] == []
-    renderer.render(MINIMAL)
-    assert renderer.render(MINIMAL, b"o" * 1_000_000) == plainly(MINIMAL, b"o" * 1_000_000)
+    rendered(renderer, MINIMAL)
+    assert rendered(renderer, MINIMAL, b"o" * 1_000_000) == plainly(MINIMAL, b"o" * 1_000_000)
     assert not renderer._opaques
 
 
@@ -350,11 +394,11 @@ def test_the_plain_way_is_not_asked_for_what_is_known(
     renderer = Renderer(way)
     known = [pair.entry for pair in real_pairs()]
     for data in known:
-        renderer.render(data)
+        rendered(renderer, data)
 
     def refuse(data: bytes) -> EventEntry:
         raise AssertionError("decoded in full")
 
     monkeypatch.setattr(event_entry, "decode", refuse)
     for data in known:
-        renderer.render(data, b"now")
+        rendered(renderer, data, b"now")

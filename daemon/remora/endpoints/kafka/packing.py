@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from remora.codec.fastest import encode_events, partitions
+from remora.codec.fastest import encode_events, in_parcels
 from remora.codec.kafka_records import RECORD_BYTES
 from remora.endpoints.kafka.batches import BATCH_BYTES, size_above
 from remora.model.record import Record
@@ -61,23 +61,13 @@ class Packer:
         """Parcels in the order in which each was begun, and the records that are too large, with why."""
         parcels: list[KafkaParcel] = []
         refused: list[tuple[Record, str]] = []
-        open_: dict[int, KafkaParcel] = {}
-        origin, around, room = self._origin, self._origin.nbytes, self.batch_bytes - BATCH_BYTES
-        lanes = partitions([record.key for record in records], self._partitions)
-        for record, lane in zip(records, lanes, strict=True):
-            key, body, event_id, _, position, next_position, _ = record
-            nbytes = around + len(key) + len(body) + len(event_id) + len(position) + len(next_position)
-            parcel = open_.get(lane)
-            if parcel is not None and parcel.nbytes + nbytes <= room:
-                parcel.records.append(record)
-                parcel.nbytes += nbytes
-                continue
-            parcel = KafkaParcel(lane, origin, [record], nbytes)
+        room = self.batch_bytes - BATCH_BYTES
+        for lane, members, nbytes in in_parcels(list(records), self._partitions, self._origin.nbytes, room):
+            parcel = KafkaParcel(lane, self._origin, members, nbytes)
             if too_large := size_above(self._limit_bytes, self._codec, parcel):
-                refused.append((record, self._too_large(too_large)))
-                continue
-            parcels.append(parcel)
-            open_[lane] = parcel
+                refused.append((members[0], self._too_large(too_large)))
+            else:
+                parcels.append(parcel)
         return parcels, refused
 
     def _too_large(self, nbytes: int) -> str:

@@ -1,0 +1,64 @@
+"""A listing divided: what becomes of each entry."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.runs import a_topic
+from remora.codec.render import Renderer
+from remora.engine.sorting import sort_entries
+from remora.model.record import Attempt, Listing
+from remora.policy.lifetime import Limits
+from support.entries import raw_entry
+
+LIMITS = Limits(time_to_live_s=3600, max_retries=2)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is wrong with an entry; `attempts` is how often it failed."""
+
+    garbage: bool
+    old: bool
+    done: bool
+    attempts: int
+
+    def fate(self, limits: Limits) -> str:
+        """What must become of it, the first reason that counts."""
+        if self.done:
+            return "skipped"
+        if self.garbage:
+            return "undecodable"
+        if self.old and limits.time_to_live_s:
+            return "expired"
+        return "exhausted" if self.attempts > 2 and limits.max_retries else "sent"
+
+
+@given(
+    st.lists(st.builds(Kind, st.booleans(), st.booleans(), st.booleans(), st.integers(0, 4)), max_size=12),
+    st.sampled_from([Limits(), LIMITS]),
+)
+def test_each_entry_has_one_fate(kinds: list[Kind], limits: Limits) -> None:
+    """What was done is skipped, whatever else is wrong with it; then what cannot be read, is too old or was tried too
+    often is condemned; all else is sent. Each in the queue's order, and once."""
+    now = time.time()
+    entries = [
+        b"garbage" if kind.garbage else raw_entry("k", i, created=now - (7200 if kind.old else 0))
+        for i, kind in enumerate(kinds)
+    ]
+    positions = [b"0/%d" % i for i in range(len(kinds) + 1)]
+    done = {positions[i] for i, kind in enumerate(kinds) if kind.done}
+    attempts = {positions[i]: Attempt(kind.attempts, now) for i, kind in enumerate(kinds) if kind.attempts}
+
+    found = sort_entries(Listing(positions, entries, truncated=False), a_topic(), limits, done, attempts, Renderer())
+
+    fates = [kind.fate(limits) for kind in kinds]
+    assert [each.ordinal for each in found.records] == [i for i, fate in enumerate(fates) if fate == "sent"]
+    assert found.skipped == [i for i, fate in enumerate(fates) if fate == "skipped"]
+    assert [(each.ordinal, each.cause) for each in found.condemned] == [
+        (i, fate) for i, fate in enumerate(fates) if fate not in ("sent", "skipped")
+    ]
