@@ -69,6 +69,34 @@ async def test_removals_are_few_and_large() -> None:
 
 
 @in_virtual_time
+@pytest.mark.parametrize("beside", [False, True])
+async def test_listings_are_longer_where_only_backlogs_wait(beside: bool) -> None:
+    """A backlog is read in listings four times as long, but not beside a topic that is delivered as it comes in."""
+    store, endpoint = FakeStore(tells=True), FakeEndpoint(lanes=1)
+    endpoint.fate = lambda *_: Fate(wait_s=0.05)
+    delivery = DeliverySettings(list_entries=100)
+    for queue in ("backlog", "live"):
+        store.make(queue, raw_entry("k", 0, topic=queue))
+        store.metadata[queue] = a_topic(queue, to=queue)
+
+    async with running(a_worker(store, endpoint, delivery)):
+        await drained(store)
+        await asyncio.sleep(3)
+        if beside:
+            store.queues["live"].append(raw_entry("k", 1, topic="live"))
+        store.queues["backlog"].append(*(raw_entry(f"k{i}", i, topic="backlog") for i in range(4000)))
+        for i in range(4):
+            await asyncio.sleep(0.5)
+            if beside:
+                store.queues["live"].append(raw_entry("k", 2 + i, topic="live"))
+        await drained(store)
+
+    counts = [count for queue, count in store.removals if queue == "backlog"]
+    assert sum(counts) == 4001
+    assert max(counts) == (100 if beside else 400)
+
+
+@in_virtual_time
 async def test_entries_that_come_one_by_one_travel_together() -> None:
     """Where entries come in faster than pushes are answered they share pushes, and none waits for long."""
     store, endpoint = FakeStore(tells=True), FakeEndpoint(lanes=1)

@@ -296,10 +296,7 @@ class ExactSession:
     def _add(self, listing: Listing) -> Transaction:
         """Divide a listing, and let all of it join the open transaction."""
         shelf, nbytes, entries = self._shelf, listing.nbytes, len(listing.entries)
-        shelf.begin_work()
-        shelf.mean_bytes += (nbytes / entries - shelf.mean_bytes) / 4
-        shelf.read_singly = max(0, shelf.read_singly - entries)
-        self._tools.telemetry.listed(self._topic.label, entries, nbytes)
+        self._reader.learn(listing, self._topic.label)
 
         sorted_ = sort_entries(listing, self._topic, self._limits, shelf.done, shelf.attempts, self._tools.renderer)
         part = Part(listing, self._trimmer.add(listing), sorted_.records, sorted_.condemned, sorted_.skipped)

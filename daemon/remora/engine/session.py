@@ -204,10 +204,7 @@ class Session:
             if not listing.entries:
                 return 0
         shelf, nbytes = self._shelf, listing.nbytes
-        shelf.begin_work()
-        shelf.mean_bytes += (nbytes / len(listing.entries) - shelf.mean_bytes) / 4
-        shelf.read_singly = max(0, shelf.read_singly - len(listing.entries))
-        self._tools.telemetry.listed(self._topic.label, len(listing.entries), nbytes)
+        self._reader.learn(listing, self._topic.label)
 
         sorted_ = sort_entries(listing, self._topic, self._limits, shelf.done, shelf.attempts, self._tools.renderer)
         parcels, refused = self._route.pack(sorted_.records) if sorted_.records else ([], [])

@@ -31,6 +31,7 @@ class Shelf:
     new entries, and cleared right before each read. While a refused record is looked for, `read_singly` tells in how
     many entries it is, and a transaction takes `search_entries` of them; `refused` are those found, with the reason.
     `unburied` are letters in the store that the endpoint is to get, too.
+    `has_backlog`: the last listing did not reach the queue's end.
     `in_doubt` is for topics that are delivered in transactions: entries may have been committed that still stand there.
     """
 
@@ -45,6 +46,7 @@ class Shelf:
     unburied: dict[bytes, DeadLetter] = field(default_factory=dict)
     in_doubt: bool = True
     has_work: bool = False
+    has_backlog: bool = False
     progress_at: float = 0.0
     held_bytes: int = 0
 
@@ -77,7 +79,10 @@ class Shelf:
 
 @dataclass(slots=True)
 class Tools:
-    """What every session of a worker uses. `settings` is replaced by a reload and read anew at each use."""
+    """What every session of a worker uses. `settings` is replaced by a reload and read anew at each use.
+
+    `caught_up_at` is when a listing with entries last reached its queue's end: a topic is delivered as it comes in.
+    """
 
     store: DeliveryStore
     catalogue: Catalogue
@@ -86,3 +91,4 @@ class Tools:
     settings: DeliverySettings
     pace: Pace
     looks: Looks = field(default_factory=Looks)
+    caught_up_at: float = float("-inf")
