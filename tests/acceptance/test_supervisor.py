@@ -182,6 +182,31 @@ async def test_what_freezes_together_thaws_together(folder: Path) -> None:
         assert "worker_ended" not in daemon.logged()
 
 
+def environment_and_heap(pid: int) -> tuple[str, list[str]]:
+    """What a process was started with, and how its heap is kept: `hg` is in huge pages, if there are some."""
+    process = Path(f"/proc/{pid}")
+    heap = (process / "smaps").read_text().partition("[heap]")[2].partition("VmFlags:")[2]
+    return (process / "environ").read_text(), heap.partition("\n")[0].split()
+
+
+def has_huge_pages() -> bool:
+    """Whether this system has them for whoever asks: the C library does not ask otherwise."""
+    state = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    return state.exists() and "[madvise]" in state.read_text()
+
+
+@pytest.mark.parametrize("given", [None, "glibc.malloc.check=1"])
+async def test_workers_keep_memory_that_they_need_again(folder: Path, given: str | None) -> None:
+    """A worker's C library is told how to keep memory, unless the environment of the daemon says it."""
+    env = {} if given is None else {"GLIBC_TUNABLES": given}
+    async with running_daemon(folder, sections(folder), env=env) as daemon:
+        for pid in children(daemon.process.pid):
+            environ, flags = environment_and_heap(pid)
+            assert ("GLIBC_TUNABLES=glibc.malloc.hugetlb=1" in environ) is (given is None)
+            assert given is None or f"GLIBC_TUNABLES={given}" in environ
+            assert ("hg" in flags) is (given is None and has_huge_pages())
+
+
 async def test_workers_end_with_their_supervisor(folder: Path) -> None:
     """No worker goes on without somebody who watches it, and a new daemon takes the shards though the lease is long."""
     async with serving(folder) as daemon:

@@ -19,6 +19,11 @@ from remora.servers.pipe import Ask, Failed, Heartbeat, Message, Pipe, Ready, Re
 _MANAGERS = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
 """The service manager's words to its own child, which is the supervisor."""
 
+_MEMORY = "glibc.malloc.hugetlb=1:glibc.malloc.trim_threshold=33554432:glibc.malloc.mmap_threshold=4194304"
+"""How a worker's C library keeps memory, unless the environment says it: in huge pages where the system has them for
+who asks (fewer misses when an address is looked up), and 32 MiB at the heap's end are not given back, as the next
+listing needs them again. A tenth of a busy worker's processor time. Other C libraries do not know the variable."""
+
 
 class Child:
     """A worker process. `hear` is told what it says, and None when it has ended."""
@@ -135,6 +140,7 @@ def start_process(inherited: Sequence[int]) -> tuple[subprocess.Popen[bytes], so
     """
     ours, theirs = socket.socketpair()
     environment = {name: value for name, value in os.environ.items() if name not in _MANAGERS}
+    environment.setdefault("GLIBC_TUNABLES", _MEMORY)
     with contextlib.ExitStack() as undo:
         undo.callback(ours.close)
         with theirs:
