@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from remora.model.ledger import Balance, Tally
 from remora.model.shard import Hold, Shard
 from remora.storage.sqlite import SqliteStore, directory, schema
 from support.entries import delivered
-from support.stores import QUIET_S, own_topic
+from support.stores import QUIET_S, change, own_topic
 
 LEDGERS = schema.MIGRATIONS.index(schema._keep_ledgers)
 """The version of files that have no ledgers yet."""
@@ -49,14 +47,6 @@ def prepare(settings: SqliteSettings) -> None:
     path = Path(settings.directory)
     directory.make_directory(path)
     directory.prepare(path, settings)
-
-
-def change(settings: SqliteSettings, *statements: str) -> None:
-    """Change the file as no remora would."""
-    with closing(sqlite3.connect(Path(settings.directory) / "queues-000.db")) as connection:
-        for statement in statements:
-            connection.execute(statement)
-        connection.commit()
 
 
 @pytest.mark.parametrize("place", [0, 3, 9])

@@ -180,6 +180,14 @@ def own_topic(name: str, shards: int = 3) -> Topic:
     return Topic(name, "", name, Target("kafka://127.0.0.1:9092", "", name), shards=shards, origin=Origin.REMORA)
 
 
+def change(settings: SqliteSettings, *statements: str) -> None:
+    """Change the first file of an embedded store as no remora would."""
+    with closing(sqlite3.connect(Path(settings.directory) / "queues-000.db")) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+
+
 def spread(topic: Topic, count: int, mark: str = "") -> list[Placed]:
     """So many events, one after the other over the shards; their payloads are their numbers behind the mark."""
     return [Placed(i % topic.shards, b"bkt:k%d" % i, b"%s%06d" % (mark.encode(), i)) for i in range(count)]

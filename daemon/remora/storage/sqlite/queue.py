@@ -16,7 +16,14 @@ from remora.storage.sqlite.ingest import expire as expire_events
 from remora.storage.sqlite.schema import ENTRY_OVERHEAD, rowid
 from remora.storage.sqlite.two_phase import expire_stale
 
+MOST_BYTES = 4 << 20
+"""A listing ends soon after so many, however many entries were asked for: theirs may be any size, and is not known
+before the first listing."""
+
+_ROWS_AT_ONCE = 32
+
 _LIST = "SELECT data FROM entries WHERE id >= ? AND id < ? ORDER BY id"
+_COUNT = "SELECT count(*) FROM entries WHERE id >= ? AND id < ?"
 _SIZE = "SELECT total(length(data)) FROM entries WHERE id >= ? AND id < ?"
 _DELETE = "DELETE FROM entries WHERE id >= ? AND id < ?"
 _MOVE_FRONT = """
@@ -100,11 +107,30 @@ def listing(connection: sqlite3.Connection, shard: Shard, queue: QueueRow, start
     """Entries of a queue from a position on, or from its front when that has passed it."""
     first = max(queue.head, parsed(start) if start else 0)
     end = min(first + limit, queue.tail)
-    rows = connection.execute(_LIST, (rowid(queue.id, first), rowid(queue.id, end))).fetchall()
-    if len(rows) != max(0, end - first):
-        raise StoreDamaged(f"{shard} has lost entries: {len(rows)} are left of {end - first} that were stored")
-    positions = [marker(position) for position in range(first, first + len(rows) + 1)]
-    return Listing(positions, [data for (data,) in rows], truncated=end < queue.tail)
+    entries = _data(connection, queue, first, end)
+    if len(entries) != max(0, end - first) and not _was_cut_short(connection, queue, first, entries):
+        raise StoreDamaged(f"{shard} has lost entries: {len(entries)} are left of {end - first} that were stored")
+    behind = first + len(entries)
+    return Listing([marker(position) for position in range(first, behind + 1)], entries, truncated=behind < queue.tail)
+
+
+def _data(connection: sqlite3.Connection, queue: QueueRow, first: int, end: int) -> list[bytes]:
+    """What is stored from a position on, up to `end` or until it is a lot."""
+    cursor = connection.execute(_LIST, (rowid(queue.id, first), rowid(queue.id, end)))
+    entries: list[bytes] = []
+    nbytes = 0
+    while nbytes < MOST_BYTES and (rows := cursor.fetchmany(_ROWS_AT_ONCE)):
+        more = [data for (data,) in rows]
+        nbytes += sum(map(len, more))
+        entries += more
+    return entries
+
+
+def _was_cut_short(connection: sqlite3.Connection, queue: QueueRow, first: int, entries: Sequence[bytes]) -> bool:
+    """Whether these were a lot, and none is missing among them."""
+    span = rowid(queue.id, first), rowid(queue.id, first + len(entries))
+    (count,) = connection.execute(_COUNT, span).fetchone()
+    return sum(map(len, entries)) >= MOST_BYTES and count == len(entries)
 
 
 def _remove(connection: sqlite3.Connection, queue: QueueRow, end: int, tally: Tally) -> None:

@@ -1,0 +1,76 @@
+"""Listings of the embedded store whose entries are large."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from remora.config import SqliteSettings
+from remora.model.errors import StoreDamaged
+from remora.model.shard import Hold
+from remora.storage.sqlite import SqliteStore, schema
+from remora.storage.sqlite.queue import MOST_BYTES
+from support.stores import QUIET_S, change, own_topic
+
+SIZE = 64_000
+COUNT = 400
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> SqliteSettings:
+    return SqliteSettings(directory=str(tmp_path / "store"), files=1)
+
+
+@pytest.fixture
+async def store(settings: SqliteSettings) -> AsyncIterator[SqliteStore]:
+    async with SqliteStore(settings) as store:
+        yield store
+
+
+async def filled(store: SqliteStore) -> tuple[Hold, list[bytes]]:
+    """A held queue, and its entries, which are large."""
+    shard = (await store.create_topic(own_topic("t", 1))).shard(0)
+    payloads = [b"%06d" % i * (SIZE // 6) for i in range(COUNT)]
+    await store.commit(shard, await store.reserve(shard, COUNT, sum(map(len, payloads))), payloads)
+    hold = await store.acquire(shard, "w", QUIET_S)
+    assert isinstance(hold, Hold)
+    return hold, payloads
+
+
+async def read_all(store: SqliteStore, hold: Hold, seen: list[bytes]) -> None:
+    """List the queue to its end, and add the entries to those that were seen."""
+    start, truncated = b"", True
+    while truncated:
+        listing = await store.read(hold, start, 1024)
+        assert listing.nbytes < MOST_BYTES + 32 * SIZE
+        assert len(listing.positions) == len(listing.entries) + 1
+        seen += listing.entries
+        start, truncated = listing.positions[-1], listing.truncated
+
+
+async def test_a_listing_of_large_entries_ends_early(store: SqliteStore) -> None:
+    """However many entries are asked for, a listing has about so many bytes at most, and the next one goes on."""
+    hold, payloads = await filled(store)
+
+    seen: list[bytes] = []
+    await read_all(store, hold, seen)
+
+    assert seen == payloads
+
+
+@pytest.mark.parametrize("place", [0, 50, COUNT - 1])
+async def test_a_missing_entry_among_large_ones_is_noticed(
+    store: SqliteStore, settings: SqliteSettings, place: int
+) -> None:
+    """Where a listing ends early an entry that is gone makes an error all the same, and moves no other one's place."""
+    hold, payloads = await filled(store)
+    change(settings, f"DELETE FROM entries WHERE id & {schema.END_OF_QUEUE} = {place}")
+
+    seen: list[bytes] = []
+    with pytest.raises(StoreDamaged, match="lost entries"):
+        await read_all(store, hold, seen)
+
+    assert seen == payloads[: len(seen)]
+    assert len(seen) <= place
