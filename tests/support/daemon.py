@@ -299,14 +299,18 @@ class Daemon:
             await asyncio.sleep(0.02)
         return answer
 
-    async def _listens(self) -> bool:
+    async def _answers(self, path: str, *codes: int) -> bool:
+        """Whether a path answers with one of these codes; not, if nobody listens or the daemon ends meanwhile."""
         try:
-            return (await self.get("/-/live"))[0] in (200, 503)
+            return (await self.get(path))[0] in codes
         except (aiohttp.ClientError, OSError, TimeoutError):
             return False
 
+    async def _listens(self) -> bool:
+        return await self._answers("/-/live", 200, 503)
+
     async def _is_ready(self) -> bool:
-        return await self._listens() and (await self.get("/-/ready"))[0] == 200
+        return await self._answers("/-/ready", 200)
 
     def _tail(self) -> str:
         return self.logged()[-4000:]
