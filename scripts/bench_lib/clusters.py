@@ -18,7 +18,7 @@ from remora.config import KafkaSettings, RadosSettings
 ROOT = Path(__file__).resolve().parents[2]
 
 WARM_UP = "warm-up"
-WARM_UP_RECORDS = 300_000
+WARM_UP_RECORDS = 1_000_000
 
 _RATE = re.compile(r"^\d+ records sent, ([\d.]+) records/sec", re.MULTILINE)
 
@@ -78,14 +78,25 @@ class Clusters:
             raise BenchError(f"ProducerPerformance failed: {done.stderr.strip()[-500:]}")
         return float(found[-1])
 
+    def _all_powerful(self, env: dict[str, Any]) -> tuple[str, str]:
+        """A client that may do everything, and its keyring; the key is of a kind that this host's librados knows."""
+        if env["release"] == 16:
+            return env["admin_client"], env["admin_keyring"]
+        client, keyring = "client.bench", f"{env['state']}/keyring.client.bench"
+        caps = ("mon", "allow *", "osd", "allow *", "mgr", "allow *")
+        making = ("ceph", "auth", "get-or-create", client, *caps, "--key-type", "aes", "-o", keyring)
+        _dev("ceph", "exec", "--name", self.name, "--", *making)
+        return client, keyring
+
     @property
     def administrator(self) -> RadosSettings:
         """Store settings that may do everything."""
         env = self.ceph
+        client, keyring = self._all_powerful(env)
         return RadosSettings(
             conf=env["conf"],
-            name=env["admin_client"],
-            keyring=env["admin_keyring"],
+            name=client,
+            keyring=keyring,
             pool=env["queue_pool"],
             namespace=env["queue_namespace"],
             log_pool=env["queue_pool"],
@@ -103,9 +114,9 @@ class Clusters:
     def queue_objects(self) -> Iterator[rados.Ioctx]:
         """The namespace in which radosgw keeps its queues."""
         env = self.ceph
-        keyring = {"keyring": env["admin_keyring"]}
+        client, keyring = self._all_powerful(env)
         with (
-            rados.Rados(conffile=env["conf"], name=env["admin_client"], conf=keyring) as cluster,
+            rados.Rados(conffile=env["conf"], name=client, conf={"keyring": keyring}) as cluster,
             cluster.open_ioctx(env["queue_pool"]) as ioctx,
         ):
             ioctx.set_namespace(env["queue_namespace"])
@@ -114,23 +125,24 @@ class Clusters:
 
 @contextmanager
 def running_clusters(
-    name: str, keep: bool, kinds: Sequence[str] = ("ceph", "kafka"), kafka: Sequence[str] = ()
+    name: str, keep: bool, kinds: Sequence[str] = ("ceph", "kafka"), kafka: Sequence[str] = (), release: int = 16
 ) -> Iterator[Clusters]:
     """Clusters that run; those that were made for this are removed again, unless they are to be kept.
 
-    `kafka` are further options of a Kafka cluster that is made.
+    `kafka` are further options of a Kafka cluster that is made, `release` is Ceph's.
     """
+    options = {"ceph": ["--release", str(release)], "kafka": ["--heap", "1g", *kafka]}
     with ExitStack() as stack:
         for kind in kinds:
             is_new = not _is_running(kind, name)
             if not keep and is_new:
                 stack.callback(_dev, kind, "down", "--name", name)
-            _dev(kind, "up", "--name", name, *(["--heap", "1g", *kafka] if kind == "kafka" else []))
+            _dev(kind, "up", "--name", name, *options[kind])
             if kind == "kafka" and is_new:
                 _warm_up(name)
         clusters = Clusters(name)
-        if "ceph" in kinds and (clusters.ceph["release"] != 16 or not clusters.ceph["s3"]):
-            raise BenchError(f"the Ceph cluster {name!r} is none of release 16 with a radosgw: use another --name")
+        if "ceph" in kinds and not clusters.ceph["s3"]:
+            raise BenchError(f"the Ceph cluster {name!r} has no radosgw: use another --name")
         yield clusters
 
 

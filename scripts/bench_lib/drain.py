@@ -1,10 +1,13 @@
-"""The same backlog, drained by remora to Kafka and by radosgw 16.2 to an HTTP server that answers at once.
+"""The same backlog, drained by remora to Kafka and by radosgw to an HTTP server that answers at once.
 
 Both take entries of the same shape, really reserved and committed, from queues that radosgw made, one after the
 other on the same cluster; while one drains, the other does not run. The rate counts from the first removal that is
 seen in the queues' heads until they are empty, processor time is that of the same interval, and memory is the most
 there ever was. All of it shares this host's processors. What remora delivered is read back from Kafka and counted.
-Before each turn the queues' objects are read raw, which is what the cluster allows at best.
+Before each turn the queues' objects are read raw, which is what the cluster allows at best. What the broker needs to
+get going with new partitions is spent on a backlog that is not measured. And before remora's turns Kafka's own
+ProducerPerformance sends the same bodies, with the daemon's compression, while a reader lists the queues: what the
+endpoint takes from a program that does nothing else.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from bench_lib.clusters import BenchError, Clusters, running_clusters
 from bench_lib.delivered import Delivered, kafka_topics, read_back
 from bench_lib.load import Load
 from bench_lib.processes import memory_bytes, preferred, spent
+from bench_lib.producing import BODIES, producer_performance, write_bodies
 from bench_lib.queues import Level
 from remora.storage.rados import RadosStore
 
@@ -37,6 +41,9 @@ TITLE = "drain: a backlog drained by remora to Kafka, then by radosgw to nginx"
 
 PATIENCE_S = 100.0
 """For the first removal and between any two; a radosgw that starts may wait for 90 s for a lock."""
+
+WARM_UP_ENTRIES = 10_000
+"""In each queue, drained by remora before the first turn: new partitions cost the broker ten times more for a while."""
 
 FRESH_STARTS = 5
 """Of a radosgw that has stalled, until what is left counts as not to be drained."""
@@ -70,6 +77,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--partitions", type=int, default=11, help="of each Kafka topic (default: 11)")
     parser.add_argument("--rounds", type=int, default=1, help="turns of each; the medians are compared (default: 1)")
+    parser.add_argument("--release", type=int, choices=(16, 20), default=16, help="of Ceph (default: 16)")
     parser.add_argument("--nice", type=int, default=0, help="of all measured processes; -20 on a host that is shared")
     parser.add_argument("--only", choices=("remora", "radosgw"), help="leave the other one out")
 
@@ -79,10 +87,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     fit = queues.ENTRIES_THAT_FIT * options.queues
     options.entries = options.entries or min(200_000, fit)
     if options.entries > fit:
-        raise BenchError(f"a queue of radosgw 16 has 128 MB: {options.queues} of them hold {fit:,} entries")
+        raise BenchError(f"a queue of radosgw has 128 MB: {options.queues} of them hold {fit:,} entries")
     if options.entries < options.queues:
         raise BenchError("fewer entries than queues")
-    with running_clusters(options.name, options.keep) as clusters, tempfile.TemporaryDirectory() as folder:
+    name = options.name if options.release == 16 else f"{options.name}-{options.release}"
+    with (
+        running_clusters(name, options.keep, release=options.release) as clusters,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         return asyncio.run(_Drain(clusters, options, Path(folder)).run())
 
 
@@ -94,10 +106,12 @@ class _Drain:
         self._options = options
         self._folder = folder
         run = uuid.uuid4().hex[:8]
-        names = {kind: [f"bench-{run}-{kind}-{i}" for i in range(options.queues)] for kind in ("kafka", "http")}
-        self._kafka, self._http = names["kafka"], names["http"]
+        self._topics = {kind: [f"bench-{run}-{kind}-{i}" for i in range(options.queues)] for kind in ("kafka", "http")}
+        self._kafka, self._http = (queues.names(clusters, self._topics[kind]) for kind in ("kafka", "http"))
         self._address = clusters.kafka["bootstrap"]
         self._raw_rates: list[float] = []
+        self._producer_rates: list[float] = []
+        self._warm_up = min(options.entries, WARM_UP_ENTRIES * options.queues)
 
     async def run(self) -> dict[str, Any]:
         clusters, options = self._clusters, self._options
@@ -106,36 +120,41 @@ class _Drain:
             sink = stack.enter_context(programs.sink(self._folder))
             ioctx = stack.enter_context(clusters.queue_objects())
             store = await stack.enter_async_context(RadosStore(clusters.administrator))
-            await stack.enter_async_context(kafka_topics(self._address, self._kafka, options.partitions))
+            await stack.enter_async_context(kafka_topics(self._address, self._topics["kafka"], options.partitions))
             clusters.start("ceph", "rgw")
-            stack.enter_context(queues.topics(clusters, self._kafka, f"kafka://{self._address}"))
-            stack.enter_context(queues.topics(clusters, self._http, sink.url))
+            stack.enter_context(queues.topics(clusters, self._topics["kafka"], f"kafka://{self._address}"))
+            stack.enter_context(queues.topics(clusters, self._topics["http"], sink.url))
             stack.callback(clusters.start, "ceph", "rgw")
             clusters.stop("ceph", "rgw")
 
             loads = {
                 names[0]: [
-                    Load(place, target, options.payload)
+                    Load(place, target, options.payload, options.release)
                     for place, target in enumerate(await queues.targets(store, names))
                 ]
                 for names in (self._kafka, self._http)
             }
             stack.enter_context(preferred([*self._osds().values(), os.getpid()], options.nice))
+            if options.only != "radosgw":
+                await self._fill(store, ioctx, self._kafka, self._http, loads, 0, self._warm_up)
+                await self._remora_turn(ioctx)
             posted = 0
             for number in range(options.rounds):
+                first = self._warm_up + number * options.entries
                 if options.only != "radosgw":
-                    await self._fill(store, ioctx, self._kafka, self._http, loads, number)
+                    await self._fill(store, ioctx, self._kafka, self._http, loads, first, options.entries)
                     await self._read_raw(ioctx, self._kafka)
+                    await self._produce(store, loads[self._kafka[0]][0])
                     turns["remora"].append(await self._remora_turn(ioctx))
                     _print_turn("remora", turns["remora"][-1])
                 if options.only != "remora":
-                    await self._fill(store, ioctx, self._http, self._kafka, loads, number)
+                    await self._fill(store, ioctx, self._http, self._kafka, loads, first, options.entries)
                     await self._read_raw(ioctx, self._http)
                     before = sink.requests()
                     turns["radosgw"].append(await self._radosgw_turn(ioctx, sink.pid))
                     posted += sink.requests() - before - 1
                     _print_turn("radosgw", turns["radosgw"][-1])
-            delivered = await read_back(self._address, self._kafka, options.partitions)
+            delivered = await read_back(self._address, self._topics["kafka"], options.partitions)
         return self._report(turns, delivered, posted)
 
     async def _fill(
@@ -145,17 +164,21 @@ class _Drain:
         names: Sequence[str],
         others: Sequence[str],
         loads: Mapping[str, Sequence[Load]],
-        number: int,
+        first: int,
+        entries: int,
     ) -> None:
-        """Commit this round's share to each queue, and let whoever runs next see these queues and no others."""
-        share, more = divmod(self._options.entries, len(names))
+        """Commit an equal share of the entries, number `first` and following, to each queue.
+
+        Whoever runs next sees these queues and no others.
+        """
+        share, more = divmod(entries, len(names))
         began = time.monotonic()
         async with asyncio.TaskGroup() as tasks:
             for place, (name, load) in enumerate(zip(names, loads[names[0]], strict=True)):
                 count = share + (place < more)
-                tasks.create_task(queues.fill(store, name, load, number * (share + 1), count))
+                tasks.create_task(queues.fill(store, name, load, first, count))
         queues.offer(ioctx, names, others)
-        print(f"committed {self._options.entries:,} entries in {time.monotonic() - began:.0f} s", file=sys.stderr)
+        print(f"committed {entries:,} entries in {time.monotonic() - began:.0f} s", file=sys.stderr)
 
     async def _read_raw(self, ioctx: rados.Ioctx, names: Sequence[str]) -> None:
         """What the cluster gives at most of what was just committed."""
@@ -163,6 +186,16 @@ class _Drain:
         bytes_per_s = await asyncio.to_thread(queues.read_raw, ioctx, names)
         self._raw_rates.append(bytes_per_s / each)
         print(f"raw reads {bytes_per_s / each:8,.0f} entries/s ({bytes_per_s / 1e6:,.0f} MB/s)", flush=True)
+
+    async def _produce(self, store: RadosStore, load: Load) -> None:
+        """What Kafka takes from a program that does nothing else, while these queues are listed."""
+        options, file = self._options, self._folder / "bodies"
+        if not file.exists():
+            write_bodies(file, load.entries(0, min(BODIES, options.entries)))
+        reading = (store, self._kafka)
+        rate = await producer_performance(self._clusters, file, options.entries, options.partitions, reading)
+        self._producer_rates.append(rate)
+        print(f"ProducerPerformance {rate:8,.0f} records/s, beside a reader of the queues", flush=True)
 
     async def _remora_turn(self, ioctx: rados.Ioctx) -> Turn:
         with programs.remora(self._clusters, self._folder) as pid:
@@ -205,12 +238,19 @@ class _Drain:
     def _report(self, turns: Mapping[str, Sequence[Turn]], delivered: Delivered, posted: int) -> dict[str, Any]:
         options = self._options
         committed = {kind: options.entries * len(each) for kind, each in turns.items()}
+        if options.only != "radosgw":
+            committed["remora"] += self._warm_up
         figures: dict[str, Any] = {
             "turns": {kind: [asdict(turn) for turn in each] for kind, each in turns.items()},
             "delivered": asdict(delivered) | {"lost": committed["remora"] - delivered.events},
             "posted": posted,
             "raw_reads_per_s": self._raw_rates,
+            "producer_performance": self._producer_rates,
         }
+        if self._producer_rates:
+            limit = statistics.median(self._producer_rates)
+            figures["of_producer_performance"] = statistics.median(turn.rate for turn in turns["remora"]) / limit
+            print(f"remora / ProducerPerformance beside a reader:  rate {figures['of_producer_performance']:.2f}")
         if options.only is None:
             figures["ratio"] = _ratios(turns)
             print("remora / radosgw:  " + "   ".join(f"{name} {value:.2f}" for name, value in figures["ratio"].items()))

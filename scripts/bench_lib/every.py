@@ -1,8 +1,8 @@
 """All benchmarks one after the other, at sizes that end within 40 minutes together on two processors.
 
-Each is a run of `scripts/bench` of its own, on clusters that all of them share. What each one prints and its JSON go
-into a folder; the figures in docs/benchmarks.md are those of such a run. One that fails does not keep the others from
-running, and is told in the end.
+Each is a run of `scripts/bench` of its own, on clusters that all of them share. What each one prints, its JSON and
+its picture go into a folder; the figures in docs/benchmarks.md are those of such a run. One that fails does not keep
+the others from running, and is told in the end.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ TITLE = "all: everything below, one after the other, in less than 40 minutes"
 RUNS: dict[str, list[str]] = {
     "drain": ["drain", "--entries", "150000", "--rounds", "2"],
     "drain-1-queue": ["drain", "--entries", "50000", "--queues", "1", "--rounds", "2"],
-    "memory": ["memory", "--hold", "5", "--backlogs", "10000,50000,200000"],
+    "drain-20": ["drain", "--release", "20", "--entries", "150000", "--rounds", "2"],
+    "memory": ["memory", "--hold=5", "--backlogs=10000,200000,2000000", "--queues=22", "--partitions=3"],
     "ingest": ["ingest", "--seconds", "6"],
     "latency": ["latency", "--seconds", "15", "--rate", "8000"],
     "latency-rados": ["latency", "--store", "rados", "--seconds", "15", "--rate", "1000"],
     "exactly-once": ["exactly-once", "--entries", "200000", "--rounds", "3"],
     "limits": ["limits"],
-    "scale": ["scale", "--picture", "scale.png"],
+    "scale": ["scale"],
     "idle": ["idle", "--seconds", "20", "--restarts", "2"],
     "isolation": ["isolation", "--entries", "100000", "--seconds", "8", "--rounds", "2"],
     "handover": ["handover"],
@@ -69,7 +70,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def _ran(argv: list[str], name: str, options: argparse.Namespace) -> bool:
     """Whether a benchmark went well; shows what it says, and keeps it."""
-    command = [sys.executable, str(ROOT / "scripts/bench"), *argv, "--json", f"{name}.json", "--name", options.name]
+    kept_as = ["--json", f"{name}.json", "--picture", f"{name}.png"]
+    command = [sys.executable, str(ROOT / "scripts/bench"), *argv, *kept_as, "--name", options.name]
     if options.keep:
         command.append("--keep")
     with (

@@ -11,22 +11,17 @@ import argparse
 import asyncio
 import statistics
 import tempfile
-import uuid
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from bench_lib.backlog import PARTITIONS, Shape, Turn, deliver, print_turn
-from bench_lib.clusters import Clusters, running_clusters
-from bench_lib.delivered import kafka_topics
+from bench_lib.clusters import running_clusters
 from bench_lib.load import Load
-from remora.codec.render import Renderer
+from bench_lib.producing import BODIES, producer_performance, write_bodies
 from remora.model.topic import Target
 
 TITLE = "limits: a drain beside Kafka's own ProducerPerformance"
-
-BODIES = 100_000
-"""In the file, from which ProducerPerformance draws."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -45,27 +40,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         running_clusters(options.name, options.keep, ["kafka"]) as clusters,
     ):
         folder = Path(made)
-        bodies = _bodies(folder / "bodies", min(BODIES, options.entries))
+        entries = Load(0, Target("kafka://nobody", "", "bench"), 1000).entries(0, min(BODIES, options.entries))
+        bodies = write_bodies(folder / "bodies", entries)
         for _ in range(options.rounds):
-            rates.append(asyncio.run(_producer_performance(clusters, bodies, options.entries)))
+            rates.append(asyncio.run(producer_performance(clusters, bodies, options.entries, PARTITIONS)))
             print(f"ProducerPerformance    {rates[-1]:9,.0f} records/s", flush=True)
             turns.append(asyncio.run(deliver(clusters, folder, options.entries, Shape(workers=options.workers))))
             print_turn(f"remora, {options.workers} workers", turns[-1])
     ratio = statistics.median(turn.rate for turn in turns) / statistics.median(rates)
     print(f"remora / ProducerPerformance:  rate {ratio:.2f}")
     return {"producer_performance": rates, "turns": [asdict(turn) for turn in turns], "ratio": ratio}
-
-
-def _bodies(file: Path, count: int) -> Path:
-    """The bodies of a backlog, one a line."""
-    renderer = Renderer()
-    entries = Load(0, Target("kafka://nobody", "", "bench"), 1000).entries(0, count)
-    file.write_bytes(b"".join([renderer.render(entry)[1] + b"\n" for entry in entries]))
-    return file
-
-
-async def _producer_performance(clusters: Clusters, bodies: Path, records: int) -> float:
-    """Records in a second."""
-    address, topic = clusters.kafka["bootstrap"], f"bench-{uuid.uuid4().hex[:8]}"
-    async with kafka_topics(address, [topic], PARTITIONS):
-        return await asyncio.to_thread(clusters.producer_performance, topic, records, "--payload-file", str(bodies))

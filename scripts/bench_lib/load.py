@@ -1,15 +1,17 @@
-"""Queue entries as radosgw 16.2.15 commits them for objects that were PUT with version 4 signatures."""
+"""Queue entries as radosgw commits them for objects that were PUT with version 4 signatures."""
 
 from __future__ import annotations
 
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from remora.codec.event_entry import encode
 from remora.codec.render import Renderer
 from remora.model.entry import Event, EventEntry, Time
-from remora.model.topic import Target
+from remora.model.record import Listing
+from remora.model.topic import UNSET, Target
 
 BUCKETS = 3
 """Buckets whose notifications go to one topic."""
@@ -37,14 +39,18 @@ _NOTE_OVERHEAD = len('{"key":"x-amz-meta-note","val":""},')
 class Load:
     """The entries of one queue. Entry n is the same for every queue's place and every endpoint, save for names."""
 
-    def __init__(self, place: int, target: Target, payload_bytes: int) -> None:
-        """Bodies that are smaller than `payload_bytes` (about 1,000 is the least) get a note that fills them up."""
+    def __init__(self, place: int, target: Target, payload_bytes: int, release: int = 16) -> None:
+        """Bodies that are smaller than `payload_bytes` (about 1,000 is the least) get a note that fills them up.
+
+        `release` is that of the radosgw which commits such entries: 16.2.15 or 20.2.4.
+        """
         self._place = place
         self._began = time.time_ns()
-        self._moulds = [_mould(_template(place, bucket, target, b"")) for bucket in range(BUCKETS)]
-        missing = payload_bytes - len(Renderer().render(self._entry(0))[1]) - _NOTE_OVERHEAD
+        self._moulds = [_mould(_template(place, bucket, target, b"", release)) for bucket in range(BUCKETS)]
+        missing = payload_bytes - len(bodies([self._entry(0)])[0]) - _NOTE_OVERHEAD
         if missing > 0:
-            self._moulds = [_mould(_template(place, bucket, target, b"n" * missing)) for bucket in range(BUCKETS)]
+            note = b"n" * missing
+            self._moulds = [_mould(_template(place, bucket, target, note, release)) for bucket in range(BUCKETS)]
 
     def entries(self, first: int, count: int) -> Iterator[bytes]:
         """Entries number `first` and following."""
@@ -77,7 +83,7 @@ def event_id(place: int, number: int) -> bytes:
     return b"%010d.%05d" % (number, place)
 
 
-def _template(place: int, bucket: int, target: Target, note: bytes) -> bytes:
+def _template(place: int, bucket: int, target: Target, note: bytes, release: int) -> bytes:
     name = b"bench-%02d-%d" % (place, bucket)
     metadata = [(b"x-amz-content-sha256", _SHA), (b"x-amz-date", b"20261121T030128Z")]
     if note:
@@ -106,15 +112,17 @@ def _template(place: int, bucket: int, target: Target, note: bytes) -> bytes:
         bucket_id=b"47b27c29-bc9f-4a25-a2eb-d03d45ce1680.4215.%d" % bucket,
         metadata=tuple(metadata),
     )
-    return encode(
-        EventEntry(
-            event=event,
-            push_endpoint=target.uri.encode(),
-            push_endpoint_args=target.args.encode(),
-            arn_topic=target.topic.encode(),
-            version=1,
-        )
+    entry = EventEntry(
+        event=event,
+        push_endpoint=target.uri.encode(),
+        push_endpoint_args=target.args.encode(),
+        arn_topic=target.topic.encode(),
+        version=1,
     )
+    if release > 16:  # without a time, radosgw 20 takes them for a former release's and commits them once more
+        limits = dict.fromkeys(("time_to_live", "max_retries", "retry_sleep_duration"), UNSET)
+        entry = replace(entry, version=3, creation_time=Time(int(time.time()), 0), **limits)
+    return encode(entry)
 
 
 def _mould(template: bytes) -> Sequence[bytes]:
@@ -126,3 +134,11 @@ def _mould(template: bytes) -> Sequence[bytes]:
         assert stand_in not in rest, stand_in
         pieces.append(piece)
     return [*pieces, rest]
+
+
+def bodies(entries: Sequence[bytes]) -> list[bytes]:
+    """What is delivered of these entries."""
+    records, refused = Renderer().render(Listing([b""] * (len(entries) + 1), list(entries), truncated=False))
+    if refused:
+        raise ValueError(f"entries that cannot be decoded: {refused}")
+    return [record.body for record in records]

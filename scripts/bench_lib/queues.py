@@ -56,6 +56,12 @@ def _delete_topic(sns: Any, arn: str) -> None:
         sns.delete_topic(TopicArn=arn)
 
 
+def names(clusters: Clusters, topics: Sequence[str]) -> list[str]:
+    """The queues of topics: since release 19 with the tenant in front, which is empty here."""
+    prefix = "" if clusters.ceph["release"] < 19 else ":"
+    return [prefix + topic for topic in topics]
+
+
 async def targets(store: RadosStore, names: Sequence[str]) -> list[Target]:
     """What radosgw remembered of the topics, and so writes into each entry."""
     await store.shards()

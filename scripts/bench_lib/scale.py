@@ -3,8 +3,8 @@
 Each axis is walked alone, the others being at one topic, 11 shards, bodies of 1,000 bytes and one worker. Every turn
 has a daemon and an embedded store of its own, and the same number of bytes or, for small bodies, of entries; all of its
 topics deliver to one Kafka topic of 11 partitions. Topics have one shard each where there are many, and a thousand have
-ten times as many entries, so that each has as many as each of a hundred. The picture, where one is wanted, shows rate
-and processor time along each axis.
+ten times as many entries, so that each has as many as each of a hundred. The picture shows rate and
+processor time along each axis.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """What `scripts/bench scale` understands."""
     parser.add_argument("--entries", type=int, default=100_000, help="of each backlog (default: 100,000)")
     parser.add_argument("--axis", choices=sorted(AXES), action="append", help="only this one; can be repeated")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the figures into this PNG")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -57,26 +56,4 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                 turn = asyncio.run(deliver(clusters, Path(folder), entries, shape))
                 found.setdefault(axis, []).append((value, turn))
                 print_turn(f"{axis} {value:,}", turn)
-    if options.picture:
-        _draw(found, options.picture)
     return {axis: [{axis: value, **asdict(turn)} for value, turn in each] for axis, each in found.items()}
-
-
-def _draw(found: Mapping[str, Sequence[tuple[int, Turn]]], file: Path) -> None:
-    from matplotlib.figure import Figure  # slow to import, and seldom wanted
-
-    figure = Figure(figsize=(4 * len(found), 5), layout="constrained")
-    for column, (axis, turns) in enumerate(found.items()):
-        values = [value for value, _ in turns]
-        for row, (what, figures) in enumerate(
-            (
-                ("entries/s", [turn.rate for _, turn in turns]),
-                ("daemon's CPU s per 1,000", [turn.daemon_cpu_s_per_1000 for _, turn in turns]),
-            )
-        ):
-            plot = figure.add_subplot(2, len(found), 1 + column + row * len(found))
-            plot.plot(values, figures, marker="o")
-            plot.set(xscale="log", xticks=values, xticklabels=[f"{value:,}" for value in values], ylim=(0, None))
-            plot.set(xlabel=axis, ylabel=what if not column else None)
-            plot.minorticks_off()
-    figure.savefig(file)

@@ -31,11 +31,13 @@ def name() -> Iterator[str]:
 
 
 def figures(tmp_path: Path, *arguments: str) -> Any:
-    """What a benchmark writes as JSON; what it prints goes into the failure when it fails."""
+    """What a benchmark writes as JSON, beside a picture; what it prints goes into the failure when it fails."""
     file = tmp_path / "figures.json"
-    argv = [str(BENCH), *arguments, "--keep", "--json", str(file)]
+    picture = tmp_path / "figures.png"
+    argv = [str(BENCH), *arguments, "--keep", "--json", str(file), "--picture", str(picture)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert arguments[0] == "all" or picture.read_bytes()[:4] == b"\x89PNG"
     return json.loads(file.read_text())
 
 
@@ -46,9 +48,11 @@ def test_drain_measures_both_and_counts_every_event(tmp_path: Path, name: str) -
     """Remora and radosgw drain the same number of entries, and each figure of the comparison is there."""
     found = figures(tmp_path, "drain", "--entries", "2000", "--queues", "3", "--partitions", "2", "--name", name)
 
-    assert found["delivered"]["events"] == 2000
+    assert found["delivered"]["events"] == 2 * 2000  # the first are not measured
     assert (found["delivered"]["copies"], found["delivered"]["lost"]) == (0, 0)
     assert found["posted"] == 2000
+    assert found["producer_performance"][0] > 0
+    assert found["of_producer_performance"] > 0
     assert set(found["ratio"]) == {"rate", "cpu", "peak_rss"}
     assert len([rate for rate in found["raw_reads_per_s"] if rate > 0]) == 2
     for kind in ("remora", "radosgw"):
@@ -82,18 +86,14 @@ def test_exactly_once_is_measured_beside_at_least_once(tmp_path: Path, name: str
 
 @pytest.mark.kafka
 @pytest.mark.timeout(300)
-def test_scale_walks_an_axis_and_draws_it(tmp_path: Path, name: str) -> None:
-    """Each value of an axis has its rate and its costs, and a picture shows them."""
-    picture = tmp_path / "scale.png"
-    found = figures(
-        tmp_path, "scale", "--entries", "500", "--axis", "shards", "--picture", str(picture), "--name", name
-    )
+def test_scale_walks_an_axis(tmp_path: Path, name: str) -> None:
+    """Each value of an axis has its rate and its costs."""
+    found = figures(tmp_path, "scale", "--entries", "500", "--axis", "shards", "--name", name)
 
     assert [turn["shards"] for turn in found["shards"]] == [1, 2, 4, 11, 64]
     for turn in found["shards"]:
         assert (turn["entries"], turn["copies"]) == (500, 0)
         assert turn["rate"] > 0
-    assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
 @pytest.mark.kafka
@@ -121,12 +121,22 @@ def test_gap_is_told_for_each_kind_of_handover(tmp_path: Path, name: str) -> Non
         assert min(gaps) > 0
 
 
+def test_a_picture_of_no_known_format_is_refused() -> None:
+    """The name of a picture's file says its format, and a benchmark does not run for nothing before that is known."""
+    argv = [str(BENCH), "renewals", "--picture", "figures.doc"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.returncode == 2
+    assert "figures.doc: its name must end with .png, .svg or .pdf" in done.stderr
+
+
 def test_all_runs_others_and_keeps_what_they_say(tmp_path: Path) -> None:
     """What a benchmark prints and its figures are kept, with versions, settings and the machine beside them."""
     found = figures(tmp_path, "all", "--only", "renewals", "--out", str(tmp_path / "out"))
 
     assert found["took_s"]["renewals"] > 0
     assert "renewals" in (tmp_path / "out/renewals.txt").read_text()
+    assert (tmp_path / "out/renewals.png").read_bytes()[:4] == b"\x89PNG"
     kept = json.loads((tmp_path / "out/renewals.json").read_text())
     assert (kept["benchmark"], kept["settings"]["workers"]) == ("renewals", 8)
     assert kept["machine"]["processors"] == os.cpu_count()

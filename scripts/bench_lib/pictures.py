@@ -1,0 +1,199 @@
+"""A benchmark's figures as a picture: bars of the medians, with a point for each turn; for `scale`, lines."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Figures = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Bars below each other; `what` they show, with its unit, and the figures of each by its name."""
+
+    what: str
+    bars: Mapping[str, Sequence[float]]
+
+
+def picture_file(text: str) -> Path:
+    """An option's value: where a picture goes, in a format that matplotlib knows by the name."""
+    file = Path(text)
+    if file.suffix not in (".png", ".svg", ".pdf"):
+        raise argparse.ArgumentTypeError(f"{text}: its name must end with .png, .svg or .pdf")
+    return file
+
+
+def draw(name: str, figures: Figures, file: Path) -> None:
+    """The picture of the benchmark of this name; nothing for one that has no figures of its own."""
+    if name == "scale":
+        _draw_axes(figures, file)
+    elif name in _PANELS:
+        _draw_bars(name, _PANELS[name](figures), file)
+
+
+def _draw_bars(title: str, panels: Sequence[Panel], file: Path) -> None:
+    from matplotlib.figure import Figure  # slow to import, and seldom wanted
+
+    heights = [0.8 + 0.4 * len(panel.bars) for panel in panels]
+    figure = Figure(figsize=(8, 0.5 + sum(heights)), layout="constrained")
+    rows = figure.subplots(len(panels), squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
+    for row, panel in zip(rows, panels, strict=True):
+        row.barh(list(panel.bars), [statistics.median(turns) for turns in panel.bars.values()], alpha=0.6)
+        for place, turns in enumerate(panel.bars.values()):
+            row.plot(turns, [place] * len(turns), "o", color="black", markersize=3)
+        row.invert_yaxis()
+        row.set(xlabel=panel.what, xlim=(0, None))
+    figure.suptitle(title)
+    figure.savefig(file)
+
+
+def _draw_axes(figures: Figures, file: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4 * len(figures), 5), layout="constrained")
+    for column, (axis, turns) in enumerate(figures.items()):
+        values = [turn[axis] for turn in turns]
+        for row, (what, key) in enumerate(
+            (("entries/s", "rate"), ("daemon's CPU s per 1,000", "daemon_cpu_s_per_1000"))
+        ):
+            plot = figure.add_subplot(2, len(figures), 1 + column + row * len(figures))
+            plot.plot(values, [turn[key] for turn in turns], marker="o")
+            plot.set(xscale="log", xticks=values, xticklabels=[f"{value:,}" for value in values], ylim=(0, None))
+            plot.set(xlabel=axis, ylabel=what if not column else None)
+            plot.minorticks_off()
+    figure.savefig(file)
+
+
+# ------------------------------------------------------------------------------- what is shown of each
+
+
+def _each(turns: Iterable[Figures], key: str, factor: float = 1) -> list[float]:
+    return [turn[key] * factor for turn in turns]
+
+
+def _drain(figures: Figures) -> list[Panel]:
+    turns = {kind: each for kind, each in figures["turns"].items() if each}
+    rates = {kind: _each(each, "rate") for kind, each in turns.items()}
+    if figures["producer_performance"]:
+        rates["ProducerPerformance beside a reader"] = figures["producer_performance"]
+    return [
+        Panel("entries/s", rates),
+        Panel(
+            "daemon's CPU, ms per 1,000",
+            {kind: [turn["cpu_s_per_1000"]["daemon"] * 1e3 for turn in each] for kind, each in turns.items()},
+        ),
+        Panel("most resident memory, MB", {kind: _each(each, "peak_rss_bytes", 1e-6) for kind, each in turns.items()}),
+    ]
+
+
+def _exact(figures: Figures) -> list[Panel]:
+    turns = figures["turns"]
+    return [
+        Panel("entries/s", {mode: _each(each, "rate") for mode, each in turns.items()}),
+        Panel(
+            "daemon's CPU, ms per 1,000",
+            {mode: _each(each, "daemon_cpu_s_per_1000", 1e3) for mode, each in turns.items()},
+        ),
+    ]
+
+
+def _limits(figures: Figures) -> list[Panel]:
+    rates = {"remora": _each(figures["turns"], "rate"), "ProducerPerformance": figures["producer_performance"]}
+    return [Panel("records/s", rates)]
+
+
+def _memory(figures: Figures) -> list[Panel]:
+    steps = {f"{step['backlog']:,} entries, {step['what']}": [step["rss_bytes"] / 1e6] for step in figures["steps"]}
+    return [Panel("resident memory, MB", steps)]
+
+
+def _ingest(figures: Figures) -> list[Panel]:
+    rates = {"radosgw's reserve and commit": [figures["enqueued"]["rate"]]} if "enqueued" in figures else {}
+    doing = {False: "storing only", True: "delivering"}
+    turns = {f"{turn['load']}, {doing[turn['delivering']]}": turn for turn in figures["turns"]}
+    return [
+        Panel("events/s", rates | {load: [turn["rate"]] for load, turn in turns.items()}),
+        Panel("time of a request, p99, ms", {load: [turn["p99_s"] * 1e3] for load, turn in turns.items()}),
+    ]
+
+
+def _latency(figures: Figures) -> list[Panel]:
+    return [
+        Panel(f"age on {figures['store']}, {name}, ms", {turn["load"]: [turn[key] * 1e3] for turn in figures["turns"]})
+        for name, key in (("p50", "p50_s"), ("p99", "p99_s"), ("p99.9", "p999_s"))
+    ]
+
+
+def _handover(figures: Figures) -> list[Panel]:
+    gaps = {what: [max(gaps) for gaps in rounds] for what, rounds in figures["gaps_s"].items()}
+    return [Panel(f"longest gap of any shard on {figures['store']}, s", gaps)]
+
+
+def _idle(figures: Figures) -> list[Panel]:
+    idle, restart = figures["idle"], figures["restart"]
+    return [
+        Panel("of one processor, idle, %", {f"{idle['shards']:,} shards": [idle["cpu"] * 100]}),
+        Panel(
+            "seconds",
+            {
+                "all shards held after": [idle["served_after_s"]],
+                "restart: first record after": restart["firsts_s"],
+                "restart: last record after": [restart["last_s"]],
+            },
+        ),
+    ]
+
+
+def _isolation(figures: Figures) -> list[Panel]:
+    turns = figures["turns"]
+    return [
+        Panel("entries/s", {kind: _each(each, "rate") for kind, each in turns.items()}),
+        Panel("age of a steady load, p99, ms", {kind: _each(each, "age_p99_s", 1e3) for kind, each in turns.items()}),
+    ]
+
+
+def _renewals(figures: Figures) -> list[Panel]:
+    shares = {"renewals": [figures["renewals"] * 100], "looks at each other": [figures["looks"] * 100]}
+    return [Panel(f"of one processor on {figures['store']}, %", shares)]
+
+
+def _replay(figures: Figures) -> list[Panel]:
+    late = figures["punctual"]
+    return [
+        Panel("events/s", {f"into {kind}": [figures[kind]["rate"]] for kind in ("null", "ingest")}),
+        Panel("lateness, ms", {each: [late[f"lateness_{each}_us"] / 1e3] for each in ("p50", "p99")}),
+    ]
+
+
+def _replay_verify(figures: Figures) -> list[Panel]:
+    turns = {f"{turn['records']:,} records": turn for turn in figures["turns"]}
+    return [
+        Panel("seconds", {name: [turn["seconds"]] for name, turn in turns.items()}),
+        Panel("most memory, GB", {name: [turn["peak_bytes"] / 1e9] for name, turn in turns.items()}),
+    ]
+
+
+def _enqueue(figures: Figures) -> list[Panel]:
+    return [Panel("events/s", {"radosgw's reserve and commit": [figures["enqueued"]["rate"]]})]
+
+
+_PANELS: Mapping[str, Callable[[Figures], list[Panel]]] = {
+    "drain": _drain,
+    "exactly-once": _exact,
+    "limits": _limits,
+    "memory": _memory,
+    "ingest": _ingest,
+    "latency": _latency,
+    "handover": _handover,
+    "idle": _idle,
+    "isolation": _isolation,
+    "renewals": _renewals,
+    "replay": _replay,
+    "replay-verify": _replay_verify,
+    "enqueue-radosgw": _enqueue,
+}

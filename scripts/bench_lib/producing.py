@@ -1,0 +1,75 @@
+"""The most that the endpoint takes on this machine: Kafka's own ProducerPerformance, alone or beside a reader."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from bench_lib.clusters import BenchError, Clusters
+from bench_lib.delivered import kafka_topics
+from bench_lib.load import bodies
+from remora.model.shard import Hold, Shard
+from remora.storage.rados import RadosStore
+
+BODIES = 100_000
+"""In the file, from which ProducerPerformance draws."""
+
+LIST_ENTRIES = 1024
+LOOK_S = 0.05
+LEASE_S = 600
+
+
+def write_bodies(file: Path, entries: Iterable[bytes]) -> Path:
+    """What is delivered of these entries, one a line."""
+    file.write_bytes(b"".join([body + b"\n" for body in bodies(list(entries))]))
+    return file
+
+
+async def producer_performance(
+    clusters: Clusters, file: Path, records: int, partitions: int, read: tuple[RadosStore, Sequence[str]] | None = None
+) -> float:
+    """Records in a second, with these bodies, into a Kafka topic of its own.
+
+    With `read` the queues of that store are listed meanwhile, as many entries as records have been sent, and nothing
+    is removed from them.
+    """
+    address, topic = clusters.kafka["bootstrap"], f"bench-{uuid.uuid4().hex[:8]}"
+    async with kafka_topics(address, [topic], partitions):
+        reader = asyncio.create_task(_read_along(*read, address, topic, partitions)) if read else None
+        try:
+            return await asyncio.to_thread(clusters.producer_performance, topic, records, "--payload-file", str(file))
+        finally:
+            if reader is not None:
+                reader.cancel()
+                with suppress(asyncio.CancelledError):
+                    await reader
+
+
+async def _read_along(store: RadosStore, queues: Sequence[str], address: str, topic: str, partitions: int) -> None:
+    """List the queues side by side, from their fronts on and then again, and keep up with what is in the topic."""
+    holds: list[Hold] = []
+    places = [TopicPartition(topic, number) for number in range(partitions)]
+    try:
+        for queue in queues:
+            hold = await store.acquire(Shard(queue), "bench/reader", LEASE_S)
+            if not isinstance(hold, Hold):
+                raise BenchError(f"{queue} is locked by {hold.cookie}")
+            holds.append(hold)
+        starts, listed = [b""] * len(holds), 0
+        async with AIOKafkaConsumer(bootstrap_servers=address, enable_auto_commit=False) as consumer:
+            while True:
+                sent = sum((await consumer.end_offsets(places)).values())
+                while listed < sent:
+                    reads = [store.read(hold, start, LIST_ENTRIES) for hold, start in zip(holds, starts, strict=True)]
+                    listings = await asyncio.gather(*reads)
+                    starts = [each.positions[-1] if each.truncated else b"" for each in listings]
+                    listed += sum(len(each.entries) for each in listings)
+                await asyncio.sleep(LOOK_S)
+    finally:
+        for hold in holds:
+            await store.release(hold)
