@@ -15,7 +15,6 @@ DEMO = Path(__file__).parents[2] / "scripts/demo"
 
 @pytest.mark.kafka
 @pytest.mark.spark
-@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_demo_of_the_embedded_store(tmp_path: Path) -> None:
     """`scripts/demo`, typed in another folder, says PASS, keeps a report, exits 0 and leaves nothing running."""

@@ -186,7 +186,7 @@ async def test_size_limit(kafka: Kafka, endpoint: KafkaEndpoint, watcher: Watche
         refused = await push_all(route, records)
 
     ((record, reason),) = refused
-    assert record is records[50]
+    assert record == records[50]
     assert "more than the Kafka topic's max.message.bytes 5000" in reason
     assert verdict(await read_topic(kafka.address, topic), records) == ({b"0.50"}, 0, [])
     assert watcher.retired == []

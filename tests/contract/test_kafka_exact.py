@@ -398,7 +398,7 @@ async def test_limit_lowered_at_run_time(kafka: Kafka, endpoint: KafkaEndpoint) 
             await commit(other, [too_large])
     async with endpoint.exact(SHARD, INCARNATION, target(kafka, topic)) as route:
         assert route.reached is None
-        assert route.pack([too_large])[1][0][0] is too_large
+        assert route.pack([too_large])[1][0][0] == too_large
         await commit(route, records)
 
     assert verdict(await committed(kafka, topic), records) == (set(), 0, [])

@@ -117,6 +117,32 @@ async def test_nobody_waits_for_ever_and_the_bound_holds() -> None:
     assert most <= worker.limit
 
 
+@in_virtual_time
+async def test_a_partition_that_hangs_holds_whole_listings() -> None:
+    """A listing counts as held until its last record arrives, since all of it stays in memory; then nothing is held."""
+    store, endpoint = FakeStore(tells=True), FakeEndpoint(lanes=8)
+    entries = [raw_entry(f"k{i}", i) for i in range(5000)]
+    store.make("t", *entries)
+    store.metadata["t"] = a_topic()
+    hangs = True
+    endpoint.fate = lambda _, parcel: Fate(wait_s=600 if hangs and parcel.lane == 0 else 0.001)
+    worker = a_worker(store, endpoint, TIGHT)
+    async with running(worker):
+        await asyncio.sleep(300)
+
+        arrived, mean = len(endpoint.arrived), sum(map(len, entries)) / len(entries)
+        assert arrived * mean < TIGHT.shard_bytes
+        [status] = worker.served
+        assert status.in_flight_bytes > arrived * mean
+
+        hangs = False
+        async with asyncio.timeout(1000):
+            while store.queues["t"].waiting:  # noqa: ASYNC110  # the clock is virtual
+                await asyncio.sleep(1)
+        assert worker.held.held == 0
+    assert len(endpoint.arrived) == 5000
+
+
 async def test_who_gives_up_waiting_while_others_give_back_is_forgotten() -> None:
     """Bytes that are given back in the moment in which somebody stops to wait for them go to the next one."""
     bound = Allowance(10)

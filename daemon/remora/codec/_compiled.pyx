@@ -1,28 +1,29 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""`shortcut.py`, `murmur2.partitions`, and `in_parcels` and `encode_events` of `kafka_records.py` once more, for a C
-compiler. Change them together; both have the same tests.
+"""`shortcut.py`, `columns.py`, `murmur2.partitions`, and `in_parcels` and `encode_events` of `kafka_records.py` once
+more, for a C compiler. Change them together; both have the same tests.
+
+Records are kept as rows that point into few large pieces of memory, and become a Record each only where somebody looks
+at single ones. As objects of their own, seven for an event, they would cost more than all that is computed here: with
+megabytes of them under way no processor's cache holds what is touched when they are made, counted and let go.
 
 All reads are checked against the entry's end before they are made. Entries are little-endian whatever the machine is.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.mem cimport PyMem_Calloc, PyMem_Free
-from cpython.object cimport PyObject, PyTypeObject
-from cpython.ref cimport Py_INCREF
-from cpython.tuple cimport PyTuple_SET_ITEM
+from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Realloc
+from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from remora.codec import kafka_records, record
+from remora.codec import columns, kafka_records, record
 from remora.codec import shortcut as plain
 from remora.model.errors import CodecError
 from remora.model.record import Record
 
-cdef extern from "Python.h":
-    object PyType_GenericAlloc(PyTypeObject* type, Py_ssize_t items)
-
 cdef enum:
     MOST_PIECES = 32
+    CHUNK_BYTES = 256 << 10  # of records' texts, or of one record where that has more
+    MOST_BYTES = 0x7FFFFFFF  # of one record's texts
 
 cdef int64_t NS = 1_000_000_000
 
@@ -107,14 +108,14 @@ cdef inline bint is_plain(Text* text) noexcept nogil:
     return not found
 
 
-cdef bytes joined(Pieces* pieces):
-    cdef bytes made = PyBytes_FromStringAndSize(NULL, pieces.size)
-    cdef char* to = PyBytes_AS_STRING(made)
-    cdef int i
-    for i in range(pieces.count):
-        memcpy(to, pieces.each[i].at, pieces.each[i].size)
-        to += pieces.each[i].size
-    return made
+cdef inline char* put_text(char* to, Text text) noexcept nogil:
+    memcpy(to, text.at, text.size)
+    return to + text.size
+
+
+cdef inline char* put(char* to, bytes text) noexcept:
+    memcpy(to, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
+    return to + PyBytes_GET_SIZE(text)
 
 
 cdef inline int hex_digit(uint8_t c) noexcept nogil:
@@ -210,6 +211,154 @@ cdef bytes pairs(bytes entry, Py_ssize_t* place, bint strict):
     return made
 
 
+cdef struct Row:
+    char* at  # key, body, event id, position and next position, one behind the other
+    uint32_t key
+    uint32_t body
+    uint32_t event_id
+    uint32_t position
+    uint32_t next_position
+    int64_t created_ns
+    int64_t ordinal
+
+
+cdef inline Py_ssize_t row_bytes(Row* row) noexcept nogil:
+    return <Py_ssize_t>row.key + row.body + row.event_id + row.position + row.next_position
+
+
+cdef class Records:
+    """A sequence of Record, each made anew where it is asked for."""
+
+    cdef list _chunks  # what the rows point into
+    cdef char* _free
+    cdef Py_ssize_t _left
+    cdef Row* _rows
+    cdef Py_ssize_t _count, _room
+
+    def __cinit__(self):
+        self._chunks = []
+
+    def __dealloc__(self):
+        PyMem_Free(self._rows)
+
+    def __len__(self):
+        return self._count
+
+    def __getitem__(self, place):
+        if isinstance(place, slice):
+            return [self._record(i) for i in range(*place.indices(self._count))]
+        cdef Py_ssize_t i = place
+        if i < 0:
+            i += self._count
+        if not 0 <= i < self._count:
+            raise IndexError(f"no record {place}")
+        return self._record(i)
+
+    cdef object _record(self, Py_ssize_t i):
+        cdef Row* row = &self._rows[i]
+        cdef const uint8_t* body = <const uint8_t*>row.at + row.key
+        cdef const uint8_t* event_id = body + row.body
+        cdef const uint8_t* position = event_id + row.event_id
+        return Record(
+            copied(<const uint8_t*>row.at, row.key),
+            copied(body, row.body),
+            copied(event_id, row.event_id),
+            row.created_ns,
+            copied(position, row.position),
+            copied(position + row.position, row.next_position),
+            row.ordinal,
+        )
+
+    cdef int make_room(self, Py_ssize_t rows) except -1:
+        """For so many in all."""
+        cdef Row* made = <Row*>PyMem_Realloc(self._rows, rows * sizeof(Row))
+        if not made:
+            raise MemoryError
+        self._rows, self._room = made, rows
+        return 0
+
+    cdef Row* add_row(self) except NULL:
+        if self._count == self._room:
+            self.make_room(2 * self._room + 16)
+        self._count += 1
+        return &self._rows[self._count - 1]
+
+    cdef Row* add(
+        self, Py_ssize_t key, Py_ssize_t body, Py_ssize_t event_id, bytes position, bytes next_position, Py_ssize_t alike
+    ) except NULL:
+        """A row with room for texts of these sizes; so many like it are expected, itself included."""
+        cdef Py_ssize_t before = PyBytes_GET_SIZE(position), behind = PyBytes_GET_SIZE(next_position)
+        cdef Py_ssize_t nbytes = key + body + event_id + before + behind
+        if nbytes > MOST_BYTES:
+            raise OverflowError(f"{nbytes} bytes are too many for a record")
+        cdef bytes chunk
+        if nbytes > self._left:
+            chunk = PyBytes_FromStringAndSize(NULL, max(nbytes, min(CHUNK_BYTES, nbytes * alike)))
+            self._chunks.append(chunk)
+            self._free, self._left = PyBytes_AS_STRING(chunk), PyBytes_GET_SIZE(chunk)
+        cdef Row* row = self.add_row()
+        row.at = self._free
+        row.key, row.body, row.event_id = <uint32_t>key, <uint32_t>body, <uint32_t>event_id
+        row.position, row.next_position = <uint32_t>before, <uint32_t>behind
+        self._free += nbytes
+        self._left -= nbytes
+        return row
+
+    cdef int add_event(self, tuple event, Py_ssize_t alike) except -1:
+        """One more, from its parts as a Record has them."""
+        cdef bytes key = <bytes?>event[0], body = <bytes?>event[1], event_id = <bytes?>event[2]
+        cdef bytes position = <bytes?>event[4], next_position = <bytes?>event[5]
+        cdef int64_t created_ns = event[3], ordinal = event[6]
+        cdef Row* row = self.add(
+            PyBytes_GET_SIZE(key), PyBytes_GET_SIZE(body), PyBytes_GET_SIZE(event_id), position, next_position, alike
+        )
+        row.created_ns, row.ordinal = created_ns, ordinal
+        put(put(put(put(put(row.at, key), body), event_id), position), next_position)
+        return 0
+
+
+cdef Records as_records(records):
+    """Those of any sequence; raises TypeError for what is no record of bytes."""
+    if isinstance(records, Records):
+        return records
+    cdef Records made = Records.__new__(Records)
+    cdef Py_ssize_t left = len(records)
+    made.make_room(left)
+    for each in records:
+        if not isinstance(each, tuple) or len(<tuple>each) != 7:
+            raise TypeError("an event's record has seven parts")
+        made.add_event(<tuple>each, left)
+        left -= 1
+    return made
+
+
+def totals(records):
+    """As `columns.totals`."""
+    if not isinstance(records, Records):
+        return columns.totals(records)
+    cdef Records each = records
+    cdef list created_ns = [], ordinals = []
+    cdef Py_ssize_t i, body_bytes = 0
+    for i in range(each._count):
+        body_bytes += each._rows[i].body
+        created_ns.append(each._rows[i].created_ns)
+        ordinals.append(each._rows[i].ordinal)
+    return columns.Totals(body_bytes, created_ns, ordinals)
+
+
+def joined(parts):
+    """As `columns.joined`."""
+    cdef Records made = Records.__new__(Records), each
+    for part in parts:
+        each = as_records(part)
+        made._chunks += each._chunks
+        if each._count:
+            made.make_room(made._count + each._count)
+            memcpy(made._rows + made._count, each._rows, each._count * sizeof(Row))
+            made._count += each._count
+    return made
+
+
 cdef class Shortcut:
     """As `shortcut.Shortcut`."""
 
@@ -227,40 +376,45 @@ cdef class Shortcut:
         cdef Py_ssize_t i, count = len(entries)
         if len(positions) <= count:
             raise IndexError(f"{len(positions)} positions for {count} entries")
-        cdef list records = []
+        cdef Records records = Records.__new__(Records)
         cdef dict refused = {}
-        cdef tuple made
+        records.make_room(count)
         for i in range(count):
-            made = self._render(<bytes?>entries[i], new_opaque_json)
-            if made is None:
+            if not self._render(
+                <bytes?>entries[i], new_opaque_json, records, <bytes?>positions[i], <bytes?>positions[i + 1], i, count - i
+            ):
                 try:
-                    made = plain(entries[i])
+                    key, body, event_id, created_ns = plain(entries[i])
                 except CodecError as exc:
                     refused[i] = exc
-                    continue
-            records.append(new_record(made, positions[i], positions[i + 1], i))
+                else:
+                    event = key, body, event_id, created_ns, positions[i], positions[i + 1], i
+                    records.add_event(event, count - i)
         return records, refused
 
-    cdef tuple _render(self, bytes entry, bytes new_opaque_json):
-        """The record, or None when the plain way must decide."""
+    cdef bint _render(
+        self, bytes entry, bytes new_opaque_json, Records into, bytes position, bytes next_position, Py_ssize_t ordinal,
+        Py_ssize_t alike
+    ) except -1:
+        """Add the record; returns False where the plain way must decide."""
         cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(entry)
         cdef Py_ssize_t n = PyBytes_GET_SIZE(entry), p, q
         if n < 12:
-            return None
+            return False
         cdef uint8_t version = d[0]
         cdef Py_ssize_t size = u32(d + 2), event_size = u32(d + 8)
         if d[1] > 3 or d[7] > 4 or d[6] < 4:
-            return None
+            return False
         if not PyBytes_GET_SIZE(self._source) or not is_there(d, n, 12, self._source):
             if not self._find_source(d, n):
-                return None
+                return False
 
         p = 12 + PyBytes_GET_SIZE(self._source)
         if p + 8 > n:
-            return None
+            return False
         cdef uint32_t sec = u32(d + p), nsec = u32(d + p + 4)
         if nsec > 999_999_999:
-            return None
+            return False
         if sec != self._second:
             self._before, self._after = record.second_text(sec)
             self._second = sec
@@ -268,41 +422,41 @@ cdef class Shortcut:
         p += 8
         q = behind_guessed(d, n, p, 3)
         if q < 0:
-            return None
+            return False
         cdef object actor = self._actors.get(copied(d + p, q - p))
         if actor is None:
-            return None
+            return False
 
         cdef Text request_id, key, etag, version_id, sequencer, event_id
         p = behind_text(d, n, q, &request_id)
         if p < 0:
-            return None
+            return False
         q = behind_guessed(d, n, p, 6)
         if q < 0:
-            return None
+            return False
         cdef object bucket = self._buckets.get(copied(d + p, q - p))
         if bucket is None:
-            return None
+            return False
         cdef tuple regions = <tuple>bucket
         cdef bytes key_prefix = regions[1], quiet = regions[3], tail = regions[4], opaque_json = regions[6]
         cdef Py_ssize_t attributes = regions[5]
 
         p = behind_text(d, n, q, &key)
         if p < 0 or p + 8 > n:
-            return None
+            return False
         cdef uint64_t object_size = u64(d + p)
         p = behind_text(d, n, p + 8, &etag)
         if p < 0:
-            return None
+            return False
         p = behind_text(d, n, p, &version_id)
         if p < 0:
-            return None
+            return False
         p = behind_text(d, n, p, &sequencer)
         if p < 0:
-            return None
+            return False
         p = behind_text(d, n, p, &event_id)
         if p < 0:
-            return None
+            return False
 
         cdef bytes metadata = b"", tags = b""
         if is_there(d, n, p, quiet):
@@ -311,17 +465,17 @@ cdef class Shortcut:
             p += PyBytes_GET_SIZE(<bytes>regions[2])
             metadata = pairs(entry, &p, True)
             if p < 0:
-                return None
+                return False
             tags = pairs(entry, &p, False)
             if p < 0 or not is_there(d, n, p, tail):
-                return None
+                return False
             p += PyBytes_GET_SIZE(tail)
         else:
-            return None
+            return False
 
         cdef Py_ssize_t end = 6 + size, behind = 0 if version < 2 else 8 if version == 2 else 20
         if p - attributes != 12 + event_size or p + behind > end or end > n:
-            return None
+            return False
 
         cdef int64_t created_ns = 0
         if version > 1:
@@ -333,12 +487,7 @@ cdef class Shortcut:
 
         if new_opaque_json is not None and version > 2:
             opaque_json = new_opaque_json
-        cdef Pieces pieces
-        pieces.count, pieces.size = 0, 0
-        add_bytes(&pieces, key_prefix)
-        add(&pieces, key.at, key.size)
-        cdef bytes record_key = joined(&pieces), raw_id = copied(event_id.at, event_id.size)
-
+        cdef Text raw_key = key, raw_id = event_id
         cdef list kept = []  # what was escaped, for as long as it is pointed at
         if not (
             is_plain(&key) and is_plain(&request_id) and is_plain(&etag) and is_plain(&version_id)
@@ -359,6 +508,7 @@ cdef class Shortcut:
             micros[i] = <uint8_t>(0x30 + rest % 10)
             rest //= 10
 
+        cdef Pieces pieces
         pieces.count, pieces.size = 0, 0
         add_bytes(&pieces, self._source_json)
         add_bytes(&pieces, self._before)
@@ -383,7 +533,16 @@ cdef class Shortcut:
         add(&pieces, <const uint8_t*>EVENT_ID, 15)
         add(&pieces, event_id.at, event_id.size)
         add_bytes(&pieces, opaque_json)
-        return record_key, joined(&pieces), raw_id, created_ns
+
+        cdef Row* row = into.add(
+            PyBytes_GET_SIZE(key_prefix) + raw_key.size, pieces.size, raw_id.size, position, next_position, alike
+        )
+        row.created_ns, row.ordinal = created_ns, ordinal
+        cdef char* to = put_text(put(row.at, key_prefix), raw_key)
+        for i in range(pieces.count):
+            to = put_text(to, pieces.each[i])
+        put(put(put_text(to, raw_id), position), next_position)
+        return True
 
     cdef bint _find_source(self, const uint8_t* d, Py_ssize_t n) except -1:
         cdef Py_ssize_t q = behind_guessed(d, n, 12, 3)
@@ -395,25 +554,6 @@ cdef class Shortcut:
             return False
         self._source, self._source_json = region, <bytes>known
         return True
-
-
-cdef new_record(tuple rendered, position, next_position, Py_ssize_t ordinal):
-    """A Record, past its own __new__, which is written in Python."""
-    if len(rendered) != 4:
-        raise ValueError("what is rendered has four parts")
-    made = PyType_GenericAlloc(<PyTypeObject*>Record, 7)
-    cdef Py_ssize_t i
-    for i in range(4):
-        put_item(made, i, rendered[i])
-    put_item(made, 4, position)
-    put_item(made, 5, next_position)
-    put_item(made, 6, ordinal)
-    return made
-
-
-cdef inline void put_item(object into, Py_ssize_t place, object item):
-    Py_INCREF(item)  # which the tuple owns from now on
-    PyTuple_SET_ITEM(into, place, item)
 
 
 cdef int escape(Text* text, list kept) except -1:
@@ -440,8 +580,8 @@ cdef uint32_t murmur2(const uint8_t* d, Py_ssize_t n) noexcept nogil:
     return h ^ h >> 15
 
 
-cdef inline int64_t partition(bytes key, int64_t count) noexcept:
-    return <int64_t>(murmur2(<const uint8_t*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)) & 0x7FFFFFFF) % count
+cdef inline int64_t partition(const char* key, Py_ssize_t size, int64_t count) noexcept nogil:
+    return <int64_t>(murmur2(<const uint8_t*>key, size) & 0x7FFFFFFF) % count
 
 
 def partitions(keys, int64_t count):
@@ -451,52 +591,50 @@ def partitions(keys, int64_t count):
     cdef bytes key
     cdef list found = []
     for key in keys:
-        found.append(partition(key, count))
+        found.append(partition(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), count))
     return found
 
 
 cdef struct Open:
-    PyObject* members  # a list that `parcels` keeps; NULL where the partition has none yet
+    PyObject* members  # Records that `parcels` keeps; NULL where the partition has none yet
     Py_ssize_t place
     Py_ssize_t nbytes
 
 
-def in_parcels(list records not None, int64_t partitions, Py_ssize_t around, Py_ssize_t room):
+def in_parcels(records, int64_t partitions, Py_ssize_t around, Py_ssize_t room):
     """As `kafka_records.in_parcels`."""
     if partitions < 1:
         raise ValueError(f"{partitions} partitions")
-    cdef list parcels = [], members
-    cdef tuple event
-    cdef bytes key
-    cdef Py_ssize_t nbytes
+    cdef Records all_ = as_records(records), members
+    cdef list parcels = []
+    cdef Py_ssize_t nbytes, i
     cdef int64_t lane
+    cdef Row* row
     cdef Open* each
     cdef Open* open_ = <Open*>PyMem_Calloc(partitions, sizeof(Open))
     if not open_:
         raise MemoryError
     try:
-        for record_ in records:
-            event = as_event(record_)
-            key = <bytes?>event[0]
-            nbytes = (
-                around + PyBytes_GET_SIZE(key) + PyBytes_GET_SIZE(<bytes?>event[1]) + PyBytes_GET_SIZE(<bytes?>event[2])
-                + PyBytes_GET_SIZE(<bytes?>event[4]) + PyBytes_GET_SIZE(<bytes?>event[5])
-            )
-            lane = partition(key, partitions)
+        for i in range(all_._count):
+            row = &all_._rows[i]
+            nbytes = around + row_bytes(row)
+            lane = partition(row.at, row.key, partitions)
             each = &open_[lane]
             if each.members and each.nbytes + nbytes <= room:
-                (<list>each.members).append(record_)
+                (<Records>each.members).add_row()[0] = row[0]
                 each.nbytes += nbytes
                 continue
             if each.members:
-                parcels[each.place] = (lane, <list>each.members, each.nbytes)
-            members = [record_]
+                parcels[each.place] = (lane, <Records>each.members, each.nbytes)
+            members = Records.__new__(Records)
+            members._chunks = all_._chunks
+            members.add_row()[0] = row[0]
             each.members, each.place, each.nbytes = <PyObject*>members, len(parcels), nbytes
             parcels.append(members)
         for lane in range(partitions):
             each = &open_[lane]
             if each.members:
-                parcels[each.place] = (lane, <list>each.members, each.nbytes)
+                parcels[each.place] = (lane, <Records>each.members, each.nbytes)
     finally:
         PyMem_Free(open_)
     return parcels
@@ -521,62 +659,54 @@ cdef inline char* put_varint(char* to, Py_ssize_t number) noexcept nogil:
     return to + 1
 
 
-cdef inline char* put(char* to, bytes text) noexcept:
-    memcpy(to, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
-    return to + PyBytes_GET_SIZE(text)
+cdef inline char* put_sized(char* to, const char* at, Py_ssize_t size) noexcept nogil:
+    to = put_varint(to, size)
+    memcpy(to, at, size)
+    return to + size
 
 
-cdef inline char* put_text(char* to, bytes text) noexcept:
-    return put(put_varint(to, PyBytes_GET_SIZE(text)), text)
+cdef inline char* put_position(char* to, bytes prefix, const char* at, Py_ssize_t size) noexcept:
+    to = put(put_varint(to, PyBytes_GET_SIZE(prefix) + size), prefix)
+    memcpy(to, at, size)
+    return to + size
 
 
-cdef inline char* put_position(char* to, bytes prefix, bytes position) noexcept:
-    to = put_varint(to, PyBytes_GET_SIZE(prefix) + PyBytes_GET_SIZE(position))
-    return put(put(to, prefix), position)
-
-
-cdef inline Py_ssize_t text_size(Py_ssize_t size) noexcept nogil:
+cdef inline Py_ssize_t sized(Py_ssize_t size) noexcept nogil:
     return varint_size(size) + size
 
 
-cdef inline tuple as_event(record_):
-    if not isinstance(record_, tuple) or len(<tuple>record_) != 7:
-        raise TypeError("an event's record has seven parts")
-    return <tuple>record_
-
-
-cdef Py_ssize_t event_size(tuple event, Py_ssize_t place, Py_ssize_t common, Py_ssize_t prefix) except -1:
-    """Bytes of an event's record behind its own length; raises TypeError for one that is not made of bytes."""
-    cdef bytes key = <bytes?>event[0], body = <bytes?>event[1], event_id = <bytes?>event[2]
-    cdef bytes position = <bytes?>event[4], next_position = <bytes?>event[5]
+cdef inline Py_ssize_t event_size(Row* row, Py_ssize_t place, Py_ssize_t common, Py_ssize_t prefix) noexcept nogil:
+    """Bytes of an event's record behind its own length."""
     return (
-        2 + varint_size(place) + common
-        + text_size(PyBytes_GET_SIZE(key)) + text_size(PyBytes_GET_SIZE(body))
-        + text_size(prefix + PyBytes_GET_SIZE(position)) + text_size(prefix + PyBytes_GET_SIZE(next_position))
-        + text_size(PyBytes_GET_SIZE(event_id))
+        2 + varint_size(place) + common + sized(row.key) + sized(row.body) + sized(row.event_id)
+        + sized(prefix + row.position) + sized(prefix + row.next_position)
     )
 
 
-def encode_events(bytes shard not None, bytes prefix not None, list records not None, Py_ssize_t first):
+def encode_events(bytes shard not None, bytes prefix not None, records, Py_ssize_t first):
     """As `kafka_records.encode_events`."""
     cdef bytes before = kafka_records.before_position(shard), before_next = kafka_records.BEFORE_NEXT
     cdef bytes before_id = kafka_records.BEFORE_EVENT_ID
     cdef Py_ssize_t common = PyBytes_GET_SIZE(before) + PyBytes_GET_SIZE(before_next) + PyBytes_GET_SIZE(before_id)
-    cdef Py_ssize_t count = len(records), total = 0, place
-    cdef Py_ssize_t width = PyBytes_GET_SIZE(prefix)
-    cdef tuple event
-    for place in range(count):
-        event = as_event(records[place])
-        total += text_size(event_size(event, first + place, common, width))
+    cdef Py_ssize_t width = PyBytes_GET_SIZE(prefix), total = 0, place
+    cdef Records events = as_records(records)
+    cdef Row* row
+    for place in range(events._count):
+        total += sized(event_size(&events._rows[place], first + place, common, width))
     cdef bytes made = PyBytes_FromStringAndSize(NULL, total)
     cdef char* to = PyBytes_AS_STRING(made)
-    for place in range(count):
-        event = <tuple>records[place]
-        to = put_varint(to, event_size(event, first + place, common, width))
+    cdef const char* at
+    for place in range(events._count):
+        row = &events._rows[place]
+        to = put_varint(to, event_size(row, first + place, common, width))
         to[0] = to[1] = 0
         to = put_varint(to + 2, first + place)
-        to = put_text(put_text(to, <bytes>event[0]), <bytes>event[1])
-        to = put_position(put(to, before), prefix, <bytes>event[4])
-        to = put_position(put(to, before_next), prefix, <bytes>event[5])
-        to = put_text(put(to, before_id), <bytes>event[2])
+        at = row.at
+        to = put_sized(to, at, row.key)
+        at += row.key
+        to = put_sized(to, at, row.body)
+        at += row.body + row.event_id
+        to = put_position(put(to, before), prefix, at, row.position)
+        to = put_position(put(to, before_next), prefix, at + row.position, row.next_position)
+        to = put_sized(put(to, before_id), at - row.event_id, row.event_id)
     return made

@@ -6,15 +6,19 @@ The compiled one is missing where there was no C compiler at the installation. R
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from remora.codec import kafka_records, murmur2, shortcut
+from remora.codec import columns, kafka_records, murmur2, shortcut
 from remora.model.record import Record
 
 Shortcut: type[shortcut.Shortcut] = shortcut.Shortcut
 partitions: Callable[[Sequence[bytes], int], Sequence[int]] = murmur2.partitions
-in_parcels: Callable[[list[Record], int, int, int], list[tuple[int, list[Record], int]]] = kafka_records.in_parcels
-encode_events: Callable[[bytes, bytes, list[Record], int], bytes] = kafka_records.encode_events
+in_parcels: Callable[[Sequence[Record], int, int, int], Sequence[tuple[int, Sequence[Record], int]]] = (
+    kafka_records.in_parcels
+)
+encode_events: Callable[[bytes, bytes, Sequence[Record], int], bytes] = kafka_records.encode_events
+totals: Callable[[Sequence[Record]], columns.Totals] = columns.totals
+joined: Callable[[Iterable[Sequence[Record]]], Sequence[Record]] = columns.joined
 IMPLEMENTATION = "python"
 """`compiled` or `python`."""
 
@@ -26,4 +30,6 @@ if not os.environ.get("REMORA_PURE_PYTHON"):
     else:
         Shortcut, partitions = _compiled.Shortcut, _compiled.partitions
         in_parcels, encode_events = _compiled.in_parcels, _compiled.encode_events
+        totals, joined = _compiled.totals, _compiled.joined
+        Sequence.register(_compiled.Records)
         IMPLEMENTATION = "compiled"

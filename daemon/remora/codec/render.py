@@ -8,6 +8,8 @@ wrong. So a hit is only ever taken for bytes that were decoded in full once, and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from remora.codec import event_entry, fastest, record
 from remora.codec.ceph import Writer
 from remora.codec.shortcut import Bucket, Rendered, Shortcut
@@ -33,7 +35,7 @@ class Renderer:
         self._cached_bytes = 0
         self._shortcut = shortcut(self._sources, self._actors, self._buckets)
 
-    def render(self, listing: Listing, opaque: bytes | None = None) -> tuple[list[Record], dict[int, CodecError]]:
+    def render(self, listing: Listing, opaque: bytes | None = None) -> tuple[Sequence[Record], dict[int, CodecError]]:
         """The records of a listing in order, and what is wrong with its other entries, by their place in it.
 
         `opaque` as in `record.body`.

@@ -73,7 +73,7 @@ class Shortcut:
         positions: Sequence[bytes],
         opaque_json: bytes | None,
         plain: Callable[[bytes], Rendered],
-    ) -> tuple[list[Record], dict[int, CodecError]]:
+    ) -> tuple[Sequence[Record], dict[int, CodecError]]:
         """The records of a listing in order, and the CodecErrors by place that `plain` has raised.
 
         It is asked where the plain way must decide. `positions` are one more than entries; `opaque_json` takes the

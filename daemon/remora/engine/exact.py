@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from remora.codec.fastest import joined, totals
 from remora.engine.allowance import Allowance
 from remora.engine.catching_up import catch_up
 from remora.engine.letters import park_all
@@ -53,7 +54,7 @@ class Part:
 
     listing: Listing
     round: Round
-    records: list[Record]
+    records: Sequence[Record]
     condemned: list[Condemned]
     skipped: list[int]
 
@@ -79,9 +80,9 @@ class Transaction:
         """The position behind its last entry."""
         return self.parts[-1].listing.positions[-1]
 
-    def records(self) -> list[Record]:
+    def records(self) -> Sequence[Record]:
         """Those that are sent, in the queue's order."""
-        return [record for part in self.parts for record in part.records]
+        return joined([part.records for part in self.parts])
 
 
 class ExactSession:
@@ -380,18 +381,12 @@ class ExactSession:
 
     def _committed(self, transaction: Transaction) -> None:
         """Everything of it is done with; it may leave the queue."""
-        shelf, records = self._shelf, transaction.records()
-        if records:
-            self._tools.telemetry.delivered(
-                self._topic.label,
-                len(records),
-                sum([len(r.body) for r in records]),
-                [r.created_ns for r in records],
-                time.time_ns(),
-            )
+        shelf, now_ns = self._shelf, time.time_ns()
         for part in transaction.parts:
-            positions = part.listing.positions
-            self._trimmer.finish(part.round, [r.ordinal for r in part.records], Cause.DELIVERED)
+            positions, (nbytes, created_ns, ordinals) = part.listing.positions, totals(part.records)
+            if ordinals:
+                self._tools.telemetry.delivered(self._topic.label, len(ordinals), nbytes, created_ns, now_ns)
+            self._trimmer.finish(part.round, ordinals, Cause.DELIVERED)
             for each in part.condemned:
                 self._trimmer.finish(part.round, [each.ordinal], Cause.of_letter(each.cause))
             for ordinal in part.skipped:

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from remora.codec.fastest import totals
 from remora.engine.allowance import Allowance
 from remora.engine.letters import park_all
 from remora.engine.reading import Reader, at_most
@@ -48,12 +49,11 @@ together. Read at once, a busy queue would be cut into parcels of an entry or tw
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A parcel, the listing it came from, and the bytes that are held for it."""
+    """A parcel, and the listing it came from."""
 
     listing: Listing
     round: Round
     parcel: Parcel
-    nbytes: int
 
 
 class Session:
@@ -203,7 +203,7 @@ class Session:
             listing = self._own_part(listing)
             if not listing.entries:
                 return 0
-        shelf, nbytes = self._shelf, listing.nbytes
+        shelf = self._shelf
         self._reader.learn(listing, self._topic.label)
 
         sorted_ = sort_entries(listing, self._topic, self._limits, shelf.done, shelf.attempts, self._tools.renderer)
@@ -213,14 +213,9 @@ class Session:
         added = self._trimmer.add(listing)
         if sorted_.skipped:
             for ordinal in sorted_.skipped:
-                self._finish(added, [ordinal], shelf.done.pop(listing.positions[ordinal]))
-        share = nbytes // max(1, len(sorted_.records))
-        unsent = nbytes
+                self._finish(listing, added, [ordinal], shelf.done.pop(listing.positions[ordinal]))
         for parcel in parcels:
-            load = Load(listing, added, parcel, share * len(parcel.records))
-            unsent -= load.nbytes
-            self._enqueue(load)
-        self._reader.hold(-unsent)
+            self._enqueue(Load(listing, added, parcel))
         if condemned:
             self._parking += 1
             self._tasks.create_task(self._park(listing, added, condemned), name=f"park {self._tenure.shard}")
@@ -272,18 +267,17 @@ class Session:
             self._all_started.set()
 
     def _arrived(self, load: Load) -> None:
-        _, bodies, _, created_ns, positions, _, ordinals = zip(*load.parcel.records, strict=True)
-        self._tools.telemetry.delivered(
-            self._topic.label, len(bodies), sum(map(len, bodies)), created_ns, time.time_ns()
-        )
-        self._reader.hold(-load.nbytes)
-        self._shelf.forget(positions)
-        self._finish(load.round, ordinals, Cause.DELIVERED)
+        nbytes, created_ns, ordinals = totals(load.parcel.records)
+        self._tools.telemetry.delivered(self._topic.label, len(ordinals), nbytes, created_ns, time.time_ns())
+        self._finish(load.listing, load.round, ordinals, Cause.DELIVERED)
 
-    def _finish(self, of: Round, ordinals: Sequence[int], cause: Cause) -> None:
+    def _finish(self, listing: Listing, of: Round, ordinals: Sequence[int], cause: Cause) -> None:
+        """Entries are done. With its last one a listing leaves memory, and its bytes are given back."""
         self._trimmer.finish(of, ordinals, cause)
+        self._shelf.forget(map(listing.positions.__getitem__, ordinals))
         self._shelf.progress_at = asyncio.get_running_loop().time()
         if not of.open:
+            self._reader.hold(-listing.nbytes)
             self._shelf.rounds_arrived += 1
             self._proved.set()
             self._on_round()
@@ -296,7 +290,6 @@ class Session:
         if len(records) == 1:
             self._parking += 1
             await self._park(load.listing, load.round, [Condemned(records[0].ordinal, "refused", str(exc))])
-            self._reader.hold(-load.nbytes)
         else:
             self._shelf.read_singly = len(load.listing.entries)
             self._fail(exc)
@@ -306,8 +299,7 @@ class Session:
         try:
             await self._bury(listing, condemned)
             for each in condemned:
-                self._shelf.forget([listing.positions[each.ordinal]])
-                self._finish(of, [each.ordinal], Cause.of_letter(each.cause))
+                self._finish(listing, of, [each.ordinal], Cause.of_letter(each.cause))
         except (StoreError, EndpointError) as exc:
             self._fail(exc)
         finally:

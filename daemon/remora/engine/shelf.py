@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from remora.codec.render import Renderer
@@ -55,7 +55,7 @@ class Shelf:
         if not self.has_work:
             self.has_work, self.progress_at = True, asyncio.get_running_loop().time()
 
-    def forget(self, positions: Sequence[bytes]) -> None:
+    def forget(self, positions: Iterable[bytes]) -> None:
         """Drop what is known of entries that are done."""
         if self.attempts or self.refused or self.unburied:
             for position in positions:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
 from remora.codec.event_entry import attributes
+from remora.codec.fastest import totals
 from remora.codec.render import Renderer
 from remora.model.errors import CodecError
 from remora.model.record import Attempt, Listing, Record
@@ -28,7 +29,7 @@ class Condemned:
 class Sorted:
     """A listing, divided."""
 
-    records: list[Record] = field(default_factory=list)
+    records: Sequence[Record] = ()
     condemned: list[Condemned] = field(default_factory=list)
     skipped: list[int] = field(default_factory=list)
 
@@ -44,27 +45,30 @@ def sort_entries(
     """Divide a listing. `done` and `attempts` are by position, and empty unless something failed before."""
     records, refused = renderer.render(listing, topic.opaque_data)
     condemned = [Condemned(i, "undecodable", str(exc)) for i, exc in refused.items()]
-    if not (done or attempts or limits.time_to_live_s):  # nearly always so
+    positions, expired_before = listing.positions, limits.expires_before_ns(time.time_ns())
+    if not (done or attempts or _oldest_is_before(expired_before, records)):  # nearly always so
         return Sorted(records, condemned)
 
-    positions, expired_before = listing.positions, limits.expires_before_ns(time.time_ns())
-    result = Sorted(condemned=[each for each in condemned if positions[each.ordinal] not in done])
+    condemned = [each for each in condemned if positions[each.ordinal] not in done]
+    left: list[Record] = []
     for record in records:
         position = record.position
         if position in done:
             continue
         if record.created_ns < expired_before:
             reason = f"older than its time_to_live of {limits.time_to_live_s:g} s"
-            result.condemned.append(Condemned(record.ordinal, "expired", reason))
+            condemned.append(Condemned(record.ordinal, "expired", reason))
         elif position in attempts and limits.is_exhausted(attempts[position].count):
             reason = f"not delivered by {limits.max_retries} retries"
-            result.condemned.append(Condemned(record.ordinal, "exhausted", reason))
+            condemned.append(Condemned(record.ordinal, "exhausted", reason))
         else:
-            result.records.append(record)
-    result.condemned.sort(key=attrgetter("ordinal"))
-    if done:
-        result.skipped.extend(i for i, position in enumerate(positions[:-1]) if position in done)
-    return result
+            left.append(record)
+    condemned.sort(key=attrgetter("ordinal"))
+    return Sorted(left, condemned, [i for i, position in enumerate(positions[:-1]) if position in done])
+
+
+def _oldest_is_before(time_ns: int, records: Sequence[Record]) -> bool:
+    return bool(time_ns) and min(totals(records).created_ns, default=time_ns) < time_ns
 
 
 def same_target(listing: Listing, target: Target) -> Listing:

@@ -30,7 +30,7 @@ class KafkaParcel:
 
     lane: int
     origin: Origin
-    records: list[Record]
+    records: Sequence[Record]
     nbytes: int
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class Packer:
         parcels: list[KafkaParcel] = []
         refused: list[tuple[Record, str]] = []
         room = self.batch_bytes - BATCH_BYTES
-        for lane, members, nbytes in in_parcels(list(records), self._partitions, self._origin.nbytes, room):
+        for lane, members, nbytes in in_parcels(records, self._partitions, self._origin.nbytes, room):
             parcel = KafkaParcel(lane, self._origin, members, nbytes)
             if too_large := size_above(self._limit_bytes, self._codec, parcel):
                 refused.append((members[0], self._too_large(too_large)))
