@@ -3,8 +3,8 @@
 Each axis is walked alone, the others being at one topic, 11 shards, bodies of 1,000 bytes and one worker. Every turn
 has a daemon and an embedded store of its own, and the same number of bytes or, for small bodies, of entries; all of its
 topics deliver to one Kafka topic of 11 partitions. Topics have one shard each where there are many, and a thousand have
-ten times as many entries, so that each has as many as each of a hundred. The picture shows rate and
-processor time along each axis.
+ten times as many entries, so that each has as many as each of a hundred. The picture shows rate and processor time
+along each axis.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ DRAIN_S = 20
 LATE_S = 0.3
 """What it sends within this comes from before; later it may own queues again."""
 
-MOST_FREEZES = 6
+MOST_FREEZES = 12
 """A thawed owner whose renewal was refused before it came to a removal, or that had nothing to do, tries nothing."""
 
 
