@@ -1,7 +1,8 @@
 """The settings tree: what the TOML file says, checked once, frozen, in seconds and bytes.
 
-A file is refused rather than repaired, and the refusal names the dotted path of the key. Rules that bind several
-options stand where the value that they bind is built: in `__post_init__`, so that no such value can exist.
+A file is refused rather than repaired, and the refusal names all of its problems, each with the dotted path of its key.
+A rule that binds several options stands in `problems` of the settings that it binds, which are checked when they are
+built: no settings that break a rule can exist.
 
 An option's key is its field's name; durations lose the `_s` of their field, because the text carries the unit:
 `lease = "90s"` is `lease_s = 90.0`.
@@ -16,13 +17,13 @@ import ipaddress
 import re
 import socket
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from remora.model.errors import ConfigError
+from remora.model.errors import ConfigError, ConfigErrors
 from remora.policy.lease import LeaseTimes
 from remora.policy.lifetime import Limits
 
@@ -115,8 +116,21 @@ Bytes = Annotated[int, Unit("size", 64 << 10, 1 << 40)]
 # -------------------------------------------------------------------------------------------- settings
 
 
+class Checked:
+    """Settings that refuse to be built while they break a rule."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        refuse(self.problems())
+
+    def problems(self) -> Iterator[ConfigError]:
+        """Each rule that these values break."""
+        yield from ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SupervisorSettings:
+class SupervisorSettings(Checked):
     """How many worker processes there are, when one counts as hung, and where they show that they live.
 
     `workers` 0 means one for each core that this process may use.
@@ -126,20 +140,21 @@ class SupervisorSettings:
     watchdog_s: Seconds = 20.0
     run_directory: str = "/run/remora"
 
-    def __post_init__(self) -> None:
+    def problems(self) -> Iterator[ConfigError]:
+        """Each rule that these values break."""
         if not self.run_directory.startswith("/"):
-            raise ConfigError("supervisor.run_directory", f'expected an absolute path, not "{self.run_directory}"')
+            yield ConfigError("supervisor.run_directory", f'expected an absolute path, not "{self.run_directory}"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreSettings:
+class StoreSettings(Checked):
     """Which store holds the queues."""
 
     kind: Literal["sqlite", "rados"] = "sqlite"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SqliteSettings:
+class SqliteSettings(Checked):
     """Where the embedded store keeps its files, and how much a queue may hold.
 
     `files` counts when the directory is made; later the directory itself tells.
@@ -149,13 +164,14 @@ class SqliteSettings:
     files: Annotated[int, Unit("count", 1, 256)] = 16
     queue_bytes: Bytes = 128_000_000
 
-    def __post_init__(self) -> None:
+    def problems(self) -> Iterator[ConfigError]:
+        """Each rule that these values break."""
         if not self.directory.startswith("/"):
-            raise ConfigError("sqlite.directory", f'expected an absolute path, not "{self.directory}"')
+            yield ConfigError("sqlite.directory", f'expected an absolute path, not "{self.directory}"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RadosSettings:
+class RadosSettings(Checked):
     """How to reach the cluster, and where a zone keeps its queues and topics.
 
     Empty names are looked up: in ceph.conf, then from the zone by `radosgw-admin zone get`, then the defaults
@@ -174,16 +190,19 @@ class RadosSettings:
     op_timeout_s: Seconds = 10.0
     mount_timeout_s: Seconds = 10.0
 
-    def __post_init__(self) -> None:
+    def problems(self) -> Iterator[ConfigError]:
+        """Each rule that these values break."""
         if self.namespace and not self.pool:
-            raise ConfigError("rados.namespace", "a namespace needs its pool: set rados.pool too")
+            yield ConfigError(
+                "rados.namespace", "a namespace needs its pool: set rados.pool too", binds=("rados.pool",)
+            )
         kind, dot, name = self.name.partition(".")
         if not (kind and dot and name):
-            raise ConfigError("rados.name", f'expected a type and an id such as "client.remora", not "{self.name}"')
+            yield ConfigError("rados.name", f'expected a type and an id such as "client.remora", not "{self.name}"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnershipSettings:
+class OwnershipSettings(Checked):
     """When queues are found, locked, renewed and let go."""
 
     lease_s: Seconds = 90.0
@@ -196,12 +215,13 @@ class OwnershipSettings:
     reservation_interval_s: Seconds = 30.0
     host_id: str = ""
 
-    def __post_init__(self) -> None:
+    def problems(self) -> Iterator[ConfigError]:
+        """Each rule that these values break."""
         if rule := self.times.broken_rule():
-            raise ConfigError("ownership.renew_interval", rule)
+            yield ConfigError("ownership.renew_interval", rule, binds=("ownership.lease", "ownership.trust_margin"))
         # It is a part of the lock's cookie, `remora/<host id>/...`, which others take apart again.
         if not re.fullmatch(r"[A-Za-z0-9._-]{0,64}", self.host_id):
-            raise ConfigError("ownership.host_id", "only letters, digits, '.', '_' and '-', at most 64 of them")
+            yield ConfigError("ownership.host_id", "only letters, digits, '.', '_' and '-', at most 64 of them")
 
     @property
     def times(self) -> LeaseTimes:
@@ -215,7 +235,7 @@ class OwnershipSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeliverySettings:
+class DeliverySettings(Checked):
     """How much is read ahead and held, and how failures are retried.
 
     `mode` is that of topics which name none themselves. So are `time_to_live_s`, `max_retries` and
@@ -244,7 +264,8 @@ class DeliverySettings:
         """How long and how often an entry is tried whose topic leaves that open."""
         return Limits(self.time_to_live_s, self.max_retries, self.retry_sleep_duration_s)
 
-    def __post_init__(self) -> None:
+    def problems(self) -> Iterator[ConfigError]:
+        """Each rule that these values break."""
         for small, large in (
             ("retry_base_s", "retry_cap_s"),
             ("idle_min_s", "idle_max_s"),
@@ -252,11 +273,12 @@ class DeliverySettings:
             ("endpoint_bytes", "worker_bytes"),
         ):
             if getattr(self, small) > getattr(self, large):
-                raise ConfigError(f"delivery.{_key(small)}", f"must not be more than delivery.{_key(large)}")
+                other = f"delivery.{_key(large)}"
+                yield ConfigError(f"delivery.{_key(small)}", f"must not be more than {other}", binds=(other,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaSettings:
+class KafkaSettings(Checked):
     """How records travel to Kafka brokers; where to is each topic's own affair."""
 
     delivery_timeout_s: Seconds = 10.0
@@ -270,9 +292,10 @@ class KafkaSettings:
     exact_producers: Annotated[int, Unit("count", 1, 1024)] = 64
     client_id: str = "remora"
 
-    def __post_init__(self) -> None:
+    def problems(self) -> Iterator[ConfigError]:
+        """Each rule that these values break."""
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", self.client_id):
-            raise ConfigError("kafka.client_id", "1 to 64 letters, digits, '.', '_' and '-'")
+            yield ConfigError("kafka.client_id", "1 to 64 letters, digits, '.', '_' and '-'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +342,7 @@ def parse_listen(text: str) -> TcpAddress | UnixAddress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IngestSettings:
+class IngestSettings(Checked):
     """Where events are taken in over HTTP, from whom, and within which bounds. An empty `listen` turns it off."""
 
     listen: str = "unix:/run/remora/ingest.sock"
@@ -334,24 +357,29 @@ class IngestSettings:
     request_timeout_s: Seconds = 30.0
     idle_timeout_s: Seconds = 75.0
 
-    def __post_init__(self) -> None:
+    def problems(self) -> Iterator[ConfigError]:
+        """Each rule that these values break."""
         if not re.fullmatch("0?[0-7]{3}", self.socket_mode):
-            raise ConfigError(
+            yield ConfigError(
                 "ingest.socket_mode", f'expected three octal digits such as "0660", not "{self.socket_mode}"'
             )
         if bool(self.tls_certificate) != bool(self.tls_key):
-            raise ConfigError("ingest.tls_key", "certificate and key belong together: set both or neither")
+            problem = "certificate and key belong together: set both or neither"
+            yield ConfigError("ingest.tls_key", problem, binds=("ingest.tls_certificate",))
         if self.max_request_bytes > self.max_held_bytes:
-            raise ConfigError("ingest.max_request_bytes", "must not be more than ingest.max_held_bytes")
+            other = "ingest.max_held_bytes"
+            yield ConfigError("ingest.max_request_bytes", f"must not be more than {other}", binds=(other,))
         try:
             address = self.address
         except ValueError as exc:
-            raise ConfigError("ingest.listen", str(exc)) from exc
+            yield ConfigError("ingest.listen", str(exc))
+            return
         if isinstance(address, TcpAddress) and not address.is_loopback and not (self.tls_certificate and self.tokens):
-            raise ConfigError(
+            yield ConfigError(
                 "ingest.listen",
                 f"{self.listen} can be reached from other hosts: that needs ingest.tls_certificate, ingest.tls_key"
                 " and ingest.tokens",
+                binds=("ingest.tls_certificate", "ingest.tls_key", "ingest.tokens"),
             )
 
     @property
@@ -361,17 +389,18 @@ class IngestSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdminSettings:
+class AdminSettings(Checked):
     """Where metrics, health and status are served."""
 
     listen: str = "127.0.0.1:9750"
     metric_topics: Annotated[int, Unit("count", 0, 100_000)] = 500
 
-    def __post_init__(self) -> None:
+    def problems(self) -> Iterator[ConfigError]:
+        """Each rule that these values break."""
         try:
             parse_listen(self.listen)
         except ValueError as exc:
-            raise ConfigError("admin.listen", str(exc)) from exc
+            yield ConfigError("admin.listen", str(exc))
 
     @property
     def address(self) -> TcpAddress | UnixAddress:
@@ -380,7 +409,7 @@ class AdminSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
+class LogSettings(Checked):
     """What is logged to standard error, and how."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -389,7 +418,7 @@ class LogSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Checked):
     """Everything that can be configured; each part is handed to the one component that it is for."""
 
     supervisor: SupervisorSettings = field(default_factory=SupervisorSettings)
@@ -403,30 +432,36 @@ class Settings:
     admin: AdminSettings = field(default_factory=AdminSettings)
     log: LogSettings = field(default_factory=LogSettings)
 
-    def __post_init__(self) -> None:
+    def problems(self) -> Iterator[ConfigError]:
+        """Each rule that these values break."""
         if self.supervisor.watchdog_s >= self.ownership.lease_s - self.ownership.trust_margin_s:
-            raise ConfigError(
+            yield ConfigError(
                 "supervisor.watchdog",
                 "must be less than ownership.lease without ownership.trust_margin, so that a worker which hangs is"
                 " killed before anybody else takes its queues",
+                binds=("ownership.lease", "ownership.trust_margin"),
             )
         if self.store.kind == "rados" and self.rados.op_timeout_s > self.ownership.renew_interval_s:
-            raise ConfigError(
+            yield ConfigError(
                 "rados.op_timeout",
                 "must not be more than ownership.renew_interval, so that a renewal which times out"
                 " can be repeated before the lease ends",
+                binds=("store.kind", "ownership.renew_interval"),
             )
         if self.kafka.max_batch_bytes > self.delivery.shard_bytes:
-            raise ConfigError("kafka.max_batch_bytes", "must not be more than delivery.shard_bytes")
+            other = "delivery.shard_bytes"
+            yield ConfigError("kafka.max_batch_bytes", f"must not be more than {other}", binds=(other,))
         if self.kafka.delivery_timeout_s >= self.kafka.transaction_timeout_s:
-            raise ConfigError(
+            yield ConfigError(
                 "kafka.transaction_timeout",
                 "must be more than kafka.delivery_timeout, so that no transaction is ended that is still waited for",
+                binds=("kafka.delivery_timeout",),
             )
         if self.kafka.delivery_timeout_s >= self.delivery.drain_timeout_s:
-            raise ConfigError(
+            yield ConfigError(
                 "delivery.drain_timeout",
                 "must be more than kafka.delivery_timeout, so that what is in flight can still be answered",
+                binds=("kafka.delivery_timeout",),
             )
 
 
@@ -461,16 +496,33 @@ def load(path: Path | str) -> Settings:
 
 
 def from_document(document: Mapping[str, object]) -> Settings:
-    """The settings that a parsed file gives; what it leaves out has its default."""
+    """The settings that a parsed file gives; what it leaves out has its default.
+
+    Raises ConfigError, with all problems of the file.
+    """
     sections = {each.name: each.default_factory for each in fields(Settings)}
-    built: dict[str, Any] = {}
+    problems: list[ConfigError] = []
+    drafts: dict[str, Any] = {}
     for name, table in document.items():
         if name not in sections:
-            raise ConfigError(name, f"there is no such section{_did_you_mean(name, sections)}")
-        if not isinstance(table, Mapping):
-            raise ConfigError(name, f"expected a section [{name}], not {_toml_name(table)}")
-        built[name] = _section(name, sections[name], table)
-    return Settings(**built)
+            problems.append(ConfigError(name, f"there is no such section{_did_you_mean(name, sections)}"))
+        elif not isinstance(table, Mapping):
+            problems.append(ConfigError(name, f"expected a section [{name}], not {_toml_name(table)}"))
+        else:
+            drafts[name] = _draft(sections[name], _values(name, sections[name], table, problems))
+    draft: Settings = _draft(Settings, drafts)
+    wrong = {each.key for each in problems}
+    for part in (*drafts.values(), draft):  # a rule says nothing of an option whose value is not known
+        problems += (each for each in part.problems() if wrong.isdisjoint((each.key, *each.binds)))
+    refuse(problems)
+    return draft
+
+
+def refuse(problems: Iterable[ConfigError]) -> None:
+    """Raise the one problem, or all of them as one; nothing where there are none."""
+    found = tuple(problems)
+    if found:
+        raise found[0] if len(found) == 1 else ConfigErrors(found)
 
 
 def options() -> Iterator[tuple[str, object]]:
@@ -534,18 +586,29 @@ def own_host_id() -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64] or "unknown"
 
 
-def _section(name: str, cls: Any, table: Mapping[str, object]) -> object:
+def _values(name: str, cls: Any, table: Mapping[str, object], problems: list[ConfigError]) -> dict[str, object]:
+    """The values of a section by their fields' names; what is wrong with the others joins `problems`."""
     known = _options_of(cls)
     values: dict[str, object] = {}
     for key, raw in table.items():
         if key not in known:
-            raise ConfigError(f"{name}.{key}", f"there is no such option{_elsewhere(key, known)}")
+            problems.append(ConfigError(f"{name}.{key}", f"there is no such option{_elsewhere(key, known)}"))
+            continue
         field_name, hint = known[key]
         try:
             values[field_name] = _value(hint, raw)
         except ValueError as exc:
-            raise ConfigError(f"{name}.{key}", str(exc)) from exc
-    return cls(**values)
+            problems.append(ConfigError(f"{name}.{key}", str(exc)))
+    return values
+
+
+def _draft(cls: Any, values: Mapping[str, object]) -> Any:
+    """Settings of these values, else of the defaults, that nobody has checked yet."""
+    draft = object.__new__(cls)
+    for each in fields(cls):
+        default = each.default_factory() if callable(each.default_factory) else each.default
+        object.__setattr__(draft, each.name, values.get(each.name, default))
+    return draft
 
 
 @functools.cache

@@ -214,6 +214,20 @@ def test_good_configuration(remora: Run, config: Path) -> None:
     assert done.out.decode() == f"{config} is good; it sets log.level, ownership.lease, ownership.renew_interval\n"
 
 
+def test_all_problems_of_a_configuration(remora: Run, config: Path) -> None:
+    """A bad file has a line for each of its problems, and the exit code of a refused configuration."""
+    config.write_text('[log]\nlevel = "loud"\nformat = 1\n[kafka]\nclient_id = ""\n')
+
+    done = remora("check-config", config)
+
+    assert done.code == Exit.CONFIG
+    assert [line.split(": ")[:2] for line in done.err.splitlines()] == [
+        ["remora", "log.level"],
+        ["remora", "log.format"],
+        ["remora", "kafka.client_id"],
+    ]
+
+
 def test_shipped_configuration(remora: Run) -> None:
     """The file that is shipped is good and sets nothing."""
     done = remora("check-config", Path(__file__).parents[2] / "config/remora.toml")

@@ -182,6 +182,83 @@ def test_options_that_do_not_fit_together_are_refused(tmp_path: Path, text: str,
     assert caught.value.key == key
 
 
+def test_all_problems_of_a_file_are_named_at_once(tmp_path: Path) -> None:
+    """One refusal names each unknown section and option, each wrong value, and each broken rule, within a section and
+    over several."""
+    text = """
+        [ownrship]
+        [ownership]
+        lease = "20s"
+        host_id = "a/b"
+        [delivery]
+        shard_bytes = 7
+        idle_min = "2s"
+        drain_timeout = "10s"
+        lease = "1s"
+        [kafka]
+        compression = "snapy"
+        client_id = ""
+    """
+
+    with pytest.raises(ConfigError) as caught:
+        config.load(written(tmp_path, text))
+
+    assert [each.key for each in caught.value.problems] == [
+        "ownrship",
+        "delivery.shard_bytes",
+        "delivery.lease",
+        "kafka.compression",
+        "ownership.renew_interval",
+        "ownership.host_id",
+        "delivery.idle_min",
+        "kafka.client_id",
+        "supervisor.watchdog",
+        "delivery.drain_timeout",
+    ]
+    assert caught.value.key == "ownrship"
+    assert all(str(each) in str(caught.value) for each in caught.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("[delivery]\nretry_cap = 1\nretry_base = '1m'", "delivery.retry_cap"),
+        ("[delivery]\nretry_base = 1\nretry_cap = '1ms'", "delivery.retry_base"),
+        ("[kafka]\ndelivery_timeout = '9999d'\n[delivery]\ndrain_timeout = '1s'", "kafka.delivery_timeout"),
+        (
+            "[ingest]\ntls_certificate = 1\ntls_key = '/k'\ntokens = '/t'\nlisten = '0.0.0.0:1'",
+            "ingest.tls_certificate",
+        ),
+    ],
+)
+def test_a_rule_says_nothing_of_an_option_that_cannot_be_read(tmp_path: Path, text: str, key: str) -> None:
+    """Where an option's value is wrong, no rule that binds it is called broken, since its value is not known."""
+    with pytest.raises(ConfigError) as caught:
+        config.load(written(tmp_path, text))
+
+    assert [each.key for each in caught.value.problems] == [key]
+
+
+def test_rules_bind_options_that_exist() -> None:
+    """Each rule over several options names them as the file does, so that a wrong one of them is not reported twice."""
+    known = dict(config.options()).keys()
+    breaking = {
+        "ownership": {"renew_interval": "43s"},
+        "delivery": {"idle_min": "2s", "retry_base": "1m", "endpoint_bytes": "65MiB", "drain_timeout": "10s"},
+        "rados": {"namespace": "n", "op_timeout": "44s"},
+        "store": {"kind": "rados"},
+        "supervisor": {"watchdog": "1h"},
+        "kafka": {"max_batch_bytes": "17MiB", "transaction_timeout": "10s"},
+        "ingest": {"tls_key": "/k", "max_request_bytes": "1GiB", "listen": "0.0.0.0:1"},
+    }
+
+    with pytest.raises(ConfigError) as caught:
+        config.from_document(breaking)
+
+    assert len(caught.value.problems) == 13
+    assert all({each.key, *each.binds} <= known for each in caught.value.problems)
+
+
 def test_rules_of_the_cluster_do_not_bind_the_embedded_store(tmp_path: Path) -> None:
     """Quick renewals are accepted where no operation on a cluster could outlast them."""
     loaded = config.load(written(tmp_path, "[ownership]\nlease = '6s'\nrenew_interval = '1500ms'\ntrust_margin = '1s'\n"

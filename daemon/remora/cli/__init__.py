@@ -10,7 +10,7 @@ import click
 
 from remora import __version__
 from remora.cli.groups import Group
-from remora.model.errors import RemoraError
+from remora.model.errors import ConfigError, RemoraError
 from remora.model.exits import exit_code
 
 COMMANDS = MappingProxyType(
@@ -78,9 +78,13 @@ def group() -> None:
 
 
 def main() -> None:
-    """Run the command; an error that remora knows is one line and its exit code, never a traceback."""
+    """Run the command; an error that remora knows is a line and its exit code, never a traceback.
+
+    A configuration has a line for each of its problems.
+    """
     try:
         group(standalone_mode=True)
     except RemoraError as exc:
-        click.echo(f"remora: {exc}", err=True)
+        for each in exc.problems if isinstance(exc, ConfigError) else (exc,):
+            click.echo(f"remora: {each}", err=True)
         sys.exit(exit_code(exc))

@@ -64,7 +64,7 @@ def worker_command(channel: int) -> None:
 def check_config(file: Path | None, config_file: Path | None) -> None:
     """Check a configuration file; nothing is contacted.
 
-    Exits with 78 and the path of the first wrong key.
+    Exits with 78 and a line for each problem, which begins with the path of its key.
 
     \b
     Example:

@@ -29,12 +29,35 @@ class CodecError(RemoraError, ValueError):
 
 
 class ConfigError(RemoraError):
-    """A configuration that is refused; `key` is the dotted path of the offending option."""
+    """A configuration that is refused; `key` is the dotted path of the option to look at first.
 
-    def __init__(self, key: str, reason: str) -> None:
+    `binds` are the other options of a rule that is broken.
+    """
+
+    def __init__(self, key: str, reason: str, binds: tuple[str, ...] = ()) -> None:
         super().__init__(f"{key}: {reason}" if key else reason)
         self.key = key
         self.reason = reason
+        self.binds = binds
+
+    @property
+    def problems(self) -> tuple[ConfigError, ...]:
+        """Everything that is wrong, in the order of the file."""
+        return (self,)
+
+
+class ConfigErrors(ConfigError):
+    """A configuration with several problems; its key is that of the first one."""
+
+    def __init__(self, problems: tuple[ConfigError, ...]) -> None:
+        super().__init__("", "; ".join(map(str, problems)))
+        self.key = problems[0].key
+        self._problems = problems
+
+    @property
+    def problems(self) -> tuple[ConfigError, ...]:
+        """Everything that is wrong, in the order of the file."""
+        return self._problems
 
 
 class DaemonNotReachable(RemoraError):
