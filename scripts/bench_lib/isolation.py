@@ -191,7 +191,7 @@ async def _rate(address: str, topic: Topic, entries: int) -> float:
     async with AIOKafkaConsumer(bootstrap_servers=address, enable_auto_commit=False) as consumer:
         places = [TopicPartition(topic.name, number) for number in range(PARTITIONS)]
         while True:
-            there = sum((await consumer.end_offsets(places)).values())
+            there: int = sum((await consumer.end_offsets(places)).values())
             now = time.monotonic()
             if there and not began:
                 began, at_first = now, there

@@ -120,8 +120,9 @@ def _template(place: int, bucket: int, target: Target, note: bytes, release: int
         version=1,
     )
     if release > 16:  # without a time, radosgw 20 takes them for a former release's and commits them once more
-        limits = dict.fromkeys(("time_to_live", "max_retries", "retry_sleep_duration"), UNSET)
-        entry = replace(entry, version=3, creation_time=Time(int(time.time()), 0), **limits)
+        now = Time(int(time.time()), 0)
+        entry = replace(entry, version=3, creation_time=now, time_to_live=UNSET, max_retries=UNSET,
+                        retry_sleep_duration=UNSET)  # fmt: skip
     return encode(entry)
 
 
