@@ -6,19 +6,41 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import MappingProxyType, TracebackType
+from typing import Any, Protocol, Self
 
 import aiohttp
 
 from remora.codec.topic import delivery_of
 from remora.config import AdminSettings, Settings, UnixAddress
 from remora.endpoints.kafka import KafkaEndpoint
+from remora.metrics import Telemetry
 from remora.model.errors import DaemonNotReachable, EndpointMisconfigured
 from remora.model.topic import Delivery, Target
-from remora.ports import ShardStore
+from remora.ports import Endpoint, ShardStore
 
-SCHEMES = frozenset({"kafka"})
+
+class Opening(Endpoint, Protocol):
+    """An endpoint with the connections that it makes between entering and leaving it."""
+
+    async def __aenter__(self) -> Self:
+        """Make it ready to open routes."""
+        ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
+    ) -> bool | None:
+        """Close every connection within a few seconds."""
+        ...
+
+
+ENDPOINTS: MappingProxyType[str, Callable[[Settings, Telemetry | None], Opening]] = MappingProxyType({
+    "kafka": lambda settings, telemetry: KafkaEndpoint(settings.kafka, telemetry),
+})  # fmt: skip
+"""Which endpoint delivers to the targets of a URI scheme. A new kind of endpoint is one more line here."""
+
+SCHEMES = frozenset(ENDPOINTS)
 """The URI schemes that remora delivers to; queues of all others stay with radosgw."""
 
 
@@ -57,12 +79,19 @@ async def store_of(settings: Settings, *, make: bool = False) -> AsyncIterator[S
         yield store  # where it is still not connected, the first call says why
 
 
+@asynccontextmanager
+async def open_endpoints(settings: Settings, telemetry: Telemetry) -> AsyncIterator[list[Endpoint]]:
+    """One endpoint of each kind, while the block runs."""
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(make(settings, telemetry)) for make in ENDPOINTS.values()]
+
+
 def check_target(target: Target, settings: Settings) -> list[str]:
     """Remarks on a target that works otherwise than asked. Raises EndpointMisconfigured when it cannot work."""
-    if target.scheme not in SCHEMES:
+    if (make := ENDPOINTS.get(target.scheme)) is None:
         raise EndpointMisconfigured(f"remora delivers to {', '.join(sorted(SCHEMES))}:// endpoints only")
     delivery_of(target, Delivery(settings.delivery.mode))
-    return KafkaEndpoint(settings.kafka).check(target)
+    return make(settings, None).check(target)
 
 
 def delivery_mode(target: Target, settings: Settings) -> str:

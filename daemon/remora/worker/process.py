@@ -16,9 +16,8 @@ import msgspec
 import uvloop
 
 from remora import __version__
-from remora.app import make_store
+from remora.app import make_store, open_endpoints
 from remora.config import Settings
-from remora.endpoints.kafka import KafkaEndpoint
 from remora.engine.dispatcher import ShardStatus, State
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry, configure_logging
@@ -133,13 +132,13 @@ class Process:
         settings, telemetry = self._settings, self._telemetry
         async with (
             make_store(settings, self._on_store_state) as self._store,
-            KafkaEndpoint(settings.kafka, telemetry) as kafka,
+            open_endpoints(settings, telemetry) as endpoints,
         ):
             await self._look_once()
             rng = Random()  # noqa: S311  # spreads retries, guards nothing
             worker = self._worker = Worker(
                 self._store,
-                [kafka],
+                endpoints,
                 telemetry,
                 settings.ownership,
                 settings.delivery,
