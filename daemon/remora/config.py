@@ -477,8 +477,17 @@ LIVE = frozenset({
 # --------------------------------------------------------------------------------------------- reading
 
 
-def load(path: Path | str) -> Settings:
-    """The settings that a file gives. Raises ConfigError with the key, or with the file where it has none."""
+PREFIX = "REMORA_"
+"""`REMORA_<SECTION>_<OPTION>` in the environment stands over an option of the file."""
+
+
+def load(path: Path | str | None, environment: Mapping[str, str] = MappingProxyType({})) -> Settings:
+    """The settings that a file and the environment give; without a file, the environment over the defaults.
+
+    Raises ConfigError with the key, or with the file where it has none.
+    """
+    if path is None:
+        return from_document({}, environment)
     try:
         with Path(path).open("rb") as file:
             raw = file.read(MOST_BYTES + 1)
@@ -492,26 +501,29 @@ def load(path: Path | str) -> Settings:
         raise ConfigError("", f"{path} is not TOML: {exc}") from exc
     except RecursionError as exc:
         raise ConfigError("", f"{path} is not TOML that can be read: nested too deeply") from exc
-    return from_document(document)
+    return from_document(document, environment)
 
 
-def from_document(document: Mapping[str, object]) -> Settings:
-    """The settings that a parsed file gives; what it leaves out has its default.
+def from_document(document: Mapping[str, object], environment: Mapping[str, str] = MappingProxyType({})) -> Settings:
+    """The settings that a parsed file and the environment give; what both leave out has its default.
 
     Raises ConfigError, with all problems of the file.
     """
     sections = {each.name: each.default_factory for each in fields(Settings)}
     problems: list[ConfigError] = []
-    drafts: dict[str, Any] = {}
+    values: dict[str, dict[str, object]] = {}
     for name, table in document.items():
         if name not in sections:
             problems.append(ConfigError(name, f"there is no such section{_did_you_mean(name, sections)}"))
         elif not isinstance(table, Mapping):
             problems.append(ConfigError(name, f"expected a section [{name}], not {_toml_name(table)}"))
         else:
-            drafts[name] = _draft(sections[name], _values(name, sections[name], table, problems))
+            values[name] = _values(name, sections[name], table, problems)
+    for variable, key in from_environment(environment).items():
+        _override(values, variable, key, environment[variable], problems)
+    drafts = {name: _draft(sections[name], each) for name, each in values.items()}
     draft: Settings = _draft(Settings, drafts)
-    wrong = {each.key for each in problems}
+    wrong = {key for each in problems for key in (each.key, *each.binds)}
     for part in (*drafts.values(), draft):  # a rule says nothing of an option whose value is not known
         problems += (each for each in part.problems() if wrong.isdisjoint((each.key, *each.binds)))
     refuse(problems)
@@ -600,6 +612,42 @@ def _values(name: str, cls: Any, table: Mapping[str, object], problems: list[Con
         except ValueError as exc:
             problems.append(ConfigError(f"{name}.{key}", str(exc)))
     return values
+
+
+def from_environment(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """The variables that stand for an option of a section, with its dotted key, in the order of their names.
+
+    `REMORA_CONFIG` and others whose second word is no section are something else.
+    """
+    sections = {each.name for each in fields(Settings)}
+    found = {}
+    for variable in sorted(environment):
+        section, _, option = variable.removeprefix(PREFIX).lower().partition("_")
+        if variable.startswith(PREFIX) and section in sections and option:
+            found[variable] = f"{section}.{option}"
+    return found
+
+
+def _override(
+    values: dict[str, dict[str, object]], variable: str, key: str, text: str, problems: list[ConfigError]
+) -> None:
+    """Put the value of an environment variable over that of the file; what is wrong with it joins `problems`."""
+    section, _, option = key.partition(".")
+    known = _options_of(_class_of(section))
+    if option not in known:
+        problems.append(ConfigError(variable, f"there is no option {key}{_elsewhere(option, known)}"))
+        return
+    field_name, hint = known[option]
+    unit = _unit(hint)
+    is_count = unit is not None and unit.kind == "count" and re.fullmatch("-?[0-9]{1,18}", text)
+    try:
+        values.setdefault(section, {})[field_name] = _value(hint, int(text) if is_count else text)
+    except ValueError as exc:
+        problems.append(ConfigError(variable, str(exc), binds=(key,)))
+
+
+def _class_of(section: str) -> Any:
+    return next(each.default_factory for each in fields(Settings) if each.name == section)
 
 
 def _draft(cls: Any, values: Mapping[str, object]) -> Any:

@@ -214,6 +214,20 @@ def test_good_configuration(remora: Run, config: Path) -> None:
     assert done.out.decode() == f"{config} is good; it sets log.level, ownership.lease, ownership.renew_interval\n"
 
 
+def test_configuration_from_the_environment(remora: Run, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the environment sets is named, and a wrong value there is refused by the name of its variable."""
+    config.touch()
+    monkeypatch.setenv("REMORA_LOG_LEVEL", "debug")
+    good = remora("check-config", config)
+    monkeypatch.setenv("REMORA_LOG_LEVEL", "loud")
+    bad = remora("check-config", config)
+
+    assert good.code == Exit.OK
+    assert good.out.decode().endswith("; from the environment: REMORA_LOG_LEVEL\n")
+    assert bad.code == Exit.CONFIG
+    assert bad.err.startswith("remora: REMORA_LOG_LEVEL: ")
+
+
 def test_all_problems_of_a_configuration(remora: Run, config: Path) -> None:
     """A bad file has a line for each of its problems, and the exit code of a refused configuration."""
     config.write_text('[log]\nlevel = "loud"\nformat = 1\n[kafka]\nclient_id = ""\n')

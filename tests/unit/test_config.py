@@ -386,6 +386,72 @@ def test_a_listen_address_that_cannot_be_one_is_refused(text: str) -> None:
         parse_listen(text)
 
 
+# ------------------------------------------------------------------------------------------- environment
+
+
+def test_the_environment_stands_over_the_file(tmp_path: Path) -> None:
+    """REMORA_<SECTION>_<OPTION> sets an option of any kind, over the file and the defaults; others mean nothing."""
+    path = written(tmp_path, "[kafka]\ncompression = 'lz4'\ndelivery_timeout = '5s'\n")
+    environment = {
+        "REMORA_KAFKA_COMPRESSION": "zstd",
+        "REMORA_DELIVERY_LIST_ENTRIES": "7",
+        "REMORA_SQLITE_QUEUE_BYTES": "64MiB",
+        "REMORA_OWNERSHIP_HOST_ID": "7",
+        "REMORA_CONFIG": "x",
+        "REMORA_PURE_PYTHON": "1",
+        "REMORA_LOG": "x",
+        "KAFKA_CLIENT_ID": "x",
+    }
+
+    over_file, over_defaults = config.load(path, environment), config.load(None, environment)
+
+    assert over_file.kafka == KafkaSettings(compression="zstd", delivery_timeout_s=5.0)
+    assert over_defaults.kafka == KafkaSettings(compression="zstd")
+    for each in (over_file, over_defaults):
+        assert each.delivery.list_entries == 7
+        assert each.sqlite.queue_bytes == 64 << 20
+        assert each.ownership.host_id == "7"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("REMORA_KAFKA_COMPRESION", "lz4", 'there is no option kafka.compresion; did you mean "compression"?'),
+        ("REMORA_KAFKA_LEASE", "1s", "it belongs into [ownership]"),
+        ("REMORA_KAFKA_COMPRESSION", "snapy", 'did you mean "snappy"?'),
+        ("REMORA_DELIVERY_LIST_ENTRIES", "many", "expected a whole number, not text"),
+        ("REMORA_DELIVERY_LIST_ENTRIES", "0", "0 is outside 1 to 10000"),
+        ("REMORA_OWNERSHIP_LEASE", "", "expected a duration with a unit"),
+    ],
+)
+def test_a_wrong_variable_is_refused_by_its_name(variable: str, value: str, message: str) -> None:
+    """The refusal begins with the name of the variable, and no rule that binds its option is reported too."""
+    with pytest.raises(ConfigError) as caught:
+        config.load(None, {variable: value, "REMORA_OWNERSHIP_RENEW_INTERVAL": "44s"})
+
+    problems = caught.value.problems
+    assert problems[0].key == variable
+    assert message in str(problems[0])
+    assert len(problems) == (1 if variable == "REMORA_OWNERSHIP_LEASE" else 2)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([f"REMORA_{key.replace('.', '_').upper()}" for key, _ in config.options()]),
+        st.sampled_from(WORDS) | st.text(max_size=6),
+    )
+)
+def test_any_environment_is_accepted_or_refused_by_one_error(environment: dict[str, str]) -> None:
+    """Every option can be named in the environment, and no value raises anything but ConfigError."""
+    assert len(config.from_environment(environment)) == len(environment)
+    try:
+        settings = config.load(None, environment)
+    except ConfigError as exc:
+        assert all(each.key for each in exc.problems)  # noqa: PT017  # both ends are right, and nothing else is
+    else:
+        assert isinstance(settings, Settings)
+
+
 # ------------------------------------------------------------------------------------------------ reload
 
 

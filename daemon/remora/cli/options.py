@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,12 +41,10 @@ def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def load(file: Path | None) -> config.Settings:
-    """The settings of a file; of the default one if it exists, else the built-in defaults."""
-    if file is None:
-        if not DEFAULT_CONFIG.exists():
-            return config.Settings()
+    """The settings of a file, of the default one if it exists, else the defaults; the environment stands over them."""
+    if file is None and DEFAULT_CONFIG.exists():
         file = DEFAULT_CONFIG
-    return config.load(file)
+    return config.load(file, os.environ)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")

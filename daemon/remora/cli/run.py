@@ -64,14 +64,20 @@ def worker_command(channel: int) -> None:
 def check_config(file: Path | None, config_file: Path | None) -> None:
     """Check a configuration file; nothing is contacted.
 
-    Exits with 78 and a line for each problem, which begins with the path of its key.
+    Options of the environment, REMORA_<SECTION>_<OPTION>, stand over those of the file, and are named. Exits with 78
+    and a line for each problem, which begins with the path of its key or the name of its variable.
 
     \b
     Example:
       remora check-config /etc/remora/remora.toml
+      REMORA_LOG_LEVEL=debug remora check-config
     """
     chosen = file or config_file or DEFAULT_CONFIG
-    settings = config.load(chosen)
+    settings = config.load(chosen, os.environ)
     changed = config.changes(Settings(), settings)
     keys = sorted((*changed.live, *changed.restart))
-    click.echo(f"{chosen} is good; it sets {', '.join(keys) if keys else 'nothing but defaults'}")
+    said = f"{chosen} is good; it sets {', '.join(keys) if keys else 'nothing but defaults'}"
+    overrides = config.from_environment(os.environ)
+    if overrides:
+        said += f"; from the environment: {', '.join(overrides)}"
+    click.echo(said)

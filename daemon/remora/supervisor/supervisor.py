@@ -277,7 +277,7 @@ class Supervisor:
     def _on_reload(self) -> None:
         self._notifier.reloading()
         try:
-            new = config.load(self._file)
+            new = config.load(self._file, os.environ)
         except ConfigError as exc:
             self._telemetry.reload_failed(str(exc))
         else:
