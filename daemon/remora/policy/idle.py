@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from remora.policy.gcra import CellRate
+
 READS_PER_SECOND = 400.0
 """Reads of empty queues that one worker makes at most; a read costs an OSD about 0.3 ms."""
 
@@ -26,17 +28,15 @@ class Looks:
 
     Where many do, each waits longer than `idle_delay` says, but never longer than `most_s`. Queues that have been quiet
     for long want little of it, and so take little from those that were busy a moment ago.
-
-    The generic cell rate algorithm: `_due` is when all reads so far would have been made at the rate of the budget.
     """
 
     def __init__(self) -> None:
-        self._due = 0.0
+        self._budget = CellRate()
 
     def wait_s(self, idle_s: float, now: float, least_s: float, most_s: float) -> float:
         """Seconds until the next look into a queue; the looks of the worker's others were asked for before."""
-        self._due = min(max(self._due, now) + 1 / READS_PER_SECOND, now + most_s)
-        return max(idle_delay(idle_s, least_s, most_s), self._due - now)
+        overdrawn_s = self._budget.charge(1 / READS_PER_SECOND, now, most_s)
+        return max(idle_delay(idle_s, least_s, most_s), overdrawn_s)
 
 
 def rest_after(awake: int) -> float:

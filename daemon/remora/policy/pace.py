@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from remora.policy.gcra import CellRate
+
 LEAST_PER_SECOND = 500.0
 MOST_PER_SECOND = 8000.0
 """Bounds of a worker's budget, in parcels."""
@@ -25,13 +27,11 @@ class Pace:
 
     The budget follows the time that acknowledgements take, which grows when this host or the broker has no processor
     time to spare: by Little's law, that time and the budget together say how many parcels are under way.
-
-    The generic cell rate algorithm: `_due` is when all parcels so far would have been sent at the rate of the budget.
     """
 
     def __init__(self, most_per_second: float = MOST_PER_SECOND) -> None:
         self._most = most_per_second
-        self._due = 0.0
+        self._budget = CellRate()
         self._ack_s = UNDER_WAY / most_per_second
 
     @property
@@ -45,5 +45,5 @@ class Pace:
 
     def pause_s(self, parcels: int, now: float) -> float:
         """Seconds to wait after a short listing that made so many parcels at this time."""
-        self._due = max(self._due, now) + parcels / self.per_second
-        return min(LONGEST_S, max(0.0, self._due - now - BURST_S))
+        overdrawn_s = self._budget.charge(parcels / self.per_second, now)
+        return min(LONGEST_S, max(0.0, overdrawn_s - BURST_S))
