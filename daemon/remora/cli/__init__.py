@@ -71,9 +71,9 @@ def group() -> None:
       remora replay --help           send real traffic again, and prove what arrived
 
     \b
-    Exit codes: 0 done; 1 failed; 2 wrong usage; 3 drain timed out, or a replay failed its
-    verification; 4 a replay proves nothing; 69 store or daemon not reachable; 75 try again;
-    77 no permission; 78 configuration refused.
+    Exit codes: 0 done; 1 failed; 2 wrong usage; 3 drain timed out, a replay failed its
+    verification, or topics differ from their file; 4 a replay proves nothing; 69 store or
+    daemon not reachable; 75 try again; 77 no permission; 78 configuration refused.
     """
 
 

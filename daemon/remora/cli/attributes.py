@@ -120,15 +120,20 @@ class _Duration(click.ParamType[int]):
         if isinstance(value, int):
             return value
         try:
-            seconds = int(value) if value.isascii() and value.isdigit() else parse_duration(value)
+            return whole_seconds(value)
         except ValueError as exc:
             self.fail(str(exc), param, ctx)
-        if seconds != int(seconds) or seconds >= UNSET:
-            self.fail(f"expected whole seconds below {UNSET}", param, ctx)
-        return int(seconds)
 
 
 DURATION = _Duration()
+
+
+def whole_seconds(text: str) -> int:
+    """Seconds of `90` or `1h`. Raises ValueError for what an attribute cannot hold."""
+    seconds = int(text) if text.isascii() and text.isdigit() else parse_duration(text)
+    if seconds != int(seconds) or seconds >= UNSET:
+        raise ValueError(f"expected whole seconds below {UNSET}")
+    return int(seconds)
 
 
 def checked_name(_context: click.Context, _option: click.Parameter, value: str) -> str:
@@ -137,9 +142,14 @@ def checked_name(_context: click.Context, _option: click.Parameter, value: str) 
     return value
 
 
+def has_password(uri: str) -> bool:
+    """Whether a URI carries a password in its user's part."""
+    return ":" in uri.partition("://")[2].rpartition("@")[0]
+
+
 def checked_endpoint(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
     """No password on a command line: every user of the host can read it there, and the shell keeps it."""
-    if value is not None and ":" in value.partition("://")[2].rpartition("@")[0]:
+    if value is not None and has_password(value):
         raise click.BadParameter(
             "a password does not belong on a command line: give kafka://USER@HOST and --password-file"
         )
@@ -154,26 +164,41 @@ def _argument(text: str) -> tuple[str, str]:
     name, sign, value = text.partition("=")
     if name in SECRETS:
         raise click.BadParameter("a password does not belong on a command line: use --password-file")
-    if name not in ARGUMENTS:
-        near = difflib.get_close_matches(name, ARGUMENTS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(ARGUMENTS)}"
-        raise click.BadParameter(f"there is no argument of this name; {hint}")
+    if why := unknown_argument(name):
+        raise click.BadParameter(why)
     if not sign:
         raise click.BadParameter(f"expected {name}=VALUE")
     return name, value
+
+
+def unknown_argument(name: str) -> str:
+    """Why an endpoint's argument of this name is not taken; empty where it is."""
+    if name in ARGUMENTS:
+        return ""
+    near = difflib.get_close_matches(name, ARGUMENTS, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(ARGUMENTS)}"
+    return f"there is no argument of this name; {hint}"
 
 
 def _password(_context: click.Context, _option: click.Parameter, file: BinaryIO | None) -> str | None:
     if file is None:
         return None
     with file:
-        raw = file.read(MOST_PASSWORD_BYTES + 1)
+        try:
+            return read_password(file)
+        except ValueError as exc:
+            raise click.BadParameter(str(exc)) from exc
+
+
+def read_password(file: BinaryIO) -> str:
+    """The password that a file holds, without the end of its line. Raises ValueError for what can be none."""
+    raw = file.read(MOST_PASSWORD_BYTES + 1)
     try:
         password = raw.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
-        raise click.BadParameter("the file is no UTF-8 text") from None
+        raise ValueError("the file is no UTF-8 text") from None
     if not password or len(raw) > MOST_PASSWORD_BYTES:
-        raise click.BadParameter(f"expected a password of 1 to {MOST_PASSWORD_BYTES} bytes in the file")
+        raise ValueError(f"expected a password of 1 to {MOST_PASSWORD_BYTES} bytes in the file")
     return password
 
 

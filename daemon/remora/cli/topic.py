@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from remora import app
+from remora.cli.apply_topics import apply_command
 from remora.cli.attributes import shown_arguments
 from remora.cli.groups import Group
 from remora.cli.options import config_option, json_option
@@ -40,7 +41,7 @@ def topic() -> None:
     """
 
 
-for command in (create_command, set_command, rm_command):
+for command in (create_command, set_command, rm_command, apply_command):
     topic.add_command(command)
 
 

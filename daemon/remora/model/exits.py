@@ -33,6 +33,8 @@ class Exit(IntEnum):
 
     For `drain`: this host still had shards when the time was over. For `topic rm --drain`: entries still waited.
     """
+    DIFFERS = 3
+    """`topic apply --dry-run` found that topics are not as the file says."""
     UNAVAILABLE = 69
     """A command needed the store or the daemon, and it was not reachable. The daemon itself waits instead."""
     TEMPORARY = 75

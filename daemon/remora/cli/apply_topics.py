@@ -1,0 +1,232 @@
+"""`remora topic apply`: topics of remora's own as a file has them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+
+from remora import app
+from remora.cli.attributes import differences, shown_arguments
+from remora.cli.declared import Declared, load_topics
+from remora.cli.options import FILE, config_option
+from remora.cli.output import run_async
+from remora.codec.topic import parse_args
+from remora.config import Settings
+from remora.model.errors import RemoraError, TopicRefused
+from remora.model.exits import Exit, exit_code
+from remora.model.shard import Origin
+from remora.model.topic import Topic
+from remora.ports import ShardStore
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One topic that is to be made (`was` is None), changed, or removed (`to` is None)."""
+
+    was: Topic | None
+    to: Topic | None
+
+    @property
+    def name(self) -> str:
+        """The topic's."""
+        topic = self.to or self.was
+        assert topic is not None
+        return topic.name
+
+    def lines(self) -> Iterator[str]:
+        """The step for a person, without what is secret."""
+        if self.was is None and self.to is not None:
+            yield f"+ {self.name}: {self.to.shards} shards, to Kafka topic {self.to.target.topic} at " + (
+                self.to.target.redacted
+            )
+            said_above = {"endpoint", "kafka-topic"}
+            shown = _shown(self.to).items()
+            yield from (
+                f"    {name}: {value}" for name, value in shown if name not in said_above and value != "default"
+            )
+        elif self.to is None and self.was is not None:
+            yield f"- {self.name}: {self.was.shards} shards"
+        elif self.was is not None and self.to is not None:
+            yield f"~ {self.name}"
+            before, after = _shown(self.was), _shown(self.to)
+            for name in dict.fromkeys((*before, *after)):
+                old, new = before.get(name, "default"), after.get(name, "default")
+                if old != new:
+                    yield f"    {name}: {old} -> {new}"
+            if _secrets(self.was) != _secrets(self.to):
+                yield "    password or user-name: changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What makes the topics of a store those of a file. `others` are topics that the file does not name."""
+
+    steps: Sequence[Step]
+    alike: int
+    others: Sequence[str]
+
+
+class NotSame(RemoraError):
+    """A topic cannot become what the file says."""
+
+
+def plan(present: Sequence[Topic], declared: Sequence[Declared], *, prune: bool) -> Plan:
+    """The steps from the topics of remora's own that are there to those that are declared; removals come last.
+
+    Raises NotSame, with all topics whose number of shards is another one: that stays for good.
+    """
+    found = {topic.name: topic for topic in present}
+    steps, alike, refused = [], 0, []
+    for each in declared:
+        was = found.pop(each.topic.name, None)
+        if was is None:
+            steps.append(Step(None, replace(each.topic, closed=bool(each.closed))))
+            continue
+        to = replace(
+            each.topic,
+            id=was.id,
+            tenant=was.tenant,
+            queue=was.queue,
+            source=was.source,
+            closed=was.closed if each.closed is None else each.closed,
+        )
+        if was.shards != to.shards:
+            refused.append(f"{to.name} has {was.shards} shards, not {to.shards}")
+        elif differences(was, to):
+            steps.append(Step(was, to))
+        else:
+            alike += 1
+    if refused:
+        raise NotSame(f"the number of a topic's shards stays for good: {', '.join(refused)}; nothing was changed")
+    if prune:
+        steps += [Step(topic, None) for _, topic in sorted(found.items())]
+    return Plan(steps, alike, () if prune else sorted(found))
+
+
+@click.command("apply")
+@click.option("-f", "--file", "file", type=FILE, required=True, help="The topics, in TOML: a table [topic.NAME] each.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; exit with 3 where topics are not as the file says.")
+@click.option(
+    "--prune", is_flag=True, help="Remove remora's own topics that the file does not name, if they are empty."
+)
+@config_option
+def apply_command(settings: Settings, file: Path, dry_run: bool, prune: bool) -> None:
+    """Make remora's own topics what a file says: make those that are missing, change those that differ.
+
+    The file is checked as a whole first, and all its problems are reported at once. What a table leaves out has its
+    default; `closed` stays as it is. Applied again, nothing changes. A topic that the file does not name stays without
+    --prune, and also with it while entries wait in its queues. radosgw's topics are never touched.
+
+    \b
+    A file:
+      [topic.orders]
+      endpoint = "kafka://broker:9093"
+      shards = 11
+      time-to-live = "1d"
+      password-file = "kafka.password"        # beside this file
+      args = { use-ssl = true, mechanism = "SCRAM-SHA-512", user-name = "remora" }
+
+    \b
+    Examples:
+      remora topic apply -f topics.toml --dry-run
+      remora topic apply -f topics.toml --prune
+    """
+    declared = load_topics(file, settings)
+
+    async def work() -> tuple[Plan, list[RemoraError]]:
+        async with app.store_of(settings, make=not dry_run) as store:
+            own = [topic for topic in (await store.topics()).values() if topic.origin is Origin.REMORA]
+            planned = plan(own, declared, prune=prune)
+            return planned, [] if dry_run else await _carry_out(store, planned.steps)
+
+    planned, failures = run_async(work())
+    if dry_run:
+        _print_steps(planned.steps)
+    for name in planned.others:
+        click.echo(f"  {name}: not in the file, stays (--prune removes it)")
+    for each in declared:
+        for remark in each.remarks:
+            click.echo(f"remark on {each.topic.name}: {remark}")
+    click.echo(_summary(planned, len(failures), dry_run=dry_run))
+    for failure in failures:
+        click.echo(f"remora: {failure}", err=True)
+    if failures:
+        sys.exit(exit_code(failures[0]))
+    if dry_run and planned.steps:
+        sys.exit(Exit.DIFFERS)
+
+
+async def _carry_out(store: ShardStore, steps: Sequence[Step]) -> list[RemoraError]:
+    """Take one step after the other; one that fails keeps no other from being taken."""
+    failures: list[RemoraError] = []
+    for step in steps:
+        try:
+            await _take(store, step)
+        except RemoraError as exc:
+            failures.append(exc)
+        else:
+            _print_steps([step])
+    return failures
+
+
+async def _take(store: ShardStore, step: Step) -> None:
+    if step.to is None:
+        assert step.was is not None
+        try:
+            await store.remove_topic(step.was, discard=False)
+        except TopicRefused as exc:
+            raise TopicRefused(f"{exc} (`remora topic rm {step.name}` with --drain, or --discard)") from exc
+    elif step.was is None:
+        made = await store.create_topic(replace(step.to, closed=False))
+        if step.to.closed:
+            await store.change_topic(replace(made, closed=True))
+    else:
+        await store.change_topic(step.to)
+
+
+def _print_steps(steps: Sequence[Step]) -> None:
+    for step in steps:
+        for line in step.lines():
+            click.echo(line)
+
+
+def _summary(planned: Plan, failed: int, *, dry_run: bool) -> str:
+    if not planned.steps:
+        return f"{planned.alike} topics are as the file says"
+    made = sum(step.was is None for step in planned.steps)
+    removed = sum(step.to is None for step in planned.steps)
+    changed = len(planned.steps) - made - removed
+    text = f"topics to make: {made}, to change: {changed}, to remove: {removed}; as the file says: {planned.alike}"
+    if dry_run:
+        return f"{text}; nothing was changed"
+    return f"{text}; failed: {failed}" if failed else f"{text}; all done"
+
+
+def _shown(topic: Topic) -> dict[str, object]:
+    """A topic's attributes by the names of their options; `default` where it has none of its own."""
+    numbers = {
+        "time-to-live": topic.time_to_live_s,
+        "max-retries": topic.max_retries,
+        "retry-sleep-duration": topic.retry_sleep_s,
+    }
+    arguments = shown_arguments(topic)
+    return {
+        "endpoint": topic.target.redacted,
+        "kafka-topic": topic.target.topic,
+        **{name: "default" if value is None else value for name, value in numbers.items()},
+        "opaque-data": (topic.opaque_data or b"").decode(errors="replace") or "default",
+        **{f"args.{name}": arguments[name] for name in sorted(arguments)},
+        "closed": "yes" if topic.closed else "default",
+    }
+
+
+def _secrets(topic: Topic) -> dict[str, str]:
+    """The arguments whose values are not shown, and the endpoint with its user."""
+    hidden = {name for name, shown in shown_arguments(topic).items() if shown == "***"}
+    return {name: value for name, value in parse_args(topic.target.args).items() if name in hidden} | {
+        "endpoint": topic.target.uri
+    }

@@ -1,0 +1,320 @@
+"""Topics of remora's own from a file: what is made, changed, removed and refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remora import app
+from remora.cli.apply_topics import NotSame, plan
+from remora.cli.attributes import differences
+from remora.cli.declared import Declared
+from remora.codec.topic import parse_args
+from remora.config import load
+from remora.model.exits import Exit
+from remora.model.shard import Origin, Shard
+from remora.model.topic import Target, Topic
+from remora.ports import ShardStore
+from support.commands import Run, config, remora
+from support.daemon import Ended, write_config
+from support.entries import raw_entry
+
+__all__ = ["config", "remora"]
+
+T = TypeVar("T")
+Apply = Callable[..., Ended]
+
+
+@pytest.fixture
+def apply(remora: Run, config: Path, tmp_path: Path) -> Apply:
+    """Writes a file of topics and applies it to an embedded store of this test alone."""
+    write_config(config, {"store": {"kind": "sqlite"}, "sqlite": {"directory": str(tmp_path / "queues"), "files": 2}})
+    file = tmp_path / "topics.toml"
+
+    def run(text: str, *options: str) -> Ended:
+        file.write_text(text)
+        return remora("topic", "apply", "-f", file, *options, "-c", config)
+
+    return run
+
+
+def in_store(config: Path, work: Callable[[ShardStore], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with app.store_of(load(config), make=True) as store:
+            return await work(store)
+
+    return asyncio.run(run())
+
+
+def own(config: Path) -> dict[str, Topic]:
+    """The topics that are there, by their names."""
+
+    async def work(store: ShardStore) -> dict[str, Topic]:
+        return {topic.name: topic for topic in (await store.topics()).values()}
+
+    return in_store(config, work)
+
+
+ORDERS = """
+[topic.orders]
+endpoint = "kafka://broker:9093"
+shards = 3
+kafka-topic = "events"
+time-to-live = "1d"
+max-retries = 5
+retry-sleep-duration = 7
+opaque-data = "from orders"
+delivery = "exactly-once"
+password-file = "secret/kafka"
+args = { use-ssl = true, mechanism = "SCRAM-SHA-512", user-name = "remora", kafka-ack-level = "broker" }
+"""
+PAYMENTS = "[topic.payments]\nendpoint = 'kafka://broker'\n"
+
+
+def write_secret(tmp_path: Path, password: str = "first") -> None:
+    (tmp_path / "secret").mkdir(exist_ok=True)
+    (tmp_path / "secret/kafka").write_text(f"{password}\n")
+
+
+def test_topics_are_made_as_the_file_says(apply: Apply, config: Path, tmp_path: Path) -> None:
+    """Every attribute of a table is the topic's, what a table leaves out has its default, and no secret is printed."""
+    write_secret(tmp_path)
+
+    done = apply(ORDERS + PAYMENTS)
+
+    assert done.code == Exit.OK, done.err
+    assert "+ orders: 3 shards, to Kafka topic events at kafka://broker:9093" in done.out.decode()
+    assert b"first" not in done.out
+    topics = own(config)
+    orders, payments = topics["orders"], topics["payments"]
+    assert (orders.shards, orders.target.topic, orders.opaque_data) == (3, "events", b"from orders")
+    assert (orders.time_to_live_s, orders.max_retries, orders.retry_sleep_s) == (86400, 5, 7)
+    assert parse_args(orders.target.args) == {
+        "use-ssl": "true",
+        "mechanism": "SCRAM-SHA-512",
+        "user-name": "remora",
+        "kafka-ack-level": "broker",
+        "remora-delivery": "exactly-once",
+        "password": "first",
+    }
+    assert (payments.shards, payments.target, payments.time_to_live_s) == (
+        11,
+        Target("kafka://broker", "", "payments"),
+        None,
+    )
+
+
+def test_a_file_that_is_applied_again_changes_nothing(apply: Apply, config: Path, tmp_path: Path) -> None:
+    """The second time every topic is as the file says, and keeps its id."""
+    write_secret(tmp_path)
+    apply(ORDERS + PAYMENTS)
+    before = own(config)
+
+    again, dry = apply(ORDERS + PAYMENTS), apply(ORDERS + PAYMENTS, "--dry-run")
+
+    assert (again.code, dry.code) == (Exit.OK, Exit.OK)
+    assert again.out == dry.out == b"2 topics are as the file says\n"
+    assert own(config) == before
+
+
+def test_a_dry_run_shows_the_difference_and_changes_nothing(apply: Apply, config: Path, tmp_path: Path) -> None:
+    """A dry run ends with 3 where something differs, names each difference but no secret, and leaves all as it is."""
+    write_secret(tmp_path)
+    apply(ORDERS + PAYMENTS)
+    before = own(config)
+    write_secret(tmp_path, "second")
+
+    text = ORDERS.replace('"1d"', '"2h"').replace("max-retries = 5\n", "").replace(', kafka-ack-level = "broker"', "")
+    dry = apply(text + "[topic.new]\nendpoint = 'kafka://b'\nshards = 1", "--dry-run", "--prune")
+
+    assert dry.code == Exit.DIFFERS
+    assert dry.out.decode().splitlines() == [
+        "~ orders",
+        "    time-to-live: 86400 -> 7200",
+        "    max-retries: 5 -> default",
+        "    args.kafka-ack-level: broker -> default",
+        "    password or user-name: changed",
+        "+ new: 1 shards, to Kafka topic new at kafka://b",
+        "- payments: 11 shards",
+        "topics to make: 1, to change: 1, to remove: 1; as the file says: 0; nothing was changed",
+    ]
+    assert own(config) == before
+
+
+def test_a_topic_is_changed_to_what_the_file_says(apply: Apply, config: Path, tmp_path: Path) -> None:
+    """What differs is changed, what the file leaves out goes back to its default, and the topic stays the same one."""
+    write_secret(tmp_path)
+    apply(ORDERS)
+    before = own(config)["orders"]
+
+    done = apply("[topic.orders]\nendpoint = 'kafka://other:9092'\nshards = 3")
+
+    assert done.code == Exit.OK, done.err
+    after = own(config)["orders"]
+    assert after == replace(
+        before, target=Target("kafka://other:9092", "", "orders"), opaque_data=after.opaque_data,
+        time_to_live_s=None, max_retries=None, retry_sleep_s=None,
+    )  # fmt: skip
+    assert not after.opaque_data
+
+
+def test_nothing_is_removed_without_being_asked(apply: Apply, config: Path) -> None:
+    """A topic that the file does not name stays and is named; --prune removes it."""
+    apply(PAYMENTS + "[topic.old]\nendpoint = 'kafka://b'")
+
+    kept = apply(PAYMENTS)
+    after_kept = own(config)
+    pruned = apply(PAYMENTS, "--prune")
+
+    assert "old: not in the file, stays (--prune removes it)" in kept.out.decode()
+    assert after_kept.keys() == {"payments", "old"}
+    assert pruned.code == Exit.OK
+    assert own(config).keys() == {"payments"}
+
+
+def test_a_topic_with_entries_is_not_pruned(apply: Apply, config: Path) -> None:
+    """A topic in which entries wait stays, with the commands that help, while everything else is done."""
+    apply("[topic.old]\nendpoint = 'kafka://b'\n[topic.older]\nendpoint = 'kafka://b'")
+
+    async def fill(store: ShardStore) -> None:
+        entry = raw_entry("k", 1)
+        shard = Shard("old", Origin.REMORA)
+        await store.commit(shard, await store.reserve(shard, 1, len(entry)), [entry])
+
+    in_store(config, fill)
+    done = apply(PAYMENTS, "--prune")
+
+    assert done.code == Exit.FAILURE
+    assert "`remora topic rm old` with --drain, or --discard" in done.err
+    assert own(config).keys() == {"payments", "old"}
+
+
+def test_a_topic_that_is_being_drained_stays_closed(apply: Apply, config: Path) -> None:
+    """A file that does not speak of `closed` leaves it as it is; one that does is followed."""
+    apply(PAYMENTS + "closed = true")
+    made_closed = own(config)["payments"].closed
+
+    apply(PAYMENTS + "max-retries = 1")
+    left = own(config)["payments"].closed
+    apply(PAYMENTS + "closed = false")
+
+    assert (made_closed, left, own(config)["payments"].closed) == (True, True, False)
+
+
+def test_another_number_of_shards_is_refused_before_anything_is_done(apply: Apply, config: Path) -> None:
+    """Where one topic cannot become what the file says, no other is changed either."""
+    apply(PAYMENTS)
+
+    done = apply("[topic.new]\nendpoint = 'kafka://b'\n" + PAYMENTS + "shards = 12")
+
+    assert done.code == Exit.FAILURE
+    assert done.err == (
+        "remora: the number of a topic's shards stays for good: payments has 11 shards, not 12; nothing was changed\n"
+    )
+    assert own(config).keys() == {"payments"}
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "message"),
+    [
+        ("[topics.a]\n", "topics", "topics are tables [topic.NAME]"),
+        ("topic = 1", "topic", "expected tables"),
+        ("[topic.'a b']\n", "topic.a b", "1 to 200 letters"),
+        ("[topic.a]\n", "topic.a", "missing required field `endpoint`"),
+        ("[topic.a]\nendpoint = 1", "topic.a.endpoint", "expected `str`, got `int`"),
+        ("[topic.a]\nendpoint = 'http://b'", "topic.a", "kafka:// endpoints only"),
+        ("[topic.a]\nendpoint = 'kafka://u:p@b'", "topic.a.endpoint", "a password does not belong into the file"),
+        ("[topic.a]\nendpoint = 'kafka://b'\nshard = 3", "topic.a", "unknown field `shard`"),
+        ("[topic.a]\nendpoint = 'kafka://b'\nshards = 0", "topic.a.shards", ">= 1"),
+        ("[topic.a]\nendpoint = 'kafka://b'\ntime-to-live = '1x'", "topic.a.time-to-live", "expected a duration"),
+        ("[topic.a]\nendpoint = 'kafka://b'\ntime-to-live = -1", "topic.a.time-to-live", "expected a duration"),
+        ("[topic.a]\nendpoint = 'kafka://b'\ntime-to-live = '1ms'", "topic.a.time-to-live", "whole seconds"),
+        ("[topic.a]\nendpoint = 'kafka://b'\nargs = {usessl = true}", "topic.a.args.usessl", "did you mean use-ssl?"),
+        ("[topic.a]\nendpoint = 'kafka://b'\nargs = {password = 'x'}", "topic.a.args.password", "use password-file"),
+        ("[topic.a]\nendpoint = 'kafka://b'\npassword-file = 'none'", "topic.a.password-file", "cannot read"),
+        ("[topic.a]\nendpoint = 'kafka://b'\ndelivery = 'once'", "topic.a.delivery", "invalid enum value"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_path_of_its_key(
+    apply: Apply, config: Path, tmp_path: Path, text: str, key: str, message: str
+) -> None:
+    """A problem is one line with the file, the key and the reason; exit code 78, and no topic is made."""
+    done = apply("[topic.good]\nendpoint = 'kafka://b'\n" + text if text.startswith("[") else text)
+
+    assert done.code == Exit.CONFIG
+    (line,) = done.err.splitlines()
+    assert line.startswith(f"remora: {tmp_path / 'topics.toml'}: {key}: ")
+    assert message in line
+    assert not own(config)
+
+
+def test_all_problems_of_a_file_are_reported_at_once(apply: Apply) -> None:
+    """Each topic that is wrong has a line."""
+    done = apply("[topic.a]\n[topic.b]\nendpoint = 'kafka://b'\n[topic.c]\nendpoint = 'amqp://b'\n[other]\n")
+
+    assert done.code == Exit.CONFIG
+    assert [line.split(": ")[2] for line in done.err.splitlines()] == ["other", "topic.a", "topic.c"]
+
+
+def test_a_file_that_is_no_toml_is_named(apply: Apply, tmp_path: Path) -> None:
+    """What cannot be parsed is refused by the file's name."""
+    done = apply("[topic.a\n")
+
+    assert done.code == Exit.CONFIG
+    assert done.err.startswith(f"remora: {tmp_path / 'topics.toml'} is not TOML: ")
+
+
+# ------------------------------------------------------------------------------------------------ the plan
+
+NAMES = st.sampled_from("abcd")
+TOPICS = st.builds(
+    lambda name, uri, shards, retries, closed: Topic(
+        name, "", name, Target(uri, "", name), shards=shards, max_retries=retries, closed=closed,
+        origin=Origin.REMORA, id=f"id of {name}",
+    ),
+    NAMES, st.sampled_from(["kafka://a", "kafka://b"]), st.integers(1, 2), st.none() | st.integers(0, 1), st.booleans(),
+)  # fmt: skip
+
+
+def by_name(topics: list[Topic]) -> list[Topic]:
+    return list({topic.name: topic for topic in topics}.values())
+
+
+@given(st.lists(TOPICS), st.lists(st.tuples(TOPICS, st.none() | st.booleans())), st.booleans())
+def test_a_plan_leads_to_the_file_and_touches_nothing_else(
+    there: list[Topic], wanted: list[tuple[Topic, bool | None]], prune: bool
+) -> None:
+    """After its steps every declared topic is as declared, every other one is as before or, pruned, gone; a second plan
+    is empty."""
+    present = by_name(there)
+    closed = {topic.name: says for topic, says in wanted}
+    declared = [Declared(replace(each, id=""), closed[each.name], []) for each in by_name([t for t, _ in wanted])]
+    after: dict[str, Any] = {topic.name: topic for topic in present}
+    try:
+        steps = plan(present, declared, prune=prune).steps
+    except NotSame:
+        assert any(each.topic.name in after and after[each.topic.name].shards != each.topic.shards for each in declared)
+        return
+
+    for step in steps:
+        assert step.to or step.was
+        if step.to is None:
+            del after[step.name]
+        else:
+            after[step.name] = step.to
+
+    names = {each.topic.name for each in declared}
+    for each in declared:
+        meant = replace(each.topic, closed=after[each.topic.name].closed if each.closed is None else each.closed)
+        assert not differences(after[each.topic.name], meant)
+    assert {t.name for t in present if t.name not in names and after.get(t.name) != t} == (
+        {t.name for t in present if t.name not in names} if prune else set()
+    )
+    assert not plan(list(after.values()), declared, prune=prune).steps
