@@ -186,7 +186,7 @@ async def test_tokens_are_refused_at_the_start(store: ScriptedStore, tmp_path: P
     file.write_text(tokens.line_of("x", tokens.new_token(), "*"))
     file.chmod(0o644)
 
-    with pytest.raises(ConfigError, match=r"^ingest.tokens: .*chmod 0600"):
+    with pytest.raises(ConfigError, match=r"^ingest.tokens: .*chmod 0640"):
         async with listening_ingest(IngestSettings(listen=f"unix:{path}", tokens=str(file)), store, Telemetry()):
             pass
     assert not path.exists()

@@ -114,13 +114,21 @@ def test_a_token_may_have_one_line_only() -> None:
         of(line_of("x", token, "a"), line_of("y", token, "b"))
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o610])
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o660, 0o620, 0o602, 0o610, 0o601])
 def test_a_file_that_others_can_use_is_refused_with_the_remedy(tmp_path: Path, mode: int) -> None:
-    """Reading is as bad as writing: names and rights are nobody's business."""
+    """Others may not even read names and rights, and its group may only read."""
     path = written(tmp_path, "", mode)
 
-    with pytest.raises(ConfigError, match=f"chmod 0600 {re.escape(path)}"):
+    with pytest.raises(ConfigError, match=f"chmod 0640 {re.escape(path)}"):
         tokens.load(path)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o640, 0o440])
+def test_a_file_that_its_group_can_read_is_used(tmp_path: Path, mode: int) -> None:
+    """A Secret of Kubernetes is root's and readable by the pod's group."""
+    token = new_token()
+
+    assert tokens.load(written(tmp_path, line_of("x", token, "*"), mode)).grant(token) is not None
 
 
 def test_a_file_is_read_and_a_missing_one_is_refused(tmp_path: Path) -> None:

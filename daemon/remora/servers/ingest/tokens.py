@@ -78,7 +78,7 @@ class Tokens:
 
 
 def load(path: str) -> Tokens:
-    """Read a tokens file. Raises ConfigError with the line, or for a file that others may read or write."""
+    """Read a tokens file. Raises ConfigError with the line, or for a file that others may use."""
     try:
         with Path(path).open("rb") as file:
             _check_owner(path, os.fstat(file.fileno()))
@@ -130,8 +130,12 @@ def _topics_of(text: str) -> tuple[str, ...]:
 
 
 def _check_owner(path: str, found: os.stat_result) -> None:
-    if stat.S_IMODE(found.st_mode) & 0o077:
-        raise ConfigError("ingest.tokens", f"{path} can be read or written by others; mend it with: chmod 0600 {path}")
+    """The group may read: Kubernetes mounts a Secret as root's with the pod's group, and only digests are in it."""
+    if stat.S_IMODE(found.st_mode) & 0o037:
+        raise ConfigError(
+            "ingest.tokens",
+            f"{path} can be read by others or written by its group; mend it with: chmod 0640 {path}",
+        )
     if found.st_uid not in (os.geteuid(), 0):
         raise ConfigError("ingest.tokens", f"{path} belongs to user {found.st_uid}, neither to root nor to this daemon")
 
