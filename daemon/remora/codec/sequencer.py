@@ -1,0 +1,433 @@
+"""The sequencer's protocol, from bytes to bytes: frames in, replies out, and the counters between them.
+
+A message is a 32-bit big-endian length and a proto2 body. The messages are those of ZLog's `seqr-server` of October
+2014, with `count` of October 2015, and fields 7 and 8 of requests and 4 and 5 of replies, which are this project's own.
+Requests are read as a proto2 parser reads them: fields in any order, the last one counts, unknown ones are skipped.
+This is written by hand because protobuf's own library makes objects, which cost several times what all else does; the
+tests hold both beside each other.
+
+Two things make it quick in Python. A client repeats the same bytes, so frames that were read once are remembered with
+their counter (`Core._known`). And the low 14 bits of a position are two bytes of a varint from 16,384 on, so the
+replies of a block have one length and are cut out of one piece of memory (`Counter.replies`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from remora.model.errors import CodecError
+from remora.model.log import LogName
+
+MOST_FRAME_BYTES = 1024
+"""A body that is announced longer closes the connection."""
+
+MOST_COUNT = 100
+MOST_RANGE = 4096
+MOST_KNOWN = 4096
+"""Frames that are remembered."""
+
+BLOCK = 4096
+"""Replies that are made at once, where a log sees runs of equal requests."""
+
+MOST_BLOCKS = 64
+"""Logs that have a block; each is some 40 KB."""
+
+_NESTED = 30
+_LOW = [bytes(((n & 0x7F) | 0x80, (n >> 7) | 0x80)) for n in range(1 << 14)]
+
+INIT_LOG = bytes.fromhex("0000000408001001")
+"""The log is not served now: it is registered, or it does not exist, or the client knows a later epoch."""
+
+STALE_EPOCH = bytes.fromhex("0000000408001002")
+"""The client knows an epoch that is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client asks. `count` and `range` are 0 where they were not sent."""
+
+    epoch: int
+    pool: bytes
+    name: bytes
+    next: bool
+    count: int = 0
+    range: int = 0
+    current: bool = False
+
+
+class Result(Enum):
+    """What became of a request, for metrics."""
+
+    OK = "ok"
+    TAIL = "tail"
+    INIT_LOG = "init_log"
+    STALE_EPOCH = "stale_epoch"
+    AHEAD = "ahead"
+
+
+# ------------------------------------------------------------------------------------------------ requests
+
+
+def parse_request(body: bytes) -> Request:
+    """The request of a frame's body. Raises CodecError for what closes the connection."""
+    place, end = 0, len(body)
+    epoch: int | None = None
+    pool: bytes | None = None
+    name: bytes | None = None
+    hands_out: bool | None = None
+    count = range_ = None
+    current = False
+    while place < end:
+        tag, place = _tag(body, place)
+        field, wire = tag >> 3, tag & 7
+        if wire == 0:
+            value, place = _varint(body, place)
+            if field == 1:
+                epoch = value
+            elif field == 4:
+                hands_out = bool(value)
+            elif field == 5:
+                count = value & 0xFFFFFFFF
+            elif field == 7:
+                range_ = value & 0xFFFFFFFF
+            elif field == 8:
+                current = bool(value)
+        elif wire == 2:
+            size, place = _length(body, place)
+            if field == 2:
+                pool = body[place : place + size]
+            elif field == 3:
+                name = body[place : place + size]
+            place += size
+        else:
+            place = _skip(body, place, field, wire, _NESTED)
+    if epoch is None or pool is None or name is None or hands_out is None:
+        raise CodecError("request", end, "a required field is missing")
+    if count is not None and not (1 <= count <= (MOST_COUNT if hands_out else 1)):
+        raise CodecError("count", end, f"{count} positions cannot be asked for")
+    if range_ == 0 and hands_out:
+        raise CodecError("range", end, "a range of no positions")
+    return Request(epoch, pool, name, hands_out, count or 0, range_ or 0, current)
+
+
+def _tag(body: bytes, place: int) -> tuple[int, int]:
+    tag, place = _short_varint(body, place)
+    if tag < 8:
+        raise CodecError("tag", place, "field number 0")
+    return tag, place
+
+
+def _length(body: bytes, place: int) -> tuple[int, int]:
+    size, place = _short_varint(body, place)
+    if size > len(body) - place:
+        raise CodecError("length", place, f"{size} bytes are announced, {len(body) - place} are there")
+    return size, place
+
+
+def _short_varint(body: bytes, place: int) -> tuple[int, int]:
+    """A tag or a length: five bytes at most, and less than 2 to the 32nd."""
+    value, after = _varint(body, place, 5)
+    if value > 0xFFFFFFFF:
+        raise CodecError("varint", place, "more than 32 bits")
+    return value, after
+
+
+def _varint(body: bytes, place: int, most: int = 10) -> tuple[int, int]:
+    """A varint and the place behind it; it need not be minimal, and bits beyond 64 are dropped."""
+    value = shift = 0
+    for at in range(place, min(place + most, len(body))):
+        byte = body[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFFFFFFFFFFFFFF, at + 1
+        shift += 7
+    raise CodecError("varint", place, "cut short, or too long")
+
+
+def _skip(body: bytes, place: int, field: int, wire: int, nested: int) -> int:
+    """The place behind a field of any type."""
+    match wire:
+        case 0:
+            return _varint(body, place)[1]
+        case 1 | 5:
+            place += 8 if wire == 1 else 4
+            if place > len(body):
+                raise CodecError("fixed", place, "cut short")
+            return place
+        case 2:
+            size, place = _length(body, place)
+            return place + size
+        case 3 if nested:
+            while place < len(body):
+                tag, place = _tag(body, place)
+                if tag & 7 == 4:
+                    if tag >> 3 != field:
+                        break
+                    return place
+                place = _skip(body, place, tag >> 3, tag & 7, nested - 1)
+    raise CodecError("field", place, f"wire type {wire} cannot be here")
+
+
+# ------------------------------------------------------------------------------------------------- replies
+
+
+def varint(value: int) -> bytes:
+    """The shortest varint of a number."""
+    made = bytearray()
+    while value > 0x7F:
+        made.append((value & 0x7F) | 0x80)
+        value >>= 7
+    made.append(value)
+    return bytes(made)
+
+
+def _framed(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
+
+
+def reply(position: int, granted: int = 0, epoch: int = -1) -> bytes:
+    """The frame of one position; `granted` and `epoch` where they were asked for."""
+    body = b"\x08" + varint(position)
+    if granted:
+        body += b"\x20" + varint(granted)
+    if epoch >= 0:
+        body += b"\x28" + varint(epoch)
+    return _framed(body)
+
+
+def packed_reply(first: int, count: int, epoch: int = -1) -> bytes:
+    """The frame of several positions, as ZLog of October 2015 reads it."""
+    positions = b"".join(map(varint, range(first, first + count)))
+    body = b"\x0a" + varint(len(positions)) + positions
+    if epoch >= 0:
+        body += b"\x28" + varint(epoch)
+    return _framed(body)
+
+
+# ------------------------------------------------------------------------------------------------ counters
+
+
+class Counter:
+    """A log that is served: its epoch, the last position that was handed out, and the last one that may be.
+
+    `requests` counts those that handed positions out.
+    """
+
+    __slots__ = ("_block", "_block_from", "_high", "_prefix", "_size", "_suffix", "bound", "epoch", "log", "position",
+                 "requests")  # fmt: skip
+
+    def __init__(self, log: LogName, epoch: int, position: int, bound: int) -> None:
+        self.log = log
+        self.epoch = epoch
+        self.position = position
+        self.bound = bound
+        self.requests = 0
+        self._block = b""
+        self._block_from = 0
+        self._size = 0
+        self._high = 0  # of the positions that prefix and suffix are for; of those below 2 to the 14th there are none
+        self._prefix = self._suffix = b""
+
+    @property
+    def has_block(self) -> bool:
+        """Whether it keeps a block of replies."""
+        return bool(self._block)
+
+    def drop_block(self) -> None:
+        """Give the block's memory back."""
+        self._block = b""
+
+    def next_reply(self) -> bytes:
+        """Hand out one position. The caller has looked at `bound`."""
+        self.position = position = self.position + 1
+        self.requests += 1
+        if position >> 14 != self._high:
+            self._set_high(position >> 14)
+        elif position < 1 << 14:
+            return reply(position)
+        return self._prefix + _LOW[position & 0x3FFF] + self._suffix
+
+    def _set_high(self, high: int) -> None:
+        self._high, self._suffix = high, varint(high)
+        self._prefix = (3 + len(self._suffix)).to_bytes(4, "big") + b"\x08"
+
+    def replies(self, count: int, *, may_keep: bool) -> bytes:
+        """Hand out so many positions, a reply each. The caller has looked at `bound`."""
+        if not (may_keep or self._block):
+            return b"".join([self.next_reply() for _ in range(count)])
+        first = self.position + 1
+        self.position += count
+        self.requests += count
+        made = []
+        while count:
+            some = min(count, BLOCK - first % BLOCK)
+            made.append(self._cut(first, some))
+            first, count = first + some, count - some
+        return made[0] if len(made) == 1 else b"".join(made)
+
+    def _cut(self, first: int, count: int) -> bytes:
+        """Replies that lie in one block."""
+        if first < 1 << 14:
+            return b"".join(map(reply, range(first, first + count)))
+        base = first - first % BLOCK
+        if base != self._block_from or not self._block:
+            self._set_high(base >> 14)
+            prefix, suffix, low = self._prefix, self._suffix, base & 0x3FFF
+            self._block = prefix + (suffix + prefix).join(_LOW[low : low + BLOCK]) + suffix
+            self._size, self._block_from = len(prefix) + 2 + len(suffix), base
+        at = (first - base) * self._size
+        return self._block[at : at + count * self._size]
+
+
+class Answer(NamedTuple):
+    """What came of the bytes of a connection.
+
+    `consumed` bytes are done with. With `closes` the connection is to be closed behind the replies. `waits` is a log
+    that the next request asks for and whose bound must be raised before it is answered.
+    """
+
+    replies: bytes
+    consumed: int
+    closes: bool = False
+    waits: LogName | None = None
+
+
+class Core:
+    """Answers requests from the counters of the logs that are served.
+
+    `on_miss` is called for a request that no counter answers: for a log that is not served, or with an epoch that is
+    ahead. It must not wait. Nothing of a counter outlives `forget`, and no frame that is remembered outlives a change.
+    """
+
+    def __init__(
+        self, on_miss: Callable[[LogName, Result], None], most_range: int = MOST_RANGE, bound_room: int = 0
+    ) -> None:
+        """`bound_room`: with fewer positions left below a log's bound it is named in `low`, once."""
+        self._on_miss = on_miss
+        self._most_range = most_range
+        self._room = bound_room
+        self._counters: dict[LogName, Counter] = {}
+        self._known: dict[bytes, Counter] = {}
+        self._blocks = 0
+        self.low: set[LogName] = set()
+        self.results = dict.fromkeys(Result, 0)
+
+    @property
+    def counters(self) -> dict[LogName, Counter]:
+        """The logs that are served."""
+        return self._counters
+
+    def serve(self, log: LogName, epoch: int, position: int, bound: int) -> None:
+        """Hand out the positions of a log from behind this one on, in place of whatever was served of it."""
+        self.forget(log)
+        self._counters[log] = Counter(log, epoch, position, bound)
+
+    def forget(self, log: LogName) -> Counter | None:
+        """Serve a log no more; returns its counter as it was."""
+        self._known.clear()
+        self.low.discard(log)
+        gone = self._counters.pop(log, None)
+        if gone is not None and gone.has_block:
+            self._blocks -= 1
+        return gone
+
+    def raise_bound(self, log: LogName, epoch: int, bound: int) -> None:
+        """More positions may be handed out; means nothing where another epoch is served by now."""
+        counter = self._counters.get(log)
+        if counter is not None and counter.epoch == epoch:
+            counter.bound = max(bound, counter.bound)
+            self.low.discard(log)
+
+    def answer(self, data: bytes) -> Answer:
+        """Answer all whole frames at the front of what a connection has sent."""
+        counter = self._known.get(data)
+        if counter is not None and counter.position < counter.bound:
+            return Answer(self._hand_out(counter, 1), len(data))
+        replies: list[bytes] = []
+        place, end = 0, len(data)
+        while place + 4 <= end:
+            size = int.from_bytes(data[place : place + 4], "big")
+            if not 0 < size <= MOST_FRAME_BYTES:
+                return Answer(b"".join(replies), place, closes=True)
+            after = place + 4 + size
+            if after > end:
+                break
+            frame = data[place:after]
+            counter = self._known.get(frame)
+            if counter is not None:
+                count = self._run(data, place, frame)
+                if counter.position + count > counter.bound:
+                    count = counter.bound - counter.position
+                    if not count:
+                        return Answer(b"".join(replies), place, waits=counter.log)
+                replies.append(self._hand_out(counter, count))
+                place += count * len(frame)
+                continue
+            try:
+                request = parse_request(data[place + 4 : after])
+            except CodecError:
+                return Answer(b"".join(replies), place, closes=True)
+            made = self._reply(request, frame)
+            if made is None:
+                return Answer(b"".join(replies), place, waits=LogName(request.pool, request.name))
+            replies.append(made)
+            place = after
+        return Answer(b"".join(replies), place)
+
+    def _run(self, data: bytes, place: int, frame: bytes) -> int:
+        """How many times this frame stands here in a row, where all that follows is nothing else; one otherwise."""
+        count = (len(data) - place) // len(frame)
+        if count > 1 and data.startswith(frame * count, place):
+            return count
+        return 1
+
+    def _hand_out(self, counter: Counter, count: int) -> bytes:
+        if count == 1:
+            made = counter.next_reply()
+        else:
+            had = counter.has_block
+            made = counter.replies(count, may_keep=self._blocks < MOST_BLOCKS)
+            self._blocks += counter.has_block - had
+        if counter.bound - counter.position < self._room:
+            self.low.add(counter.log)
+        return made
+
+    def _reply(self, request: Request, frame: bytes) -> bytes | None:
+        """The reply to one request; None where its log's bound is in the way."""
+        log = LogName(request.pool, request.name)
+        counter = self._counters.get(log)
+        if counter is None:
+            return self._missed(log, Result.INIT_LOG, INIT_LOG)
+        if not request.current and request.epoch != counter.epoch:
+            if request.epoch < counter.epoch:
+                self.results[Result.STALE_EPOCH] += 1
+                return STALE_EPOCH
+            return self._missed(log, Result.AHEAD, INIT_LOG)
+        epoch = counter.epoch if request.current else -1
+        if not request.next:
+            self.results[Result.TAIL] += 1
+            return reply(counter.position, epoch=epoch)
+        room = counter.bound - counter.position
+        count = min(request.range, self._most_range, max(room, 1)) if request.range else request.count or 1
+        if count > room:
+            return None
+        if not (request.range or request.count or request.current):
+            if len(self._known) < MOST_KNOWN:
+                self._known[frame] = counter
+            return self._hand_out(counter, 1)
+        first = counter.position + 1
+        counter.position += count
+        counter.requests += 1
+        if counter.bound - counter.position < self._room:
+            self.low.add(counter.log)
+        if request.range:
+            return reply(first, count, epoch)
+        return packed_reply(first, count, epoch) if count > 1 else reply(first, epoch=epoch)
+
+    def _missed(self, log: LogName, result: Result, made: bytes) -> bytes:
+        self.results[result] += 1
+        self._on_miss(log, result)
+        return made
