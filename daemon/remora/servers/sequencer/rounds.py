@@ -1,0 +1,278 @@
+"""The sequencer's connections: plain sockets in an epoll instance of their own, served in rounds.
+
+asyncio's transports cost several times what a request costs here. So the event loop watches one descriptor, that of the
+epoll instance, and each time it is readable a round is served in two phases: first every connection that is ready is
+read and answered, then everything is sent. So clients wake up once in a burst.
+
+Nothing is buffered beyond what one read brings: a connection whose replies are not taken is not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from remora.codec.sequencer import Core
+from remora.model.log import LogName
+
+FIRST_READ = 448
+"""Bytes of a first read: a dozen requests, which is what most connections send at once."""
+
+READ = 64 << 10
+"""Bytes that are read of one connection in a round at most."""
+
+PARTIAL_FRAME_S = 30.0
+"""A frame that is not complete after this time closes its connection."""
+
+LINGER_S = 2.0
+"""How long a client may take to close a connection that was ended for what it sent."""
+
+SWEEP_S = 1.0
+ACCEPTS = 64
+
+
+class Closed(StrEnum):
+    """Why a connection was closed."""
+
+    BY_CLIENT = "client"
+    MALFORMED = "malformed"
+    PARTIAL = "partial"
+    TOO_MANY = "too_many"
+    REFUSED = "refused"
+    ERROR = "error"
+    SHUTDOWN = "shutdown"
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """One client. `rest` are bytes that are not answered yet, `out` replies that are not sent yet.
+
+    `waits` is the log whose bound its next request waits for.
+    """
+
+    socket: socket.socket
+    rest: bytes = b""
+    out: bytes = b""
+    since: float = 0.0
+    ended: bool = False
+    closing: Closed | None = None
+    waits: LogName | None = None
+    interest: int = select.EPOLLIN
+
+
+@dataclass(slots=True)
+class Figures:
+    """What the rounds count for metrics."""
+
+    accepted: int = 0
+    rounds: int = 0
+    closed: dict[Closed, int] = field(default_factory=lambda: dict.fromkeys(Closed, 0))
+
+
+class Rounds:
+    """Serves connections until it is left. `async with Rounds(...)` within a running event loop."""
+
+    def __init__(
+        self,
+        core: Core,
+        listeners: Sequence[socket.socket],
+        *,
+        most_connections: int = 1024,
+        may_connect: Callable[[socket.socket], bool] = lambda _: True,
+        before: Callable[[], None] = lambda: None,
+        after: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`before` is called once at the start of a round, before anything is handed out, and `after` at its end.
+
+        `may_connect` is asked of each accepted socket.
+        """
+        self._core = core
+        self._listeners = {each.fileno(): each for each in listeners}
+        self._most = most_connections
+        self._may_connect = may_connect
+        self._before = before
+        self._after = after
+        self._connections: dict[int, Connection] = {}
+        self._waiting: dict[LogName, set[Connection]] = {}
+        self.figures = Figures()
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return len(self._connections)
+
+    @property
+    def awaited(self) -> Iterable[LogName]:
+        """The logs whose bound is in the way of a connection."""
+        return self._waiting.keys()
+
+    async def __aenter__(self) -> Rounds:
+        self._loop = asyncio.get_running_loop()
+        self._epoll = select.epoll()
+        for each in self._listeners.values():
+            each.setblocking(False)
+            self._epoll.register(each.fileno(), select.EPOLLIN)
+        self._loop.add_reader(self._epoll.fileno(), self._round)
+        self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._sweeper.cancel()
+        self._loop.remove_reader(self._epoll.fileno())
+        for each in list(self._connections.values()):
+            self._close(each, Closed.SHUTDOWN)
+        self._epoll.close()
+
+    def resume(self, log: LogName) -> None:
+        """The bound of a log was raised, or it is not served any more: answer those who wait for it."""
+        waiting = self._waiting.pop(log, None)
+        if not waiting:
+            return
+        self._before()
+        for each in waiting:
+            each.waits = None
+            self._answer(each, b"")
+        self._send_all(list(waiting))
+        self._after()
+
+    # -------------------------------------------------------------------------------------- a round
+
+    def _round(self) -> None:
+        ready = self._epoll.poll(0)
+        self.figures.rounds += 1
+        self._before()
+        touched = []
+        for number, events in ready:
+            connection = self._connections.get(number)
+            if connection is None:
+                self._accept(self._listeners[number])
+            elif not connection.interest and events & (select.EPOLLHUP | select.EPOLLERR):
+                self._close(connection, Closed.BY_CLIENT)  # nobody is there to read what it waits for
+            else:
+                if not connection.out:
+                    self._read(connection)
+                touched.append(connection)
+        self._send_all(touched)
+        self._after()
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(ACCEPTS):
+            try:
+                made, _ = listener.accept()
+            except OSError:  # there is none, or it has gone, or there are no descriptors: the next round looks again
+                return
+            made.setblocking(False)
+            if made.family != socket.AF_UNIX:
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            why = self._refusal(made)
+            if why is not None:
+                self.figures.closed[why] += 1
+                made.close()
+                continue
+            self.figures.accepted += 1
+            self._connections[made.fileno()] = Connection(made)
+            self._epoll.register(made.fileno(), select.EPOLLIN)
+
+    def _refusal(self, made: socket.socket) -> Closed | None:
+        if len(self._connections) >= self._most:
+            return Closed.TOO_MANY
+        return None if self._may_connect(made) else Closed.REFUSED
+
+    def _read(self, connection: Connection) -> None:
+        data = b""
+        try:
+            data = connection.socket.recv(FIRST_READ)
+            connection.ended = not data
+            if len(data) == FIRST_READ:
+                data += connection.socket.recv(READ)
+        except BlockingIOError:
+            if not data:
+                return
+        except OSError:
+            connection.closing = Closed.ERROR
+            return
+        if connection.closing is None:
+            self._answer(connection, data)
+
+    def _answer(self, connection: Connection, data: bytes) -> None:
+        if connection.rest:
+            data = connection.rest + data
+        else:
+            connection.since = self._loop.time()
+        answer = self._core.answer(data)
+        connection.out += answer.replies
+        connection.rest = data[answer.consumed :]
+        if answer.consumed:
+            connection.since = self._loop.time()
+        if answer.closes:
+            connection.closing = Closed.MALFORMED
+        elif answer.waits is not None:
+            connection.waits = answer.waits
+            self._waiting.setdefault(answer.waits, set()).add(connection)
+        elif connection.ended:
+            connection.closing = Closed.BY_CLIENT
+
+    def _send_all(self, connections: Sequence[Connection]) -> None:
+        for each in connections:
+            if each.out:
+                try:
+                    sent = each.socket.send(each.out)
+                except BlockingIOError:
+                    sent = 0
+                except OSError:
+                    self._close(each, Closed.ERROR)
+                    continue
+                each.out = each.out[sent:] if sent < len(each.out) else b""
+            if each.closing is Closed.ERROR or (each.closing and each.ended and not each.out):
+                self._close(each, each.closing)
+                continue
+            if each.closing and not each.out:
+                self._end(each)
+            self._listen(each)
+
+    def _end(self, connection: Connection) -> None:
+        """Send nothing more, and wait until the client has closed, too.
+
+        TCP would drop replies that are under way when a socket is closed in which there are unread bytes.
+        """
+        connection.since = self._loop.time()
+        with suppress(OSError):
+            connection.socket.shutdown(socket.SHUT_WR)
+
+    def _listen(self, connection: Connection) -> None:
+        """Have epoll tell what this connection waits for, and nothing else."""
+        if connection.out:
+            interest = select.EPOLLOUT
+        elif connection.waits is not None or connection.ended:
+            interest = 0
+        else:
+            interest = select.EPOLLIN
+        if interest != connection.interest:
+            connection.interest = interest
+            self._epoll.modify(connection.socket.fileno(), interest)
+
+    def _close(self, connection: Connection, why: Closed) -> None:
+        number = connection.socket.fileno()
+        self._connections.pop(number, None)
+        if connection.waits is not None and connection in (waiting := self._waiting.get(connection.waits, set())):
+            waiting.discard(connection)
+            if not waiting:
+                del self._waiting[connection.waits]
+        self._epoll.unregister(number)
+        connection.socket.close()
+        self.figures.closed[why] += 1
+
+    def _sweep(self) -> None:
+        """Close connections whose frame does not get whole."""
+        now = self._loop.time()
+        for each in list(self._connections.values()):
+            if each.closing and not each.out and now - each.since > LINGER_S:
+                self._close(each, each.closing)
+            elif each.rest and each.waits is None and not each.out and now - each.since > PARTIAL_FRAME_S:
+                self._close(each, Closed.PARTIAL)
+        self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)

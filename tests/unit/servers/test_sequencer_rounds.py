@@ -1,0 +1,259 @@
+"""The sequencer's connections over real sockets: what arrives in pieces, at once, too slowly, or half-closed."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remora.codec.sequencer import INIT_LOG, Core, reply
+from remora.model.log import LogName
+from remora.servers.sequencer import Closed, Rounds
+from remora.servers.sequencer import rounds as module
+
+LOG, OTHER = LogName(b"pool", b"log"), LogName(b"pool", b"other")
+FAR = 1 << 62
+PATIENCE_S = 60
+
+
+def request(log: LogName = LOG, epoch: int = 1) -> bytes:
+    body = b"\x08%c\x12%c%b\x1a%c%b\x20\x01" % (epoch, len(log.pool), log.pool, len(log.name), log.name)
+    return struct.pack(">I", len(body)) + body
+
+
+def a_core(bound: int = FAR) -> Core:
+    core = Core(lambda _log, _result: None)
+    core.serve(LOG, 1, 0, bound)
+    return core
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop go round until something is so; `serving` bounds the time."""
+    while not condition():  # noqa: ASYNC110  # the rounds tell nobody
+        await asyncio.sleep(0)
+
+
+Connect = Callable[[], Any]
+
+
+@asynccontextmanager
+async def serving(path: Path | None, core: Core, **options: Any) -> AsyncIterator[tuple[Rounds, Connect]]:
+    """Rounds on a Unix socket, or on TCP without a path, and how to connect to them."""
+    if path is None:
+        listener = socket.create_server(("127.0.0.1", 0))
+    else:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(path / "s"))
+        listener.listen()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 << 10)  # those that are accepted inherit it
+    address = listener.getsockname()
+
+    async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if path is None:
+            return await asyncio.open_connection(*address)
+        return await asyncio.open_unix_connection(address)
+
+    with listener:
+        async with asyncio.timeout(PATIENCE_S), Rounds(core, [listener], **options) as rounds:
+            yield rounds, connect
+
+
+kinds = pytest.mark.parametrize("kind", ["unix", "tcp"])
+
+
+@pytest.fixture
+def path(kind: str, tmp_path: Path) -> Path | None:
+    return tmp_path if kind == "unix" else None
+
+
+@kinds
+async def test_replies_come_in_the_order_of_the_requests(path: Path | None) -> None:
+    """Requests in pieces of any size, and thousands at once, get their replies in order, over several connections."""
+    async with serving(path, a_core()) as (_, connect):
+        reader, writer = await connect()
+        for byte in request():
+            writer.write(bytes([byte]))
+            await writer.drain()
+        assert await reader.readexactly(6) == reply(1)
+
+        writer.write(request() * 5000)
+        wanted = b"".join(map(reply, range(2, 5002)))
+        assert await reader.readexactly(len(wanted)) == wanted
+
+        other_reader, other_writer = await connect()
+        other_writer.write(request())
+        assert await other_reader.readexactly(len(reply(5002))) == reply(5002)
+        for each in (writer, other_writer):
+            each.close()
+
+
+@kinds
+async def test_a_half_closed_connection_gets_all_its_answers(path: Path | None) -> None:
+    """A client that has sent everything and reads on gets every reply, and then the end."""
+    async with serving(path, a_core()) as (rounds, connect):
+        reader, writer = await connect()
+        writer.write(request() * 3000 + request()[:7])
+        writer.write_eof()
+
+        assert await reader.read() == b"".join(map(reply, range(1, 3001)))
+        writer.close()
+        assert rounds.figures.closed[Closed.BY_CLIENT] == 1
+        assert rounds.connections == 0
+
+
+@kinds
+async def test_a_malformed_frame_ends_a_connection_behind_its_replies(path: Path | None) -> None:
+    """What stood before it is answered, and nothing behind it is carried out, though there are unread bytes."""
+    core = a_core()
+    async with serving(path, core) as (rounds, connect):
+        reader, writer = await connect()
+        writer.write(request() * 500 + bytes(4) + request() * 5000)
+
+        assert await reader.read() == b"".join(map(reply, range(1, 501)))
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+        await until(lambda: not rounds.connections)
+        assert rounds.figures.closed[Closed.MALFORMED] == 1
+        assert core.counters[LOG].position == 500
+
+
+@kinds
+async def test_a_client_that_reads_nothing_is_not_read(path: Path | None) -> None:
+    """Replies that nobody takes stop the reading of that connection only, and none of them is lost."""
+    core = a_core()
+    async with serving(path, core) as (rounds, connect):
+        slow_reader, slow_writer = await connect()
+        slow_writer.transport.pause_reading()
+        sending = asyncio.ensure_future(_send(slow_writer, request() * 400_000))
+        await until(lambda: any(each.out for each in rounds._connections.values()))
+        handed_out = core.counters[LOG].position
+
+        reader, writer = await connect()
+        writer.write(request(OTHER))
+        assert await reader.readexactly(8) == INIT_LOG
+        assert handed_out < 400_000
+
+        slow_writer.transport.resume_reading()
+        found = await slow_reader.readexactly(sum(len(reply(n)) for n in range(1, 400_001)))
+        assert found == b"".join(map(reply, range(1, 400_001)))
+        await sending
+        for each in (slow_writer, writer):
+            each.close()
+
+
+async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    writer.write(data)
+    await writer.drain()
+
+
+@kinds
+async def test_who_meets_the_bound_waits_for_it(path: Path | None) -> None:
+    """A connection whose log is at its bound waits, others do not, and it goes on when the bound is raised."""
+    core = a_core(bound=2)
+    core.serve(OTHER, 1, 0, FAR)
+    async with serving(path, core) as (rounds, connect):
+        reader, writer = await connect()
+        writer.write(request() * 5 + request(OTHER))
+        assert await reader.readexactly(12) == reply(1) + reply(2)
+        other_reader, other_writer = await connect()
+        other_writer.write(request(OTHER))
+        assert await other_reader.readexactly(6) == reply(1)
+        assert set(rounds.awaited) == {LOG}
+
+        core.raise_bound(LOG, 1, 4)
+        rounds.resume(LOG)
+        assert await reader.readexactly(12) == reply(3) + reply(4)
+        core.forget(LOG)
+        rounds.resume(LOG)
+
+        assert await reader.readexactly(len(INIT_LOG) + 6) == INIT_LOG + reply(2)
+        assert not rounds.awaited
+        for each in (writer, other_writer):
+            each.close()
+
+
+@kinds
+async def test_who_waits_and_goes_is_forgotten(path: Path | None) -> None:
+    """A client that closes while it waits for a bound leaves nothing behind."""
+    core = a_core(bound=0)
+    async with serving(path, core) as (rounds, connect):
+        _, writer = await connect()
+        writer.write(request())
+        await until(lambda: rounds.awaited)
+        sock = writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+        await until(lambda: not rounds.connections)
+        assert not rounds.awaited
+
+
+async def test_too_many_and_unwanted_connections_are_closed(tmp_path: Path) -> None:
+    """Beyond the bound, and where it may not connect, a client finds its connection closed; the others stay."""
+    wanted = True
+    async with serving(tmp_path, a_core(), most_connections=1, may_connect=lambda _: wanted) as (rounds, connect):
+        reader, writer = await connect()
+        writer.write(request())
+        assert await reader.readexactly(6) == reply(1)
+        extra_reader, extra_writer = await connect()
+        assert await extra_reader.read() == b""
+        extra_writer.close()
+        writer.close()
+        await until(lambda: not rounds.connections)
+
+        wanted = False
+        refused_reader, refused_writer = await connect()
+        assert await refused_reader.read() == b""
+        refused_writer.close()
+
+        assert rounds.figures.closed[Closed.TOO_MANY] == 1
+        assert rounds.figures.closed[Closed.REFUSED] == 1
+
+
+async def test_a_frame_that_does_not_get_whole_closes_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its time a connection with a part of a frame is closed; one that is idle stays."""
+    monkeypatch.setattr(module, "PARTIAL_FRAME_S", 0.0)
+    monkeypatch.setattr(module, "SWEEP_S", 0.01)
+    async with serving(tmp_path, a_core()) as (rounds, connect):
+        idle_reader, idle_writer = await connect()
+        reader, writer = await connect()
+        writer.write(request()[:9])
+
+        assert await reader.read() == b""
+        idle_writer.write(request())
+
+        assert await idle_reader.readexactly(6) == reply(1)
+        assert rounds.figures.closed[Closed.PARTIAL] == 1
+        for each in (writer, idle_writer):
+            each.close()
+
+
+async def test_each_round_is_announced(tmp_path: Path) -> None:
+    """Before anything is handed out in a round its caller may take a log away, and hears when the round is over."""
+    core, ends = a_core(), []
+    told = asyncio.Event()
+
+    def before() -> None:
+        core.forget(LOG)
+
+    def after() -> None:
+        ends.append(core.results)
+        told.set()
+
+    async with serving(tmp_path, core, before=before, after=after) as (_, connect):
+        reader, writer = await connect()
+        writer.write(request())
+
+        assert await reader.readexactly(8) == INIT_LOG
+        await told.wait()
+        assert ends
+        writer.close()
