@@ -184,26 +184,50 @@ class Arrivals(Protocol):
 
 
 class DeadLetters(Protocol):
-    """Entries that left their queue undelivered. Parking twice at one position keeps one record."""
+    """Entries that left their queue undelivered. Parking twice at one position keeps one record.
 
-    async def park(self, hold: Hold, letter: DeadLetter) -> None:
-        """Store the letter durably. Only when this returns may its entry be removed."""
+    An entry whose letter is stored is done, though it stands in its queue until it is removed: who holds the shard
+    does not send it, and commands leave its letter alone, or it would be sent while it is kept, or twice.
+    """
+
+    async def park(self, hold: Hold, *letters: DeadLetter) -> None:
+        """Store letters durably. Only when this returns may their entries be removed.
+
+        Raises OwnershipLost when the shard is another holder's who has asked for `standing_letters`. After any error
+        some letters may be stored, or will be yet, unless another holder asks before.
+        """
+        ...
+
+    async def standing_letters(self, hold: Hold) -> Sequence[DeadLetter]:
+        """The letters of entries that stand in the held queue yet, in order. Checked as in Queue.
+
+        No earlier holder's letter is stored once this has answered. It costs little, however many letters there are
+        of entries that left.
+        """
         ...
 
     def letters(self, queue: str | None = None) -> AsyncIterator[DeadLetter]:
         """Every stored letter, of one queue or of all, in position order within each queue and incarnation."""
         ...
 
+    async def still_standing(self, letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
+        """Those of these letters, of any queues, whose entries stand in their queue yet; may be a moment old."""
+        ...
+
     async def drop(self, letters: Sequence[DeadLetter]) -> int:
-        """Forget letters of one queue for good; answers how many of them were still there."""
+        """Forget letters of one queue for good; answers how many of them that was.
+
+        Letters that are gone are left out, and those whose entries stand in their queue.
+        """
         ...
 
     async def redrive(self, shard: Shard, topic: Topic | None, again: Sequence[Again]) -> int:
         """Commit entries to a queue, in order, and forget their letters, which are of one queue.
 
         No entry is committed twice, whoever re-drives it at the same time and however often this is cut short and
-        repeated: letters that are gone are left out. Answers how many were re-driven, of which those that two re-drive
-        at the same time may count for both. A topic of remora's own is named, as `own_topic` gave it.
+        repeated: letters that are gone are left out, and those whose entries stand in their queue. Answers how many
+        were re-driven, of which those that two re-drive at the same time may count for both. A topic of remora's own
+        is named, as `own_topic` gave it.
 
         Raises ShardGone or TopicUnknown, TopicClosed, QueueFull and StoreFull; then nothing was committed. After
         StoreUnavailable the outcome is unknown, and the same call again finds it out.

@@ -8,33 +8,40 @@ from dataclasses import replace
 import pytest
 
 from remora.model.errors import QueueFull, ShardGone, TopicClosed, TopicUnknown
-from remora.model.record import Again, DeadLetter, LetterTotals
+from remora.model.ledger import Tally
+from remora.model.record import Again, DeadLetter, LetterTotals, Listing
 from remora.model.shard import Hold, Shard
 from remora.model.topic import Topic
 from support.stores import Bench
 
 
-def a_letter(hold: Hold, number: int) -> DeadLetter:
-    return DeadLetter(
-        queue=hold.shard.queue,
-        incarnation=hold.incarnation,
-        position=f"0/{number}",
-        next_position=f"0/{number + 1}",
-        cause="expired",
-        reason="too old",
-        attempts=0,
-        first_seen=1.0,
-        parked_at=2.0,
-        raw=b"%d" % number,
-    )
+def letters_of(hold: Hold, listing: Listing) -> list[DeadLetter]:
+    """A letter for each of these entries."""
+    return [
+        DeadLetter(
+            queue=hold.shard.queue,
+            incarnation=hold.incarnation,
+            position=listing.positions[i].decode(),
+            next_position=listing.positions[i + 1].decode(),
+            cause="expired",
+            reason="too old",
+            attempts=0,
+            first_seen=1.0,
+            parked_at=2.0,
+            raw=raw,
+        )
+        for i, raw in enumerate(listing.entries)
+    ]
 
 
 async def parked(bench: Bench, shard: Shard, count: int) -> list[DeadLetter]:
-    """So many letters of a queue."""
+    """So many letters of entries that have left an empty queue."""
+    await bench.commit(shard, *(b"%d" % number for number in range(count)))
     hold = await bench.held(shard)
-    letters = [a_letter(hold, number) for number in range(count)]
-    for each in letters:
-        await bench.store.park(hold, each)
+    listing = await bench.store.read(hold, b"", count)
+    letters = letters_of(hold, listing)
+    await bench.store.park(hold, *letters)
+    await bench.store.remove(hold, listing.positions[-1], count, Tally(expired=count))
     await bench.store.release(hold)
     return letters
 
@@ -55,8 +62,8 @@ async def topic_of(bench: Bench, shard: Shard) -> Topic | None:
 async def test_redriven_entries_are_committed_in_order(bench: Bench) -> None:
     """Entries stand in the queue behind what was there, in order, and their letters are gone; others stay."""
     shard = await bench.queue()
-    await bench.commit(shard, b"before")
     letters = await parked(bench, shard, 5)
+    await bench.commit(shard, b"before")
 
     count = await bench.store.redrive(shard, await topic_of(bench, shard), again(letters[1:4]))
 
@@ -98,8 +105,8 @@ async def test_two_at_the_same_time(bench: Bench) -> None:
 async def test_dropped_letters(bench: Bench) -> None:
     """Dropped letters are gone and counted, once; the queue and other letters stay as they were."""
     shard = await bench.queue()
-    await bench.commit(shard, b"entry")
     letters = await parked(bench, shard, 3)
+    await bench.commit(shard, b"entry")
 
     assert await bench.store.drop(letters[:2]) == 2
     assert await bench.store.drop(letters[:2]) == 0
@@ -176,3 +183,44 @@ async def test_letters_that_are_unknown(bench: Bench) -> None:
     assert await bench.store.redrive(shard, topic, []) == 0
     assert await bench.store.redrive(shard, topic, again([replace(letter, position="0/77")])) == 0
     assert await bench.contents(shard) == []
+
+
+async def test_letters_of_entries_that_stand_are_left_alone(bench: Bench) -> None:
+    """A letter whose entry stands in its queue is neither re-driven nor dropped, and named; once it has left it is."""
+    shard = await bench.queue()
+    topic = await topic_of(bench, shard)
+    await bench.commit(shard, b"0", b"1", b"2")
+    hold = await bench.held(shard)
+    listing = await bench.store.read(hold, b"", 3)
+    letters = letters_of(hold, listing)
+    await bench.store.park(hold, *letters)
+    await bench.store.remove(hold, listing.positions[1], 1, Tally(expired=1))
+    other = await bench.another()
+
+    assert list(await other.still_standing(letters)) == letters[1:]
+    assert await other.redrive(shard, topic, again(letters)) == 1
+    assert await other.drop(letters) == 0
+    assert await bench.contents(shard) == [b"1", b"2", b"again 0"]
+    assert await left(bench, shard) == letters[1:]
+
+    await bench.store.remove(hold, listing.positions[3], 2, Tally(expired=2))
+    assert list(await other.still_standing(letters)) == []
+    assert await other.redrive(shard, topic, again(letters[:2])) == 1
+    assert await other.drop(letters) == 1
+    assert await left(bench, shard) == []
+
+
+async def test_letters_of_a_queue_that_is_gone_may_be_dropped(bench: Bench) -> None:
+    """Entries that went with their queue stand nowhere, also where there is another queue of the name."""
+    shard = await bench.queue()
+    await bench.commit(shard, b"0")
+    hold = await bench.held(shard)
+    letters = letters_of(hold, await bench.store.read(hold, b"", 1))
+    await bench.store.park(hold, *letters)
+    await bench.yard.delete(shard.queue)
+    await bench.yard.make(shard.queue, 1 << 20)
+    await bench.commit(shard, b"another")
+    await bench.held(shard, "w2")
+
+    assert list(await bench.store.still_standing(letters)) == []
+    assert await bench.store.drop(letters) == 1

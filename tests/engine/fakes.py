@@ -45,6 +45,7 @@ class FakeQueue:
     lease_ends: float = 0.0
     on_append: Callable[[], None] = lambda: None
     attempts: dict[bytes, Attempt] = field(default_factory=dict)
+    parker: str = ""
 
     def append(self, *entries: bytes) -> None:
         for entry in entries:
@@ -263,9 +264,30 @@ class FakeStore:
 
     # ------------------------------------------------------------------------------- dead letters
 
-    async def park(self, hold: Hold, letter: DeadLetter) -> None:
+    async def park(self, hold: Hold, *letters: DeadLetter) -> None:
+        """Whoever asked last for letters of entries that stand parks; the lock is not looked at."""
         async with self._call("park"):
-            self.parked[letter.queue, letter.incarnation, letter.position] = letter
+            queue = self.queues.get(hold.shard.queue)
+            if queue is not None and queue.incarnation == hold.incarnation and queue.parker != hold.cookie:
+                raise OwnershipLost(f"{queue.parker} has asked for letters of {hold.shard}")
+            for letter in letters:
+                place = (letter.queue, letter.incarnation, letter.position)
+                assert self.parked.setdefault(place, letter).cause == letter.cause, "another cause of the same letter"
+
+    async def standing_letters(self, hold: Hold) -> Sequence[DeadLetter]:
+        async with self._call("standing_letters"):
+            queue = self._held(hold)
+            queue.parker = hold.cookie
+            return await self.still_standing([each for each in self.parked.values() if each.queue == hold.shard.queue])
+
+    async def still_standing(self, letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
+        return [each for each in letters if self._stands(each)]
+
+    def _stands(self, letter: DeadLetter) -> bool:
+        queue = self.queues.get(letter.queue)
+        if queue is None or queue.incarnation != letter.incarnation:
+            return False
+        return queue.positions.index(int(letter.position.partition("/")[2])) >= queue.front
 
     async def letters(self, queue: str | None = None) -> AsyncIterator[DeadLetter]:
         for letter in list(self.parked.values()):

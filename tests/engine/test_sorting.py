@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from engine.runs import a_topic
 from remora.codec.render import Renderer
 from remora.engine.sorting import sort_entries
-from remora.model.record import Attempt, Listing
+from remora.model.record import Attempt, DeadLetter, Listing
 from remora.policy.lifetime import Limits
 from support.entries import raw_entry
 
@@ -25,12 +25,15 @@ class Kind:
     garbage: bool
     old: bool
     done: bool
+    letter: bool
     attempts: int
 
     def fate(self, limits: Limits) -> str:
         """What must become of it, the first reason that counts."""
         if self.done:
             return "skipped"
+        if self.letter:
+            return "refused"
         if self.garbage:
             return "undecodable"
         if self.old and limits.time_to_live_s:
@@ -38,14 +41,14 @@ class Kind:
         return "exhausted" if self.attempts > 2 and limits.max_retries else "sent"
 
 
-ANY = st.builds(Kind, st.booleans(), st.booleans(), st.booleans(), st.integers(0, 4))
-UNTRIED = st.builds(Kind, st.booleans(), st.booleans(), st.just(False), st.just(0))
+ANY = st.builds(Kind, st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 4))
+UNTRIED = st.builds(Kind, st.booleans(), st.booleans(), st.just(False), st.just(False), st.just(0))
 
 
 @given(st.lists(ANY, max_size=12) | st.lists(UNTRIED, max_size=4), st.sampled_from([Limits(), LIMITS]))
 def test_each_entry_has_one_fate(kinds: list[Kind], limits: Limits) -> None:
-    """What was done is skipped, whatever else is wrong with it; then what cannot be read, is too old or was tried too
-    often is condemned; all else is sent. Each in the queue's order, and once."""
+    """What was done is skipped, whatever else is wrong with it; what has a letter keeps its cause; then what cannot be
+    read, is too old or was tried too often is condemned; all else is sent. Each in the queue's order, and once."""
     now = time.time()
     entries = [
         b"garbage" if kind.garbage else raw_entry("k", i, created=now - (7200 if kind.old else 0))
@@ -54,8 +57,14 @@ def test_each_entry_has_one_fate(kinds: list[Kind], limits: Limits) -> None:
     positions = [b"0/%d" % i for i in range(len(kinds) + 1)]
     done = {positions[i] for i, kind in enumerate(kinds) if kind.done}
     attempts = {positions[i]: Attempt(kind.attempts, now) for i, kind in enumerate(kinds) if kind.attempts}
+    letters = {
+        position: DeadLetter("t", "i", position.decode(), "", "refused", "by the broker", 1, now, now, b"")
+        for position, kind in zip(positions, kinds, strict=False)
+        if kind.letter
+    }
+    listing = Listing(positions, entries, truncated=False)
 
-    found = sort_entries(Listing(positions, entries, truncated=False), a_topic(), limits, done, attempts, Renderer())
+    found = sort_entries(listing, a_topic(), limits, done, attempts, letters, Renderer())
 
     fates = [kind.fate(limits) for kind in kinds]
     assert [each.ordinal for each in found.records] == [i for i, fate in enumerate(fates) if fate == "sent"]

@@ -153,11 +153,11 @@ class Steps:
         if any(Position.parse(letter.position) < Position.parse(upto.decode()) for _, letter in self._late or ()):
             await self._at("parked")  # and nobody lets it go on
 
-    async def park(self, hold: Hold, letter: DeadLetter) -> None:
+    async def park(self, hold: Hold, *letters: DeadLetter) -> None:
         if self._late is not None:
-            self._late.append((hold, letter))
+            self._late += [(hold, letter) for letter in letters]
             return
-        await self._store.park(hold, letter)
+        await self._store.park(hold, *letters)
         await self._at("parked")
 
     @asynccontextmanager

@@ -17,6 +17,7 @@ from remora.codec.record import created_ns
 from remora.codec.shard_hash import shard as shard_number
 from remora.config import load
 from remora.model.exits import Exit
+from remora.model.ledger import Tally
 from remora.model.record import DeadLetter
 from remora.model.shard import Hold
 from remora.ports import ShardStore
@@ -59,26 +60,35 @@ class Dlq:
 
         self.store(work)
 
-    def park(self, *raws: bytes, topic: str = "orders", cause: str = "expired", age_s: float = 0.0) -> None:
-        """Park entries, each of the queue that its key belongs into, garbage of the first."""
+    def park(
+        self,
+        *raws: bytes,
+        topic: str = "orders",
+        cause: str = "expired",
+        age_s: float = 0.0,
+        removed: bool = True,
+    ) -> None:
+        """Commit and park entries, each in the queue that its key belongs into, garbage in the first."""
 
         async def work(store: ShardStore) -> None:
             found = await store.own_topic(topic)
             assert found is not None
             for raw in raws:
                 number = shard_number(b"bkt:" + decode(raw).event.object_key, found.shards) if raw != GARBAGE else 0
-                hold = await store.acquire(found.shard(number), "w", 90)
+                shard = found.shard(number)
+                await store.commit(shard, await store.reserve(shard, 1, len(raw)), [raw])
+                hold = await store.acquire(shard, "w", 90)
                 assert isinstance(hold, Hold)
-                self.parked += 1
                 at = time.time() - age_s
-                position, after = f"0/{self.parked}", f"0/{self.parked + 1}"
+                front = await store.read(hold, b"", 1)
+                position, after = (each.decode() for each in front.positions)
                 queue, incarnation = hold.shard.queue, hold.incarnation
                 await store.park(hold, DeadLetter(queue, incarnation, position, after, cause, "why", 1, at, at, raw))
+                if removed:
+                    await store.remove(hold, front.positions[1], 1, Tally(dead_lettered=1))
                 await store.release(hold)
 
         self.store(work)
-
-    parked = 0
 
     def pending(self, topic: str = "orders") -> list[list[bytes]]:
         """What waits in each of a topic's shards."""
@@ -286,3 +296,22 @@ def test_a_rate(dlq: Dlq) -> None:
 
     assert done.json["redriven"] == 4
     assert dlq.numbers() == [[0, 1, 2, 3]]
+
+
+def test_letters_of_entries_that_stand_are_left_alone(dlq: Dlq) -> None:
+    """What stands in its queue yet is neither re-driven nor dropped, which both commands say with exit code 1."""
+    dlq.topic(shards=1)
+    dlq.park(*events(2))
+    dlq.park(*events(1), removed=False)
+
+    dropped = dlq("drop", "--topic", "orders", "--limit", "1", "--yes")
+    redriven = dlq("redrive", "--topic", "orders", "--yes", "--json")
+    again = dlq("drop", "--topic", "orders", "--yes")
+
+    assert (dropped.code, dropped.out) == (Exit.OK, b"1 dropped\n"), dropped.err
+    assert (redriven.code, redriven.json["redriven"], redriven.json["standing"]) == (Exit.FAILURE, 1, 1)
+    assert "1 dead letters are left alone: their entries have not left their queues yet" in redriven.err
+    assert (again.code, again.out) == (Exit.FAILURE, b"0 dropped\n")
+    assert "left alone" in again.err
+    assert len(dlq.listed()) == 1
+    assert [len(each) for each in dlq.pending()] == [2]

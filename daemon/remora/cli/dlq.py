@@ -16,7 +16,7 @@ from remora.cli.options import config_option, json_option
 from remora.cli.output import print_json, print_table, run_async, size
 from remora.cli.rows import origin_option
 from remora.config import Settings
-from remora.engine.redriving import Plan, carry_out, plan
+from remora.engine.redriving import Plan, carry_out, letter_place, plan
 from remora.model.errors import RemoraError
 from remora.model.exits import Exit
 from remora.model.record import DeadLetter
@@ -24,6 +24,7 @@ from remora.model.shard import Origin
 from remora.ports import ShardStore
 
 MOST_NAMED = 10
+STANDING = "are left alone: their entries have not left their queues yet; `remora status` shows what these wait for"
 
 
 class UnknownLetter(RemoraError):
@@ -167,8 +168,9 @@ def redrive_command(
     """Commit the entries of dead letters to their topics anew, and forget the letters.
 
     In the order in which they were committed first, so in order for each key. Their age begins now. Each is committed
-    once, also when the command is cut short and repeated. Exit code 1 when some cannot be re-driven, or their topic is
-    closed; 75 where a queue is full: the letters that are left can be re-driven later.
+    once, also when the command is cut short and repeated. A letter whose entry stands in its queue yet is left alone.
+    Exit code 1 when some cannot be re-driven, or their topic is closed; 75 where a queue is full: the letters that are
+    left can be re-driven later.
 
     \b
     Example:
@@ -192,6 +194,7 @@ def redrive_command(
                 "undecodable": len(planned.undecodable),
                 "homeless": len(planned.homeless),
                 "ambiguous": len(planned.ambiguous),
+                "standing": len(planned.standing),
                 "dry_run": dry_run,
             }
         )
@@ -200,7 +203,8 @@ def redrive_command(
     _complain(planned.undecodable, "cannot be decoded: re-drive them as they are with --raw, or drop them")
     _complain(planned.homeless, "have no queue any more: make the topic again, or drop them")
     _complain(planned.ambiguous, "may be radosgw's or remora's own: say which with --origin")
-    if planned.undecodable or planned.homeless or planned.ambiguous:
+    _complain(planned.standing, STANDING)
+    if planned.undecodable or planned.homeless or planned.ambiguous or planned.standing:
         sys.exit(Exit.FAILURE)
 
 
@@ -225,27 +229,35 @@ async def _redrive(store: ShardStore, planned: Plan, rate: float) -> int:
 def drop_command(settings: Settings, wanted: Filter, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Forget dead letters for good: nobody will deliver their entries.
 
+    A letter whose entry stands in its queue yet is left alone; then the exit code is 1.
+
     \b
     Example:
       remora dlq drop --topic orders --cause expired --older-than 30d
     """
 
-    async def work() -> tuple[int, int]:
+    async def work() -> tuple[int, int, Sequence[DeadLetter]]:
         async with app.store_of(settings) as store:
-            letters = await pick_letters(store, wanted)
+            picked = await pick_letters(store, wanted)
+            standing = await store.still_standing(picked)
+            alone = set(map(letter_place, standing))
+            letters = [each for each in picked if letter_place(each) not in alone]
             if dry_run or not letters:
-                return len(letters), 0
+                return len(letters), 0, standing
             _confirm(f"Drop {len(letters)} dead letters for good?", yes=yes)
             by_queue: dict[str, list[DeadLetter]] = {}
             for each in letters:
                 by_queue.setdefault(each.queue, []).append(each)
-            return len(letters), sum([await _drop(store, each) for each in by_queue.values()])
+            return len(letters), sum([await _drop(store, each) for each in by_queue.values()]), standing
 
-    found, done = run_async(work())
+    found, done, standing = run_async(work())
     if as_json:
-        print_json({"planned": found, "dropped": done, "dry_run": dry_run})
+        print_json({"planned": found, "dropped": done, "standing": len(standing), "dry_run": dry_run})
     else:
         click.echo(f"{found} dead letters would be dropped" if dry_run else f"{done} dropped")
+    _complain(standing, STANDING)
+    if standing:
+        sys.exit(Exit.FAILURE)
 
 
 async def _drop(store: ShardStore, letters: list[DeadLetter]) -> int:

@@ -41,7 +41,7 @@ async def catch_up(tools: Tools, tenure: Tenure, shelf: Shelf, reader: Reader, r
     if route.reached is not None and _position(route.reached, tenure) > _position(front, tenure):
         upto, count = route.reached, await _count(tools, tenure, reader, front, route.reached)
     tenure.require_trust()
-    await tools.store.remove(hold, upto, count, await _tally(tools, tenure, front, upto, count))
+    await tools.store.remove(hold, upto, count, _tally(shelf, front, upto, count))
     shelf.drop_before(Position.parse(upto.decode()))
     return upto, count
 
@@ -75,12 +75,12 @@ async def _count(tools: Tools, tenure: Tenure, reader: Reader, front: bytes, rea
             )
 
 
-async def _tally(tools: Tools, tenure: Tenure, front: bytes, upto: bytes, count: int) -> Tally:
+def _tally(shelf: Shelf, front: bytes, upto: bytes, count: int) -> Tally:
     """What became of the entries between two positions: those with a dead letter were parked, the others delivered."""
     total = Tally()
     if count:
-        hold, begin, end = tenure.hold, Position.parse(front.decode()), Position.parse(upto.decode())
-        async for letter in tools.store.letters(hold.shard.queue):
-            if letter.incarnation == hold.incarnation and begin <= Position.parse(letter.position) < end:
+        begin, end = Position.parse(front.decode()), Position.parse(upto.decode())
+        for letter in shelf.letters.values():
+            if begin <= Position.parse(letter.position) < end and shelf.is_stored(letter):
                 total += Tally.of(Cause.of_letter(letter.cause))
     return total + Tally(delivered=count - total.total)

@@ -15,7 +15,7 @@ from remora.engine.allowance import Allowance
 from remora.engine.destination import Destination
 from remora.engine.exact import ExactSession
 from remora.engine.front import FOR_EVER_S, LEAST_S, Front
-from remora.engine.letters import letter
+from remora.engine.letters import park_all
 from remora.engine.session import Session
 from remora.engine.shelf import Shelf, Tools
 from remora.engine.sorting import Condemned
@@ -164,6 +164,7 @@ class Dispatcher:
 
         Returns whether the queue is empty for so long, or so surely, that the shard may go dormant.
         """
+        await self._front.recall_letters()
         topic = await self._find_topic()
         if topic is None:
             return self._tools.store.tells_arrivals and not self._shelf.has_work
@@ -255,11 +256,12 @@ class Dispatcher:
 
     async def _park_first(self, listing: Listing, exc: CodecError) -> None:
         """Park an undecodable entry at the front of a queue whose topic nothing else tells."""
-        hold = self._tenure.hold
-        parked = letter(hold, listing, Condemned(0, "undecodable", str(exc)))
-        await self._tools.store.park(hold, parked)
-        await self._tools.store.remove(hold, listing.positions[1], 1, Tally.of(Cause.of_letter(parked.cause)))
-        self._tools.telemetry.parked("", parked.queue, parked.position, parked.cause, parked.reason)
+        shelf, condemned = self._shelf, [Condemned(0, "undecodable", str(exc))]
+        (parked,) = await park_all(self._tools, self._tenure, "", shelf, listing, condemned)
+        self._tenure.require_trust()
+        tally = Tally.of(Cause.of_letter(parked.cause))
+        await self._tools.store.remove(self._tenure.hold, listing.positions[1], 1, tally)
+        shelf.removed(listing.positions[1])
 
     # ----------------------------------------------------------------------------- after a failure
 

@@ -121,6 +121,7 @@ class ExactSession:
             tenure,
             topic.label,
             on_failure=self._fail,
+            on_removed=shelf.removed,
             more_to_come=lambda: False,
         )
         self._reader = Reader(
@@ -299,7 +300,8 @@ class ExactSession:
         shelf, nbytes, entries = self._shelf, listing.nbytes, len(listing.entries)
         self._reader.learn(listing, self._topic.label)
 
-        sorted_ = sort_entries(listing, self._topic, self._limits, shelf.done, shelf.attempts, self._tools.renderer)
+        limits, renderer = self._limits, self._tools.renderer
+        sorted_ = sort_entries(listing, self._topic, limits, shelf.done, shelf.attempts, shelf.letters, renderer)
         part = Part(listing, self._trimmer.add(listing), sorted_.records, sorted_.condemned, sorted_.skipped)
         if shelf.refused:
             _condemn(part, "refused", shelf.refused)
@@ -372,8 +374,8 @@ class ExactSession:
         self._tenure.require_trust()
         letters: list[DeadLetter] = []
         for part in transaction.parts:
-            hold, topic = self._tenure.hold, self._topic
-            letters += await park_all(self._tools, hold, topic, self._shelf, part.listing, part.condemned)
+            tenure, label = self._tenure, self._topic.label
+            letters += await park_all(self._tools, tenure, label, self._shelf, part.listing, part.condemned)
         self._tenure.require_trust()
         self._shelf.in_doubt = True
         await self._route.commit(parcels, transaction.upto, letters)

@@ -41,10 +41,17 @@ class Front:
         self._tenure = tenure
         self._shelf = shelf
         self._is_finishing = is_finishing
-        self._recalled = False
+        self._recalled = self._knows_letters = False
         self._noted: dict[bytes, Attempt] = {}
 
-    # ------------------------------------------------------------------------------------ attempts
+    # ------------------------------------------------------------------- letters and attempts
+
+    async def recall_letters(self) -> None:
+        """Learn once which entries that stand in the queue have letters by earlier holders: these are done."""
+        if not self._knows_letters:
+            self._tenure.require_trust()
+            self._shelf.recall(await self._tools.store.standing_letters(self._tenure.hold))
+            self._knows_letters = True
 
     async def recall(self, limits: Limits) -> None:
         """Learn what earlier holders noted, once, where attempts are limited."""
@@ -122,7 +129,7 @@ class Front:
         shelf, renderer = self._shelf, self._tools.renderer
         if not limits:
             return bool(listing.entries), FOR_EVER_S
-        sorted_ = sort_entries(listing, topic, limits, shelf.done, shelf.attempts, renderer)
+        sorted_ = sort_entries(listing, topic, limits, shelf.done, shelf.attempts, shelf.letters, renderer)
         condemned = _leading(sorted_, len(listing.entries))
         left = sorted_.records[0] if sorted_.records else None
         count = left.ordinal if left else len(listing.entries)
@@ -136,7 +143,7 @@ class Front:
     async def _park(self, topic: Topic, listing: Listing, condemned: list[Condemned]) -> None:
         """Store dead letters; from then on their entries are done, whatever becomes of their removal."""
         shelf = self._shelf
-        await park_all(self._tools, self._tenure.hold, topic, shelf, listing, condemned)
+        await park_all(self._tools, self._tenure, topic.label, shelf, listing, condemned)
         for each in condemned:
             position = listing.positions[each.ordinal]
             shelf.done[position] = Cause.of_letter(each.cause)
@@ -152,6 +159,7 @@ class Front:
         await self._tools.store.remove(self._tenure.hold, listing.positions[count], count, tally)
         for each in positions:
             del self._shelf.done[each]
+        self._shelf.removed(listing.positions[count])
         self._tools.telemetry.removed(topic.label, count)
 
 

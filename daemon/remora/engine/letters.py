@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from operator import attrgetter
 
 from remora.engine.shelf import Shelf, Tools
 from remora.engine.sorting import Condemned
+from remora.engine.tenure import Tenure
 from remora.model.record import Attempt, DeadLetter, Listing
 from remora.model.shard import Hold
-from remora.model.topic import Topic
 
 AT_ONCE = 64
-"""Letters that are stored side by side, which costs a store little more than one."""
+"""Letters that are stored together, which costs a store little more than one."""
 
 
 def letter(hold: Hold, listing: Listing, condemned: Condemned, tried: Attempt | None = None) -> DeadLetter:
@@ -33,29 +34,30 @@ def letter(hold: Hold, listing: Listing, condemned: Condemned, tried: Attempt | 
     )
 
 
-async def park(
-    tools: Tools, hold: Hold, topic: Topic, shelf: Shelf, listing: Listing, condemned: Condemned
-) -> DeadLetter:
-    """Store the letter of one entry durably; only then may the entry leave its queue. Raises StoreError."""
-    position = listing.positions[condemned.ordinal]
-    parked = letter(hold, listing, condemned, shelf.attempts.get(position))
-    await tools.store.park(hold, parked)
-    tools.telemetry.parked(topic.label, parked.queue, parked.position, parked.cause, parked.reason)
-    return parked
-
-
 async def park_all(
-    tools: Tools, hold: Hold, topic: Topic, shelf: Shelf, listing: Listing, condemned: Sequence[Condemned]
-) -> list[DeadLetter]:
-    """Store the letters of several entries, as `park` does. The first error ends it, when those beside have ended."""
-    letters: list[DeadLetter] = []
-    for i in range(0, len(condemned), AT_ONCE):
-        parked = await asyncio.gather(
-            *(park(tools, hold, topic, shelf, listing, each) for each in condemned[i : i + AT_ONCE]),
-            return_exceptions=True,
-        )
-        for each in parked:
-            if isinstance(each, BaseException):
-                raise each
-            letters.append(each)
+    tools: Tools, tenure: Tenure, label: str, shelf: Shelf, listing: Listing, condemned: Sequence[Condemned]
+) -> Sequence[DeadLetter]:
+    """Store the letters of entries durably, in order, save those that are stored already; answers all of them.
+
+    `label` is the topic's. Only then may the entries leave their queue. Raises StoreError.
+    """
+    letters = [_letter_of(tenure.hold, shelf, listing, each) for each in sorted(condemned, key=attrgetter("ordinal"))]
+    new = [each for each in letters if not shelf.is_stored(each)]
+    for i in range(0, len(new), AT_ONCE):
+        some = new[i : i + AT_ONCE]
+        tenure.require_trust()
+        shelf.begin_parking(some)
+        await tools.store.park(tenure.hold, *some)
+        shelf.parked(some)
+        for each in some:
+            tools.telemetry.parked(label, each.queue, each.position, each.cause, each.reason)
     return letters
+
+
+def _letter_of(hold: Hold, shelf: Shelf, listing: Listing, condemned: Condemned) -> DeadLetter:
+    """The letter of an entry as it was first made, else a new one."""
+    position = listing.positions[condemned.ordinal]
+    known = shelf.letters.get(position)
+    if known is not None:
+        return replace(known, raw=listing.entries[condemned.ordinal])
+    return letter(hold, listing, condemned, shelf.attempts.get(position))

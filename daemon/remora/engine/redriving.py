@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from remora.codec.event_entry import decode, renewed
 from remora.codec.record import key
@@ -20,6 +21,10 @@ from remora.ports import Catalog, DeadLetters
 
 MOST_LETTERS, MOST_BYTES = 64, 1 << 20
 """What is committed together at most."""
+
+
+class Letters(Catalog, DeadLetters, Protocol):
+    """What planning a re-drive needs of a store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +45,23 @@ class Portion:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a re-drive will do, and what it cannot do."""
+    """What a re-drive will do, and what it cannot do. The entries of `standing` letters stand in their queue yet."""
 
     portions: Sequence[Portion]
     undecodable: Sequence[DeadLetter]
     homeless: Sequence[DeadLetter]
     ambiguous: Sequence[DeadLetter]
+    standing: Sequence[DeadLetter]
 
     @property
     def letters(self) -> int:
         """How many letters will be re-driven."""
         return sum(len(each.letters) for each in self.portions)
+
+
+def letter_place(letter: DeadLetter) -> tuple[str, str, str]:
+    """Which entry a letter is of."""
+    return letter.queue, letter.incarnation, letter.position
 
 
 def letter_key(letter: DeadLetter) -> bytes | None:
@@ -61,7 +72,7 @@ def letter_key(letter: DeadLetter) -> bytes | None:
         return None
 
 
-async def plan(store: Catalog, letters: Iterable[DeadLetter], *, raw: bool, origin: Origin | None) -> Plan:
+async def plan(store: Letters, letters: Iterable[DeadLetter], *, raw: bool, origin: Origin | None) -> Plan:
     """Find the place of each letter's entry. With `raw` also of those that cannot be decoded: their own queue.
 
     `origin` says whose queue is meant where radosgw and remora both have one of a name.
@@ -71,7 +82,12 @@ async def plan(store: Catalog, letters: Iterable[DeadLetter], *, raw: bool, orig
     undecodable: list[DeadLetter] = []
     homeless: list[DeadLetter] = []
     ambiguous: list[DeadLetter] = []
-    for letter in in_order(letters):
+    known = in_order(letters)
+    standing = await store.still_standing(known)
+    alone = set(map(letter_place, standing))
+    for letter in known:
+        if letter_place(letter) in alone:
+            continue
         sharded_by = _sharded_by(letter)
         own = [Shard(letter.queue, each) for each in Origin if origin in (None, each)]
         places = [place for each in own if (place := _place(each, sharded_by, shards, topics)) is not None]
@@ -83,7 +99,7 @@ async def plan(store: Catalog, letters: Iterable[DeadLetter], *, raw: bool, orig
             ambiguous.append(letter)
         else:
             _add(portions, places[0], letter)
-    return Plan(portions, undecodable, homeless, ambiguous)
+    return Plan(portions, undecodable, homeless, ambiguous, standing)
 
 
 async def carry_out(

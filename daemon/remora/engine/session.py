@@ -82,6 +82,7 @@ class Session:
         self._lanes: dict[int, deque[Load]] = {}
         self._all_started = asyncio.Event()
         self._parking = 0
+        self._burial: asyncio.Task[None] | None = None
         self._over = asyncio.Event()
         self._settled = asyncio.Event()
         self._proved = asyncio.Event()
@@ -94,6 +95,7 @@ class Session:
             tenure,
             topic.label,
             on_failure=self._fail,
+            on_removed=shelf.removed,
             more_to_come=lambda: bool(self._lanes),
         )
         self._reader = Reader(
@@ -142,6 +144,9 @@ class Session:
                 self._ahead = self._fetch(start, room)
             listing = await self._ahead
             self._ahead = None
+            while (burial := self._burial) is not None:
+                await asyncio.wait([burial])  # which goes on when this is cancelled
+                self._burial = self._burial if self._burial is not burial else None
             if listing is None or self._over.is_set():
                 return
             self._reader.hold(listing.nbytes - room)
@@ -206,19 +211,32 @@ class Session:
         shelf = self._shelf
         self._reader.learn(listing, self._topic.label)
 
-        sorted_ = sort_entries(listing, self._topic, self._limits, shelf.done, shelf.attempts, self._tools.renderer)
-        parcels, refused = self._route.pack(sorted_.records) if sorted_.records else ([], [])
-        condemned = sorted_.condemned + [Condemned(r.ordinal, "too_large", why) for r, why in refused]
-
+        limits, renderer = self._limits, self._tools.renderer
+        sorted_ = sort_entries(listing, self._topic, limits, shelf.done, shelf.attempts, shelf.letters, renderer)
         added = self._trimmer.add(listing)
         if sorted_.skipped:
             for ordinal in sorted_.skipped:
                 self._finish(listing, added, [ordinal], shelf.done.pop(listing.positions[ordinal]))
-        for parcel in parcels:
-            self._enqueue(Load(listing, added, parcel))
-        if condemned:
+        return self._deal(listing, added, sorted_.records, sorted_.condemned)
+
+    def _deal(self, listing: Listing, of: Round, records: Sequence[Record], condemned: Sequence[Condemned] = ()) -> int:
+        """Hand records to their lanes, and park what is given up, or too large; answers how many parcels there are.
+
+        What stands behind an entry that is given up waits until all letters of the listing are stored, and so does the
+        next listing: it may be of the same keys, and who reads the queue next may not give that entry up.
+        """
+        parcels, refused = self._route.pack(records) if records else ([], [])
+        if condemned or refused:
+            condemned = [*condemned, *(Condemned(r.ordinal, "too_large", why) for r, why in refused)]
+            given_up = {each.ordinal for each in condemned}
+            ahead = [each for each in records if each.ordinal < min(given_up)]
+            behind = [each for each in records if each.ordinal > min(given_up) and each.ordinal not in given_up]
             self._parking += 1
-            self._tasks.create_task(self._park(listing, added, condemned), name=f"park {self._tenure.shard}")
+            burying = self._park(listing, of, condemned, behind)
+            self._burial = self._tasks.create_task(burying, name=f"park {self._tenure.shard}")
+            parcels = self._route.pack(ahead)[0] if ahead else []
+        for parcel in parcels:
+            self._enqueue(Load(listing, of, parcel))
         return len(parcels)
 
     def _own_part(self, listing: Listing) -> Listing:
@@ -294,26 +312,26 @@ class Session:
             self._shelf.read_singly = len(load.listing.entries)
             self._fail(exc)
 
-    async def _park(self, listing: Listing, of: Round, condemned: Sequence[Condemned]) -> None:
-        """Store dead letters; only then do their entries count as done."""
+    async def _park(
+        self, listing: Listing, of: Round, condemned: Sequence[Condemned], behind: Sequence[Record] = ()
+    ) -> None:
+        """Store dead letters, and give them to the endpoint, too; only then do their entries count as done.
+
+        The records behind them are handed to the lanes then.
+        """
         try:
-            await self._bury(listing, condemned)
+            letters = await park_all(self._tools, self._tenure, self._topic.label, self._shelf, listing, condemned)
+            self._tenure.require_trust()
+            await self._route.bury(letters)
             for each in condemned:
                 self._finish(listing, of, [each.ordinal], Cause.of_letter(each.cause))
         except (StoreError, EndpointError) as exc:
             self._fail(exc)
         finally:
             self._parking -= 1
+        if not self._over.is_set():
+            self._deal(listing, of, behind)
         self._look_settled()
-
-    async def _bury(self, listing: Listing, condemned: Sequence[Condemned]) -> None:
-        """Store letters, those that an earlier session stored not again, then give them to the endpoint, too."""
-        unburied, positions = self._shelf.unburied, listing.positions
-        new = [each for each in condemned if positions[each.ordinal] not in unburied]
-        letters = await park_all(self._tools, self._tenure.hold, self._topic, self._shelf, listing, new)
-        unburied.update((letter.position.encode(), letter) for letter in letters)
-        self._tenure.require_trust()
-        await self._route.bury([unburied[positions[each.ordinal]] for each in condemned])
 
     # ------------------------------------------------------------------------------ ending, counting
 

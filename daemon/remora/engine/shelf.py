@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from remora.codec.render import Renderer
 from remora.config import DeliverySettings
@@ -30,7 +30,8 @@ class Shelf:
     failed. `rounds_arrived` counts whole listings since the last failure. `news` is set when the store told of
     new entries, and cleared right before each read. While a refused record is looked for, `read_singly` tells in how
     many entries it is, and a transaction takes `search_entries` of them; `refused` are those found, with the reason.
-    `unburied` are letters in the store that the endpoint is to get, too.
+    `letters` are those of entries that stand in the queue, whoever stored them, from when their storing was begun until
+    the entries have left; without the raw bytes. `unstored` are those of them that may not have come into the store.
     `has_backlog`: the last listing did not reach the queue's end.
     `in_doubt` is for topics that are delivered in transactions: entries may have been committed that still stand there.
     """
@@ -43,7 +44,8 @@ class Shelf:
     read_singly: int = 0
     search_entries: int = 1
     refused: dict[bytes, str] = field(default_factory=dict)
-    unburied: dict[bytes, DeadLetter] = field(default_factory=dict)
+    letters: dict[bytes, DeadLetter] = field(default_factory=dict)
+    unstored: set[bytes] = field(default_factory=set)
     in_doubt: bool = True
     has_work: bool = False
     has_backlog: bool = False
@@ -57,17 +59,44 @@ class Shelf:
 
     def forget(self, positions: Iterable[bytes]) -> None:
         """Drop what is known of entries that are done."""
-        if self.attempts or self.refused or self.unburied:
+        if self.attempts or self.refused:
             for position in positions:
                 self.attempts.pop(position, None)
                 self.refused.pop(position, None)
-                self.unburied.pop(position, None)
 
     def drop_before(self, front: Position) -> None:
         """Forget entries that have left the queue, however they did."""
-        for known in (self.done, self.attempts, self.refused, self.unburied):
+        for known in (self.done, self.attempts, self.refused, self.letters):
             for position in [each for each in known if Position.parse(each.decode()) < front]:
                 del known[position]
+        self.unstored &= self.letters.keys()
+
+    def removed(self, upto: bytes) -> None:
+        """The entries before this position have left the queue: what is known of their letters is not needed more."""
+        if self.letters:
+            front = Position.parse(upto.decode())
+            self.letters = {each: of for each, of in self.letters.items() if Position.parse(each.decode()) >= front}
+            self.unstored &= self.letters.keys()
+
+    def begin_parking(self, letters: Iterable[DeadLetter]) -> None:
+        """These letters are about to be stored. Whatever comes of it, their entries are not sent by this holder."""
+        for each in letters:
+            position = each.position.encode()
+            self.letters[position] = replace(each, raw=b"")
+            self.unstored.add(position)
+
+    def parked(self, letters: Iterable[DeadLetter]) -> None:
+        """These letters are in the store."""
+        self.unstored.difference_update(each.position.encode() for each in letters)
+
+    def is_stored(self, letter: DeadLetter) -> bool:
+        """Whether this letter is known to be in the store."""
+        position = letter.position.encode()
+        return position in self.letters and position not in self.unstored
+
+    def recall(self, letters: Iterable[DeadLetter]) -> None:
+        """These letters are in the store, and their entries stand in the queue."""
+        self.letters.update((each.position.encode(), replace(each, raw=b"")) for each in letters)
 
     def count_attempt(self, positions: Iterable[bytes]) -> None:
         """These entries were tried in vain."""

@@ -11,7 +11,7 @@ from remora.codec.event_entry import attributes
 from remora.codec.fastest import totals
 from remora.codec.render import Renderer
 from remora.model.errors import CodecError
-from remora.model.record import Attempt, Listing, Record
+from remora.model.record import Attempt, DeadLetter, Listing, Record
 from remora.model.topic import Target, Topic
 from remora.policy.lifetime import Limits
 
@@ -40,20 +40,26 @@ def sort_entries(
     limits: Limits,
     done: Collection[bytes],
     attempts: Mapping[bytes, Attempt],
+    letters: Mapping[bytes, DeadLetter],
     renderer: Renderer,
 ) -> Sorted:
-    """Divide a listing. `done` and `attempts` are by position, and empty unless something failed before."""
+    """Divide a listing. `done`, `attempts` and `letters` are by position, and empty unless something failed before.
+
+    An entry that has a letter stays condemned for that letter's cause, whatever its limits are by now.
+    """
     records, refused = renderer.render(listing, topic.opaque_data)
     condemned = [Condemned(i, "undecodable", str(exc)) for i, exc in refused.items()]
     positions, expired_before = listing.positions, limits.expires_before_ns(time.time_ns())
-    if not (done or attempts or _oldest_is_before(expired_before, records)):  # nearly always so
+    if not (done or attempts or letters or _oldest_is_before(expired_before, records)):  # nearly always so
         return Sorted(records, condemned)
 
-    condemned = [each for each in condemned if positions[each.ordinal] not in done]
+    known = [(i, letters[p]) for i, p in enumerate(positions[:-1]) if p in letters and p not in done]
+    condemned = [each for each in condemned if (p := positions[each.ordinal]) not in done and p not in letters]
+    condemned += [Condemned(i, letter.cause, letter.reason) for i, letter in known]
     left: list[Record] = []
     for record in records:
         position = record.position
-        if position in done:
+        if position in done or position in letters:
             continue
         if record.created_ns < expired_before:
             reason = f"older than its time_to_live of {limits.time_to_live_s:g} s"

@@ -27,9 +27,10 @@ class Trimmer:
         label: str,
         *,
         on_failure: Callable[[RemoraError], None],
+        on_removed: Callable[[bytes], None],
         more_to_come: Callable[[], bool],
     ) -> None:
-        """`label` is the topic's; `on_failure` is told what ends the session.
+        """`label` is the topic's; `on_failure` is told what ends the session, `on_removed` where the queue begins now.
 
         `more_to_come` tells whether more entries will be done soon, so that a whole round is worth waiting for.
         """
@@ -37,6 +38,7 @@ class Trimmer:
         self._tenure = tenure
         self._label = label
         self._on_failure = on_failure
+        self._on_removed = on_removed
         self._more_to_come = more_to_come
         self._full = False
         self._window = Window()
@@ -104,6 +106,7 @@ class Trimmer:
                 return
             await self._tools.store.remove(self._tenure.hold, prefix.upto, prefix.count, prefix.tally)
             self._window.removed(prefix)
+            self._on_removed(prefix.upto)
             self._tools.telemetry.removed(self._label, prefix.count)
             if self._full:
                 self._full = False

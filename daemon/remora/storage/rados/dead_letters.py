@@ -3,31 +3,47 @@
 Object `remora.dlq.<queue>` holds the letters of one queue under `<incarnation>:<position>`. Object `remora.dlq`
 holds the queues' names as keys, as radosgw's own registry does: a single read finds all letters, where listing
 the objects of a namespace would go through every placement group of the pool, and blocks.
+
+A letter and its entry lie in two objects, and keys are not in the order of positions. So before a holder stores letters
+it announces them in the queue's omap, key `remora.parking.<position of the last>`, which goes with that entry: only
+where the next holder finds such a key it has to look for letters of entries that stand in the queue. Attribute
+`remora.parker` of the object of letters says whose letters are taken, and each write of a letter compares it. Who looks
+for letters changes it first: what an earlier holder has under way is refused then, however late it comes.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import secrets
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
-from remora.model.errors import StoreError
+from remora.codec.queue_ops import HEAD_SIZE, decode_head
+from remora.model.errors import StoreError, StoreUnavailable
 from remora.model.position import Position
 from remora.model.record import DeadLetter
 from remora.model.shard import Hold
-from remora.storage.librados import ReadOp, WriteOp
+from remora.storage.librados import Operation, ReadOp, WriteOp
 from remora.storage.rados.connection import Connection
-from remora.storage.rados.face import Face
+from remora.storage.rados.face import Face, decoded, held_read, held_write
 from remora.storage.rados.omap import all_keys
-from remora.storage.rados.refusals import MissingError
+from remora.storage.rados.refusals import FULL, HELD, OWN, MismatchError, MissingError, Refusals
 
 REGISTRY = "remora.dlq"
 
 TOTALS = "#totals"
 """The key beside a queue's letters that is none of them; see `redriving`."""
 
+_PARKING, _PARKER = "remora.parking.", "remora.parker"
+
 _VERSION = 1
 _PAGE = 64
+_MOST_ANNOUNCED = 1024
+
+_WRITTEN: Refusals = {**HELD, **FULL}
 
 
 class _Stored(msgspec.Struct, frozen=True):
@@ -40,25 +56,107 @@ class _Stored(msgspec.Struct, frozen=True):
 _decoder = msgspec.msgpack.Decoder(_Stored)
 
 
+@dataclass(slots=True)
+class _Desk:
+    """What this process knows of a hold: the letters that were announced, and the name that it stores them under."""
+
+    announced: set[Position] = field(default_factory=set)
+    name: str = ""
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
 class DeadLetters(Face):
     """Stores entries that left their queue undelivered."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self._registered: set[str] = set()
+        self._desks: defaultdict[Hold, _Desk] = defaultdict(_Desk)
 
-    async def park(self, hold: Hold, letter: DeadLetter) -> None:
-        """Store the letter durably; the same letter again overwrites itself."""
-        if letter.queue not in self._registered:
-            await self._write(REGISTRY, letter.queue, b"")
-            self._registered.add(letter.queue)
+    async def park(self, hold: Hold, *letters: DeadLetter) -> None:
+        """Store letters durably; the same letter again overwrites itself."""
+        name = await self._announce(hold, max(Position.parse(each.position) for each in letters))
+        storing = [self._store(hold, each, name) for each in letters]
+        for answer in await asyncio.gather(*storing, return_exceptions=True):
+            if isinstance(answer, BaseException):
+                raise answer
+
+    async def _announce(self, hold: Hold, last: Position) -> str:
+        """Have the next holder look for letters up to this position; answers the name to store them under."""
+        queue = hold.shard.queue
+        desk = self._desks[hold]
+        async with desk.turn:
+            if queue not in self._registered:
+                await self._write(WriteOp().set_omap({queue: b""}), REGISTRY)
+                self._registered.add(queue)
+            if not any(each >= last for each in desk.announced):
+                operation = held_write(hold).set_omap({f"{_PARKING}{last}": b""})
+                await self._on_queue(operation, hold, f"announcing letters of {hold.shard}")
+                desk.announced.add(last)
+            return desk.name or await self._sit_down(hold, desk)
+
+    async def _sit_down(self, hold: Hold, desk: _Desk) -> str:
+        """Have no letters taken but those under this hold's new name."""
+        name = secrets.token_hex(8)
+        await self._write(WriteOp().set_xattr(_PARKER, name), f"{REGISTRY}.{hold.shard.queue}")
+        desk.name = name
+        return name
+
+    async def _store(self, hold: Hold, letter: DeadLetter, name: str) -> None:
         value = msgspec.msgpack.encode(_Stored(_VERSION, letter))
-        await self._write(f"{REGISTRY}.{letter.queue}", letter_key(letter), value)
+        operation = WriteOp().assert_xattr(_PARKER, name).set_omap({letter_key(letter): value})
+        try:
+            await self._write(operation, f"{REGISTRY}.{letter.queue}")
+        except MismatchError as exc:
+            await self._on_queue(held_read(hold), hold, f"parking entries of {hold.shard}")
+            self._desks[hold].name = ""  # an earlier holder's name came late
+            raise StoreUnavailable(f"parking entries of {hold.shard}: somebody else has stored letters there") from exc
 
-    async def _write(self, oid: str, key: str, value: bytes) -> None:
-        operation = WriteOp().set_omap({key: value})
+    async def _write(self, operation: WriteOp, oid: str) -> None:
         place = self._connection.session.places.own
-        await self._connection.run(operation, oid, f"writing to {oid}", place=place)
+        await self._connection.run(operation, oid, f"writing to {oid}", OWN, place)
+
+    async def _on_queue(self, operation: Operation, hold: Hold, what: str) -> None:
+        await self._connection.run(operation, hold.shard.queue, what, _WRITTEN, self._place(hold.shard))
+
+    # --------------------------------------------------------------------------- of entries that stand
+
+    async def standing_letters(self, hold: Hold) -> Sequence[DeadLetter]:
+        """The letters of entries that stand in the held queue yet; usually none were announced, and that is all."""
+        what = f"looking for letters of {hold.shard}"
+        operation = held_read(hold)
+        content, found = operation.read(0, HEAD_SIZE), operation.omap_page("", _PARKING, _MOST_ANNOUNCED)
+        await self._on_queue(operation, hold, what)
+        desk = self._desks[hold] = _Desk({Position.parse(key.removeprefix(_PARKING)) for key in found.values})
+        front = decoded(decode_head, content.data, what).front
+        if not any(each >= front for each in desk.announced):
+            return []
+        await self._sit_down(hold, desk)
+        oid, place = f"{REGISTRY}.{hold.shard.queue}", self._connection.session.places.own
+        mine = f"{hold.incarnation}:"
+        keys = [key for key in await all_keys(self._connection, oid, place) if key.startswith(mine)]
+        standing = sorted((key for key in keys if _order(key)[1] >= front), key=_order)
+        return [each async for each in self._pages(oid, standing)]
+
+    def forget(self, operation: WriteOp, hold: Hold, end: Position) -> None:
+        """Add to the removal of the entries before `end` the announcements of their letters."""
+        if gone := self._announced_before(hold, end):
+            operation.remove_omap([f"{_PARKING}{each}" for each in sorted(gone)])
+
+    def forgotten(self, hold: Hold, end: Position) -> None:
+        """That removal has succeeded."""
+        if gone := self._announced_before(hold, end):
+            self._desks[hold].announced -= gone
+
+    def let_go(self, hold: Hold) -> None:
+        """The hold is over."""
+        self._desks.pop(hold, None)
+
+    def _announced_before(self, hold: Hold, end: Position) -> set[Position]:
+        desk = self._desks.get(hold)
+        return {each for each in desk.announced if each < end} if desk is not None else set()
+
+    # ------------------------------------------------------------------------------------------ of all
 
     async def letters(self, queue: str | None = None) -> AsyncIterator[DeadLetter]:
         """Every stored letter, of one queue or of all, in position order within each queue and incarnation."""
@@ -67,9 +165,14 @@ class DeadLetters(Face):
         for each in queues:
             oid = f"{REGISTRY}.{each}"
             keys = sorted({*await all_keys(self._connection, oid, place)} - {TOTALS}, key=_order)
-            for i in range(0, len(keys), _PAGE):
-                for letter in await self._values(oid, keys[i : i + _PAGE]):
-                    yield letter
+            async for letter in self._pages(oid, keys):
+                yield letter
+
+    async def _pages(self, oid: str, keys: list[str]) -> AsyncIterator[DeadLetter]:
+        """The letters under these keys, save those that have been deleted meanwhile."""
+        for i in range(0, len(keys), _PAGE):
+            for letter in await self._values(oid, keys[i : i + _PAGE]):
+                yield letter
 
     async def _values(self, oid: str, keys: list[str]) -> list[DeadLetter]:
         """The letters under these keys, save those that have been deleted meanwhile."""

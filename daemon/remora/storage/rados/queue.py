@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Protocol
 
 from remora.codec.queue_ops import HEAD_SIZE, decode_head, decode_listing, encode_expire, encode_list, encode_remove
 from remora.codec.queue_state import QueueState, encode_state
@@ -18,8 +19,7 @@ from remora.model.ledger import Tally
 from remora.model.position import Position
 from remora.model.record import Listing
 from remora.model.shard import Hold
-from remora.storage.librados import Operation
-from remora.storage.rados.attempts import Attempts
+from remora.storage.librados import Operation, WriteOp
 from remora.storage.rados.connection import Connection
 from remora.storage.rados.face import QUEUE_CLASS, Face, decoded, held_read, held_write
 from remora.storage.rados.refusals import HELD, ChangedError, Refusals
@@ -51,12 +51,28 @@ class _Progress:
     kept: Kept | None = None
 
 
+class Companion(Protocol):
+    """Keeps something beside a queue's entries that goes with the last of them."""
+
+    def forget(self, operation: WriteOp, hold: Hold, end: Position) -> None:
+        """Add to the removal of the entries before `end` what goes with them."""
+        ...
+
+    def forgotten(self, hold: Hold, end: Position) -> None:
+        """That removal has succeeded."""
+        ...
+
+    def let_go(self, hold: Hold) -> None:
+        """The hold is over."""
+        ...
+
+
 class Queue(Face):
     """Lists, removes and frees room in held queues."""
 
-    def __init__(self, connection: Connection, attempts: Attempts) -> None:
+    def __init__(self, connection: Connection, *companions: Companion) -> None:
         super().__init__(connection)
-        self._attempts = attempts
+        self._companions = companions
         self._progress: dict[Hold, _Progress] = {}
 
     async def read(self, hold: Hold, start: bytes, limit: int) -> Listing:
@@ -100,7 +116,8 @@ class Queue(Face):
             progress.kept = None
             with contextlib.suppress(ChangedError):  # an earlier removal came late, or the queue is another one: look
                 progress.kept = await self._remove(hold, upto, count, kept, state)
-                self._attempts.forgotten(hold, end)
+                for each in self._companions:
+                    each.forgotten(hold, end)
                 progress.front = end
                 return
         raise StoreUnavailable(f"{what}: its state keeps changing")
@@ -109,7 +126,8 @@ class Queue(Face):
         """Remove entries and write the state, if that is as it was kept."""
         operation, value = held_write(hold).assert_xattr(STATE, kept.value), encode_state(state)
         operation.call(QUEUE_CLASS, "2pc_queue_remove_entries", encode_remove(upto, count)).set_xattr(STATE, value)
-        self._attempts.forget(operation, hold, state.reached)
+        for each in self._companions:
+            each.forget(operation, hold, state.reached)
         await self._run(operation, hold, f"removing from {hold.shard}", _BOOKED)
         return Kept(value, state, kept.head)
 
@@ -146,7 +164,8 @@ class Queue(Face):
             await self._connection.run(operation, hold.shard.queue, what, refusals, self._place(hold.shard))
         except (OwnershipLost, ShardGone):
             self._progress.pop(hold, None)
-            self._attempts.let_go(hold)
+            for each in self._companions:
+                each.let_go(hold)
             raise
 
     def _note_listed(self, hold: Hold, listing: Listing, *, from_front: bool) -> None:

@@ -16,14 +16,16 @@ from types import MappingProxyType
 
 import msgspec
 
+from remora.codec.queue_ops import HEAD_SIZE, decode_head
 from remora.model.errors import ShardGone, StoreError, StoreUnavailable
+from remora.model.position import Position
 from remora.model.record import Again, DeadLetter, LetterTotals
-from remora.model.shard import Shard
+from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import Connection
 from remora.storage.rados.dead_letters import REGISTRY, TOTALS, letter_key
-from remora.storage.rados.face import Face
+from remora.storage.rados.face import INCARNATION, Face, decoded
 from remora.storage.rados.omap import all_keys
 from remora.storage.rados.own_queues import OwnQueues
 from remora.storage.rados.own_topics import OwnTopics
@@ -50,18 +52,48 @@ class Redriving(Face):
         self._own_topics = own_topics
         self._two_phase = two_phase
 
+    async def still_standing(self, letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
+        """Those whose entries stand in their queue yet.
+
+        A front only moves forward: an entry that has left stays away, so nothing here need be of one moment.
+        """
+        queues = {each.queue for each in letters}
+        fronts = {key: front for queue in queues for key, front in (await self._fronts(queue)).items()}
+        return [each for each in letters if _stands(each, fronts.get((each.queue, each.incarnation)))]
+
+    async def _fronts(self, queue: str) -> Mapping[tuple[str, str], Position]:
+        """Where the queues of a name begin, radosgw's and remora's own, by name and incarnation."""
+        found: dict[tuple[str, str], Position] = {}
+        for origin in Origin:
+            shard, what = Shard(queue, origin), f"looking at {queue}"
+            operation = ReadOp().assert_exists()
+            content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
+            try:
+                await self._connection.run(operation, queue, what, place=self._place(shard))
+            except MissingError:
+                continue
+            if incarnation := xattrs.values.get(INCARNATION, b"").decode("ascii", "replace"):
+                found[queue, incarnation] = decoded(decode_head, content.data, what).front
+        return found
+
+    async def _of_left_entries(self, letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
+        """The letters that a command may touch."""
+        standing = {letter_key(each) for each in await self.still_standing(letters)}
+        return [each for each in letters if letter_key(each) not in standing]
+
     async def drop(self, letters: Sequence[DeadLetter]) -> int:
         """Forget letters of one queue for good."""
-        if not letters:
+        if not (letters := await self._of_left_entries(letters)):
             return 0
         return len(await self._forget(letters[0].queue, [letter_key(each) for each in letters], redriven=False))
 
     async def redrive(self, shard: Shard, topic: Topic | None, again: Sequence[Again]) -> int:
         """Commit entries to a queue and forget their letters."""
-        if not again:
+        left = {letter_key(each) for each in await self._of_left_entries([each.letter for each in again])}
+        waiting = {key: each.payload for each in again if (key := letter_key(each.letter)) in left}
+        if not waiting:
             return 0
         queue, count = again[0].letter.queue, 0
-        waiting = {letter_key(each.letter): each.payload for each in again}
         for _ in range(_TRIES):
             mark = await self._mark(shard, queue)
             done = await self._forget(queue, _keys(mark), redriven=True)
@@ -152,6 +184,11 @@ class Redriving(Face):
                 continue
             return there
         raise StoreUnavailable(f"forgetting letters of {queue}: others always came first")
+
+
+def _stands(letter: DeadLetter, front: Position | None) -> bool:
+    """Whether a letter's entry has not left its queue, which begins there; None for one that is gone."""
+    return front is not None and Position.parse(letter.position) >= front
 
 
 def _keys(mark: bytes) -> list[str]:

@@ -41,8 +41,8 @@ class RadosStore:
     def __init__(self, settings: RadosSettings, on_state: Callable[[bool, str], None] = _nobody) -> None:
         self._connection = Connection(settings, on_state)
         attempts, members = Attempts(self._connection), Members(self._connection)
-        queue = Queue(self._connection, attempts)
         letters, inspection = DeadLetters(self._connection), Inspection(self._connection)
+        queue = Queue(self._connection, attempts, letters)
         two_phase, ledger = TwoPhase(self._connection), Ledger(self._connection)
         own_queues = OwnQueues(self._connection, two_phase)
         registry = Registry(self._connection)
@@ -59,6 +59,7 @@ class RadosStore:
         self.expire_reservations, self.expire_all = queue.expire_reservations, queue.expire_all
         self.park, self.letters = letters.park, letters.letters
         redriving = Redriving(self._connection, own_queues, own_topics, two_phase)
+        self.standing_letters, self.still_standing = letters.standing_letters, redriving.still_standing
         self.drop, self.redrive, self.letter_totals = redriving.drop, redriving.redrive, redriving.letter_totals
         self.stats, self.survey, self.dump = inspection.stats, inspection.survey, inspection.dump
         self.balance, self.balances = ledger.balance, ledger.balances

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
@@ -26,6 +26,9 @@ _OF_QUEUE = """
 SELECT queue, incarnation, gen, position, letter FROM letters
 WHERE queue = ? AND (incarnation, gen, position) > (?, ?, ?) ORDER BY incarnation, gen, position LIMIT ?
 """
+_STANDING = """
+SELECT letter FROM letters WHERE queue = ? AND incarnation = ? AND gen = 0 AND position >= ? ORDER BY position
+"""
 
 _Row = tuple[str, str, int, int, bytes]
 
@@ -37,22 +40,35 @@ class _Stored(msgspec.Struct, frozen=True):
     letter: DeadLetter
 
 
+_encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(_Stored)
 
 
 class DeadLetters(Face):
     """Stores entries that left their queue undelivered."""
 
-    async def park(self, hold: Hold, letter: DeadLetter) -> None:
-        """Store the letter, and sync: its entry is removed next. The same letter again overwrites itself."""
-        gen, position = Position.parse(letter.position)
-        value = msgspec.msgpack.encode(_Stored(_VERSION, letter))
+    async def park(self, hold: Hold, *letters: DeadLetter) -> None:
+        """Store letters, and sync: their entries are removed next. The same letter again overwrites itself."""
+        rows = [
+            (each.queue, each.incarnation, *Position.parse(each.position), _encode(_Stored(_VERSION, each)))
+            for each in letters
+        ]
 
         def park(connection: sqlite3.Connection) -> None:
             held_row(connection, hold, self._files.owner.entity)
-            connection.execute(_PARK, (letter.queue, letter.incarnation, gen, position, value))
+            connection.executemany(_PARK, rows)
 
         await self._file(hold.shard).write(park, durable=True)
+
+    async def standing_letters(self, hold: Hold) -> Sequence[DeadLetter]:
+        """The letters of entries that stand in the held queue yet: a range of the table's index."""
+        file = self._file(hold.shard)
+
+        def standing(connection: sqlite3.Connection) -> list[tuple[bytes]]:
+            queue = held_row(connection, hold, self._files.owner.entity)
+            return connection.execute(_STANDING, (hold.shard.queue, hold.incarnation, queue.head)).fetchall()
+
+        return [_letter(file, value) for (value,) in await file.read(standing)]
 
     async def letters(self, queue: str | None = None) -> AsyncIterator[DeadLetter]:
         """Every stored letter, of one queue or of all, in position order within each queue and incarnation.

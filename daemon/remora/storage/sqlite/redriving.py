@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from remora.model.errors import ShardGone, StoreDamaged, TopicUnknown
@@ -11,6 +12,7 @@ from remora.model.record import Again, DeadLetter, LetterTotals
 from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.storage.sqlite.face import Face, topic_of
+from remora.storage.sqlite.files import File
 from remora.storage.sqlite.ingest import check_open
 from remora.storage.sqlite.sheet import Need, Sheet
 
@@ -19,11 +21,19 @@ _COUNT = """
 INSERT INTO letter_totals (queue, redriven, dropped) VALUES (?, ?, ?)
 ON CONFLICT (queue) DO UPDATE SET redriven = redriven + excluded.redriven, dropped = dropped + excluded.dropped
 """
+_STANDS = "SELECT 1 FROM queues WHERE name = ? AND incarnation = ? AND head <= ?"
 _TOTALS = "SELECT queue, redriven, dropped FROM letter_totals"
 
 
 class Redriving(Face):
     """Re-drives and drops letters."""
+
+    async def still_standing(self, letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
+        """Those whose entries stand in their queue yet."""
+        by_file: defaultdict[File, list[DeadLetter]] = defaultdict(list)
+        for each in letters:
+            by_file[self._files.file_of(topic_of(each.queue))].append(each)
+        return [letter for file, of_file in by_file.items() for letter in await _standing(file, of_file)]
 
     async def drop(self, letters: Sequence[DeadLetter]) -> int:
         """Forget letters of one queue for good."""
@@ -69,7 +79,19 @@ class Redriving(Face):
         return totals
 
 
+async def _standing(file: File, letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
+    return await file.read(lambda connection: [each for each in letters if _stands(connection, each)])
+
+
+def _stands(connection: sqlite3.Connection, letter: DeadLetter) -> bool:
+    """Whether a letter's entry has not left its queue."""
+    position = Position.parse(letter.position).offset
+    return connection.execute(_STANDS, (letter.queue, letter.incarnation, position)).fetchone() is not None
+
+
 def _forget(connection: sqlite3.Connection, letter: DeadLetter) -> bool:
-    """Delete a letter; whether it was there."""
+    """Delete a letter, unless its entry stands in its queue; whether that was done."""
+    if _stands(connection, letter):
+        return False
     gen, position = Position.parse(letter.position)
     return connection.execute(_FORGET, (letter.queue, letter.incarnation, gen, position)).rowcount > 0

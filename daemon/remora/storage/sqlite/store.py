@@ -53,6 +53,7 @@ class SqliteStore:
         self.note_attempts, self.attempts = attempts.note_attempts, attempts.attempts
         self.arrivals = self._arrivals.arrivals
         self.park, self.letters = letters.park, letters.letters
+        self.standing_letters, self.still_standing = letters.standing_letters, redriving.still_standing
         self.drop, self.redrive, self.letter_totals = redriving.drop, redriving.redrive, redriving.letter_totals
         self.stats, self.survey, self.dump = inspection.stats, inspection.survey, inspection.dump
         self.balance, self.balances = ledger.balance, ledger.balances
