@@ -15,6 +15,8 @@ from typing import NamedTuple
 from chaos_lib.history import History, Kind, Round, Seen, Topic
 from chaos_lib.verdict import Fate, Place
 
+_OF_LIMITED_LIVES = ("expired", "exhausted")
+
 KINDS = ("lost", "unwanted", "halved", "duplicated", "reordered", "gap", "dead letter", "ledger", "thaw")
 
 
@@ -88,14 +90,18 @@ def _firsts(seen: Iterable[Seen]) -> Iterator[Seen]:
 
 def _lost(topic: Topic, firsts: Sequence[Seen]) -> Iterator[Finding]:
     arrived, parked = {each.event_id for each in firsts}, {each.event_id for each in topic.letters}
+    ends = {
+        Kind.GOOD: arrived | parked if topic.lives_end else arrived,
+        Kind.BAD: parked,
+        Kind.EITHER: arrived | parked,
+    }
     for sent in topic.sent:
-        there = arrived if sent.kind is Kind.GOOD else parked
-        if sent.fate is Fate.STORED and sent.event_id not in there:
+        if sent.fate is Fate.STORED and sent.event_id not in ends[sent.kind]:
             yield Finding("lost", f"{topic.name}: {sent.event_id} was acknowledged and was not {sent.kind.value}")
 
 
 def _unwanted(topic: Topic, firsts: Sequence[Seen]) -> Iterator[Finding]:
-    wanted = {each.event_id for each in topic.sent if each.fate is not Fate.REFUSED and each.kind is Kind.GOOD}
+    wanted = {each.event_id for each in topic.sent if each.fate is not Fate.REFUSED and each.kind is not Kind.BAD}
     for each in firsts:
         if each.event_id not in wanted:
             yield Finding("unwanted", f"{topic.name}: nobody stored {each.event_id} to be delivered")
@@ -163,25 +169,32 @@ def _gaps(topic: Topic, firsts: Sequence[Seen]) -> Iterator[Finding]:
 
 
 def _letters(topic: Topic, firsts: Sequence[Seen]) -> Iterator[Finding]:
-    """Only what cannot be delivered becomes a dead letter, and then it is not delivered as well."""
-    bad = {each.event_id for each in topic.sent if each.kind is Kind.BAD}
+    """Only what may end so becomes a dead letter, and then it is not delivered as well.
+
+    At least once, an owner may have delivered an entry and died, and the next one may have given it up.
+    """
+    kinds = {each.event_id: each.kind for each in topic.sent}
     delivered = {each.place for each in firsts}
     for each in topic.letters:
-        if each.event_id not in bad:
+        kind = kinds.get(each.event_id)
+        may_be = kind is not None and (kind is not Kind.GOOD or (topic.lives_end and each.cause in _OF_LIMITED_LIVES))
+        if not may_be:
             yield Finding("dead letter", f"{topic.name}: {each.event_id or each.place} was parked as {each.cause}")
-        elif each.place in delivered:
+        elif each.place in delivered and (topic.is_exact or kind is Kind.BAD):
             yield Finding("dead letter", f"{topic.name}: {each.event_id} was parked and delivered")
 
 
 def _unaccounted(topic: Topic, firsts: Sequence[Seen]) -> Iterator[Finding]:
-    """The books balance, and say the same as Kafka and the dead letters."""
-    delivered = Counter(each.place.shard for each in firsts)
-    parked = Counter(each.place.shard for each in topic.letters)
+    """The books balance, and say the same as Kafka and the dead letters: an entry that has a letter left as that."""
+    letters = {each.place for each in topic.letters}
+    delivered = Counter(each.place.shard for each in firsts if each.place not in letters)
+    parked = Counter(each.shard for each in letters)
     for each in topic.balances:
         if each.unaccounted or each.pending:
             text = f"{each.unaccounted} entries unaccounted for, {each.pending} pending in an empty queue"
             yield Finding("ledger", f"{topic.name}: {each.shard}: {text}")
-        booked, there = (each.delivered, each.dead_lettered), (delivered[each.shard], parked[each.shard])
+        booked = (each.delivered, each.dead_lettered + each.expired)
+        there = (delivered[each.shard], parked[each.shard])
         if booked != there:
             text = f"{booked} entries booked as delivered and dead-lettered, where there are {there}"
             yield Finding("ledger", f"{topic.name}: {each.shard}: {text}")

@@ -23,7 +23,7 @@ from typing import Any
 import uvloop
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from chaos_lib import clusters, plan, stands, witness
+from chaos_lib import clusters, limits, plan, stands, witness
 from chaos_lib.checker import Verdict, judge
 from chaos_lib.clusters import ChaosError, Cluster
 from chaos_lib.history import Balance, History, Round, Topic
@@ -37,14 +37,11 @@ from remora.config import Settings
 from remora.model.errors import StoreError
 
 PARTITIONS = 3
-KAFKA_TOPIC = {
-    "min.insync.replicas": "2",
-    "message.timestamp.type": "LogAppendTime",  # the brokers' clock is never stepped
-    "max.message.bytes": str(1 << 16),
-}
 SHARD_BYTES = 1 << 18
 IN_FLIGHT_BYTES = 3 * SHARD_BYTES
 """A record's body is up to thrice as long as the entry that it is made of."""
+
+BOOKED = ("unaccounted", "pending", "delivered", "dead_lettered", "expired")
 
 CLIENTS_PER_TOPIC = 2
 PAUSE_S = 0.08
@@ -137,8 +134,7 @@ class _Fleet:
         for host in self._hosts:
             stack.push_async_callback(host.close)
         await asyncio.gather(*(host.start() for host in self._hosts))
-        names = [each.name for each in self._topics]
-        self._strikes = Strikes(self._hosts, self._kafka, names, network, ceph, self._stand.ballast)
+        self._strikes = Strikes(self._hosts, self._kafka, self._topics, network, ceph, self._stand.ballast)
         self._senders = [sender for topic in self._topics for sender in self._senders_of(topic, wanted.uri)]
         for sender in self._senders:
             stack.push_async_callback(sender.close)
@@ -225,6 +221,7 @@ class _Fleet:
                     seen[topic.name],
                     letters[topic.name],
                     balances.get(topic.name, ()),
+                    topic.name in self._strikes.mortal,
                 )
                 for topic in self._topics
             ],
@@ -239,10 +236,7 @@ class _Fleet:
         if not out:
             raise ChaosError(f"remora ledger ended with {code}: {complaints}")
         return {
-            topic["topic"]: [
-                Balance(each["queue"], each["unaccounted"], each["pending"], each["delivered"], each["dead_lettered"])
-                for each in topic["shards"]
-            ]
+            topic["topic"]: [Balance(each["queue"], *(each[name] for name in BOOKED)) for each in topic["shards"]]
             for topic in json.loads(out)
         }
 
@@ -341,7 +335,7 @@ async def _make_kafka_topics(bootstrap: str, names: Sequence[str]) -> None:
     await client.start()
     try:
         answer = await client.create_topics(
-            [NewTopic(name, PARTITIONS, plan.BROKERS, topic_configs=KAFKA_TOPIC) for name in names]
+            [NewTopic(name, PARTITIONS, plan.BROKERS, topic_configs=limits.KAFKA_TOPIC) for name in names]
         )
         if refused := [each for each in answer.topic_errors if each[1]]:
             raise ChaosError(f"Kafka's topics were not made: {refused}")

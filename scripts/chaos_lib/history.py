@@ -15,6 +15,7 @@ class Kind(Enum):
 
     GOOD = "delivered"
     BAD = "dead-lettered: it cannot be decoded, or is too large for its Kafka topic"
+    EITHER = "delivered or dead-lettered: it is too large for its Kafka topic at times"
 
 
 class Sent(NamedTuple):
@@ -58,18 +59,20 @@ class Letter(NamedTuple):
 
 
 class Balance(NamedTuple):
-    """What the ledger says of one shard, in entries."""
+    """What the ledger says of one shard, in entries. Those that `expired` have a dead letter, too."""
 
     shard: str
     unaccounted: int
     pending: int
     delivered: int
     dead_lettered: int
+    expired: int = 0
 
 
 @dataclass(frozen=True)
 class Topic:
-    """One topic; its history is judged by itself."""
+    """One topic; its history is judged by itself. Where `lives_end` its entries have been given up after a time, or
+    after some attempts: then any entry may be a dead letter."""
 
     name: str
     is_exact: bool
@@ -78,6 +81,7 @@ class Topic:
     seen: Sequence[Seen] = ()
     letters: Sequence[Letter] = ()
     balances: Sequence[Balance] = ()
+    lives_end: bool = False
 
     @property
     def view(self) -> Sequence[Seen]:

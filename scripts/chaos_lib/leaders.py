@@ -22,7 +22,7 @@ Led = Mapping[str, Mapping[int, Sequence[int]]]
 
 async def move(bootstrap: str, topics: Sequence[str], broker: int, pause_s: float) -> int:
     """Take away from a broker what it leads, and give it back as a follower; how many partitions that were."""
-    async with _admin(bootstrap) as client:
+    async with admin(bootstrap) as client:
         led = await _replicas(client, topics, led_by=broker)
         without = {
             topic: {number: [each for each in replicas if each != broker] for number, replicas in partitions.items()}
@@ -41,7 +41,8 @@ async def move(bootstrap: str, topics: Sequence[str], broker: int, pause_s: floa
 
 
 @asynccontextmanager
-async def _admin(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
+async def admin(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
+    """An admin client for as long as it is needed."""
     client = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await client.start()
     try:

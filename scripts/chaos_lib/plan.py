@@ -26,6 +26,8 @@ class Fault(Enum):
     STEP_CLOCK = "a step of the wall clock"
     DRAIN = "remora drain"
     RELOAD = "SIGHUP"
+    LOWER_LIMIT = "a smaller max.message.bytes"
+    CHANGE_LIFE = "another time_to_live and max_retries"
 
 
 WEIGHTS = {
@@ -44,6 +46,8 @@ WEIGHTS = {
     Fault.STEP_CLOCK: 2,
     Fault.DRAIN: 2,
     Fault.RELOAD: 2,
+    Fault.LOWER_LIMIT: 5,
+    Fault.CHANGE_LIFE: 3,
 }
 
 DOUBLINGS = {
@@ -62,6 +66,8 @@ DOUBLINGS = {
     Fault.STEP_CLOCK: 0,
     Fault.DRAIN: 0,
     Fault.RELOAD: 0,
+    Fault.LOWER_LIMIT: 3,
+    Fault.CHANGE_LIFE: 1,
 }
 """How often a fault may have what is in flight sent once more: by the next owner, by the late one, and at each retry
 of an outage that lasts longer than `kafka.delivery_timeout`."""
@@ -77,6 +83,8 @@ _PARTS = {
     Fault.KILL_OSD: "store",
     Fault.FULL_DISK: "store",
     Fault.STEP_CLOCK: "clock",
+    Fault.LOWER_LIMIT: "limits",
+    Fault.CHANGE_LIFE: "limits",
 }
 _ONLY_ON = {Fault.KILL_OSD: "rados", Fault.FULL_DISK: "sqlite"}
 
@@ -119,7 +127,7 @@ def _round(chance: random.Random, store: str, demanded: Sequence[Fault]) -> Sequ
     return sorted(strokes, key=lambda each: each.after_s)
 
 
-_UNDISTURBED = ("host", "brokers", "network")
+_UNDISTURBED = ("host", "brokers", "network", "limits")
 """What stays whole while a host is frozen beyond its lease: the other one has to take over, and what was under way to
 the frozen one has to be acknowledged, or it would have nothing to remove."""
 

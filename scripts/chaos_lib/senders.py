@@ -30,6 +30,9 @@ BAD_SHARE = 0.04
 TOO_LARGE = 100_000
 """Characters of noise in an entry that is too large for its Kafka topic."""
 
+LARGE_SHARE, LARGE = 0.02, 20_000
+"""Of entries that fit into their Kafka topic, save while its limit is lowered; and characters of noise in them."""
+
 
 @dataclass
 class Account:
@@ -182,7 +185,10 @@ class Gateway:
 
     def _good(self, name: str, number: int, request: str) -> tuple[Sent, bytes]:
         event = entries.event_id(f"{self._name}.{name}", number)
-        return Sent(event, f"{self._name}/{name}", number, Fate.OPEN, request), self._entry(event, name)
+        sent = Sent(event, f"{self._name}/{name}", number, Fate.OPEN, request)
+        if self._chance.random() < LARGE_SHARE:
+            return sent._replace(kind=Kind.EITHER), self._entry(event, name, entries.noise(self._chance, LARGE))
+        return sent, self._entry(event, name)
 
     def _spoilt(self, request: str) -> tuple[Sent, bytes]:
         number = next(self._bad)

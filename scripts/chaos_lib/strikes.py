@@ -10,11 +10,13 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from chaos_lib import leaders
-from chaos_lib.clusters import Cluster
+from chaos_lib import leaders, limits
+from chaos_lib.clusters import ChaosError, Cluster
 from chaos_lib.hosts import Host
 from chaos_lib.network import Network
 from chaos_lib.plan import BROKERS, Fault, Stroke
+from chaos_lib.stands import Fed
+from remora.codec.topic import DEAD_LETTER_TOPIC
 
 LEASE_S = 6.0
 ACKS_S = 0.8
@@ -33,23 +35,34 @@ MOST_FREEZES = 12
 """A thawed owner whose renewal was refused before it came to a removal, or that had nothing to do, tries nothing."""
 
 
+LIFE_S = 60
+"""For so long entries live for a while; clocks are stepped by more."""
+
+PATIENCE_S = 90.0
+"""For so long a change of a topic is tried again, while OSDs or the disk are hurt."""
+
+
 class Strikes:
-    """Everything of a run that can be hurt. `thaws` is what each owner tried that was frozen beyond its lease."""
+    """Everything of a run that can be hurt. `thaws` is what each owner tried that was frozen beyond its lease.
+
+    `mortal` are the topics whose entries were given a limited life.
+    """
 
     def __init__(
         self,
         hosts: Sequence[Host],
         kafka: Cluster,
-        topics: Sequence[str],
+        fed: Sequence[Fed],
         network: Network,
         ceph: Cluster | None,
         ballast: Path | None,
     ) -> None:
-        """`topics` are Kafka's."""
-        self._hosts, self._kafka, self._topics, self._ceph = hosts, kafka, topics, ceph
+        self._hosts, self._kafka, self._fed, self._ceph = hosts, kafka, fed, ceph
+        self._topics = [each.name for each in fed]
         self._network, self._ballast = network, ballast
         self.thaws: list[int] = []
         self.surprises: list[str] = []
+        self.mortal: set[str] = set()
         self._deeds: dict[Fault, Callable[[Stroke], Awaitable[str]]] = {
             Fault.KILL_WORKER: self._kill_worker,
             Fault.KILL_HOST: self._kill_host,
@@ -66,6 +79,8 @@ class Strikes:
             Fault.STEP_CLOCK: self._step_clock,
             Fault.DRAIN: self._drain,
             Fault.RELOAD: self._reload,
+            Fault.LOWER_LIMIT: self._lower_limit,
+            Fault.CHANGE_LIFE: self._change_life,
         }
 
     async def strike(self, stroke: Stroke) -> str:
@@ -242,6 +257,37 @@ class Strikes:
         host.rewrite(delivery={"list_entries": entries})
         host.send(signal.SIGHUP)
         return f"{host.name}, delivery.list_entries is {entries}"
+
+    # ---------------------------------------------------------------------------------------- limits
+
+    async def _lower_limit(self, stroke: Stroke) -> str:
+        """Have larger entries become dead letters for a while, and those of some topics have no place to go."""
+        stopped = [each.name for each in self._fed if each.takes_ingest and not each.is_exact]
+        await self._set(stopped, "--arg", f"{DEAD_LETTER_TOPIC}={self._topics[0]}-missing")
+        await limits.limit(self._kafka.env["bootstrap"], self._topics, limits.SMALLER)
+        await asyncio.sleep(2 + 3 * stroke.strength)
+        await limits.limit(self._kafka.env["bootstrap"], self._topics, limits.LARGEST)
+        await asyncio.sleep(1.5)
+        await self._set(stopped, "--unset", DEAD_LETTER_TOPIC)
+        return f"{limits.SMALLER} bytes, and letters of {len(stopped)} topics had no place to go"
+
+    async def _change_life(self, stroke: Stroke) -> str:
+        """Give up entries of remora's own topics after a time and after few attempts, for a while."""
+        own = [each.name for each in self._fed if each.takes_ingest]
+        self.mortal.update(own)
+        await self._set(own, "--time-to-live", f"{LIFE_S}s", "--max-retries", "1")
+        await asyncio.sleep(2 + 4 * stroke.strength)
+        await self._set(own, "--unset", "time-to-live", "--unset", "max-retries")
+        return f"{LIFE_S} s and one retry for {len(own)} topics"
+
+    async def _set(self, topics: Sequence[str], *options: str) -> None:
+        """Change topics of remora's own, as soon as their store takes it."""
+        deadline = time.monotonic() + PATIENCE_S
+        for topic in topics:
+            while (done := await self._hosts[0].command("topic", "set", topic, *options))[0]:
+                if time.monotonic() > deadline:
+                    raise ChaosError(f"remora topic set {topic} {' '.join(options)} ended with {done}")
+                await asyncio.sleep(0.5)
 
 
 def _fill(ballast: Path) -> None:

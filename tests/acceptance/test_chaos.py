@@ -157,9 +157,10 @@ def test_twenty_kills_lose_nothing_and_store_nothing_twice(tmp_path: Path, kafka
 @pytest.mark.kafka
 @pytest.mark.timeout(600)
 def test_frozen_and_killed_owners_lose_nothing(tmp_path: Path) -> None:
-    """Two hosts on three brokers keep every promise while hosts, workers and a broker are frozen and killed."""
+    """Two hosts on three brokers keep every promise while hosts, workers and a broker are frozen and killed, and limits
+    of topics change."""
     report = tmp_path / "report.json"
-    options = ["--store", "sqlite", "--seed", "14", "--rounds", "2", "--json", str(report)]
+    options = ["--store", "sqlite", "--seed", "80", "--rounds", "3", "--json", str(report)]
 
     done = subprocess.run([str(CHAOS), *options], capture_output=True, text=True, check=False, timeout=580)
 
@@ -172,6 +173,8 @@ def test_frozen_and_killed_owners_lose_nothing(tmp_path: Path) -> None:
         "SIGKILL of a supervisor",
         "SIGKILL of a worker",
         "SIGSTOP of a broker",
+        "a smaller max.message.bytes",
+        "another time_to_live",
     ):
         assert expected in faults
     assert sum(found["thaws"]) > 0

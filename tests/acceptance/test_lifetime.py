@@ -75,10 +75,11 @@ async def letters(daemon: Daemon, topic: str, *filters: str) -> list[dict[str, A
 
 
 async def parked(daemon: Daemon, topic: str, count: int) -> None:
-    """Return when so many entries have become dead letters."""
+    """Return when so many entries have become dead letters and left their queues."""
 
     async def enough() -> bool:
-        return await daemon.metric("remora_parked_entries_total", topic=topic) >= count
+        names = "remora_parked_entries_total", "remora_removed_entries_total"
+        return min([await daemon.metric(name, topic=topic) for name in names]) >= count
 
     await daemon.until(enough, f"{count} entries of {topic} to be parked", timeout_s=60)
 

@@ -71,6 +71,11 @@ def without(topic: Topic, number: int) -> Topic:
     )
 
 
+def with_kind(topic: Topic, number: int, kind: Kind) -> Topic:
+    """The same, where one event is of another kind."""
+    return replace(topic, sent=[each._replace(kind=kind) if each.number == number else each for each in topic.sent])
+
+
 def with_record(topic: Topic, record: Seen) -> Topic:
     return replace(topic, seen=[*topic.seen, record])
 
@@ -118,6 +123,18 @@ FAULTS: dict[str, tuple[str, Callable[[Topic], Topic]]] = {
         lambda topic: replace(without(topic, 7), letters=[*topic.letters, letter(7)]),
     ),
     "a dead letter is delivered": ("dead letter", lambda topic: with_record(topic, seen(BAD))),
+    "a good entry expires where lives are not limited": (
+        "dead letter",
+        lambda topic: replace(without(topic, 7), letters=[*topic.letters, letter(7)._replace(cause="expired")]),
+    ),
+    "an entry with a letter is booked as delivered": (
+        "ledger",
+        lambda topic: replace(
+            with_kind(topic, 7, Kind.EITHER),
+            letters=[*topic.letters, letter(7)],
+            balances=[BALANCE],
+        ),
+    ),
     "an unknown entry is parked": (
         "dead letter",
         lambda topic: replace(topic, letters=[*topic.letters, letter(10)]),
@@ -206,3 +223,41 @@ def test_an_open_request_may_be_there_or_not() -> None:
 def test_thawed_owners_must_have_tried_something(thaws: Sequence[int], found: set[str]) -> None:
     """A run in which every thawed owner stayed quiet is not clean: it has shown nothing."""
     assert kinds(of(a_topic(), thaws=thaws)) == found
+
+
+def test_an_entry_that_is_too_large_at_times_may_end_either_way() -> None:
+    """Delivered or a dead letter, in either mode; never neither."""
+    delivered = with_kind(a_topic(), 7, Kind.EITHER)
+    parked = replace(
+        without(delivered, 7),
+        letters=[*delivered.letters, letter(7)._replace(cause="too_large")],
+        balances=[BALANCE._replace(delivered=8, dead_lettered=2)],
+    )
+
+    assert kinds(of(delivered)) == kinds(of(parked)) == kinds(of(replace(parked, is_exact=True))) == set()
+    assert kinds(of(without(delivered, 7))) >= {"lost"}
+
+
+def test_an_entry_that_was_delivered_may_be_given_up_by_the_next_owner_at_least_once() -> None:
+    """Where the books have it as a dead letter; delivered exactly once it may not."""
+    topic = with_kind(a_topic(), 7, Kind.EITHER)
+    both = replace(
+        topic,
+        letters=[*topic.letters, letter(7)._replace(cause="too_large")],
+        balances=[BALANCE._replace(delivered=8, dead_lettered=2)],
+    )
+
+    assert kinds(of(both)) == set()
+    assert kinds(of(replace(both, is_exact=True))) == {"dead letter"}
+
+
+def test_a_limited_life_may_end_any_entry() -> None:
+    """Where entries are given up after a time a good one may expire, and the books have it apart."""
+    topic = replace(
+        without(a_topic(), 7),
+        letters=[letter(), letter(7)._replace(cause="expired")],
+        balances=[BALANCE._replace(delivered=8, expired=1)],
+    )
+
+    assert kinds(of(replace(topic, lives_end=True))) == set()
+    assert "dead letter" in kinds(of(topic))
