@@ -165,6 +165,24 @@ async def test_a_clock_that_is_set_back_does_not_send_what_expired(
     assert queue.ledger == Tally(delivered=1, expired=3)
 
 
+@in_virtual_time
+async def test_a_letter_that_is_to_be_published_waits_for_a_way() -> None:
+    """While no way opens what expires leaves the queue, but no entry whose stored letter has still to be published."""
+    store, endpoint = scene("at-least-once")
+    store.metadata["t"] = topic("at-least-once", time_to_live_s=10**9)
+
+    async with running(a_worker(store, endpoint, QUICK_RETRIES)):
+        await until(lambda: store.parked)
+        endpoint.opening = lambda _: EndpointUnavailable("no broker")
+        await asyncio.sleep(60)
+        assert store.queues["t"].waiting == 3
+        endpoint.opening = lambda _: None
+        all_is_well(endpoint)
+        await drained(store, within_s=60)
+
+    check(store, endpoint)
+
+
 @pytest.mark.parametrize("listed", [1, 1024])
 @in_virtual_time
 async def test_what_stands_in_front_of_a_letter_goes_on(listed: int) -> None:

@@ -11,10 +11,11 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.engine.allowance import Allowance
 from remora.engine.letters import park_all
 from remora.engine.shelf import Shelf, Tools
-from remora.engine.sorting import Condemned, Sorted, same_target, sort_entries
+from remora.engine.sorting import Condemned, same_target, sort_entries
 from remora.engine.tenure import Tenure
 from remora.model.ledger import Cause, Tally
 from remora.model.position import Position
@@ -130,15 +131,20 @@ class Front:
         if not limits:
             return bool(listing.entries), FOR_EVER_S
         sorted_ = sort_entries(listing, topic, limits, shelf.done, shelf.attempts, shelf.letters, renderer)
-        condemned = _leading(sorted_, len(listing.entries))
         left = sorted_.records[0] if sorted_.records else None
-        count = left.ordinal if left else len(listing.entries)
-        await self._park(topic, listing, condemned)
+        kept = [each.ordinal for each in sorted_.condemned if self._is_for_a_session(topic, listing, each)]
+        count = min([left.ordinal if left else len(listing.entries), *kept])
+        await self._park(topic, listing, [each for each in sorted_.condemned if each.ordinal < count])
         if count:
             await self._remove(topic, listing, count)
-        if left is None:
-            return False, limits.time_to_live_s or FOR_EVER_S
+        if left is None or count != left.ordinal:
+            return bool(kept), limits.time_to_live_s or FOR_EVER_S
         return True, limits.expires_in_s(left.created_ns, time.time_ns())
+
+    def _is_for_a_session(self, topic: Topic, listing: Listing, condemned: Condemned) -> bool:
+        """Whether this entry's letter is stored, and waits for a way to the topic's dead-letter topic."""
+        position = listing.positions[condemned.ordinal]
+        return position in self._shelf.letters and bool(parse_args(topic.target.args).get(DEAD_LETTER_TOPIC))
 
     async def _park(self, topic: Topic, listing: Listing, condemned: list[Condemned]) -> None:
         """Store dead letters; from then on their entries are done, whatever becomes of their removal."""
@@ -161,9 +167,3 @@ class Front:
             del self._shelf.done[each]
         self._shelf.removed(listing.positions[count])
         self._tools.telemetry.removed(topic.label, count)
-
-
-def _leading(sorted_: Sorted, count: int) -> list[Condemned]:
-    """Those that are given up in front of the first entry that is still to be sent."""
-    first = sorted_.records[0].ordinal if sorted_.records else count
-    return [each for each in sorted_.condemned if each.ordinal < first]

@@ -1,0 +1,81 @@
+"""Letters on RADOS, where they and their queue are two objects: who stores them, and what tells that there are any."""
+
+from __future__ import annotations
+
+import pytest
+
+from remora.config import RadosSettings
+from remora.model.errors import StoreUnavailable
+from remora.model.ledger import Tally
+from remora.model.record import DeadLetter, Listing
+from remora.model.shard import Hold, Shard
+from remora.storage.librados import ReadOp
+from remora.storage.rados import RadosStore
+from remora.storage.rados.dead_letters import DeadLetters, _Desk
+from support.ceph import Gateway, reached
+
+pytestmark = pytest.mark.ceph
+
+SHARD = Shard("q")
+
+
+async def filled(store: RadosStore, gateway: Gateway, count: int) -> Hold:
+    """A queue of so many entries, held."""
+    gateway.make_queue("q", 1 << 20)
+    await store.commit(SHARD, await store.reserve(SHARD, count, count), [b"x"] * count)
+    hold = await store.acquire(SHARD, "w", 90)
+    assert isinstance(hold, Hold)
+    return hold
+
+
+def letters_of(hold: Hold, listing: Listing) -> list[DeadLetter]:
+    places = [each.decode() for each in listing.positions]
+    return [
+        DeadLetter("q", hold.incarnation, places[i], places[i + 1], "expired", "", 0, 1.0, 2.0, raw)
+        for i, raw in enumerate(listing.entries)
+    ]
+
+
+async def announced(store: RadosStore) -> list[str]:
+    """The announcements in the queue object."""
+    operation = ReadOp().assert_exists()
+    found = operation.omap_page("", "remora.parking.", 100)
+    face: DeadLetters = store.park.__self__  # type: ignore[attr-defined]  # a bound method
+    await face._connection.run(operation, "q", "looking", place=face._place(SHARD))
+    return sorted(found.values)
+
+
+async def test_announcements_go_with_their_entries(settings: RadosSettings, gateway: Gateway) -> None:
+    """A batch of letters is announced by the last of them, and its removal takes the announcement along; an entry that
+    is left keeps its own."""
+    async with reached(settings) as store:
+        hold = await filled(store, gateway, 4)
+        listing = await store.read(hold, b"", 4)
+        letters = letters_of(hold, listing)
+        assert await announced(store) == []
+
+        await store.park(hold, *letters[:2])
+        await store.park(hold, letters[1])
+        await store.park(hold, letters[3])
+        assert await announced(store) == [f"remora.parking.{letters[i].position}" for i in (1, 3)]
+
+        await store.remove(hold, listing.positions[2], 2, Tally(expired=2))
+        assert await announced(store) == [f"remora.parking.{letters[3].position}"]
+        await store.remove(hold, listing.positions[4], 2, Tally(delivered=1, expired=1))
+        assert await announced(store) == []
+
+
+async def test_a_name_that_comes_late_is_replaced(settings: RadosSettings, gateway: Gateway) -> None:
+    """Where an earlier holder's name is written over that of the holder, a letter is refused once and then stored."""
+    async with reached(settings) as store:
+        hold = await filled(store, gateway, 2)
+        letters = letters_of(hold, await store.read(hold, b"", 2))
+        await store.park(hold, letters[0])
+        face: DeadLetters = store.park.__self__  # type: ignore[attr-defined]  # a bound method
+        await face._sit_down(hold, _Desk())
+
+        with pytest.raises(StoreUnavailable):
+            await store.park(hold, letters[1])
+        await store.park(hold, letters[1])
+
+        assert [each async for each in store.letters("q")] == letters
