@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
-from engine.runs import a_topic, a_worker, drained, running
+from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, RemoraError, StoreUnavailable
 from remora.model.topic import Topic
@@ -176,6 +177,92 @@ async def test_attempts_survive_a_take_over(opens: bool) -> None:
     [letter] = store.parked.values()
     assert (letter.cause, letter.attempts, attempts) == ("exhausted", 6, 6)
     assert {letter.first_seen} == first_tried
+
+
+@pytest.mark.parametrize("opens", [False, True])
+@pytest.mark.parametrize("error", [EndpointUnavailable("no"), EndpointMisconfigured("no such topic")])
+@in_virtual_time
+async def test_a_topic_s_own_pause_is_its_pace(error: EndpointError, opens: bool) -> None:
+    """Ten retries at retry_sleep_duration = 1 s take ten to eleven seconds, whatever fails and wherever it does."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    tried_at: list[float] = []
+
+    def failed() -> EndpointError:
+        tried_at.append(asyncio.get_running_loop().time())
+        return error
+
+    endpoint.opening = lambda _: None if opens else failed()
+    endpoint.fate = lambda *_: Fate(arrives=0, error=failed())
+    store.make("t", raw_entry("k"))
+    store.metadata["t"] = limited(max_retries=10, retry_sleep_s=1)
+
+    async with running(a_worker(store, endpoint)):
+        await drained(store)
+
+    assert len(tried_at) == 11
+    assert all(later - one == pytest.approx(1, abs=0.01) for one, later in pairwise(tried_at))
+
+
+@pytest.mark.parametrize("max_retries", [None, 9])
+@pytest.mark.parametrize("opens", [False, True])
+@in_virtual_time
+async def test_a_pace_outlives_its_holder(opens: bool, max_retries: int | None) -> None:
+    """Who takes a shard over makes the next attempt when it is due, not at once; also where retries have no limit."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    tried_at: list[float] = []
+
+    def failed() -> EndpointError:
+        tried_at.append(asyncio.get_running_loop().time())
+        return EndpointUnavailable("no")
+
+    endpoint.opening = lambda _: None if opens else failed()
+    endpoint.fate = lambda *_: Fate(arrives=0, error=failed())
+    store.make("t", raw_entry("k"))
+    store.metadata["t"] = limited(max_retries=max_retries, retry_sleep_s=600)
+
+    for number in range(3):
+        async with running(a_worker(store, endpoint, cookie=f"remora/h/b/w{number}")):
+            await asyncio.sleep(700)
+
+    assert len(tried_at) == 4
+    assert all(later - one == pytest.approx(600, abs=2) for one, later in pairwise(tried_at))
+
+
+@in_virtual_time
+async def test_a_pace_that_was_noted_ends_with_its_entry() -> None:
+    """What an earlier holder noted of entries that have left the queue keeps nobody waiting."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    store.make("t", raw_entry("k", 0))
+    store.metadata["t"] = limited(retry_sleep_s=3600)
+    endpoint.opening = lambda _: EndpointUnavailable("no")
+    async with running(a_worker(store, endpoint)):
+        await asyncio.sleep(10)
+        assert store.queues["t"].attempts
+        endpoint.opening = lambda _: None
+        store.metadata["t"] = limited(retry_sleep_s=3599)
+        await drained(store)
+
+    store.queues["t"].append(raw_entry("k", 1))
+    async with running(a_worker(store, endpoint, cookie="remora/h/b/w2")):
+        await drained(store, within_s=5)
+
+
+@in_virtual_time
+async def test_limits_among_the_endpoint_s_arguments_hold() -> None:
+    """A topic of Ceph 16.2 is tried as often as its argument max_retries says, and a bad argument is a remark."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    args = "use-ssl=false&max_retries=2&time_to_live=soon"
+    store.make("t", raw_entry("k", args=args))
+    endpoint.fate = lambda *_: Fate(arrives=0, error=EndpointUnavailable("no"))
+
+    worker = a_worker(store, endpoint)
+    async with running(worker):
+        await until(lambda: any(each.remarks for each in worker.shards))
+        [status] = worker.shards
+        await drained(store)
+
+    assert status.remarks == ("time_to_live is no whole number of 0 to 4294967294 and is ignored",)
+    assert [(letter.cause, letter.attempts) for letter in store.parked.values()] == [("exhausted", 3)]
 
 
 @in_virtual_time

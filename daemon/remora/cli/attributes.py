@@ -234,7 +234,7 @@ def attribute_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--retry-sleep-duration", "retry_sleep_s", type=DURATION,
-            help="The least time between two attempts of an entry; seconds or with a unit.",
+            help="The pause after each failed attempt; seconds or with a unit, 0: one that grows with each failure.",
         ),
         click.option("--opaque-data", callback=_text, help="Text that every notification carries as opaqueData."),
     )):  # fmt: skip

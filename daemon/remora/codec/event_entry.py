@@ -7,6 +7,7 @@ from functools import lru_cache
 from struct import Struct
 
 from remora.codec.ceph import Cursor, Field, Writer
+from remora.codec.topic import LIMITS, limits_of
 from remora.model.entry import Event, EventEntry, Time
 from remora.model.errors import CodecError
 from remora.model.topic import UNSET, Source, Target, Topic
@@ -186,14 +187,15 @@ def _with_limits(target: Target, cursor: Cursor) -> Topic:
         value = cursor.u32(name) if cursor.version >= 3 else UNSET
         return None if value == UNSET else value
 
+    time_to_live, max_retries, retry_sleep = limits_of([limit(each) for each in LIMITS], target.args)
     return Topic(
         name=target.topic,
         tenant="",
         queue=target.topic,
         target=target,
-        time_to_live_s=limit("time_to_live"),
-        max_retries=limit("max_retries"),
-        retry_sleep_s=limit("retry_sleep_duration"),
+        time_to_live_s=time_to_live,
+        max_retries=max_retries,
+        retry_sleep_s=retry_sleep,
         source=Source.ENTRY,
     )
 

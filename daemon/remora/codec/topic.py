@@ -6,7 +6,8 @@ of all its topics; since Squid each topic has an object of its own (`topic.<tena
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from urllib.parse import quote, unquote_plus
 
 from remora.codec.ceph import Cursor
@@ -18,6 +19,9 @@ DELIVERY = "remora-delivery"
 
 DEAD_LETTER_TOPIC = "remora-dead-letter-topic"
 """The endpoint argument that names where dead letters go in addition to the store."""
+
+LIMITS = ("time_to_live", "max_retries", "retry_sleep_duration")
+"""The attributes that have fields of their own since Ceph 19; before, radosgw keeps them among the arguments."""
 
 _TOPIC_VERSION = 4
 _DEST_VERSION = 8
@@ -74,9 +78,8 @@ def _with_destination(dest: Cursor, name: str, tenant: str, opaque_data: bytes) 
     if version >= 4:
         dest.flag("stored_secret")
     persistent = version >= 5 and dest.flag("persistent")
-    time_to_live, max_retries, retry_sleep = (
-        _limit(dest, each) if version >= 6 else None for each in ("time_to_live", "max_retries", "retry_sleep_duration")
-    )
+    fields = [_limit(dest, each) if version >= 6 else None for each in LIMITS]
+    time_to_live, max_retries, retry_sleep = limits_of(fields, target.args)
     queue = _text(dest, "persistent_queue") if version >= 7 else ""
     shards = dest.u32("num_shards") if version >= 8 else 1
     return Topic(
@@ -138,6 +141,36 @@ def parse_args(text: str) -> dict[str, str]:
         elif name:
             found[name] += "&" + unquote_plus(piece)
     return {name: value for name, value in found.items() if not name.startswith("Attributes.")}
+
+
+def limits_of(fields: Sequence[int | None], args: str) -> list[int | None]:
+    """The three `LIMITS` of a topic: each as its own field has it, else as the endpoint's arguments do, else None.
+
+    A value that is no number counts as absent; `limit_remarks` tells of it.
+    """
+    if not any(name in args for name in LIMITS):  # as good as always
+        return list(fields)
+    given = parse_args(args)
+    return [
+        _number(given.get(name, "")) if field is None else field for name, field in zip(LIMITS, fields, strict=True)
+    ]
+
+
+def limit_remarks(args: str) -> list[str]:
+    """What cannot be read of the `LIMITS` among an endpoint's arguments, in words without their values."""
+    given = parse_args(args) if any(name in args for name in LIMITS) else {}
+    return [
+        f"{name} is no whole number of 0 to {UNSET - 1} and is ignored"
+        for name in LIMITS
+        if given.get(name, "") not in _LEFT_OPEN and _number(given[name]) is None
+    ]
+
+
+_LEFT_OPEN = ("", "None", str(UNSET))
+
+
+def _number(text: str) -> int | None:
+    return int(text) if re.fullmatch("[0-9]{1,10}", text) and int(text) < UNSET else None
 
 
 def delivery_of(target: Target, default: Delivery) -> Delivery:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from random import Random
 
 from remora.codec.event_entry import attributes
-from remora.codec.topic import DEAD_LETTER_TOPIC, delivery_of, parse_args
+from remora.codec.topic import DEAD_LETTER_TOPIC, delivery_of, limit_remarks, parse_args
 from remora.engine.allowance import Allowance
 from remora.engine.destination import Destination
 from remora.engine.exact import ExactSession
@@ -37,7 +37,7 @@ from remora.model.record import Listing
 from remora.model.topic import Delivery, Target, Topic
 from remora.policy.eligible import reason_to_leave
 from remora.policy.lifetime import Limits
-from remora.policy.retry import Backoff
+from remora.policy.retry import Backoff, Failure, Pauses
 from remora.ports import Endpoint
 
 DAMAGE_RECHECK_S = 30.0
@@ -103,6 +103,7 @@ class Dispatcher:
         self._finishing = asyncio.Event()
         self._front = Front(tools, tenure, self._shelf, self._finishing.is_set)
         self._opened = False
+        self._has_turn = False
         self._failures = 0
         self._topic: Topic | None = None
         self._delivery = ""
@@ -173,11 +174,13 @@ class Dispatcher:
             raise NotOurs(f"{self._tenure.shard} is let go: {why}")
         endpoint = self._endpoints[topic.target.scheme]
         self._topic, self._destination, self._opened = topic, self._destination_of(topic.target), False
-        self._remarks = tuple(endpoint.check(topic.target))
+        self._remarks = (*endpoint.check(topic.target), *limit_remarks(topic.target.args))
         self._delivery = str(delivery_of(topic.target, Delivery(self._tools.settings.mode)))
         for remark in self._remarks:
             self._tools.telemetry.remark(topic.label, remark)
         await self._front.recall(self._limits)
+        if await self._is_early():
+            return False
         tells = self._tools.store.tells_arrivals
         if self._is_exact and not await self._entries_wait():
             return tells
@@ -192,6 +195,20 @@ class Dispatcher:
             finally:
                 self._session = None
         return session.rests and tells
+
+    async def _is_early(self) -> bool:
+        """Wait where an earlier holder's attempt was a moment ago and a pace is set; once, and whether it came to that.
+
+        From then on the shard's own pauses keep the pace.
+        """
+        if self._has_turn:
+            return False
+        wait_s = await self._front.due_in_s(self._limits.retry_sleep_s)
+        self._has_turn = True
+        if wait_s:
+            self._enter(State.RETRYING, "an earlier holder's attempt failed, and the next one is not due yet")
+            await self._wait(wait_s)
+        return bool(wait_s)
 
     @asynccontextmanager
     async def _begin(
@@ -268,35 +285,26 @@ class Dispatcher:
     async def _pause(self, exc: EndpointError | StoreError) -> None:
         """Wait as the failure demands. A change of the topic's attributes ends the wait at once; that its destination
         works for another shard ends it soon, where the topic asks for no pause of its own."""
-        settings = self._tools.settings
-        recheck_s = 0.0
-        if isinstance(exc, EndpointMisconfigured):
-            kind, recheck_s = "configuration", settings.configuration_recheck_s
-        elif isinstance(exc, StoreDamaged):
-            kind, recheck_s = "damaged", DAMAGE_RECHECK_S
-        elif isinstance(exc, LeaseUncertain | StoreError):
-            kind = "store"
-        elif isinstance(exc, EndpointFenced):
-            kind = "fenced"
-        else:
-            kind = "transient"
+        settings, kind = self._tools.settings, _kind(exc)
         self._note_failure(exc, kind)
-        delay = Backoff(settings.retry_base_s, settings.retry_cap_s).delay(self._failures, self._rng.random())
-        delay = max(delay, recheck_s)
-        if isinstance(exc, EndpointError):
-            delay = max(delay, self._limits.retry_sleep_s)
-        self._enter(State.STOPPED if recheck_s else State.RETRYING, str(exc))
+        backoff = Backoff(settings.retry_base_s, settings.retry_cap_s)
+        pauses = Pauses(backoff, settings.configuration_recheck_s, DAMAGE_RECHECK_S)
+        delay = pauses.pause_s(kind, self._failures, self._rng.random(), self._limits.retry_sleep_s)
+        is_stopped = kind in (Failure.CONFIGURATION, Failure.DAMAGED)
+        self._enter(State.STOPPED if is_stopped else State.RETRYING, str(exc))
         if self._topic is not None:
             self._tools.telemetry.retry(self._topic.label, delay)
-        await self._wait(delay, minds_front=isinstance(exc, EndpointError), hears=kind == "transient")
+        is_endpoint = isinstance(exc, EndpointError)
+        hears, tried = kind == Failure.TRANSIENT, is_endpoint and not self._opened
+        await self._wait(delay, minds_front=is_endpoint, hears=hears, tried=tried)
 
-    async def _wait(self, delay: float, *, minds_front: bool, hears: bool) -> None:
+    async def _wait(self, delay: float, *, minds_front: bool = True, hears: bool = False, tried: bool = False) -> None:
         """Wait so long, or until a change; look at the queue's front meanwhile, since nothing else reads it.
 
-        `hears` that the destination works for another shard.
+        `hears` that the destination works for another shard; `tried` to open a way to it in vain.
         """
         now, seen = asyncio.get_running_loop().time, self._tools.catalogue.topic(self._tenure.shard)
-        until, tried = now() + delay, not self._opened
+        until = now() + delay
         while True:
             again_s = await self._look_at_front(tried=tried) if minds_front else FOR_EVER_S
             if again_s is None or self._finishing.is_set():
@@ -370,3 +378,17 @@ class Dispatcher:
         if (state, reason) != (self._state, self._reason):
             self._state, self._reason = state, reason
             self._since = asyncio.get_running_loop().time()
+
+
+def _kind(exc: EndpointError | StoreError) -> Failure:
+    match exc:
+        case EndpointMisconfigured():
+            return Failure.CONFIGURATION
+        case StoreDamaged():
+            return Failure.DAMAGED
+        case StoreError():
+            return Failure.STORE
+        case EndpointFenced():
+            return Failure.FENCED
+        case _:
+            return Failure.TRANSIENT

@@ -339,7 +339,7 @@ class ExactSession:
             except EndpointFenced as exc:
                 self._fail(exc)
             except EndpointError as exc:
-                if self._limits.max_retries:
+                if self._limits.counts_attempts:
                     self._shelf.count_attempt([record.position for record in transaction.records()])
                 self._fail(exc)
             except StoreError as exc:

@@ -22,7 +22,7 @@ from remora.model.position import Position
 from remora.model.record import Attempt, Listing
 from remora.model.topic import Source, Topic
 from remora.policy.lifetime import Limits
-from remora.policy.retry import PROBE_ENTRIES, read_limit
+from remora.policy.retry import PROBE_ENTRIES, due_in_s, read_limit
 from remora.ports import MOST_ATTEMPTS
 
 TRIED_AT_ONCE = 256
@@ -55,16 +55,24 @@ class Front:
             self._knows_letters = True
 
     async def recall(self, limits: Limits) -> None:
-        """Learn what earlier holders noted, once, where attempts are limited."""
-        if limits.max_retries and not self._recalled:
+        """Learn what earlier holders noted, once, where attempts are limited or have a pace."""
+        if limits.counts_attempts and not self._recalled:
             self._tenure.require_trust()
             noted = await self._tools.store.attempts(self._tenure.hold)
             self._shelf.attempts = {**noted, **self._shelf.attempts}
             self._noted, self._recalled = dict(noted), True
 
+    async def due_in_s(self, pace_s: float) -> float:
+        """Seconds until the oldest entry may be tried again which an earlier holder tried, where a pace is set."""
+        if not pace_s or not self._shelf.attempts:
+            return 0.0
+        listing = await self._read(1)
+        attempt = self._shelf.attempts.get(listing.positions[0]) if listing.entries else None
+        return due_in_s(pace_s, attempt.count, attempt.first_tried, time.time()) if attempt else 0.0
+
     async def note(self, limits: Limits) -> None:
         """Have the store keep the attempts of the oldest entries for whoever holds the shard next."""
-        if not limits.max_retries or not self._recalled:
+        if not limits.counts_attempts or not self._recalled:
             return
         oldest = sorted(self._shelf.attempts, key=lambda each: Position.parse(each.decode("ascii")))[:MOST_ATTEMPTS]
         attempts = {position: self._shelf.attempts[position] for position in oldest}
@@ -81,8 +89,8 @@ class Front:
         With `tried` the first entries count one more attempt. None when what stands there now has another target.
         """
         limits = self._tools.settings.limits.of(topic)
-        tried = tried and bool(limits.max_retries)
-        if not limits and self._shelf.has_work:
+        tried = tried and limits.counts_attempts
+        if not limits and not tried and self._shelf.has_work:
             return FOR_EVER_S
         rounds, again_s = 0, FOR_EVER_S
         while not self._is_finishing():

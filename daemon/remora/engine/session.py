@@ -364,5 +364,5 @@ class Session:
         self._over.set()
 
     def _count_attempt(self, records: Sequence[Record]) -> None:
-        if self._limits.max_retries:
+        if self._limits.counts_attempts:
             self._shelf.count_attempt([record.position for record in records])

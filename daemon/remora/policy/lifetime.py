@@ -19,6 +19,11 @@ class Limits:
         """Whether anything at all is limited."""
         return bool(self.time_to_live_s or self.max_retries)
 
+    @property
+    def counts_attempts(self) -> bool:
+        """Whether it matters how often, or since when, an entry was tried in vain: also to whoever holds it next."""
+        return bool(self.max_retries or self.retry_sleep_s)
+
     def of(self, topic: Topic) -> Limits:
         """A topic's own limits; these are for those that it leaves open."""
         return Limits(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 PROBE_ENTRIES = 16
 GROWTH = 8
@@ -24,6 +25,51 @@ class Backoff:
         """Seconds to wait after `failures` (at least 1) in a row; `chance` is uniform in [0, 1)."""
         exponent = min(failures - 1, 63)  # 2.0**1024 overflows, and no cap is that far away
         return chance * min(self.cap_s, self.base_s * 2.0**exponent)
+
+
+class Failure(StrEnum):
+    """What a shard failed at, as far as the next attempt depends on it; also the `kind` of metrics and log lines."""
+
+    TRANSIENT = "transient"
+    CONFIGURATION = "configuration"
+    FENCED = "fenced"
+    STORE = "store"
+    DAMAGED = "damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """How long a shard waits after a failure, by its kind."""
+
+    backoff: Backoff
+    configuration_recheck_s: float
+    damage_recheck_s: float
+
+    def pause_s(self, kind: Failure, failures: int, chance: float, pace_s: float) -> float:
+        """Seconds from a failure to the next attempt, after `failures` (at least 1) in a row.
+
+        `pace_s` is the topic's retry_sleep_duration. Where it is set it is the pause after each failure of the
+        endpoint, also where the back-off or the recheck of a configuration would be longer. What the store failed at
+        is no attempt of an entry, and being fenced tells of another owner: there back-off stays, and the pace is a
+        least pause after the latter.
+        """
+        if pace_s and kind in (Failure.TRANSIENT, Failure.CONFIGURATION):
+            return pace_s
+        least_s = {
+            Failure.CONFIGURATION: self.configuration_recheck_s,
+            Failure.DAMAGED: self.damage_recheck_s,
+            Failure.FENCED: pace_s,
+        }.get(kind, 0.0)
+        return max(least_s, self.backoff.delay(failures, chance))
+
+
+def due_in_s(pace_s: float, attempts: int, first_tried: float, now: float) -> float:
+    """Seconds until the next attempt at an entry is due which others tried before, where a pace is set.
+
+    They noted how often and since when. The times are this host's and theirs, in seconds since the epoch: where the
+    clocks disagree, it is never more than one pause.
+    """
+    return min(pace_s, max(0.0, first_tried + attempts * pace_s - now))
 
 
 def read_limit(successes: int, most: int) -> int:

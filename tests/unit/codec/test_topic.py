@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.codec.ceph import Writer
-from remora.codec.topic import decode_topic, decode_topics, delivery_of, join_args, parse_args
+from remora.codec.topic import decode_topic, decode_topics, delivery_of, join_args, limit_remarks, parse_args
 from remora.model.errors import CodecError, EndpointMisconfigured
 from remora.model.topic import Delivery, Source, Target, Topic
 from unit.codec.samples import framed, topic_object
@@ -65,13 +65,14 @@ def topic_bytes(
     shards: int = 11,
     persistent: int = 1,
     compat: int = 1,
+    args: bytes = b"a=1",
 ) -> bytes:
     """A topic with the fields of the given versions."""
 
     def dest(w: Writer) -> None:
         fields: list[Callable[[], object]] = [
             lambda: w.string(b"").string(b"").string(b"kafka://h"),
-            lambda: w.string(b"a=1"),
+            lambda: w.string(args),
             lambda: w.string(sent_to),
             lambda: w.u8(1),
             lambda: w.u8(persistent),
@@ -123,6 +124,55 @@ def test_limits_that_are_left_to_the_gateway_are_none_and_zero_is_kept() -> None
     topic = decode_topic(topic_bytes(limits=(0xFFFF_FFFF, 0, 0xFFFF_FFFF)))
 
     assert (topic.time_to_live_s, topic.max_retries, topic.retry_sleep_s) == (None, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("args", "limits"),
+    [
+        ("", (None, None, None)),
+        ("time_to_live=60&max_retries=0&retry_sleep_duration=5", (60, 0, 5)),
+        ("use-ssl=true&max_retries=%37", (None, 7, None)),
+        ("time_to_live=None&max_retries=&retry_sleep_duration=4294967295", (None, None, None)),
+        ("time_to_live=-1&max_retries=many&retry_sleep_duration=99999999999", (None, None, None)),
+        ("time_to_live=1_0&max_retries=+1&retry_sleep_duration=\u0663", (None, None, None)),
+        ("Attributes.entry.1.key=max_retries&Attributes.entry.1.value=3&max_retries=3", (None, 3, None)),
+    ],
+)
+@pytest.mark.parametrize("unset", [False, True])
+def test_limits_are_read_from_the_arguments_where_no_field_has_them(
+    args: str, limits: tuple[int | None, ...], unset: bool
+) -> None:
+    """A topic of Ceph 16.2 has its limits among the arguments; one that a newer release left open, too."""
+    topic = decode_topic(
+        topic_bytes(dest_version=6, limits=(0xFFFF_FFFF,) * 3, args=args.encode())
+        if unset
+        else topic_bytes(dest_version=5, args=args.encode())
+    )
+
+    assert (topic.time_to_live_s, topic.max_retries, topic.retry_sleep_s) == limits
+
+
+def test_a_limit_of_its_own_field_wins_over_the_arguments() -> None:
+    """Where a limit stands in its own field, as since Ceph 19, an argument of the same name counts for nothing."""
+    args = b"time_to_live=1&max_retries=2&retry_sleep_duration=3"
+    topic = decode_topic(topic_bytes(limits=(60, 0, 0xFFFF_FFFF), args=args))
+
+    assert (topic.time_to_live_s, topic.max_retries, topic.retry_sleep_s) == (60, 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("args", "remarked"),
+    [
+        ("", ""),
+        ("time_to_live=None&max_retries=0&retry_sleep_duration=", ""),
+        ("time_to_live=4294967295", ""),
+        ("max_retries=4294967296", "max_retries"),
+        ("retry_sleep_duration=5s", "retry_sleep_duration"),
+    ],
+)
+def test_a_limit_that_cannot_be_read_is_remarked(args: str, remarked: str) -> None:
+    """An argument that is no number is remarked by its name; one that leaves the limit open is not."""
+    assert [each.partition(" ")[0] for each in limit_remarks(args)] == ([remarked] if remarked else [])
 
 
 def test_a_topic_without_a_queue_name_has_that_of_its_destination() -> None:

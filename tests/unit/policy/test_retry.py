@@ -10,7 +10,7 @@ from remora.model.topic import Target, Topic
 from remora.policy.eligible import reason_to_leave
 from remora.policy.idle import AWAKE_AT_EASE, READS_PER_SECOND, REST_AFTER_S, Looks, idle_delay, rest_after
 from remora.policy.lifetime import Limits
-from remora.policy.retry import PROBE_ENTRIES, Backoff, read_limit
+from remora.policy.retry import PROBE_ENTRIES, Backoff, Failure, Pauses, due_in_s, read_limit
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))
@@ -28,6 +28,40 @@ def test_waits_grow_until_the_cap() -> None:
     bounds = [Backoff(0.1, 1.0).delay(n, 0.5) * 2 for n in range(1, 7)]
 
     assert bounds == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "failures", "without", "with_1_s", "with_1_h"),
+    [
+        (Failure.TRANSIENT, 1, 0.05, 1, 3600),
+        (Failure.TRANSIENT, 20, 15, 1, 3600),
+        (Failure.CONFIGURATION, 1, 5, 1, 3600),
+        (Failure.CONFIGURATION, 20, 15, 1, 3600),
+        (Failure.FENCED, 1, 0.05, 1, 3600),
+        (Failure.FENCED, 20, 15, 15, 3600),
+        (Failure.STORE, 20, 15, 15, 15),
+        (Failure.DAMAGED, 1, 30, 30, 30),
+    ],
+)
+def test_the_pause_after_a_failure(
+    kind: Failure, failures: int, without: float, with_1_s: float, with_1_h: float
+) -> None:
+    """A topic's retry_sleep_duration is the pause after each failure of its endpoint, shorter or longer than others."""
+    pauses = Pauses(Backoff(0.1, 30.0), configuration_recheck_s=5, damage_recheck_s=30)
+
+    assert [pauses.pause_s(kind, failures, 0.5, pace) for pace in (0, 1, 3600)] == [without, with_1_s, with_1_h]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "now", "due"),
+    [
+        (1, 1000, 60), (1, 1030, 30), (1, 1060, 0), (3, 1170, 10),
+        (1, 1500, 0), (1, 900, 60), (100, 1000, 60),
+    ],
+)  # fmt: skip
+def test_a_pace_goes_on_with_a_new_holder(attempts: int, now: float, due: float) -> None:
+    """The next attempt is due a pause after the last one that was noted, and after one pause whatever clocks say."""
+    assert due_in_s(60, attempts, 1000, now) == due
 
 
 def test_reading_grows_from_a_probe_to_the_full_listing() -> None:
