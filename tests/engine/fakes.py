@@ -461,6 +461,7 @@ class FakeEndpoint:
         self.fate: Callable[[FakeRoute, Parcel], Fate] = lambda *_: Fate()
         self.too_large: Callable[[Record], bool] = lambda _: False
         self.opening: Callable[[Target], EndpointError | None] = lambda _: None
+        self.opening_s = 0.0
         self.closing_s = 0.0
         self.routes: list[FakeRoute] = []
         self.exact_routes: list[FakeExactRoute] = []
@@ -478,6 +479,7 @@ class FakeEndpoint:
 
     @asynccontextmanager
     async def route(self, shard: Shard, incarnation: str, target: Target) -> AsyncIterator[Route]:
+        await asyncio.sleep(self.opening_s)
         error = self.opening(target)
         if error is not None:
             raise error
@@ -488,6 +490,7 @@ class FakeEndpoint:
 
     @asynccontextmanager
     async def exact(self, shard: Shard, incarnation: str, target: Target) -> AsyncIterator[ExactRoute]:
+        await asyncio.sleep(self.opening_s)
         error = self.opening(target)
         if error is not None:
             raise error

@@ -75,3 +75,17 @@ async def test_a_topic_s_own_pause_between_retries_is_kept() -> None:
         await asyncio.sleep(5)
         assert store.queues["patient"].waiting == 10
         await drained(store, "patient", within_s=100)
+
+
+@in_virtual_time
+async def test_a_change_that_came_during_the_attempt_ends_the_pause_after_it() -> None:
+    """Attributes that changed while an attempt with the old ones went on are tried at once when it has failed."""
+    store, endpoint = a_full_store("t"), FakeEndpoint()
+    store.metadata["t"] = a_topic("t", to="old", retry_sleep_s=3600)
+    endpoint.opening = lambda target: EndpointUnavailable("no") if target.topic == "old" else None
+    endpoint.opening_s = 5
+
+    async with running(a_worker(store, endpoint)):
+        await asyncio.sleep(2)
+        store.metadata["t"] = a_topic("t", to="new", retry_sleep_s=3600)
+        await drained(store, within_s=30)

@@ -25,6 +25,8 @@ def exercise(telemetry: Telemetry) -> None:
     telemetry.delivered("t", 3, 400, [NOW_NS - 10**9] * 3, NOW_NS)
     telemetry.removed("t", 3)
     telemetry.failed("t", "transient", "broker away")
+    telemetry.emptied("t")
+    telemetry.failed("t", "transient", "broker away")
     telemetry.retry("t", 0.5)
     telemetry.parked("t", "t", "0/100", "undecodable", "cut short")
     telemetry.backlog("t", 7, True, 700, 1.5)

@@ -101,6 +101,17 @@ def test_a_stopped_topic_is_an_error_and_shows_until_it_recovers(
     assert events(caplog) == ["WARNING topic_failed", "ERROR topic_failed", "INFO topic_recovered"]
 
 
+def test_a_failing_topic_that_was_emptied_fails_no_more(telemetry: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
+    """Where nothing waits any more the gauge ends, and one line says so without calling it a recovery."""
+    telemetry.failed("t", "configuration", "no such Kafka topic")
+    telemetry.emptied("t")
+    telemetry.emptied("t")
+    telemetry.recovered("t")
+
+    assert value(telemetry, "remora_topic_failing", topic="t", kind="configuration") is None
+    assert events(caplog) == ["ERROR topic_failed", "INFO topic_emptied"]
+
+
 def test_a_topic_that_comes_and_goes_does_not_fill_the_log(
     telemetry: Telemetry, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -36,6 +36,7 @@ from remora.model.ledger import Cause, Tally
 from remora.model.record import Listing
 from remora.model.topic import Delivery, Target, Topic
 from remora.policy.eligible import reason_to_leave
+from remora.policy.idle import is_quiet
 from remora.policy.lifetime import Limits
 from remora.policy.retry import Backoff, Failure, Pauses
 from remora.ports import Endpoint
@@ -105,7 +106,9 @@ class Dispatcher:
         self._opened = False
         self._has_turn = False
         self._failures = 0
+        self._last_failure = ""
         self._topic: Topic | None = None
+        self._seen: Topic | None = None
         self._delivery = ""
         self._remarks: tuple[str, ...] = ()
         self._state, self._reason = State.STARTING, ""
@@ -121,19 +124,27 @@ class Dispatcher:
     def status(self) -> ShardStatus:
         """How this shard is doing."""
         now = asyncio.get_running_loop().time()
+        state, since, empty_since = self._state, self._since, self._shelf.empty_since
+        if state is State.DELIVERING and empty_since is not None and is_quiet(now - empty_since):
+            state = State.IDLE
+        if state is State.IDLE and empty_since is not None:
+            since = empty_since
+        remarks = self._remarks
+        if state is State.IDLE and self._last_failure:
+            remarks = (*remarks, f"nothing waits; the last attempt failed: {self._last_failure}")
         return ShardStatus(
             queue=self._tenure.shard.queue,
             topic=self._topic.label if self._topic else "",
             endpoint=self._topic.target.redacted if self._topic else "",
             delivery=self._delivery,
-            state=self._state,
+            state=state,
             reason=self._reason,
-            since_s=now - self._since,
+            since_s=now - since,
             failures=self._failures,
             in_flight_bytes=self._shelf.held_bytes,
             has_work=self._shelf.has_work,
             progress_age_s=now - self._shelf.progress_at,
-            remarks=self._remarks,
+            remarks=remarks,
         )
 
     def arrived(self) -> None:
@@ -149,7 +160,6 @@ class Dispatcher:
             try:
                 rests = await self._deliver()
                 if rests and not self._shelf.news.is_set():
-                    self._recovered()
                     return
             except (OwnershipLost, ShardGone, NotOurs):
                 raise
@@ -172,8 +182,12 @@ class Dispatcher:
         why = reason_to_leave(topic, self._endpoints)
         if why is not None:
             raise NotOurs(f"{self._tenure.shard} is let go: {why}")
-        endpoint = self._endpoints[topic.target.scheme]
+        tells = self._tools.store.tells_arrivals
         self._topic, self._destination, self._opened = topic, self._destination_of(topic.target), False
+        is_known_to_wait = self._front.has_looked and self._shelf.has_work
+        if self._last_failure and not is_known_to_wait and not await self._entries_wait():
+            return tells
+        endpoint = self._endpoints[topic.target.scheme]
         self._remarks = (*endpoint.check(topic.target), *limit_remarks(topic.target.args))
         self._delivery = str(delivery_of(topic.target, Delivery(self._tools.settings.mode)))
         for remark in self._remarks:
@@ -181,7 +195,6 @@ class Dispatcher:
         await self._front.recall(self._limits)
         if await self._is_early():
             return False
-        tells = self._tools.store.tells_arrivals
         if self._is_exact and not await self._entries_wait():
             return tells
         async with self._begin(endpoint, topic, self._destination) as session:
@@ -194,6 +207,8 @@ class Dispatcher:
                 await session.run()
             finally:
                 self._session = None
+            if session.rests:
+                self._recovered()
         return session.rests and tells
 
     async def _is_early(self) -> bool:
@@ -225,24 +240,21 @@ class Dispatcher:
                 yield Session(self._tools, self._tenure, route, topic, self._shelf, held, self._recovered)
 
     async def _entries_wait(self) -> bool:
-        """Whether there is a reason to open a way that costs the endpoint a producer; else wait a moment for one.
+        """Whether there is a reason to open a way that costs the endpoint a producer, or that did not open when it was
+        last tried; else wait a moment for one.
 
         The look is checked by the store: so who lost the lock while frozen seldom comes so far as to fence its owner.
         """
         if (await self._first_entry()).entries:
             return True
-        self._enter(State.IDLE, "")
         if not self._tools.store.tells_arrivals:
-            changes = self._tools.catalogue.wait_for_change(self._tenure.shard, self._known_topic())
+            changes = self._tools.catalogue.wait_for_change(self._tenure.shard, self._seen)
             await self._first_of(self._tools.settings.idle_max_s, changes)
         return False
 
     @property
     def _is_exact(self) -> bool:
         return self._delivery == Delivery.EXACTLY_ONCE
-
-    def _known_topic(self) -> Topic | None:
-        return self._tools.catalogue.topic(self._tenure.shard)
 
     async def _first_entry(self) -> Listing:
         """The oldest entry, if there is one."""
@@ -252,12 +264,13 @@ class Dispatcher:
         if listing.entries:
             self._shelf.begin_work()
         else:
-            self._shelf.has_work = False
+            self._shelf.end_work()
+            self._emptied()
         return listing
 
     async def _find_topic(self) -> Topic | None:
         """The topic's attributes from its metadata, else from the oldest entry's own copy; None if there is none."""
-        known = self._known_topic()
+        known = self._seen = self._tools.catalogue.topic(self._tenure.shard)
         if known is not None:
             return known
         listing = await self._first_entry()
@@ -283,8 +296,8 @@ class Dispatcher:
     # ----------------------------------------------------------------------------- after a failure
 
     async def _pause(self, exc: EndpointError | StoreError) -> None:
-        """Wait as the failure demands. A change of the topic's attributes ends the wait at once; that its destination
-        works for another shard ends it soon, where the topic asks for no pause of its own."""
+        """Wait as the failure demands. A change of the topic's attributes since the attempt began ends it at once;
+        that its destination works for another shard ends it soon, where the topic asks for no pause of its own."""
         settings, kind = self._tools.settings, _kind(exc)
         self._note_failure(exc, kind)
         backoff = Backoff(settings.retry_base_s, settings.retry_cap_s)
@@ -294,7 +307,7 @@ class Dispatcher:
         self._enter(State.STOPPED if is_stopped else State.RETRYING, str(exc))
         if self._topic is not None:
             self._tools.telemetry.retry(self._topic.label, delay)
-        is_endpoint = isinstance(exc, EndpointError)
+        is_endpoint, self._front.has_looked = isinstance(exc, EndpointError), False
         hears, tried = kind == Failure.TRANSIENT, is_endpoint and not self._opened
         await self._wait(delay, minds_front=is_endpoint, hears=hears, tried=tried)
 
@@ -303,15 +316,15 @@ class Dispatcher:
 
         `hears` that the destination works for another shard; `tried` to open a way to it in vain.
         """
-        now, seen = asyncio.get_running_loop().time, self._tools.catalogue.topic(self._tenure.shard)
+        now = asyncio.get_running_loop().time
         until = now() + delay
         while True:
             again_s = await self._look_at_front(tried=tried) if minds_front else FOR_EVER_S
-            if again_s is None or self._finishing.is_set():
+            if again_s is None or self._finishing.is_set() or (minds_front and not self._shelf.has_work):
                 return
             tried, left_s = False, until - now()
             changes: list[Coroutine[object, object, object]] = [
-                self._tools.catalogue.wait_for_change(self._tenure.shard, seen)
+                self._tools.catalogue.wait_for_change(self._tenure.shard, self._seen)
             ]
             if hears and self._destination and not self._limits.retry_sleep_s:
                 changes.append(self._destination.recovery(self._rng.random()))
@@ -348,10 +361,19 @@ class Dispatcher:
 
     def _note_failure(self, exc: RemoraError, kind: str) -> None:
         self._failures += 1
+        self._last_failure = str(exc)
         self._shelf.rounds_arrived = 0
         self._tools.telemetry.failed(self._label, kind, str(exc))
 
+    def _emptied(self) -> None:
+        """Nothing waits, so nothing fails any more; whether the destination works again remains to be seen."""
+        self._enter(State.IDLE, "")
+        if self._failures:
+            self._failures = 0
+            self._tools.telemetry.emptied(self._label)
+
     def _recovered(self) -> None:
+        self._last_failure = ""
         if self._failures:
             self._failures = 0
             self._tools.telemetry.recovered(self._label)

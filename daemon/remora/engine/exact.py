@@ -186,7 +186,8 @@ class ExactSession:
                 del listing  # many shards wait for room: what they have delivered must not stay in memory
             else:
                 self._give_room_back()
-                self._shelf.has_work = not self._trimmer.is_empty
+                if self._trimmer.is_empty:
+                    self._shelf.end_work()
                 self.rests = self._may_rest(busy_at)
                 if not self.rests:
                     await self._wait_for_news(busy_at)

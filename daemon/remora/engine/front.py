@@ -44,6 +44,8 @@ class Front:
         self._is_finishing = is_finishing
         self._recalled = self._knows_letters = False
         self._noted: dict[bytes, Attempt] = {}
+        self.has_looked = False
+        """Whether it has read since this was last set to False."""
 
     # ------------------------------------------------------------------- letters and attempts
 
@@ -107,6 +109,8 @@ class Front:
                 left, again_s = await self._give_up(topic, limits, part)
             finally:
                 held.adjust(-room)
+            if not left and not listing.truncated and part is listing:
+                self._shelf.end_work()
             if left or not listing.truncated or not limits:
                 break
             rounds += 1
@@ -124,10 +128,11 @@ class Front:
     async def _read(self, limit: int) -> Listing:
         self._tenure.require_trust()
         listing = await self._tools.store.read(self._tenure.hold, b"", limit)
+        self.has_looked = True
         if listing.entries:
             self._shelf.begin_work()
         else:
-            self._shelf.has_work = False
+            self._shelf.end_work()
         return listing
 
     async def _give_up(self, topic: Topic, limits: Limits, listing: Listing) -> tuple[bool, float]:

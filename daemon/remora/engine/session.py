@@ -161,7 +161,8 @@ class Session:
                 elif is_last:
                     await self._gather(parcels)
             else:
-                self._shelf.has_work = not self._trimmer.is_empty
+                if self._trimmer.is_empty:
+                    self._shelf.end_work()
                 if self._reader.may_rest(busy_at):
                     self.rests = True
                     break

@@ -32,6 +32,7 @@ class Shelf:
     many entries it is, and a transaction takes `search_entries` of them; `refused` are those found, with the reason.
     `letters` are those of entries that stand in the queue, whoever stored them, from when their storing was begun until
     the entries have left; without the raw bytes. `unstored` are those of them that may not have come into the store.
+    `empty_since` is when the queue was first found empty, as far back as nothing came; None while there are entries.
     `has_backlog`: the last listing did not reach the queue's end.
     `in_doubt` is for topics that are delivered in transactions: entries may have been committed that still stand there.
     """
@@ -48,6 +49,7 @@ class Shelf:
     unstored: set[bytes] = field(default_factory=set)
     in_doubt: bool = True
     has_work: bool = False
+    empty_since: float | None = None
     has_backlog: bool = False
     progress_at: float = 0.0
     held_bytes: int = 0
@@ -56,6 +58,13 @@ class Shelf:
         """There are entries; where there were none, the time without progress begins now."""
         if not self.has_work:
             self.has_work, self.progress_at = True, asyncio.get_running_loop().time()
+            self.empty_since = None
+
+    def end_work(self) -> None:
+        """Nothing waits, and nothing is under way."""
+        self.has_work = False
+        if self.empty_since is None:
+            self.empty_since = asyncio.get_running_loop().time()
 
     def forget(self, positions: Iterable[bytes]) -> None:
         """Drop what is known of entries that are done."""

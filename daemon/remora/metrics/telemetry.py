@@ -250,6 +250,15 @@ class Telemetry:
                 topic=topic, failures=count, seconds=round(self._clock() - since, 3),
             )  # fmt: skip
 
+    def emptied(self, topic: str) -> None:
+        """Nothing waits any more of a topic that was failing. No error when it was not failing."""
+        self._failing.kinds.pop(topic, None)
+        if failures := self._failures.pop(topic, None):
+            self._say_seldom(
+                logging.INFO, "topic_emptied", ("emptied", topic),
+                "nothing waits any more; whether delivery works remains to be seen", topic=topic, failures=failures[1],
+            )  # fmt: skip
+
     def parked(self, topic: str, queue: str, position: str, cause: str, reason: str) -> None:
         """An entry went to the dead-letter store; `cause` is a DeadLetter's. An unknown topic goes by its queue."""
         topic = topic or queue
