@@ -488,6 +488,14 @@ class Endpoint(Protocol):
         """Remarks on a target that works otherwise than asked. Raises EndpointMisconfigured with why."""
         ...
 
+    async def up(self, target: Target) -> frozenset[str]:
+        """What of the target's destination answers now, by names that stay the same: for Kafka, its brokers.
+
+        Empty where nothing does, for whatever reason; raises nothing. It ends within the time that a connection may
+        take, and keeps none. That something is up does not say that it can be delivered to.
+        """
+        ...
+
     def route(self, shard: Shard, incarnation: str, target: Target) -> AbstractAsyncContextManager[Route]:
         """Open a way to the target: connects where needed and looks up what packing must know.
 

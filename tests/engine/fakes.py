@@ -461,6 +461,9 @@ class FakeEndpoint:
         self.fate: Callable[[FakeRoute, Parcel], Fate] = lambda *_: Fate()
         self.too_large: Callable[[Record], bool] = lambda _: False
         self.opening: Callable[[Target], EndpointError | None] = lambda _: None
+        self.answering: Callable[[Target], tuple[str, float]] = lambda _: ("1", 0.001)
+        """The numbers of the brokers that are up, a character each, and how long it takes to find out."""
+        self.looks = 0
         self.opening_s = 0.0
         self.closing_s = 0.0
         self.routes: list[FakeRoute] = []
@@ -476,6 +479,12 @@ class FakeEndpoint:
 
     def check(self, target: Target) -> list[str]:
         return []
+
+    async def up(self, target: Target) -> frozenset[str]:
+        self.looks += 1
+        up, wait_s = self.answering(target)
+        await asyncio.sleep(wait_s)
+        return frozenset(up)
 
     @asynccontextmanager
     async def route(self, shard: Shard, incarnation: str, target: Target) -> AsyncIterator[Route]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Literal
 
 import pytest
 
@@ -19,6 +20,7 @@ from remora.model.topic import Target
 from support.clock import in_virtual_time
 from support.entries import raw_entry
 
+Mode = Literal["at-least-once", "exactly-once"]
 STORES = pytest.mark.parametrize("tells", [False, True])
 MODES = pytest.mark.parametrize("mode", ["at-least-once", "exactly-once"])
 ERRORS = pytest.mark.parametrize("error", [EndpointUnavailable("no broker"), EndpointMisconfigured("no such topic")])
@@ -41,7 +43,7 @@ def state(worker: Worker) -> State | None:
 @ERRORS
 @in_virtual_time
 async def test_a_queue_that_was_emptied_behind_a_dead_endpoint_is_idle(
-    error: EndpointError, mode: str, tells: bool
+    error: EndpointError, mode: Mode, tells: bool
 ) -> None:
     """When nothing waits any more nothing is tried any more, nothing counts as failing, and the queue is idle."""
     store, endpoint, telemetry = FakeStore(tells=tells), FakeEndpoint(), Telemetry()
@@ -125,7 +127,7 @@ async def test_an_idle_queue_says_why_its_last_attempt_failed(error: EndpointErr
 
 @MODES
 @in_virtual_time
-async def test_a_quiet_queue_is_idle_where_nobody_tells_of_arrivals(mode: str) -> None:
+async def test_a_quiet_queue_is_idle_where_nobody_tells_of_arrivals(mode: Mode) -> None:
     """A queue that is looked into again and again is idle when it was empty for 10 s, and delivers from the next
     entry on."""
     store, endpoint = FakeStore(), FakeEndpoint()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from remora.engine.allowance import Allowance
 
@@ -18,11 +19,23 @@ class Destination:
     """A hanging destination leaves room for the others, and one that is back is used by all its shards at once.
 
     Without the second, each shard would find out by itself at the end of its own pause, which grows with the outage.
+    The news come from a shard that delivers, or from a look (`lookout`) that finds more of the destination answering
+    than the one before.
     """
 
-    def __init__(self, nbytes: int, within: Allowance) -> None:
-        """All its shards together hold at most `nbytes`, and no more than they leave free `within` the worker."""
+    def __init__(self, nbytes: int, within: Allowance, want: Callable[[], None] = lambda: None) -> None:
+        """All its shards together hold at most `nbytes`, and no more than they leave free `within` the worker.
+
+        `want` is called when a shard begins to wait for its return.
+        """
         self.allowance = Allowance(nbytes, within=within, leaves_room=True)
+        self.returns = 0
+        """How often more of it answered than at the look before: pauses that had grown by then begin anew."""
+        self._want = want
+        self._waiting = 0
+        self._ask: Callable[[], Awaitable[frozenset[str]]] | None = None
+        self._up: frozenset[str] | None = None
+        self._returned = asyncio.Event()
         self._works = asyncio.Event()
         self._told_at = -TOLD_EVERY_S
 
@@ -38,3 +51,35 @@ class Destination:
         """Wait until another shard has recovered; `chance`, in [0, 1), spreads those who wait."""
         await self._works.wait()
         await asyncio.sleep(chance * SPREAD_S)
+
+    async def back(self, ask: Callable[[], Awaitable[frozenset[str]]], returns: int, chance: float) -> None:
+        """Wait until it has returned more often than that; `ask` looks at it, `chance` spreads those who wait."""
+        self._ask = ask
+        self._waiting += 1
+        self._want()
+        try:
+            while self.returns == returns:
+                await self._returned.wait()
+        finally:
+            self._waiting -= 1
+        await asyncio.sleep(chance * SPREAD_S)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a shard waits for its return."""
+        return self._waiting > 0
+
+    async def look(self) -> None:
+        """Ask what of it answers, and tell those who wait when that is more than it was.
+
+        The first look has nothing to compare with. What answers all the time although deliveries fail is no news, so
+        that its shards keep their pauses.
+        """
+        if self._ask is None:
+            return
+        up = await self._ask()
+        more, self._up = up - self._up if self._up is not None else frozenset(), up
+        if more:
+            self.returns += 1
+            self._returned.set()
+            self._returned = asyncio.Event()

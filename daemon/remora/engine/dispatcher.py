@@ -106,6 +106,8 @@ class Dispatcher:
         self._opened = False
         self._has_turn = False
         self._failures = 0
+        self._failures_before = 0
+        self._returns = 0
         self._last_failure = ""
         self._topic: Topic | None = None
         self._seen: Topic | None = None
@@ -302,7 +304,7 @@ class Dispatcher:
         self._note_failure(exc, kind)
         backoff = Backoff(settings.retry_base_s, settings.retry_cap_s)
         pauses = Pauses(backoff, settings.configuration_recheck_s, DAMAGE_RECHECK_S)
-        delay = pauses.pause_s(kind, self._failures, self._rng.random(), self._limits.retry_sleep_s)
+        delay = pauses.pause_s(kind, self._failed_in_a_row(), self._rng.random(), self._limits.retry_sleep_s)
         is_stopped = kind in (Failure.CONFIGURATION, Failure.DAMAGED)
         self._enter(State.STOPPED if is_stopped else State.RETRYING, str(exc))
         if self._topic is not None:
@@ -327,9 +329,26 @@ class Dispatcher:
                 self._tools.catalogue.wait_for_change(self._tenure.shard, self._seen)
             ]
             if hears and self._destination and not self._limits.retry_sleep_s:
-                changes.append(self._destination.recovery(self._rng.random()))
+                changes += [self._destination.recovery(self._rng.random()), self._back(self._destination)]
             if await self._first_of(max(0.0, min(left_s, again_s)), *changes) or left_s <= again_s:
                 return
+
+    async def _back(self, destination: Destination) -> None:
+        """Wait until more of the destination answers than when this shard failed."""
+        assert self._topic is not None
+        endpoint, target = self._endpoints[self._topic.target.scheme], self._topic.target
+        await destination.back(lambda: endpoint.up(target), self._returns, self._rng.random())
+
+    def _failed_in_a_row(self) -> int:
+        """How often in a row this shard failed since it did not, or since more of its destination answered again.
+
+        Also when that was during the attempt that failed just now: right after an outage attempts fail for reasons
+        that are gone in a moment.
+        """
+        returns = self._destination.returns if self._destination else 0
+        if returns != self._returns:
+            self._returns, self._failures_before = returns, self._failures - 1
+        return self._failures - self._failures_before
 
     async def _look_at_front(self, *, tried: bool) -> float | None:
         """Give up what outlived its time or its attempts; answers when to look again, None for at another target.
@@ -369,13 +388,13 @@ class Dispatcher:
         """Nothing waits, so nothing fails any more; whether the destination works again remains to be seen."""
         self._enter(State.IDLE, "")
         if self._failures:
-            self._failures = 0
+            self._failures = self._failures_before = 0
             self._tools.telemetry.emptied(self._label)
 
     def _recovered(self) -> None:
         self._last_failure = ""
         if self._failures:
-            self._failures = 0
+            self._failures = self._failures_before = 0
             self._tools.telemetry.recovered(self._label)
             if self._destination is not None:
                 self._destination.recovered()

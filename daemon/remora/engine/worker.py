@@ -15,6 +15,7 @@ from remora.engine.catalogue import Catalogue
 from remora.engine.destination import Destination
 from remora.engine.dispatcher import Dispatcher, ShardStatus
 from remora.engine.held import Left
+from remora.engine.lookout import Lookout
 from remora.engine.ownership import Ownership
 from remora.engine.shelf import Tools
 from remora.engine.survey import Survey
@@ -63,13 +64,15 @@ class Worker:
         self.catalogue = Catalogue(store, telemetry, ownership.discovery_interval_s)
         self.held = Allowance(delivery.worker_bytes)
         destinations: WeakValueDictionary[tuple[str, str], Destination] = WeakValueDictionary()
+        self._lookout = Lookout(lambda: list(destinations.values()), telemetry)
 
         def destination(target: Target) -> Destination:
             """What the shards share that go to the same brokers in the same way."""
             key = (target.uri, target.args)
             found = destinations.get(key)
             if found is None:
-                found = destinations[key] = Destination(delivery.endpoint_bytes, within=self.held)
+                found = Destination(delivery.endpoint_bytes, within=self.held, want=self._lookout.want)
+                destinations[key] = found
             return found
 
         # Where a store cannot tell of arrivals, each look asks a server of it: an OSD takes milliseconds to answer.
@@ -142,6 +145,7 @@ class Worker:
             others = [
                 tasks.create_task(self.catalogue.run(), name="catalogue"),
                 tasks.create_task(self._survey.run(), name="survey"),
+                tasks.create_task(self._lookout.run(), name="lookout"),
             ]
             await self.ownership.run()
             for each in others:

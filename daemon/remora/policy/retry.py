@@ -72,6 +72,17 @@ def due_in_s(pace_s: float, attempts: int, first_tried: float, now: float) -> fl
     return min(pace_s, max(0.0, first_tried + attempts * pace_s - now))
 
 
+LOOK_EVERY_S = 1.0
+LOOKS_PER_SECOND = 20.0
+"""How often a worker looks at a destination that shards wait for, and at all of them together: a look costs a
+connection and a millisecond here."""
+
+
+def look_every_s(destinations: int) -> float:
+    """Seconds between two looks at each of so many destinations that are waited for."""
+    return max(LOOK_EVERY_S, destinations / LOOKS_PER_SECOND)
+
+
 def read_limit(successes: int, most: int) -> int:
     """How many entries to read after a failure and that many rounds without one.
 

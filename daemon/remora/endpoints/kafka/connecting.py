@@ -66,6 +66,33 @@ async def find_broker(cluster: Cluster, options: dict[str, Any], client_id: str,
     raise type(decisive[0])("; ".join(map(str, decisive))) from decisive[0].__cause__
 
 
+async def find_live(cluster: Cluster, options: dict[str, Any], client_id: str, timeout_s: float) -> frozenset[str]:
+    """The cluster's brokers that are alive, by number, as the first of the list says that lets us in; else none."""
+    async with asyncio.TaskGroup() as group:
+        pending = {
+            group.create_task(_ask_for_live(broker, options, client_id, timeout_s), name=f"look at {broker}")
+            for broker in cluster.brokers
+        }
+        while pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            found: frozenset[str] = frozenset().union(*(task.result() for task in done))
+            if found:
+                for other in pending:
+                    other.cancel()
+                return found
+    return frozenset()
+
+
+async def _ask_for_live(broker: Broker, options: dict[str, Any], client_id: str, timeout_s: float) -> frozenset[str]:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await resolve(broker.host, timeout_s)
+            answer = await _greet(broker, options, client_id, timeout_s)
+    except Exception:  # whatever answers on that port, and however: it is not up
+        return frozenset()
+    return frozenset(str(node) for node, *_ in answer.brokers)
+
+
 async def _try_broker(
     broker: Broker, cluster: Cluster, options: dict[str, Any], client_id: str, timeout_s: float
 ) -> Broker | EndpointError:
@@ -81,10 +108,10 @@ async def _try_broker(
     return broker
 
 
-async def _greet(broker: Broker, options: dict[str, Any], client_id: str, timeout_s: float) -> None:
-    """Connect, log in and ask something that is answered only to those who are let in."""
+async def _greet(broker: Broker, options: dict[str, Any], client_id: str, timeout_s: float) -> Any:
+    """Connect, log in and ask something that is answered only to those who are let in: the answer."""
     async with _connected(broker, client_id, request_timeout_ms=int(timeout_s * 1000), **options) as connection:
-        await connection.send(MetadataRequest([]))
+        return await connection.send(MetadataRequest([]))
 
 
 @asynccontextmanager

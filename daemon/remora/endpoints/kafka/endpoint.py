@@ -14,6 +14,7 @@ import aiokafka.errors as kafka
 from remora.config import KafkaSettings
 from remora.endpoints.kafka.aside import ask_aside
 from remora.endpoints.kafka.batches import CODECS
+from remora.endpoints.kafka.connecting import connection_options, find_live
 from remora.endpoints.kafka.errors import TOO_LARGE, translate
 from remora.endpoints.kafka.exact import ExactKafkaRoute, ExactRoutes
 from remora.endpoints.kafka.letters import LetterPacker, LetterParcel
@@ -101,6 +102,15 @@ class KafkaEndpoint:
 
     def check(self, target: Target) -> list[str]:
         return list(parse_target(target).remarks)
+
+    async def up(self, target: Target) -> frozenset[str]:
+        timeout_s, client_id = self._settings.connect_timeout_s, self._settings.client_id
+        try:
+            cluster = parse_target(target).cluster
+            options = await connection_options(cluster, await self._trust(cluster))
+        except EndpointError:
+            return frozenset()
+        return await find_live(cluster, options, client_id, timeout_s)
 
     @asynccontextmanager
     async def route(self, shard: Shard, incarnation: str, target: Target) -> AsyncIterator[KafkaRoute]:

@@ -119,14 +119,14 @@ class ProducerSlot:
         return self._current
 
     async def _start(self) -> SharedProducer:
-        """Connect and get a producer id, within the time to connect."""
+        """Connect and get a producer id, each within the time to connect: a broker that was awaited for most of it, as
+        after an outage, is not given up right after it has answered."""
         settings, cluster = self._settings, self.connection.cluster
-        deadline = asyncio.get_running_loop().time() + settings.connect_timeout_s
         options = await connection_options(cluster, self.connection.trust)
         broker = await find_broker(cluster, options, settings.client_id, settings.connect_timeout_s)
         driver = build_driver(str(broker), options, settings)
         try:
-            async with asyncio.timeout_at(deadline + 1):
+            async with asyncio.timeout(settings.connect_timeout_s):
                 await driver.start()
         except TimeoutError as exc:
             await stop_driver(driver)
