@@ -95,6 +95,41 @@ async def test_short_outage_doubles_nothing(fragile_kafka: Kafka) -> None:
     assert sender.failures == []
 
 
+async def test_who_is_up(fragile_kafka: Kafka) -> None:
+    """A look finds the broker while it works, and nobody while it is frozen or gone, or where the target is wrong."""
+    meant = target(fragile_kafka, "t")
+    async with KafkaEndpoint(QUICK) as endpoint:
+        assert await endpoint.up(meant) == frozenset({"1"})
+
+        fragile_kafka.stop(how=signal.SIGSTOP)
+        assert await endpoint.up(meant) == frozenset()
+        fragile_kafka.stop(how=signal.SIGCONT)
+        while not await endpoint.up(meant):  # the test's own time bounds it
+            pass
+
+        fragile_kafka.stop()
+        assert await endpoint.up(meant) == frozenset()
+        assert await endpoint.up(Target("kafka://", "", "t")) == frozenset()
+        refused = Target(meant.uri, "use-ssl=true&ca-location=/nonexistent", "t")
+        assert await endpoint.up(refused) == frozenset()
+
+
+async def test_who_is_up_of_several(three_brokers: Kafka) -> None:
+    """Of a cluster of which one broker is gone a look finds the others, whichever are named; then all again."""
+    meant = target(three_brokers, "t")
+    everybody = frozenset({"1", "2", "3"})
+    async with KafkaEndpoint(QUICK) as endpoint:
+        assert await endpoint.up(meant) == everybody
+        three_brokers.stop("broker.2")
+        try:
+            while await endpoint.up(meant) != everybody - {"2"}:  # the controller hears of it in some seconds
+                pass
+        finally:
+            await three_brokers.start("broker.2")
+        while await endpoint.up(meant) != everybody:
+            pass
+
+
 async def test_frozen(fragile_kafka: Kafka) -> None:
     """A frozen broker fails a push within its time and new routes within theirs; thawed, all arrive in order."""
     topic, watcher = await create_topic(fragile_kafka.address, partitions=2), Watcher()
