@@ -66,7 +66,7 @@ def exercise(telemetry: Telemetry) -> None:
     telemetry.partitions_changed("kafka:9092", "events", 3, 6)
     telemetry.limit_assumed("kafka:9092", "events", 1_048_588)
     telemetry.loop_lag(0.002)
-    telemetry.ready(True)
+    telemetry.ready(True, False)
 
 
 def exported(telemetry: Telemetry) -> set[str]:

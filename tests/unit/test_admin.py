@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,8 @@ from prometheus_client import Metric
 from remora.metrics import Telemetry
 from remora.model.errors import ConfigError
 from remora.model.health import Health
+from remora.policy import readiness
+from remora.policy.readiness import Host
 from remora.servers import admin
 from remora.servers.admin import Sources, serve_admin
 from remora.servers.sockets import listening_sockets
@@ -33,8 +35,10 @@ class Daemon:
     said: Mapping[str, object] = field(default_factory=dict)
     telemetry: Telemetry = field(default_factory=Telemetry)
     drained: list[bool] = field(default_factory=list)
+    asked: list[Callable[[Host], Health]] = field(default_factory=list)
 
-    async def ready(self) -> Health:
+    async def ready(self, question: Callable[[Host], Health]) -> Health:
+        self.asked.append(question)
         return self.useful
 
     async def status(self) -> Mapping[str, object]:
@@ -88,7 +92,7 @@ async def test_metrics_are_served_as_text_and_as_openmetrics() -> None:
     assert openmetrics[2].endswith("# EOF\n")
 
 
-@pytest.mark.parametrize("path", ["/-/live", "/-/ready"])
+@pytest.mark.parametrize("path", ["/-/live", "/-/ready", "/-/ready/ingest", "/-/ready/delivery"])
 async def test_health_is_a_status_code_with_reasons(path: str) -> None:
     """A yes is 200, a no is 503, and both say why."""
     daemon = Daemon()
@@ -102,6 +106,16 @@ async def test_health_is_a_status_code_with_reasons(path: str) -> None:
         503,
         {"ok": False, "reasons": ["draining", "the store does not answer"]},
     )
+
+
+async def test_each_path_asks_its_own_question() -> None:
+    """Whether the host is ready, takes events in and delivers are three questions with a path each."""
+    daemon = Daemon()
+    async with served(daemon) as address:
+        for path in ("/-/ready", "/-/ready/ingest", "/-/ready/delivery"):
+            await get(address, path)
+
+    assert daemon.asked == [readiness.ready, readiness.ready_to_ingest, readiness.ready_to_deliver]
 
 
 async def test_not_ready_does_not_mean_not_live() -> None:

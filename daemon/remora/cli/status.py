@@ -44,7 +44,14 @@ def status_lines(shown: dict[str, Any]) -> list[str]:
         f"store: {store['description'] if store['connected'] else store['state']}",
         *(f"damaged: {each}" for each in store["damaged"]),
         f"ingest: {shown['ingest'] or 'off'}",
+        *(f"delivery: {each}" for each in _only_of_delivery(shown)),
     ]
+
+
+def _only_of_delivery(shown: dict[str, Any]) -> list[str]:
+    """Why nothing is delivered, where the daemon is ready in other respects."""
+    reasons = shown.get("ready_to_deliver", {}).get("reasons", [])
+    return [each for each in reasons if each not in shown["reasons"]]
 
 
 def status_rows(shards: list[dict[str, Any]]) -> list[tuple[str, ...]]:

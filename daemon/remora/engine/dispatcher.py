@@ -64,7 +64,8 @@ class NotOurs(RemoraError):
 class ShardStatus:
     """A shard as `status` shows it. `since_s` is how long it has been in this state.
 
-    `delivery` is the mode that its topic is delivered in, empty before its first session.
+    `delivery` is the mode that its topic is delivered in, empty before its first session. `failure` is the kind of the
+    last failure, until something was delivered since; `is_open` whether a way to the endpoint is open now.
     """
 
     queue: str
@@ -79,6 +80,8 @@ class ShardStatus:
     has_work: bool
     progress_age_s: float
     remarks: tuple[str, ...]
+    failure: Failure | None = None
+    is_open: bool = False
 
 
 class Dispatcher:
@@ -109,6 +112,7 @@ class Dispatcher:
         self._failures_before = 0
         self._returns = 0
         self._last_failure = ""
+        self._last_kind: Failure | None = None
         self._topic: Topic | None = None
         self._seen: Topic | None = None
         self._delivery = ""
@@ -147,6 +151,8 @@ class Dispatcher:
             has_work=self._shelf.has_work,
             progress_age_s=now - self._shelf.progress_at,
             remarks=remarks,
+            failure=self._last_kind,
+            is_open=self._session is not None,
         )
 
     def arrived(self) -> None:
@@ -301,6 +307,7 @@ class Dispatcher:
         """Wait as the failure demands. A change of the topic's attributes since the attempt began ends it at once;
         that its destination works for another shard ends it soon, where the topic asks for no pause of its own."""
         settings, kind = self._tools.settings, _kind(exc)
+        self._last_kind = kind
         self._note_failure(exc, kind)
         backoff = Backoff(settings.retry_base_s, settings.retry_cap_s)
         pauses = Pauses(backoff, settings.configuration_recheck_s, DAMAGE_RECHECK_S)
@@ -387,12 +394,13 @@ class Dispatcher:
     def _emptied(self) -> None:
         """Nothing waits, so nothing fails any more; whether the destination works again remains to be seen."""
         self._enter(State.IDLE, "")
+        self._last_kind = None
         if self._failures:
             self._failures = self._failures_before = 0
             self._tools.telemetry.emptied(self._label)
 
     def _recovered(self) -> None:
-        self._last_failure = ""
+        self._last_failure, self._last_kind = "", None
         if self._failures:
             self._failures = self._failures_before = 0
             self._tools.telemetry.recovered(self._label)

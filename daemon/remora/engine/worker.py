@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
+from typing import Literal
 from weakref import WeakValueDictionary
 
 from remora.codec.render import Renderer
@@ -21,28 +21,14 @@ from remora.engine.shelf import Tools
 from remora.engine.survey import Survey
 from remora.engine.tenure import Tenure
 from remora.metrics import Telemetry
+from remora.model.health import Waiting
 from remora.model.shard import Shard
 from remora.model.topic import Target
 from remora.policy.pace import LEAST_PER_SECOND, MOST_PER_SECOND, Pace
+from remora.policy.retry import Failure
 from remora.ports import DeliveryStore, Endpoint
 
 SURVEY_INTERVAL_S = 15.0
-
-STALLED_AFTER_S = 15.0
-"""Without any progress for this long although there is work, a worker calls itself not ready."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Whether anything moves: fed to readiness and to the systemd watchdog."""
-
-    has_work: bool
-    age_s: float
-
-    @property
-    def is_stalled(self) -> bool:
-        """There is work, and nothing of it was done for a while."""
-        return self.has_work and self.age_s > STALLED_AFTER_S
 
 
 class Worker:
@@ -107,12 +93,25 @@ class Worker:
         """The shards that are not held, with the reason."""
         return self.ownership.left
 
-    def progress(self) -> Progress:
-        """Whether anything moves, over all held shards."""
-        working = [each for each in self.ownership.served() if each.has_work]
-        if not working:
-            return Progress(has_work=False, age_s=0.0)
-        return Progress(has_work=True, age_s=min(each.progress_age_s for each in working))
+    def waiting(self) -> tuple[Waiting, ...]:
+        """What waits here, by destination and cause."""
+        groups: dict[tuple[str, Literal["", "away", "refused"]], list[ShardStatus]] = {}
+        for each in self.ownership.served():
+            if each.has_work:
+                groups.setdefault((each.endpoint, _cause(each)), []).append(each)
+        return tuple(
+            Waiting(
+                destination,
+                cause,
+                min(each.progress_age_s for each in group),
+                tuple(sorted({f"{each.topic or each.queue}: {each.reason}" for each in group if each.reason})[:10]),
+            )
+            for (destination, cause), group in groups.items()
+        )
+
+    def has_way(self) -> bool:
+        """Whether a way to some destination is open for a shard in which nothing waits."""
+        return any(each.is_open and not each.has_work for each in self.ownership.served())
 
     def beat_age_s(self) -> float:
         """Seconds since the slower of the worker's own loops last did something, whatever came of it."""
@@ -150,3 +149,13 @@ class Worker:
             await self.ownership.run()
             for each in others:
                 each.cancel()
+
+
+def _cause(each: ShardStatus) -> Literal["", "away", "refused"]:
+    match each.failure:
+        case Failure.TRANSIENT:
+            return "away"
+        case Failure.CONFIGURATION | Failure.DAMAGED:
+            return "refused"
+        case _:
+            return ""

@@ -120,6 +120,7 @@ class Telemetry:
         self._worker_ends = counter("remora_worker_ends", "Worker processes that ended though nobody told them to.")
         self._worker_hangs = counter("remora_worker_hangs", "Worker processes killed because they made no progress.")
         self._ready = gauge("remora_ready", "1 when /-/ready says so.")
+        self._delivery_ready = gauge("remora_delivery_ready", "1 when /-/ready/delivery says so.")
         self._owned = gauge("remora_owned_shards", "Queues whose lock this process holds.")
         self._eligible = gauge("remora_eligible_shards", "Queues that remora is to deliver, whoever holds them.")
         self._members = gauge("remora_members", "Workers that share the queues, this one included.")
@@ -652,9 +653,10 @@ class Telemetry:
         """The event loop woke up so much later than asked."""
         self._lag.observe(seconds)
 
-    def ready(self, is_ready: bool) -> None:
-        """What /-/ready says now."""
+    def ready(self, is_ready: bool, to_deliver: bool) -> None:
+        """What /-/ready and /-/ready/delivery say now."""
         self._ready.set(is_ready)
+        self._delivery_ready.set(to_deliver)
 
     def _is_news(self, subject: str, text: str) -> bool:
         """Whether this was not yet said of the subject."""

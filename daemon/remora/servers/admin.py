@@ -13,6 +13,7 @@ import ipaddress
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import msgspec
 from aiohttp import web
@@ -21,20 +22,32 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from remora.model.health import Health
+from remora.policy import readiness
+from remora.policy.readiness import Host
 from remora.servers.sockets import shown_address
 
 CONNECTION_S = 30.0
 MOST_CONNECTIONS = 64
 
+READINESS: Mapping[str, Callable[[Host], Health]] = MappingProxyType(
+    {
+        "/-/ready": readiness.ready,
+        "/-/ready/ingest": readiness.ready_to_ingest,
+        "/-/ready/delivery": readiness.ready_to_deliver,
+    }
+)
+"""Each path with the question that it answers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the answers come from. `live` is whether the process works at all (if not: restart it), `ready` whether it
-    is of use now; `drain` has this host give its queues away, or take part again.
+    """Where the answers come from. `live` is whether the process works at all (if not: restart it), `ready` answers a
+    question of `policy.readiness`: of what use it is now; `drain` has this host give its queues away, or take part
+    again.
     """
 
     live: Callable[[], Health]
-    ready: Callable[[], Awaitable[Health]]
+    ready: Callable[[Callable[[Host], Health]], Awaitable[Health]]
     status: Callable[[], Awaitable[Mapping[str, object]]]
     metrics: Callable[[], Awaitable[Iterable[Metric]]]
     drain: Callable[[bool], None]
@@ -68,7 +81,8 @@ class _Pages:
         app = web.Application()
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/-/live", self._live)
-        app.router.add_get("/-/ready", self._ready)
+        for path, question in READINESS.items():
+            app.router.add_get(path, self._readiness(question))
         app.router.add_get("/-/status", self._status)
         app.router.add_post("/-/drain", self._drain)
         app.router.add_post("/-/undrain", self._undrain)
@@ -86,8 +100,11 @@ class _Pages:
     async def _live(self, _: web.Request) -> web.Response:
         return _health(self._sources.live())
 
-    async def _ready(self, _: web.Request) -> web.Response:
-        return _health(await self._sources.ready())
+    def _readiness(self, question: Callable[[Host], Health]) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def answer(_: web.Request) -> web.Response:
+            return _health(await self._sources.ready(question))
+
+        return answer
 
     async def _status(self, _: web.Request) -> web.Response:
         return _json(200, await self._sources.status())

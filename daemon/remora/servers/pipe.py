@@ -70,10 +70,10 @@ class Dead(Message, frozen=True, kw_only=True):
 
 
 class Ask(Message, frozen=True, kw_only=True):
-    """A question, which a `Reply` of the same number answers: with a `Health`, a status, or a list of `Family`."""
+    """A question, which a `Reply` of the same number answers: with a `Use`, a status, or a list of `Family`."""
 
     number: int
-    what: Literal["health", "status", "metrics"]
+    what: Literal["use", "status", "metrics"]
 
 
 ToWorker: TypeAlias = Start | Finish | StopNow | Reload | Drain | Dead | Ask

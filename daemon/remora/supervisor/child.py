@@ -94,7 +94,7 @@ class Child:
         if self.code is None:
             self._process.kill()
 
-    async def ask(self, what: Literal["health", "status", "metrics"], within_s: float) -> bytes | None:
+    async def ask(self, what: Literal["use", "status", "metrics"], within_s: float) -> bytes | None:
         """Its answer as JSON; None when it does not answer in time."""
         self._questions += 1
         number = self._questions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,11 +42,6 @@ def merged_line(heartbeats: Sequence[Heartbeat], workers: int) -> str:
     held = sum(each.held_shards for each in heartbeats)
     failing = sum(each.failing_shards for each in heartbeats)
     return f"{len(heartbeats)} of {workers} workers; {store}; {held} shards held, {failing} of them failing"
-
-
-def merged_reasons(reasons: Iterable[Iterable[str]]) -> tuple[str, ...]:
-    """What keeps workers from being of use, each reason once."""
-    return tuple(dict.fromkeys(reason for each in reasons for reason in each))
 
 
 def _store(stores: Sequence[dict[str, Any]]) -> dict[str, Any]:

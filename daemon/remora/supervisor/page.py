@@ -34,6 +34,7 @@ GAUGES: Mapping[str, Meaning] = MappingProxyType(
         "remora_build_info": "supervisor",
         "remora_config_last_reload_successful": "supervisor",
         "remora_ready": "supervisor",
+        "remora_delivery_ready": "supervisor",
         "remora_workers": "supervisor",
         "process_start_time_seconds": "supervisor",
         "process_max_fds": "supervisor",

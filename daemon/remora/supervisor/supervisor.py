@@ -110,7 +110,7 @@ class Supervisor:
         from remora.servers.admin import Sources, serve_admin
 
         view = self._view
-        sources = Sources(view.live, view.ready, view.status, view.metrics, self._drain)
+        sources = Sources(view.live, view.readiness, view.status, view.metrics, self._drain)
         async with serve_admin(admin, sources) as address:
             self._telemetry.serving(address)
             helpers = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -11,11 +11,13 @@ from prometheus_client import Metric
 
 from remora import __version__
 from remora.metrics import Telemetry
-from remora.model.health import Health
+from remora.model.health import Health, Use
+from remora.policy import readiness
+from remora.policy.readiness import Host
 from remora.servers.pipe import Family
 from remora.servers.samples import families
 from remora.supervisor.child import Child
-from remora.supervisor.merged import Answer, merged_line, merged_reasons, merged_status
+from remora.supervisor.merged import Answer, merged_line, merged_status
 from remora.supervisor.page import SUPERVISOR, Page
 
 ANSWER_S = 3.0
@@ -48,16 +50,13 @@ class View:
         """Whether the supervisor works: it answers, so it does. Workers that do not are its own affair."""
         return Health(ok=True)
 
-    async def ready(self) -> Health:
-        """Whether this host is of use: it does not drain, and what workers there are, all are."""
-        answers = [
-            msgspec.json.decode(answer, type=Health) if answer else Health(ok=False, reasons=("a worker is silent",))
-            for _, answer in await self._ask("health")
-        ]
-        return self._health([(each.ok, each.reasons) for each in answers])
+    async def readiness(self, what: Callable[[Host], Health]) -> Health:
+        """The answer to one of the questions of `policy.readiness`."""
+        return what(await self._host())
 
     async def status(self) -> dict[str, Any]:
         """What `remora status` shows."""
+        host, asked = await asyncio.gather(self._host(), self._ask("status"))
         answers = [
             Answer(
                 child.number,
@@ -66,25 +65,23 @@ class View:
                 child.heartbeat.held_shards if child.heartbeat else 0,
                 msgspec.json.decode(body) if body else None,
             )
-            for child, body in await self._ask("status")
+            for child, body in asked
         ]
-        said = [
-            (bool(each.status and each.status["ready"]), each.status["reasons"] if each.status else ("no answer",))
-            for each in answers
-        ]
-        health = self._health(said)
+        health = readiness.ready(host)
         return {
             "version": __version__,
             "ready": health.ok,
             "reasons": list(health.reasons),
+            "ready_to_ingest": readiness.ready_to_ingest(host),
+            "ready_to_deliver": readiness.ready_to_deliver(host),
             "draining": self.stops or self.drains,
             **merged_status(answers),
         }
 
     async def metrics(self) -> list[Metric]:
         """One page for all workers. Of one that does not answer in time, what it said last is shown."""
-        self._telemetry.ready((await self.ready()).ok)
-        answers = await self._ask("metrics")
+        host, answers = await asyncio.gather(self._host(), self._ask("metrics"))
+        self._telemetry.ready(readiness.ready(host).ok, readiness.ready_to_deliver(host).ok)
         now = asyncio.get_running_loop().time()
         alive = {each.cookie for each in self.children}
         for child, body in answers:
@@ -93,18 +90,12 @@ class View:
         self._page.take(SUPERVISOR, families(self._telemetry.registry), now)
         return self._page.metrics(now)
 
-    def _health(self, workers: Sequence[tuple[bool, Sequence[str]]]) -> Health:
-        reasons = []
-        if self.stops or self.drains:
-            reasons.append("draining")
-        if not self.has_started:
-            reasons.append("starting")
-        elif not workers:
-            reasons.append("no worker runs")
-        reasons += merged_reasons(said for ok, said in workers if not ok)
-        return Health(ok=not reasons, reasons=tuple(reasons))
+    async def _host(self) -> Host:
+        answers = await self._ask("use")
+        workers = [msgspec.json.decode(answer, type=Use) if answer else None for _, answer in answers]
+        return Host(self.has_started, workers, stops=self.stops, drains=self.drains)
 
-    async def _ask(self, what: Literal["health", "status", "metrics"]) -> list[tuple[Child, bytes | None]]:
+    async def _ask(self, what: Literal["use", "status", "metrics"]) -> list[tuple[Child, bytes | None]]:
         # Not only those that are ready: what a worker waits for at the start is worth knowing, too.
         asked = [each for each in self.children if each.heartbeat is not None]
         return list(zip(asked, await asyncio.gather(*(each.ask(what, ANSWER_S) for each in asked)), strict=True))

@@ -23,8 +23,10 @@ from remora.engine.worker import Worker
 from remora.metrics import Telemetry, configure_logging
 from remora.model.errors import RemoraError, StoreError, StoreMisconfigured
 from remora.model.exits import Exit, exit_code
-from remora.model.health import Health
+from remora.model.health import Use
 from remora.model.ingest import RESERVATION_AGE_S
+from remora.policy import readiness
+from remora.policy.readiness import Host
 from remora.ports import ShardStore
 from remora.servers.host_load import HostLoad
 from remora.servers.ingest import IngestServer, serve_ingest
@@ -278,8 +280,8 @@ class Process:
 
     async def _body(self, asked: Ask) -> bytes:
         match asked.what:
-            case "health":
-                return msgspec.json.encode(self._health())
+            case "use":
+                return msgspec.json.encode(self._use())
             case "status":
                 return msgspec.json.encode(self._status())
             case "metrics":
@@ -308,20 +310,19 @@ class Process:
         self._store_state = (connected, text)
         self._telemetry.store_state(connected, text)
 
-    def _health(self) -> Health:
-        reasons = []
+    def _use(self) -> Use:
         connected, text = self._store_state
-        if not connected:
-            reasons.append(f"store: {text}")
-        if self._worker is None:
-            reasons.append("starting")
-        elif (progress := self._worker.progress()).is_stalled:
-            reasons.append(f"nothing was delivered for {progress.age_s:.0f} s although entries wait")
-            reasons += sorted({f"{s.topic or s.queue}: {s.reason}" for s in self._worker.served if s.reason})[:10]
-        return Health(ok=not reasons, reasons=tuple(reasons))
+        worker = self._worker
+        return Use(
+            store="" if connected else text,
+            has_started=worker is not None,
+            takes_events=self._ingest is not None,
+            has_way=worker is not None and worker.has_way(),
+            waiting=worker.waiting() if worker is not None else (),
+        )
 
     def _status(self) -> Mapping[str, object]:
-        health, worker = self._health(), self._worker
+        health, worker = readiness.ready(Host(has_started=True, workers=[self._use()])), self._worker
         connected, text = self._store_state
         return {
             "ready": health.ok,

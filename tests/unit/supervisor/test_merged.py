@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from remora.servers.pipe import Heartbeat
-from remora.supervisor.merged import Answer, merged_line, merged_reasons, merged_status
+from remora.supervisor.merged import Answer, merged_line, merged_status
 
 
 def status(*queues: str, left: list[dict[str, Any]] | None = None, connected: bool = True) -> dict[str, Any]:
@@ -76,8 +76,3 @@ def test_the_line_counts_over_all_workers() -> None:
     assert merged_line([beat(""), beat("")], 2) == "2 of 2 workers; store connected; 6 shards held, 2 of them failing"
     assert "store away: no answer" in merged_line([beat(""), beat("no answer")], 2)
     assert "starting" in merged_line([], 2)
-
-
-def test_reasons_are_said_once() -> None:
-    """Workers that share a trouble name it together."""
-    assert merged_reasons([("a", "b"), ("b", "c")]) == ("a", "b", "c")

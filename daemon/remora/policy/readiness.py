@@ -1,0 +1,96 @@
+"""Of what use a host is now, for those who ask before they send something to it, or before they replace the next one.
+
+Three questions. Whether it is ready at all: its workers run and reach their store, and it does not drain. Whether it
+takes events in. Whether it delivers: a topic whose own endpoint fails is no answer to that, since another host would
+fare no better; it has a metric and a line in the status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from remora.model.health import Health, Use, Waiting
+
+STALLED_AFTER_S = 15.0
+"""Entries that wait for longer without any progress say something of the host, or of what it delivers to."""
+
+MOST_REASONS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a supervisor knows: whether all workers were there once, whether it ends (`stops`) or gives its queues away
+    (`drains`), and what each worker says of itself; None for one that says nothing in time."""
+
+    has_started: bool
+    workers: Sequence[Use | None]
+    stops: bool = False
+    drains: bool = False
+
+
+def ready(host: Host) -> Health:
+    """Whether the host is of use: it is to be, and all its workers work and reach their store."""
+    return _health(_unready(host, drains=host.drains))
+
+
+def ready_to_ingest(host: Host) -> Health:
+    """Whether it takes events in. A host that drains gives its queues away, and takes events in nevertheless."""
+    reasons = list(_unready(host, drains=False))
+    known = [each for each in host.workers if each is not None and each.has_started]
+    if known and not any(each.takes_events for each in known):
+        reasons.append("ingest.listen is empty: no events are taken in")
+    return _health(reasons)
+
+
+def ready_to_deliver(host: Host) -> Health:
+    """Whether it delivers, or would if anything waited."""
+    return _health([*_unready(host, drains=host.drains), *_stall(host)])
+
+
+def _unready(host: Host, *, drains: bool) -> Iterator[str]:
+    if host.stops or drains:
+        yield "draining"
+    if not host.has_started:
+        yield "starting"
+    elif not host.workers:
+        yield "no worker runs"
+    for each in host.workers:
+        if each is None:
+            yield "a worker is silent"
+        else:
+            if each.store:
+                yield f"store: {each.store}"
+            if not each.has_started:
+                yield "starting"
+
+
+def _stall(host: Host) -> Iterator[str]:
+    """Why it is the host's affair, or may be, that entries wait and nothing gets on.
+
+    Either something waits that no failure of its endpoint explains. Or several destinations cannot be reached and none
+    works or as much as answers: then it may be this host that is cut off.
+    """
+    known = [each for each in host.workers if each is not None]
+    waiting = [waits for each in known for waits in each.waiting]
+    age_s = min((each.progress_age_s for each in waiting), default=0.0)
+    if age_s <= STALLED_AFTER_S:
+        return
+    unexplained = [each for each in waiting if each.cause == ""]
+    away = {each.destination for each in waiting if each.cause == "away"}
+    answers = any(each.has_way for each in known) or any(each.cause == "refused" for each in waiting)
+    if unexplained:
+        yield f"nothing was delivered for {age_s:.0f} s although entries wait"
+        yield from _reasons(unexplained)
+    elif len(away) > 1 and not answers:
+        yield f"nothing was delivered for {age_s:.0f} s: no destination that entries wait for can be reached"
+        yield from _reasons(waiting)
+
+
+def _reasons(waiting: Sequence[Waiting]) -> list[str]:
+    return sorted({reason for each in waiting for reason in each.reasons})[:MOST_REASONS]
+
+
+def _health(reasons: Iterator[str] | Sequence[str]) -> Health:
+    each_once = tuple(dict.fromkeys(reasons))
+    return Health(ok=not each_once, reasons=each_once)
