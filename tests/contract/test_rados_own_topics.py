@@ -60,7 +60,7 @@ async def test_beside_a_topic_of_a_radosgw(store: RadosStore, gateway: Gateway) 
     letters = [
         DeadLetter("t", hold.incarnation, "0/1", "0/2", "refused", "", 1, 1.0, 1.0, b"") for hold in (first, second)
     ]
-    for hold, letter in zip((first, second), letters, strict=True):
+    for hold, letter in [*zip((first, second), letters, strict=True)] * 2:
         await store.park(hold, letter)
     assert sorted([each async for each in store.letters("t")], key=str) == sorted(letters, key=str)
 

@@ -7,8 +7,9 @@ the objects of a namespace would go through every placement group of the pool, a
 A letter and its entry lie in two objects, and keys are not in the order of positions. So before a holder stores letters
 it announces them in the queue's omap, key `remora.parking.<position of the last>`, which goes with that entry: only
 where the next holder finds such a key it has to look for letters of entries that stand in the queue. Attribute
-`remora.parker` of the object of letters says whose letters are taken, and each write of a letter compares it. Who looks
-for letters changes it first: what an earlier holder has under way is refused then, however late it comes.
+`remora.parker.<incarnation>` of the object of letters says whose letters of that queue are taken, and each write of a
+letter compares it. Who looks for letters changes it first: what an earlier holder has under way is refused then,
+however late it comes.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ REGISTRY = "remora.dlq"
 TOTALS = "#totals"
 """The key beside a queue's letters that is none of them; see `redriving`."""
 
-_PARKING, _PARKER = "remora.parking.", "remora.parker"
+_PARKING, _PARKER = "remora.parking.", "remora.parker."
 
 _VERSION = 1
 _PAGE = 64
@@ -98,13 +99,13 @@ class DeadLetters(Face):
     async def _sit_down(self, hold: Hold, desk: _Desk) -> str:
         """Have no letters taken but those under this hold's new name."""
         name = secrets.token_hex(8)
-        await self._write(WriteOp().set_xattr(_PARKER, name), f"{REGISTRY}.{hold.shard.queue}")
+        await self._write(WriteOp().set_xattr(_PARKER + hold.incarnation, name), f"{REGISTRY}.{hold.shard.queue}")
         desk.name = name
         return name
 
     async def _store(self, hold: Hold, letter: DeadLetter, name: str) -> None:
         value = msgspec.msgpack.encode(_Stored(_VERSION, letter))
-        operation = WriteOp().assert_xattr(_PARKER, name).set_omap({letter_key(letter): value})
+        operation = WriteOp().assert_xattr(_PARKER + hold.incarnation, name).set_omap({letter_key(letter): value})
         try:
             await self._write(operation, f"{REGISTRY}.{letter.queue}")
         except MismatchError as exc:
