@@ -175,7 +175,7 @@ class KafkaEndpoint:
         try:
             async with asyncio.timeout(self._settings.connect_timeout_s):
                 with producer.in_use():
-                    facts = await look_up(producer.client, topic, what)
+                    facts = await look_up(producer.client, topic, what, self._settings.connect_timeout_s)
                     await producer.follow(topic, facts.partitions)
         except TimeoutError as exc:
             producer.retire("silence")

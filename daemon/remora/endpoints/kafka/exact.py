@@ -202,7 +202,7 @@ class Opening:
     async def _learn(self, topic: str, what: str) -> TopicFacts:
         with _translated(what):
             async with asyncio.timeout(self._settings.connect_timeout_s):
-                facts = await look_up(self._client, topic, what)
+                facts = await look_up(self._client, topic, what, self._settings.connect_timeout_s)
                 await follow(self._client, topic, facts.partitions)
         if not facts.limit_known and self._smaller.is_news(self._connection, topic):
             self._observer.limit_assumed(str(self._connection.cluster), topic, facts.limit_bytes)

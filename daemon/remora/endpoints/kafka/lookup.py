@@ -20,9 +20,14 @@ from remora.model.errors import EndpointMisconfigured
 BROKER_DEFAULT_BYTES = 1_048_588
 """Kafka's own default of max.message.bytes, assumed where the user may not read the topic's configuration."""
 
-DOUBT_S = 1.0
-"""How long a broker may say that there is no such topic until it is believed: news of a topic that was just made,
-or of any after a broker's start, take a moment to reach all of them."""
+DOUBT_S = 3.0
+"""How long brokers may say that there is no such topic until they are believed: news of a topic that was just made,
+or of any after a broker's start, take a moment to reach all of them, and longer where processor time is short. Half
+the time that the look-up may take is the most."""
+
+FIRST_PAUSE_S = 0.1
+"""The pause before the topic is looked up anew; it doubles each time, so that a topic that does not exist costs few
+questions."""
 
 LIMIT = "max.message.bytes"
 
@@ -40,10 +45,13 @@ class TopicFacts:
     limit_known: bool
 
 
-async def look_up(client: Any, topic: str, what: str) -> TopicFacts:
-    """Ask the cluster about a topic. Raises EndpointMisconfigured when there is none, never creates it."""
+async def look_up(client: Any, topic: str, what: str, within_s: float) -> TopicFacts:
+    """Ask the cluster about a topic. Raises EndpointMisconfigured when there is none, never creates it.
+
+    `within_s` is how long the caller waits for it.
+    """
     try:
-        partitions = await _count_partitions(client, topic, what)
+        partitions = await _count_partitions(client, topic, what, min(DOUBT_S, within_s / 2))
         limit = await _read_limit(client, topic)
     except kafka.KafkaError as exc:
         raise translate(exc, what) from exc
@@ -58,9 +66,9 @@ async def follow(client: Any, topic: str, partitions: int) -> None:
         await client.force_metadata_update()
 
 
-async def _count_partitions(client: Any, topic: str, what: str) -> int:
-    loop = asyncio.get_running_loop()
-    doubtful_until = loop.time() + DOUBT_S
+async def _count_partitions(client: Any, topic: str, what: str, doubt_s: float) -> int:
+    now, pause_s = asyncio.get_running_loop().time, FIRST_PAUSE_S
+    doubtful_until = now() + doubt_s
     while True:
         answer = await ask_anybody(client, MetadataRequest([topic], allow_auto_topic_creation=False))
         found = {name: (code, partitions) for code, name, *_, partitions in answer.topics}
@@ -70,9 +78,11 @@ async def _count_partitions(client: Any, topic: str, what: str) -> int:
             return len(partitions)
         if error not in (kafka.NoError, kafka.UnknownTopicOrPartitionError):
             raise error
-        if loop.time() >= doubtful_until:
+        left_s = doubtful_until - now()
+        if left_s <= 0:
             raise EndpointMisconfigured(f"{what}: there is no such topic in Kafka")
-        await asyncio.sleep(DOUBT_S / 10)
+        await asyncio.sleep(min(pause_s, left_s))  # so that the last look is at the very end
+        pause_s *= 2
 
 
 async def _read_limit(client: Any, topic: str) -> int | None:

@@ -1,0 +1,55 @@
+"""What brokers are believed about a topic."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import aiokafka.errors as kafka
+import pytest
+from aiokafka.protocol.metadata import MetadataRequest
+
+from remora.endpoints.kafka.lookup import BROKER_DEFAULT_BYTES, look_up
+from remora.model.errors import EndpointMisconfigured
+from support.clock import in_virtual_time
+
+
+class Client:
+    """Two brokers, which know the topic from a moment on; who asks may not read its configuration."""
+
+    def __init__(self, knows_from: float) -> None:
+        self.cluster = SimpleNamespace(brokers=lambda: [SimpleNamespace(nodeId=1), SimpleNamespace(nodeId=2)])
+        self.asked = 0
+        self._knows_from = knows_from
+
+    async def send(self, _node: int, request: Any) -> Any:
+        await asyncio.sleep(0.001)
+        if not isinstance(request, MetadataRequest):
+            return SimpleNamespace(resources=[])
+        self.asked += 1
+        if asyncio.get_running_loop().time() < self._knows_from:
+            return SimpleNamespace(topics=[(kafka.UnknownTopicOrPartitionError.errno, "t", False, [])])
+        return SimpleNamespace(topics=[(0, "t", False, [object()] * 3)])
+
+
+@pytest.mark.parametrize("knows_from", [0.0, 0.5, 1.5, 2.9])
+@in_virtual_time
+async def test_a_topic_that_brokers_hear_of_late_is_found(knows_from: float) -> None:
+    """A topic is looked up anew for 3 s before anybody says that there is none: it may have just been made."""
+    found = await look_up(Client(knows_from), "t", "topic t", within_s=6)
+
+    assert (found.partitions, found.limit_bytes, found.limit_known) == (3, BROKER_DEFAULT_BYTES, False)
+
+
+@pytest.mark.parametrize(("within_s", "doubt_s"), [(60, 3), (5, 2.5), (1, 0.5)])
+@in_virtual_time
+async def test_a_topic_that_does_not_exist_costs_few_questions(within_s: float, doubt_s: float) -> None:
+    """What no broker hears of is believed in half the time that there is, after a handful of looks."""
+    client = Client(float("inf"))
+
+    with pytest.raises(EndpointMisconfigured, match="topic t: there is no such topic in Kafka"):
+        await look_up(client, "t", "topic t", within_s)
+
+    assert asyncio.get_running_loop().time() == pytest.approx(doubt_s, abs=0.1)
+    assert client.asked <= 7
