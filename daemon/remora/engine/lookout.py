@@ -7,7 +7,8 @@ look costs a connection and a question, whatever number of shards waits, and hol
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from remora.engine.destination import Destination
 from remora.metrics import Telemetry
@@ -15,29 +16,38 @@ from remora.policy.retry import look_every_s
 
 
 class Lookout:
-    """Looks for a worker. `destinations` gives all that it has now."""
+    """Looks for a worker, in a task that lives while shards wait. `destinations` gives all that it has now."""
 
     def __init__(self, destinations: Callable[[], Iterable[Destination]], telemetry: Telemetry) -> None:
         self._destinations = destinations
         self._telemetry = telemetry
-        self._wanted = asyncio.Event()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._looked_at: set[Destination] = set()
+
+    @contextmanager
+    def within(self, tasks: asyncio.TaskGroup) -> Iterator[None]:
+        """Look while the block runs, in a task of this group."""
+        self._tasks = tasks
+        try:
+            yield
+        finally:
+            self._tasks = None
+            if self._looking is not None:
+                self._looking.cancel()
 
     def want(self) -> None:
         """A shard has begun to wait for a destination."""
-        self._wanted.set()
+        if self._tasks is not None and (self._looking is None or self._looking.done()):
+            self._looking = self._tasks.create_task(self._look_on(), name="lookout")
 
-    async def run(self) -> None:
-        """Look at each destination that is waited for, at once and then again and again, until cancelled.
+    async def _look_on(self) -> None:
+        """Look at each destination that is waited for, at once and then again and again, as long as one is.
 
         A look that hangs holds up no other one.
         """
         async with asyncio.TaskGroup() as tasks:
-            while True:
-                await self._wanted.wait()
-                wanted = [each for each in self._destinations() if each.is_wanted]
-                if not wanted:
-                    self._wanted.clear()
+            while (wanted := [each for each in self._destinations() if each.is_wanted]) or self._looked_at:
                 for each in wanted:
                     if each not in self._looked_at:
                         self._looked_at.add(each)

@@ -144,9 +144,9 @@ class Worker:
             others = [
                 tasks.create_task(self.catalogue.run(), name="catalogue"),
                 tasks.create_task(self._survey.run(), name="survey"),
-                tasks.create_task(self._lookout.run(), name="lookout"),
             ]
-            await self.ownership.run()
+            with self._lookout.within(tasks):
+                await self.ownership.run()
             for each in others:
                 each.cancel()
 
