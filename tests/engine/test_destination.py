@@ -135,6 +135,22 @@ async def test_pauses_begin_anew_when_a_destination_answers() -> None:
 
 
 @in_virtual_time
+async def test_an_outage_that_ends_before_the_first_look_ends_the_pause() -> None:
+    """Where the first pause is long already, a destination that failed for a moment only does not wait for its end."""
+    store, endpoint = a_full_store("t"), FakeEndpoint()
+    tried = 0
+
+    def opening(_: object) -> EndpointError | None:
+        nonlocal tried
+        tried += 1
+        return EndpointUnavailable("no answer") if tried == 1 else None
+
+    endpoint.opening = opening
+    async with running(a_worker(store, endpoint, DeliverySettings(retry_base_s=3600, retry_cap_s=3600))):
+        await drained(store, within_s=10)
+
+
+@in_virtual_time
 async def test_an_attempt_that_outlasts_the_outage_is_followed_by_another_one_soon() -> None:
     """A shard that is in the middle of an attempt when its destination answers another shard's look, and then fails,
     pauses as after a first failure."""

@@ -34,7 +34,7 @@ class Destination:
         self._want = want
         self._waiting = 0
         self._ask: Callable[[], Awaitable[frozenset[str]]] | None = None
-        self._up: frozenset[str] | None = None
+        self._up: frozenset[str] = frozenset()
         self._returned = asyncio.Event()
         self._works = asyncio.Event()
         self._told_at = -TOLD_EVERY_S
@@ -72,13 +72,13 @@ class Destination:
     async def look(self) -> None:
         """Ask what of it answers, and tell those who wait when that is more than it was.
 
-        The first look has nothing to compare with. What answers all the time although deliveries fail is no news, so
-        that its shards keep their pauses.
+        At the first look all that answers is news: the outage may have ended before it. What goes on answering although
+        deliveries fail is none, so that its shards keep their pauses.
         """
         if self._ask is None:
             return
         up = await self._ask()
-        more, self._up = up - self._up if self._up is not None else frozenset(), up
+        more, self._up = up - self._up, up
         if more:
             self.returns += 1
             self._returned.set()
