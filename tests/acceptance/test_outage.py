@@ -1,0 +1,87 @@
+"""A real broker that stands still for longer than anybody waits, and works again."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import uuid
+from pathlib import Path
+
+import pytest
+
+from acceptance.test_ingest_daemon import ask
+from remora.model.exits import Exit
+from support.consumer import check, read_until
+from support.daemon import Daemon, Sections, running_daemon
+from support.ingest import records
+from support.kafka import Kafka, create_topic
+from support.queues import assert_clean, assert_whole
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(400)]
+
+PAUSE_S = 3600
+LONG_S = 600
+"""A pause that no test waits for."""
+
+
+async def pauses_s(daemon: Daemon) -> float:
+    return await daemon.metric("remora_retry_pause_seconds_total")
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+async def test_a_thawed_broker_is_used_though_every_pause_is_long(fragile_kafka: Kafka, delivery: str) -> None:
+    """When a frozen broker answers again entries leave: nobody waits for the end of the hours that were to come."""
+    topic = await create_topic(fragile_kafka.address, f"thaw-{uuid.uuid4().hex[:10]}")
+    with tempfile.TemporaryDirectory(prefix="remora-") as name:
+        folder = Path(name)
+        sections: Sections = {
+            "store": {"kind": "sqlite"},
+            "sqlite": {"directory": str(folder / "queues"), "files": 2},
+            "supervisor": {"workers": 2},
+            "kafka": {"connect_timeout": "2s", "delivery_timeout": "3s"},
+            "delivery": {"retry_base": f"{PAUSE_S}s", "retry_cap": f"{PAUSE_S}s"},
+        }
+        async with running_daemon(folder, sections) as daemon:
+            endpoint = f"kafka://{fragile_kafka.address}"
+            made = ("topic", "create", topic, "--endpoint", endpoint, "--shards", "4", "--delivery", delivery)
+            assert (await daemon.command(*made)).code == Exit.OK
+
+            async def publish(first: int) -> None:
+                keys = [f"k{number}" for number in range(first, first + 20)]
+                assert (await ask(daemon, "POST", f"/v1/topics/{topic}/events", records(*keys))).status == 200
+
+            async def delivered_all(count: int) -> bool:
+                return await daemon.metric("remora_delivered_entries_total", topic=topic) >= count
+
+            await publish(0)
+            await daemon.until(lambda: delivered_all(20), "deliveries", 60)
+            fragile_kafka.stop(how=signal.SIGSTOP)
+            try:
+                await publish(20)
+
+                async def all_pause() -> bool:
+                    """All four shards have failed, and there is one at least that pauses for long."""
+                    shards = (await daemon.status())["shards"]
+                    retrying = [each for each in shards if each["state"] == "retrying"]
+                    return len(retrying) == 4 and await pauses_s(daemon) > 4 * LONG_S
+
+                await daemon.until(all_pause, "long pauses", 120)
+                # The next pauses, if there are any, are short ones: right after an outage attempts may fail again.
+                daemon.rewrite(delivery={"retry_base": "100ms"})
+                daemon.send(signal.SIGHUP)
+                await daemon.until(lambda: reloaded(daemon), "a reload")
+            finally:
+                fragile_kafka.stop(how=signal.SIGCONT)
+            await daemon.until(lambda: delivered_all(40), "deliveries after the thaw", 120)
+            assert await daemon.stop() == Exit.OK
+
+    is_exact = delivery == "exactly-once"
+    found = await read_until(
+        fragile_kafka.address, topic, lambda read: len({each.event_id for each in read}) >= 40, committed=is_exact
+    )
+    verdict = check(found, [f"id-k{number}" for number in range(40)], lambda each: each.event_id)
+    (assert_clean if is_exact else assert_whole)(verdict)
+
+
+async def reloaded(daemon: Daemon) -> bool:
+    return await daemon.metric("remora_config_reloads_total", result="accepted") == 1
