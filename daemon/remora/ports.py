@@ -140,7 +140,12 @@ class Queue(Protocol):
         ...
 
     async def expire_reservations(self, hold: Hold, older_than_s: float) -> None:
-        """Free the room of reservations older than this; their commits are refused from then on."""
+        """Free the room of reservations older than this; their commits are refused from then on.
+
+        No wall clock counts. A reservation's age is counted from when it was made, on a clock that all who share the
+        store have in common, or from when this holder's calls first saw it, on the monotonic clock. So it is never
+        taken for older than it is, and to be called often is what frees it in time.
+        """
         ...
 
     async def expire_all(self, holds: Sequence[Hold], older_than_s: float) -> Sequence[StoreError | None]:

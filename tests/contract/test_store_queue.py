@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -11,7 +12,7 @@ from remora.model.ledger import Tally
 from remora.model.position import Position
 from remora.model.shard import Hold, LockHolder
 from support.entries import delivered
-from support.stores import Bench
+from support.stores import Bench, until
 
 
 def payloads(count: int, size: int = 40) -> list[bytes]:
@@ -215,6 +216,46 @@ async def test_stale_reservations_end(bench: Bench) -> None:
     assert (await bench.store.stats(shard)).reservations == 0
     with pytest.raises(StoreError, match="no reservation"):
         await bench.store.commit(shard, stale, [b"too late"])
+    assert await bench.contents(shard) == [b"kept"]
+
+
+@pytest.mark.parametrize("ahead_s", [180, -180])
+async def test_a_wrong_wall_clock_ends_no_reservation(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, ahead_s: int
+) -> None:
+    """A holder whose wall clock is minutes ahead, or behind, leaves fresh reservations alone and frees old ones."""
+    shard = await bench.queue()
+    reservation = await bench.store.reserve(shard, 1, 100)
+    hold = await bench.held(shard)
+    right = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: right() + ahead_s * 10**9)
+    monkeypatch.setattr(time, "time", lambda: right() / 1e9 + ahead_s)
+
+    await bench.store.expire_reservations(hold, 120)
+    assert [type(each) for each in await bench.store.expire_all([hold], 120)] == [type(None)]
+
+    await bench.store.commit(shard, reservation, [b"kept"])
+    assert await bench.contents(shard) == [b"kept"]
+    await bench.store.reserve(shard, 1, 100)
+
+    async def is_freed() -> bool:
+        await bench.store.expire_reservations(hold, 0.05)
+        return (await bench.store.stats(shard)).reservations == 0
+
+    await until(is_freed)
+
+
+async def test_very_many_stale_reservations_end_together(bench: Bench) -> None:
+    """However many reservations are open, expiry frees all that are old, and leaves committed entries alone."""
+    shard = await bench.queue()
+    await bench.commit(shard, b"kept")
+    for _ in range(150):
+        await bench.store.reserve(shard, 1, 10)
+    hold = await bench.held(shard)
+
+    await bench.store.expire_reservations(hold, -60)
+
+    assert (await bench.store.stats(shard)).reservations == 0
     assert await bench.contents(shard) == [b"kept"]
 
 

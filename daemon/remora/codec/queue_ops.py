@@ -70,11 +70,6 @@ def encode_remove(end: bytes, entries: int) -> bytes:
     return Writer().struct(2, 1, lambda w: w.string(end).u32(entries)).finish()
 
 
-def encode_expire(stale_time: Time) -> bytes:
-    """2pc_queue_expire_reservations: drop those made strictly before this time of the OSD's clock."""
-    return Writer().struct(1, 1, lambda w: w.time(stale_time)).finish()
-
-
 # -------------------------------------------------------------------------------------------- replies
 
 

@@ -29,7 +29,6 @@ from unit.codec.samples import framed, list_reply, queue_head, reservation, time
         (queue_ops.encode_abort(1), "01010400000001000000"),
         (queue_ops.encode_list(1024), "02011000000000040000000000000000000000000000"),
         (queue_ops.encode_remove(b"0/24676", 2), "02010f00000007000000302f323436373602000000"),
-        (queue_ops.encode_expire(Time(1_700_000_000, 0)), "01010800000000f1536500000000"),
         (
             queue_ops.encode_list(2, b"0/24576", b"1/7"),
             "02011a000000020000000000000007000000302f323435373603000000312f37",

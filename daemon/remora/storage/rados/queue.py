@@ -5,13 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from remora.codec.queue_ops import HEAD_SIZE, decode_head, decode_listing, encode_expire, encode_list, encode_remove
+from remora.codec.queue_ops import (
+    HEAD_SIZE,
+    decode_head,
+    decode_listing,
+    decode_reservations,
+    encode_abort,
+    encode_list,
+    encode_remove,
+)
 from remora.codec.queue_state import QueueState, encode_state
 from remora.model.entry import Time
 from remora.model.errors import OwnershipLost, ShardGone, StoreError, StoreUnavailable
@@ -19,6 +26,7 @@ from remora.model.ledger import Tally
 from remora.model.position import Position
 from remora.model.record import Listing
 from remora.model.shard import Hold
+from remora.policy.reservations import Sightings
 from remora.storage.librados import Operation, WriteOp
 from remora.storage.rados.connection import Connection
 from remora.storage.rados.face import QUEUE_CLASS, Face, decoded, held_read, held_write
@@ -26,7 +34,6 @@ from remora.storage.rados.refusals import HELD, ChangedError, Refusals
 from remora.storage.rados.state import STATE, Kept, kept_state
 
 _AT_ONCE = 32
-
 
 _TRIES = 3
 
@@ -67,6 +74,16 @@ class Companion(Protocol):
         ...
 
 
+class _Reserved(NamedTuple):
+    """What tells a reservation from all others of its queue: ids begin anew after 4 billion."""
+
+    id: int
+    made: Time
+
+
+_NEVER_SEEN: Sightings[_Reserved] = Sightings()
+
+
 class Queue(Face):
     """Lists, removes and frees room in held queues."""
 
@@ -74,6 +91,7 @@ class Queue(Face):
         super().__init__(connection)
         self._companions = companions
         self._progress: dict[Hold, _Progress] = {}
+        self._reserved: dict[Hold, Sightings[_Reserved]] = {}
 
     async def read(self, hold: Hold, start: bytes, limit: int) -> Listing:
         """Up to `limit` entries from position `start` on; from the oldest one when `start` is empty."""
@@ -139,11 +157,24 @@ class Queue(Face):
         return kept_state(decoded(decode_head, content.data, what), xattrs.values, what)
 
     async def expire_reservations(self, hold: Hold, older_than_s: float) -> None:
-        """Free the room of reservations older than this, by this host's clock against the OSD's."""
-        stale = time.time_ns() - int(older_than_s * 1e9)
-        operation = held_write(hold)
-        operation.call(QUEUE_CLASS, "2pc_queue_expire_reservations", encode_expire(Time(*divmod(stale, 10**9))))
-        await self._run(operation, hold, f"expiring reservations of {hold.shard}")
+        """Free the room of reservations that were first seen here longer ago than this.
+
+        Nothing but a look where none is open. The OSD's own method of expiry is not used: it compares its clock with
+        an absolute time that is asked for, and so trusts this host's wall clock.
+        """
+        what = f"expiring reservations of {hold.shard}"
+        operation = held_read(hold)
+        reply = operation.call(QUEUE_CLASS, "2pc_queue_list_reservations")
+        await self._run(operation, hold, what)
+        found = [_Reserved(each.id, each.timestamp) for each in decoded(decode_reservations, reply.data, what)]
+        now = asyncio.get_running_loop().time()
+        seen = self._reserved.pop(hold, _NEVER_SEEN).after_look(found, now)
+        if found:
+            self._reserved[hold] = seen
+        for each in seen.seen_for(older_than_s, now):
+            # One an operation: a call of the class does not see what an earlier one of its operation wrote.
+            aborting = held_write(hold).call(QUEUE_CLASS, "2pc_queue_abort", encode_abort(each.id))
+            await self._run(aborting, hold, what)
 
     async def expire_all(self, holds: Sequence[Hold], older_than_s: float) -> Sequence[StoreError | None]:
         """Expire in several queues, a bounded number at a time."""
@@ -166,6 +197,7 @@ class Queue(Face):
             self._progress.pop(hold, None)
             for each in self._companions:
                 each.let_go(hold)
+            self._reserved.pop(hold, None)
             raise
 
     def _note_listed(self, hold: Hold, listing: Listing, *, from_front: bool) -> None:
