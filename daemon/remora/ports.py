@@ -95,6 +95,22 @@ class Locks(Protocol):
         ...
 
 
+class Releases(Protocol):
+    """The queues of radosgw's that every worker leaves to it, until they are claimed.
+
+    Which ones these are is kept where the workers of all hosts see it, and outlives them. Nothing here keeps a lock
+    from being taken: whoever has not read of a release yet gives the queue back when it has.
+    """
+
+    async def released(self) -> frozenset[Shard]:
+        """These queues; while nothing changed, the answer may be the very object of the last time."""
+        ...
+
+    async def set_released(self, shards: Sequence[Shard], *, released: bool) -> None:
+        """Leave queues to radosgw from now on, or no more; ValueError for remora's own, to which no radosgw comes."""
+        ...
+
+
 class Members(Protocol):
     """The workers that deliver this store's shards, as they announce themselves to each other.
 
@@ -360,7 +376,9 @@ class Ingest(Protocol):
         ...
 
 
-class DeliveryStore(Catalog, Locks, Members, Queue, Attempts, Arrivals, DeadLetters, Inspection, Ledger, Protocol):
+class DeliveryStore(
+    Catalog, Locks, Releases, Members, Queue, Attempts, Arrivals, DeadLetters, Inspection, Ledger, Protocol
+):
     """What delivering needs of a store."""
 
 

@@ -16,6 +16,8 @@ from support.queues import Queues, a_topic, assert_clean, delivers, numbered, qu
 
 pytestmark = [pytest.mark.ceph, pytest.mark.kafka]
 
+RELEASED = "released to radosgw until it is claimed"
+
 LONG = {"lease": "90s", "renew_interval": "30s", "trust_margin": "5s"}
 """With these no renewal finds out what happens to a lock within a test."""
 
@@ -141,3 +143,60 @@ async def test_claim_from_a_gateway(queues: Queues, kafka: Kafka, tmp_path: Path
         assert released.code == Exit.OK, released.err
         assert await let_go(daemon, topic, 10)
         assert queues.gateway.lock(topic), "the gateway gets it"
+
+
+async def test_a_released_queue_stays_released(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
+    """No worker of the host takes a released queue, also after a restart; status says who has it till it is claimed."""
+    topic = await a_topic(queues, kafka)
+    async with running_daemon(tmp_path, quick(queues)) as daemon:
+        await queues.fill(topic, 10)
+        await delivers(daemon, topic, 10)
+
+        released = await daemon.command("shard", "release", "--topic", topic)
+        assert released.code == Exit.OK, released.err
+        assert queues.gateway.lockers(topic) == []
+        assert await let_go(daemon, topic, 10) == RELEASED
+        assert queues.gateway.lock(topic), "a gateway gets it"
+        queues.gateway.unlock(topic)
+        assert await daemon.stop() == Exit.OK
+        await queues.fill(topic, 10, start=10)
+        await daemon.start()
+        assert await let_go(daemon, topic, 10) == RELEASED
+
+        assert queues.gateway.lock(topic)
+
+        async def named() -> bool:
+            left = await daemon.left(topic)
+            return bool(left) and left["reason"] == RELEASED and "gatewaycookie016" in left["owner"]
+
+        await daemon.until(named, "the gateway in the status", 60)
+        (row,) = (await daemon.command("shard", "list", "--json")).json
+        assert (row["released"], row["owner"]["is_remora"]) == (True, False)
+        text = (await daemon.command("shard", "list")).out.decode()
+        assert "(gatewaycookie016), released" in text
+        assert len(await queues.contents(topic)) == 10
+
+        claimed = await daemon.command("shard", "claim", "--all")
+        assert claimed.code == Exit.OK, claimed.err
+        await delivers(daemon, topic, 10)
+        (row,) = (await daemon.command("shard", "list", "--json")).json
+        assert (row["released"], row["owner"]["is_remora"]) == (False, True)
+
+
+async def test_a_second_daemon_takes_a_killed_ones_queues(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
+    """What a daemon held that was killed with its workers, another of the host has long before the leases end."""
+    topics = [await a_topic(queues, kafka) for _ in range(4)]
+    options = quick(queues, ownership=LONG, supervisor={"run_directory": str(tmp_path / "run")})
+    async with running_daemon(tmp_path, options) as first, running_daemon(tmp_path, options) as second:
+
+        async def shared() -> bool:
+            held = [len((await each.status())["shards"]) for each in (first, second)]
+            return sum(held) == len(topics) and all(held)
+
+        await first.until(shared, "queues for both")
+        await first.kill_all()
+
+        async def taken() -> bool:
+            return len((await second.status())["shards"]) == len(topics)
+
+        await second.until(taken, "the other's queues", 45)

@@ -74,6 +74,7 @@ class FakeStore:
         self.tells_arrivals = tells
         self.queues: dict[str, FakeQueue] = {}
         self.metadata: dict[str, Topic] = {}
+        self.left_to_radosgw: frozenset[Shard] = frozenset()
         self.announced: dict[str, tuple[Member, float]] = {}
         self.parked: dict[tuple[str, str, str], DeadLetter] = {}
         self.calls: dict[str, int] = defaultdict(int)
@@ -139,6 +140,15 @@ class FakeStore:
     async def topics(self) -> Mapping[Shard, Topic]:
         async with self._call("topics"):
             return {Shard(queue): topic for queue, topic in self.metadata.items()}
+
+    async def released(self) -> frozenset[Shard]:
+        async with self._call("released"):
+            return self.left_to_radosgw
+
+    async def set_released(self, shards: Sequence[Shard], *, released: bool) -> None:
+        async with self._call("set_released"):
+            others = self.left_to_radosgw - set(shards)
+            self.left_to_radosgw = others | set(shards) if released else others
 
     async def peek(self, shard: Shard) -> bytes | None:
         async with self._call("peek"):

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from engine.fakes import FakeEndpoint, FakeStore, Fate
-from engine.runs import QUICK, a_topic, a_worker, drained, running
+from engine.runs import QUICK, a_topic, a_worker, drained, running, until
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointUnavailable, StoreDamaged, StoreFull
 from remora.model.record import Listing
@@ -281,3 +281,87 @@ async def test_a_full_store_and_a_failing_endpoint_together_send_nothing_twice()
         await drained(store, within_s=60)
 
     assert endpoint.events() == [b"id-%d" % i for i in range(100)]
+
+
+def holder_of(store: FakeStore, queue: str) -> str:
+    """The cookie of whoever holds a queue; empty when nobody does."""
+    holder = store.queues[queue].holder
+    return holder.cookie if holder else ""
+
+
+@in_virtual_time
+async def test_a_released_queue_stays_with_radosgw_until_it_is_claimed() -> None:
+    """No worker takes a released queue, also a worker that starts later, until it is claimed; then one has it again."""
+    store, endpoint = a_store("t", "other", tells=False), FakeEndpoint()
+    released = frozenset({Shard("t")})
+    first, second, third = (a_worker(store, endpoint, cookie=f"remora/h/b/w{i}") for i in (1, 2, 3))
+
+    async with running(first), running(second):
+        await until(lambda: len([*first.shards, *second.shards]) == 2)
+        store.left_to_radosgw = released
+        await until(lambda: Shard("t") in first.left and Shard("t") in second.left)
+        assert not holder_of(store, "t"), "it was given back"
+        store.steal("t", "gatewaycookie016")
+        store.queues["t"].append(raw_entry("k", 1))
+        async with running(third):
+            for _ in range(300):
+                await asyncio.sleep(1)
+                assert holder_of(store, "t") == "gatewaycookie016"
+                store.queues["t"].lease_ends += 1
+            lefts = [each.left[Shard("t")] for each in (first, second, third)]
+            assert {each.reason for each in lefts} == {"released to radosgw until it is claimed"}
+            assert [each.holder.cookie for each in lefts if each.holder] == ["gatewaycookie016"] * 3
+
+        store.left_to_radosgw = frozenset()
+        store.queues["t"].holder = None
+        await drained(store, within_s=5)
+
+
+@in_virtual_time
+async def test_a_free_released_queue_is_left_alone() -> None:
+    """Nobody takes a released queue that nobody holds, and to look at it now and then is all that it costs."""
+    store, endpoint = a_store("t", tells=False), FakeEndpoint()
+    store.left_to_radosgw = frozenset({Shard("t")})
+    worker = a_worker(store, endpoint)
+
+    async with running(worker):
+        await asyncio.sleep(300)
+
+        assert not worker.shards
+        assert store.calls["acquire"] == 0
+        assert store.calls["stats"] <= 31
+
+
+@in_virtual_time
+async def test_a_release_lets_what_is_under_way_arrive_first() -> None:
+    """A worker that leaves a released queue finishes what it has sent and removes it: nothing is left to come twice."""
+    store, endpoint = a_store("t", tells=False), FakeEndpoint()
+    endpoint.fate = lambda *_: Fate(wait_s=2)
+    worker = a_worker(store, endpoint)
+
+    async with running(worker):
+        await until(lambda: worker.shards)
+        store.queues["t"].append(*(raw_entry("k", i) for i in range(5)))
+        await until(lambda: endpoint.pushes)
+        store.left_to_radosgw = frozenset({Shard("t")})
+        await until(lambda: not worker.shards)
+
+        assert len(endpoint.events()) == 5 - store.queues["t"].waiting
+        assert store.queues["t"].holder is None
+
+
+@in_virtual_time
+async def test_a_queue_whose_lock_was_broken_says_who_has_it() -> None:
+    """While a worker stays away from a queue whose lock was broken, its status names whoever holds it by then."""
+    store, endpoint = a_store("t", tells=False), FakeEndpoint()
+    worker = a_worker(store, endpoint)
+
+    async with running(worker):
+        await until(lambda: worker.shards)
+        store.steal("t", "gatewaycookie016")
+        await until(lambda: (left := worker.left.get(Shard("t"))) and left.holder)
+
+        left = worker.left[Shard("t")]
+        assert left.holder is not None
+        assert left.holder.cookie == "gatewaycookie016"
+        assert "broken" in left.reason

@@ -339,7 +339,7 @@ async def test_locks_of_a_dead_worker_are_taken_at_once() -> None:
         assert crew.held == [11]
         store.queues["t.3"].append(raw_entry("k", 1))
 
-        await crew.workers[0].clear(lambda cookie: cookie == dead.cookie)
+        await crew.workers[0].clear(lambda cookie, _: cookie == dead.cookie)
         await crew.settled(22, within_s=0.5)
         await drained(store, within_s=0.5)
 
@@ -360,7 +360,7 @@ async def test_survivors_of_a_dead_worker_take_their_share_each() -> None:
             await crew.join(fellows=3)
         await crew.settled(8, 8)
 
-        await asyncio.gather(*(each.clear(lambda cookie: cookie == dead.cookie) for each in crew.workers))
+        await asyncio.gather(*(each.clear(lambda cookie, _: cookie == dead.cookie) for each in crew.workers))
         await crew.settled(12, 12, within_s=1)
         assert crew.moves("planned") == 0
 

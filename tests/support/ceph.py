@@ -140,6 +140,10 @@ class Gateway:
             return False
         return True
 
+    def unlock(self, queue: str, cookie: str = "gatewaycookie016") -> None:
+        """Give the lock back."""
+        self.ioctx.unlock(queue, f"{queue}_lock", cookie)
+
     def lockers(self, queue: str) -> tuple[Locker, ...]:
         """The state of the lock, as the OSD keeps it in the object."""
         return decode_lock_info(self.ioctx.get_xattr(queue, f"lock.{queue}_lock")).lockers

@@ -105,7 +105,7 @@ async def gone(pids: Sequence[int], timeout_s: float = 30.0) -> None:
 class Daemon:
     """One `remora run`: a supervisor with its workers, in a session of their own, so that they can be hurt together.
 
-    One worker, unless the sections say otherwise. It may be started again after it ended; the log is one file for all
+    Two workers, unless the sections say otherwise. It may be started again after it ended; the log is one file for all
     its lives.
     """
 
@@ -122,7 +122,7 @@ class Daemon:
         self.sections.setdefault("admin", {}).setdefault("listen", f"unix:{self._socket}")
         self.sections.setdefault("ingest", {}).setdefault("listen", f"unix:{self._socket.with_name('ingest')}")
         supervisor = self.sections.setdefault("supervisor", {})
-        supervisor.setdefault("workers", 1)
+        supervisor.setdefault("workers", 2)
         supervisor.setdefault("run_directory", str(self._socket.with_name("run")))
         self._command = command
         self._env = dict(os.environ) | dict(env or {})

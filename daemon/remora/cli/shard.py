@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import contextlib
+import functools
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import click
 
@@ -10,12 +15,12 @@ from remora import app
 from remora.cli.groups import Group
 from remora.cli.options import config_option, json_option
 from remora.cli.output import duration, print_json, print_table, run_async, size
-from remora.cli.rows import complain, look_at, origin_option
+from remora.cli.rows import AT_ONCE, Row, complain, look_at, origin_option, row_named, rows_of
 from remora.config import Settings
 from remora.engine.catalogue import topic_of
-from remora.engine.claims import claim, evict, is_workers
+from remora.engine.claims import claim, is_workers, release
 from remora.model.cookie import WorkerCookie
-from remora.model.errors import RemoraError
+from remora.model.errors import RemoraError, ShardGone
 from remora.model.shard import LockHolder, Origin, Shard, ShardStats
 from remora.policy.eligible import reason_to_leave
 from remora.ports import ShardStore
@@ -50,27 +55,28 @@ def list_command(settings: Settings, exact: bool, as_json: bool) -> None:
       remora shard list --json | jq -r '.[] | select(.owner == null) | .queue'
     """
 
-    async def figures() -> tuple[dict[Shard, ShardStats], Mapping[str, str]]:
+    async def figures() -> tuple[dict[Shard, ShardStats], frozenset[Shard], Mapping[str, str]]:
         async with app.store_of(settings) as store:
-            return await look_at(store, await store.shards(), exact=exact), store.damaged
+            shards, released = await store.shards(), await store.released()
+            return await look_at(store, shards, exact=exact), released, store.damaged
 
-    look, damaged = run_async(figures())
+    look, released, damaged = run_async(figures())
     stats = [look[each] for each in sorted(look)]
     if as_json:
-        print_json([as_json_row(each) for each in stats])
+        print_json([as_json_row(each, is_released=each.shard in released) for each in stats])
     else:
-        _print_figures(stats)
+        _print_figures(stats, released)
     complain(damaged)
 
 
-def _print_figures(stats: Sequence[ShardStats]) -> None:
+def _print_figures(stats: Sequence[ShardStats], released: frozenset[Shard]) -> None:
     print_table(
         ("QUEUE", "MADE BY", "OWNER", "LEASE LEFT", "ENTRIES", "BYTES", "OLDEST"),
         [
             (
                 each.shard.queue,
                 each.shard.origin,
-                owner_text(each.holder),
+                owner_text(each.holder) + (", released" if each.shard in released else ""),
                 duration(each.holder.lease_left_s) if each.holder else "-",
                 f"{'' if each.entries_exact else '~'}{each.entries}",
                 size(each.used_bytes),
@@ -81,53 +87,129 @@ def _print_figures(stats: Sequence[ShardStats]) -> None:
     )
 
 
+def _which_queues(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add QUEUE, or in its place `--topic` or `--all`; the command gets a `Which`."""
+
+    @click.argument("queue", required=False)
+    @click.option("--topic", help="All queues of this topic.")
+    @click.option("--all", "every", is_flag=True, help="All queues of radosgw's that remora would deliver.")
+    @origin_option
+    @functools.wraps(function)
+    def command(queue: str | None, topic: str | None, every: bool, origin: Origin | None, **others: Any) -> None:
+        if [queue is not None, topic is not None, every].count(True) != 1:
+            raise click.UsageError("name one QUEUE, or give --topic or --all")
+        function(which=Which(queue, topic, origin), **others)
+
+    return command
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """The queues that a command is about: one, those of a topic, or all of radosgw's where neither is named."""
+
+    queue: str | None
+    topic: str | None
+    origin: Origin | None
+
+    async def find(self, store: ShardStore) -> Sequence[Shard]:
+        """These queues. Raises UnknownQueue, AmbiguousQueue, UnknownTopic and AmbiguousTopic."""
+        if self.queue is not None:
+            return [await _find(store, self.queue, self.origin)]
+        if self.topic is not None:
+            return (await row_named(store, self.topic, self.origin)).shards
+        rows = [each for each in await rows_of(store) if each.origin is Origin.RADOSGW]
+        return [shard for each in rows if await _is_delivered(store, each) for shard in each.shards]
+
+
+async def _is_delivered(store: ShardStore, row: Row) -> bool:
+    """Whether remora would deliver a topic of radosgw's; a queue without metadata is looked into."""
+    if row.topic is not None:
+        return row.reason is None
+    with contextlib.suppress(ShardGone):
+        return reason_to_leave(await topic_of(store, row.shards[0]), app.SCHEMES) is None
+    return False
+
+
+def _for_each(settings: Settings, which: Which, act: Callable[[ShardStore, Shard], Awaitable[str]]) -> None:
+    """Do something to each of the queues, some at a time, and print what it says; end with the first failure."""
+
+    async def work() -> list[str | RemoraError]:
+        async with app.store_of(settings) as store:
+            gate = asyncio.Semaphore(AT_ONCE)
+
+            async def one(shard: Shard) -> str | RemoraError:
+                async with gate:
+                    try:
+                        return await act(store, shard)
+                    except RemoraError as exc:
+                        return exc
+
+            return await asyncio.gather(*map(one, await which.find(store)))
+
+    said = run_async(work())
+    for each in said:
+        if isinstance(each, str):
+            click.echo(each)
+    failures = [each for each in said if isinstance(each, RemoraError)]
+    for failure in failures[1:]:
+        click.echo(f"remora: {failure}", err=True)
+    if failures:
+        raise failures[0]
+
+
 @shard.command("claim")
-@click.argument("queue")
-@origin_option
+@_which_queues
 @config_option
-def claim_command(settings: Settings, queue: str, origin: Origin | None) -> None:
+def claim_command(settings: Settings, which: Which) -> None:
     """Take QUEUE from a running radosgw and give it to a running remora worker.
 
-    Breaks the gateway's lock. The gateway stops at its next step; what it has under way may still arrive.
+    Breaks the gateway's lock. The gateway stops at its next step; what it has under way may still arrive. What was
+    released before is delivered by remora again.
 
     \b
-    Example, all that a gateway holds and remora would deliver:
-      remora status --json | jq -r '.left[] | select(.reason == "held by another owner") | .queue' |
-          xargs -rn1 remora shard claim
+    Example, all that gateways hold and remora would deliver:
+      remora shard claim --all
     """
 
-    async def work() -> LockHolder:
-        async with app.store_of(settings) as store:
-            found = await _find(store, queue, origin)
-            why = reason_to_leave(await topic_of(store, found), app.SCHEMES)
-            if why is not None:
-                raise NotOurs(f"{queue} stays where it is: {why}")
-            return await claim(store, found)
+    async def work(store: ShardStore, found: Shard) -> str:
+        why = reason_to_leave(await topic_of(store, found), app.SCHEMES)
+        if why is not None:
+            raise NotOurs(f"{found} stays where it is: {why}")
+        return f"{found} is held by {owner_text(await claim(store, found))}"
 
-    click.echo(f"{queue} is held by {owner_text(run_async(work()))}")
+    _for_each(settings, which, work)
 
 
 @shard.command("release")
-@click.argument("queue")
-@origin_option
+@_which_queues
 @config_option
-def release_command(settings: Settings, queue: str, origin: Origin | None) -> None:
-    """Break the lock of whoever holds QUEUE.
+def release_command(settings: Settings, which: Which) -> None:
+    """Leave QUEUE to radosgw until it is claimed.
 
-    A worker that loses its lock so stays away for 45 seconds: long enough for radosgw, which looks for free
-    queues every 30 seconds, to take it.
+    The workers of all hosts let it go, when they have finished what they have under way, and never take it again
+    before `remora shard claim`, however often they are started anew. A radosgw takes it within half a minute.
+
+    To a queue of remora's own no radosgw comes: there the lock of whoever holds it is broken, and any worker may
+    take it again.
 
     \b
     Example:
-      remora shard release orders.3
+      remora shard release orders
     """
 
-    async def work() -> LockHolder | None:
-        async with app.store_of(settings) as store:
-            return await evict(store, await _find(store, queue, origin))
+    async def work(store: ShardStore, found: Shard) -> str:
+        return _released_text(found, await release(store, found))
 
-    was = run_async(work())
-    click.echo(f"{queue} was held by {owner_text(was)}; it is free now" if was else f"{queue} was free already")
+    _for_each(settings, which, work)
+
+
+def _released_text(shard: Shard, was: LockHolder | None) -> str:
+    if shard.origin is Origin.REMORA:
+        return f"{shard} was held by {owner_text(was)}; it is free now" if was else f"{shard} was free already"
+    if was is None:
+        return f"{shard} was free already; workers leave it to radosgw until it is claimed"
+    verb = "was held" if is_workers(was) else "is held"
+    return f"{shard} {verb} by {owner_text(was)}; workers leave it to radosgw until it is claimed"
 
 
 async def _find(store: ShardStore, queue: str, origin: Origin | None) -> Shard:
@@ -150,7 +232,7 @@ def owner_text(holder: LockHolder | None) -> str:
     return f"{kind} {holder.entity} ({holder.cookie}){expired}"
 
 
-def as_json_row(stats: ShardStats) -> dict[str, object]:
+def as_json_row(stats: ShardStats, *, is_released: bool = False) -> dict[str, object]:
     """A shard's figures with the names that `remora shard list --json` promises."""
     holder = stats.holder
     worker = WorkerCookie.parse(holder.cookie) if holder else None
@@ -168,6 +250,7 @@ def as_json_row(stats: ShardStats) -> dict[str, object]:
             "host": worker.host if worker else None,
             "worker": worker.worker if worker else None,
         },
+        "released": is_released,
         "entries": stats.entries,
         "entries_exact": stats.entries_exact,
         "bytes": stats.used_bytes,

@@ -18,9 +18,9 @@ MOST_UNDECODABLE = 64
 
 
 class Catalogue:
-    """The registry and the topics' attributes as last read, and a signal when either changed.
+    """The registry, the topics' attributes and what is released, as last read, and a signal when any of it changed.
 
-    `shards` and `topics` are the very same objects for as long as nothing changed.
+    `shards`, `topics` and `released` are the very same objects for as long as nothing changed.
     While the store is away the last reading stands: a topic is never taken for deleted because nobody answers.
     """
 
@@ -32,6 +32,7 @@ class Catalogue:
         self._read = asyncio.Event()
         self._changed = asyncio.Event()
         self.shards: Sequence[Shard] = ()
+        self.released: frozenset[Shard] = frozenset()
         self.beat_at = asyncio.get_running_loop().time()
 
     def topic(self, shard: Shard) -> Topic | None:
@@ -50,17 +51,19 @@ class Catalogue:
             await asyncio.sleep(self._interval_s)
 
     async def refresh(self) -> None:
-        """Read registry and topics once; on failure keep what is known and say so."""
+        """Read all of it once; on failure keep what is known and say so."""
         try:
             shards = await self._store.shards()
             topics = await self._store.topics()
+            released = await self._store.released()
         except (StoreError, CodecError) as exc:
             self._telemetry.catalogue_failed(str(exc))
             return
         finally:
             self.beat_at = asyncio.get_running_loop().time()
-        if not (_is_same(shards, self.shards) and _is_same(topics, self._topics)):
-            self.shards, self._topics = shards, topics
+        found, known = (shards, topics, released), (self.shards, self._topics, self.released)
+        if not all(_is_same(new, old) for new, old in zip(found, known, strict=True)):
+            self.shards, self._topics, self.released = found
             self._changed.set()
             self._changed = asyncio.Event()
         self._read.set()

@@ -2,22 +2,32 @@
 
 A claim breaks the holder's lock and takes it at once under a cookie that any worker knows and takes over. The
 gateway notices at its next operation, a tenth of a second later, and stops; what it had under way may still
-arrive at its endpoint. A worker that is evicted stays away for longer than a gateway needs to come for the queue.
+arrive at its endpoint.
+
+A release is kept in the store, where the workers of all hosts read it every few seconds: they let the queue go and
+leave it to radosgw until it is claimed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 
 from remora.model import member
 from remora.model.errors import RemoraError
-from remora.model.member import CLAIM_COOKIE
-from remora.model.shard import Hold, LockHolder, Shard
+from remora.model.member import CLAIM_COOKIE, WORKER_COOKIE
+from remora.model.shard import Hold, LockHolder, Origin, Shard
 from remora.ports import DeliveryStore
 
 CLAIM_S = 20.0
 """How long a claim waits for a worker; its lock lasts as long, so a claim that nobody takes leaves nothing behind."""
+
+
+RELEASE_S = 10.0
+"""How long a release waits for the worker that holds the queue to finish what it has under way."""
+
+LOOK_S = 0.2
 
 
 class NobodyCame(RemoraError):
@@ -32,7 +42,12 @@ def is_workers(holder: LockHolder | None) -> bool:
 
 
 async def claim(store: DeliveryStore, shard: Shard) -> LockHolder:
-    """Take a queue from whoever holds it and give it to the first worker that comes; returns that worker's lock."""
+    """Take a queue from whoever holds it and give it to the first worker that comes; returns that worker's lock.
+
+    A release of it is over.
+    """
+    if shard.origin is Origin.RADOSGW:
+        await store.set_released([shard], released=False)
     holder = (await store.stats(shard)).holder
     if holder is not None and is_workers(holder):
         return holder
@@ -46,13 +61,33 @@ async def claim(store: DeliveryStore, shard: Shard) -> LockHolder:
         await store.release(hold)
 
 
-async def evict(store: DeliveryStore, shard: Shard) -> LockHolder | None:
-    """Break the lock of whoever holds a queue; returns who that was, None when it was free."""
+async def release(store: DeliveryStore, shard: Shard) -> LockHolder | None:
+    """Have all workers leave a queue until it is claimed; returns who held it, None when it was free.
+
+    The worker that holds it finishes what it has under way; one that takes too long over that loses its lock. A
+    radosgw keeps the lock that it has. To a queue of remora's own no radosgw comes: there the lock is broken, and the
+    queue taken again.
+    """
     holder = (await store.stats(shard)).holder
-    if holder is None:
-        return None
-    await store.evict(shard, holder)
+    if shard.origin is Origin.RADOSGW:
+        await store.set_released([shard], released=True)
+        if holder is None or not holder.cookie.startswith(WORKER_COOKIE):
+            return holder
+        await _wait_while_held(store, shard, holder)
+    if holder is not None:
+        await store.evict(shard, holder)
     return holder
+
+
+async def _wait_while_held(store: DeliveryStore, shard: Shard, holder: LockHolder) -> None:
+    """Wait until this holder has let the queue go, for a moment only."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(RELEASE_S):
+            while True:
+                now = (await store.stats(shard)).holder
+                if now is None or now.cookie != holder.cookie:
+                    return
+                await asyncio.sleep(LOOK_S)
 
 
 async def _seize(store: DeliveryStore, shard: Shard, holder: LockHolder | None) -> Hold:
@@ -71,4 +106,4 @@ async def _taken(store: DeliveryStore, shard: Shard) -> LockHolder:
         holder = (await store.stats(shard)).holder
         if holder is not None and is_workers(holder):
             return holder
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(LOOK_S)

@@ -30,6 +30,7 @@ class Left:
 
     `settled` when only a change of the catalogue can make it ours. `seen_at` is when its holder was seen. `waiting`
     when it may be free, and is left to another worker until `not_before`; `handed` when it is on its way to that one.
+    `released` when it is radosgw's by command, until it is claimed.
     """
 
     reason: str
@@ -41,6 +42,7 @@ class Left:
     seen_at: float = 0.0
     waiting: bool = False
     handed: bool = False
+    released: bool = False
 
     @property
     def lapses_at(self) -> float:
@@ -52,7 +54,7 @@ class Left:
 
         What a worker holds that nobody sees any more will be shared soon.
         """
-        if self.holder is None:
+        if self.holder is None or self.released:
             return not self.waiting
         return now < self.lapses_at and not is_workers(self.holder.cookie)
 

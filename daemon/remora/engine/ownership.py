@@ -10,7 +10,7 @@ under way in a later one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from remora.config import OwnershipSettings
 from remora.engine.catalogue import Catalogue
@@ -19,7 +19,7 @@ from remora.engine.dormant import Dormant, dormant_status
 from remora.engine.held import Held, Left, Service
 from remora.engine.keeping import Keeper
 from remora.engine.spread import Spread
-from remora.engine.taking import Taker
+from remora.engine.taking import RELEASED, Taker
 from remora.engine.tenure import Tenure
 from remora.metrics import Telemetry
 from remora.model.errors import OwnershipLost, ShardGone, StoreError
@@ -31,6 +31,7 @@ from remora.ports import DeliveryStore
 CRASH_PAUSE_S = 30.0
 
 EVICTED_PAUSE_S = 45.0
+BROKEN = "its lock was broken, so it is not held here for a while"
 
 CANCELLED_S = 3.0
 """What a worker that is cut short still spends on giving its locks back."""
@@ -78,7 +79,7 @@ class Ownership:
         self._held: dict[Shard, Held] = {}
         self._left: dict[Shard, Left] = {}
         self._awake = 0
-        self._seen: tuple[object, object] = (None, None)
+        self._seen: tuple[object, object, object] = (None, None, None)
         self._anew = True
         self._present: Mapping[Shard, int] = {}
         self._leaving = asyncio.Semaphore(RELEASES_AT_ONCE)
@@ -132,6 +133,11 @@ class Ownership:
         return self._left
 
     @property
+    def others(self) -> Collection[str]:
+        """The cookies of the other workers that live."""
+        return self._spread.others.keys()
+
+    @property
     def beat_at(self) -> float:
         """When one of its loops last did something."""
         return max(self._taker.beat_at, self._keeper.beat_at)
@@ -154,13 +160,18 @@ class Ownership:
 
     # ------------------------------------------------------------------------------------- commands
 
-    async def clear(self, is_dead: Callable[[str], bool]) -> None:
+    async def clear(self, is_dead: Callable[[str, bool], bool]) -> None:
         """Break the locks of dead workers, forget them, and take what is free then; see Worker.clear."""
-        freed = await self._store.evict_all(is_dead)
-        for member in await self._store.members():
-            if is_dead(member.cookie):
-                await self._store.withdraw(member.cookie)
-        self._spread.forget(is_dead)
+        members = {each.cookie for each in await self._store.members()}
+
+        def has_ended(cookie: str) -> bool:
+            """Asked of one lock after the other for as long as that takes: whoever has come meanwhile lives, too."""
+            return is_dead(cookie, cookie in members or cookie in self._spread.others)
+
+        freed = await self._store.evict_all(has_ended)
+        for cookie in filter(has_ended, members):
+            await self._store.withdraw(cookie)
+        self._spread.forget(has_ended)
         for shard in freed:
             self._left.pop(shard, None)
             self._cleared.add(shard)
@@ -221,12 +232,12 @@ class Ownership:
         await self._spread.wait_for_fellows()
         while True:
             self._occasion.clear()
-            seen = (self._catalogue.shards, self._catalogue.topics)
-            changed = self._anew or any(new is not old for new, old in zip(seen, self._seen, strict=True))
-            self._seen, self._anew = seen, False
+            changed = self._anew or self._has_news
+            self._seen, self._anew = self._reading, False
             if changed:
                 self._present = {shard: place for place, shard in enumerate(self._catalogue.shards)}
                 self._review_dormant()
+                self._give_released_back()
                 self._spread.aim()
             for shard in [s for s in self._left if s not in self._present]:
                 del self._left[shard]
@@ -236,14 +247,28 @@ class Ownership:
             if len(self._held) > before and not self._are_named:
                 self._telemetry.acquired_many(len(self._held) - before)
             self._telemetry.owned(len(self._held))
-            elsewhere = sum(left.holder is not None or left.waiting for left in self._left.values())
+            elsewhere = sum(
+                (left.holder is not None or left.waiting) and not left.released for left in self._left.values()
+            )
             self._telemetry.eligible(len(self._held) + elsewhere)
             self._cleared.clear()
             await self._next_occasion()
 
+    @property
+    def _reading(self) -> tuple[object, object, object]:
+        """What the catalogue says now."""
+        return self._catalogue.shards, self._catalogue.topics, self._catalogue.released
+
+    @property
+    def _has_news(self) -> bool:
+        """Whether the catalogue says something else than it did at the last comparison."""
+        return any(new is not old for new, old in zip(self._reading, self._seen, strict=True))
+
     async def _next_occasion(self) -> None:
         """Wait for a reading of the catalogue, until somebody asks for a look, or until something may be free."""
         await asyncio.sleep(LEAST_PAUSE_S)
+        if self._has_news:
+            return
         within_s = max(0.0, self._taker.next_at - asyncio.get_running_loop().time())
         async with asyncio.TaskGroup() as tasks:
             ends = [
@@ -266,7 +291,8 @@ class Ownership:
         left = self._left.get(shard)
         if left is None:
             return shard in self._present
-        return left.waiting or (not left.settled and left.not_before <= asyncio.get_running_loop().time())
+        is_out = left.settled or left.released
+        return left.waiting or (not is_out and left.not_before <= asyncio.get_running_loop().time())
 
     async def _receive(self) -> None:
         """Ask for the locks of shards that others are about to give to this worker, again and again.
@@ -294,11 +320,21 @@ class Ownership:
         left = Left("given back")
         if to:
             left = Left(f"handed to {to}", not_before=now + HANDED_PAUSE_S, waiting=True, handed=True)
+        self._part_with(held, left)
+
+    def _part_with(self, held: Held, left: Left) -> None:
+        """Give a held shard back when what is in flight is done."""
         if held.service is None:
             self._end(held, left)
         else:
             held.parting = left
             held.service.finish()
+
+    def _give_released_back(self) -> None:
+        """Leave what was released to radosgw."""
+        for shard in self._catalogue.released & self._held.keys():
+            if not (held := self._held[shard]).is_leaving:
+                self._part_with(held, Left(RELEASED, released=True))
 
     # ------------------------------------------------------------------------------------ serving
 
@@ -433,5 +469,5 @@ class Ownership:
         self._telemetry.lost(tenure.shard.queue, str(exc))
         now = asyncio.get_running_loop().time()
         if isinstance(exc, OwnershipLost) and tenure.term.is_trusted(now):
-            return Left(str(exc), not_before=now + EVICTED_PAUSE_S, evicted=True)
+            return Left(BROKEN, not_before=now + EVICTED_PAUSE_S, evicted=True)
         return Left(str(exc))

@@ -43,6 +43,9 @@ SHORT_READINGS = 2
 
 LONGEST_REST_S = 60.0
 
+RELEASED, RELEASED_LOOK_S = "released to radosgw until it is claimed", 10.0
+"""Why a released queue is left, and how often it is looked up who holds it, for the status alone."""
+
 
 class Taker:
     """Locks the shards that are ours to deliver, and notes of all others why they are left."""
@@ -97,7 +100,7 @@ class Taker:
         times = [
             now if each.waiting and has_room and not each.handed else self._next_try(each)
             for each in self._left.values()
-            if each.waiting or self._is_members(each)
+            if (each.waiting or self._is_members(each)) and not each.released
         ]
         self.next_at = min(times, default=now + LONGEST_REST_S)
 
@@ -120,8 +123,12 @@ class Taker:
             left = [(shard, each) for shard, each in self._left.items() if shard not in self._held]
         else:
             fresh, left = [], [(shard, each) for shard, each in self._left.items() if not each.settled]
-        now, short = asyncio.get_running_loop().time(), self._is_short()
-        due = [(shard, each) for shard, each in left if self._is_due(each, now, short) or each.evicted]
+        now, short, released = asyncio.get_running_loop().time(), self._is_short(), self._catalogue.released
+        due = [
+            (shard, each)
+            for shard, each in left
+            if self._is_due(each, now, short) or each.evicted or each.released is not (shard in released)
+        ]
         elsewhere = [shard for shard, each in due if each.holder is not None and not self._is_free(each, now)]
         free = [shard for shard, each in due if each.holder is None or self._is_free(each, now)]
         tried = max(PORTION, len(elsewhere) // ROUNDS_ELSEWHERE)
@@ -151,7 +158,7 @@ class Taker:
         return left.waiting or now >= left.lapses_at
 
     def _next_try(self, left: Left) -> float:
-        return left.not_before if left.waiting else left.lapses_at
+        return left.not_before if left.waiting else max(left.lapses_at, left.not_before)
 
     def _is_short(self) -> bool:
         """Whether the other workers hold less than was seen, reading after reading: somebody released something."""
@@ -187,6 +194,12 @@ class Taker:
     async def _take_if_ours(self, shard: Shard) -> None:
         left, now = self._left.get(shard), asyncio.get_running_loop().time()
         try:
+            if shard in self._catalogue.released:
+                await self._leave_released(shard, left, now)
+                return
+            if left is not None and left.released:
+                del self._left[shard]
+                left = None
             paused = left is not None and self._is_paused(left, shard, now)
             if paused and not await self._is_claimed(shard, left):
                 return
@@ -209,6 +222,13 @@ class Taker:
         except StoreError as exc:
             self._left[shard] = Left(str(exc))
 
+    async def _leave_released(self, shard: Shard, left: Left | None, now: float) -> None:
+        """Note who holds a queue that is left to radosgw by command."""
+        if left is None or not left.released:
+            self._telemetry.left_alone(shard.queue, RELEASED)
+        holder = (await self._store.stats(shard)).holder
+        self._left[shard] = Left(RELEASED, holder, not_before=now + RELEASED_LOOK_S, seen_at=now, released=True)
+
     def _is_paused(self, left: Left, shard: Shard, now: float) -> bool:
         if left.waiting and (shard in self._spread.expects or (not left.handed and self._spread.has_room(0))):
             return False
@@ -228,9 +248,11 @@ class Taker:
         return False
 
     async def _is_claimed(self, shard: Shard, left: Left | None) -> bool:
+        """Whether a claim waits for a queue that this worker stays away from; notes who holds it, for the status."""
         if left is None or not left.evicted:
             return False
         holder = (await self._store.stats(shard)).holder
+        self._left[shard] = replace(left, holder=holder, seen_at=asyncio.get_running_loop().time())
         return holder is not None and holder.cookie.startswith(CLAIM_COOKIE)
 
     async def _take(self, shard: Shard) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 from typing import Literal
 from weakref import WeakValueDictionary
@@ -93,6 +93,11 @@ class Worker:
         """The shards that are not held, with the reason."""
         return self.ownership.left
 
+    @property
+    def others(self) -> Collection[str]:
+        """The cookies of the other workers that live, on whichever host, as far as is known."""
+        return self.ownership.others
+
     def waiting(self) -> tuple[Waiting, ...]:
         """What waits here, by destination and cause."""
         groups: dict[tuple[str, Literal["", "away", "refused"]], list[ShardStatus]] = {}
@@ -121,11 +126,11 @@ class Worker:
         """Use other delivery settings from the next step on; the bounds on bytes stay as they were."""
         self._tools.settings = delivery
 
-    async def clear(self, is_dead: Callable[[str], bool]) -> None:
+    async def clear(self, is_dead: Callable[[str, bool], bool]) -> None:
         """Break the locks of all workers whose cookies are dead, count these no more, and take what is free at once.
 
-        `is_dead` is asked of cookies of any form, also of a gateway's, and may answer True only for a worker whose
-        process surely has ended. Raises StoreError.
+        `is_dead` is asked of cookies of any form, also of a gateway's, and whether the list of workers shows each as
+        live; it may answer True only for a worker whose process surely has ended. Raises StoreError.
         """
         await self.ownership.clear(is_dead)
 

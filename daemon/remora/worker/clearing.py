@@ -1,9 +1,14 @@
-"""Breaks the locks of workers whose processes have ended, so that nobody waits for their leases."""
+"""Breaks the locks of workers whose processes have ended, so that nobody waits for their leases.
+
+One worker of each supervisor looks every second whether a process of this host has ended that showed that it lived: of
+its own supervisor, an earlier one, or another that runs beside it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from types import TracebackType
 
@@ -12,11 +17,15 @@ from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.cookie import WorkerCookie
 from remora.model.errors import StoreError
+from remora.policy.ended import Evidence, has_ended, is_doubtful
 from remora.servers.pipe import Start
 from remora.worker.presence import Presence
 
 AGAIN_S = 1.0
 """The pause after a store that did not answer."""
+
+LOOK_S = 1.0
+"""How often it is looked whether other processes of this host have ended."""
 
 
 def store_name(settings: Settings) -> str:
@@ -28,7 +37,7 @@ def store_name(settings: Settings) -> str:
 
 
 class Clearing:
-    """Who is dead: those that the supervisor reaped, and those that earlier supervisors of this host left.
+    """Who is dead: those that the supervisor reaped, and those that other supervisors of this host left.
 
     While the block runs, this worker shows that it lives itself.
     """
@@ -43,6 +52,8 @@ class Clearing:
         self._store = store_name(start.settings)
         self._reaped = set(start.dead)
         self._left: frozenset[str] = frozenset()
+        self._cleared: frozenset[str] = frozenset()
+        self._doubtful: set[str] = set()
         self._presence: Presence | None = None
         self._is_clean = False
         self._news = asyncio.Event()
@@ -71,31 +82,49 @@ class Clearing:
         self._reaped.update(cookies)
         self._news.set()
 
-    def is_dead(self, cookie: str) -> bool:
-        """Whether a lock's holder is a worker of this host that surely has ended."""
-        if cookie in self._reaped:
-            return True
-        found = WorkerCookie.parse(cookie)
+    def is_dead(self, cookie: str, announced: bool) -> bool:
+        """Whether a lock's holder surely has ended; `announced`, whether it is in the list of live workers."""
+        evidence = self._evidence(cookie, announced)
+        if is_doubtful(evidence):
+            self._doubtful.add(cookie)
+        return has_ended(evidence)
+
+    def _evidence(self, cookie: str, announced: bool) -> Evidence:
+        reaped, found = cookie in self._reaped, WorkerCookie.parse(cookie)
         if found is None or found.host != self._own.host or not self._sweeps:
-            return False
-        return found.worker in self._left or found.boot != self._own.boot
+            return Evidence(reaped, announced=announced)
+        return Evidence(reaped, found.worker in self._left, found.boot != self._own.boot, announced)
 
     async def run(self, worker: Worker) -> None:
         """Clear whenever there is news, until cancelled. A store that is away is asked again."""
         while True:
-            await self._news.wait()
-            self._news.clear()
-            reaped = frozenset(self._reaped)
-            self._left = self._presence.dead() if self._presence is not None else frozenset()
-            try:
-                await worker.clear(self.is_dead)
-            except StoreError as exc:
-                self._telemetry.clearing_failed(str(exc))
-                self._news.set()
-                await asyncio.sleep(AGAIN_S)
-            else:
-                self._reaped -= reaped
-                self._forget(reaped)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S if self._sweeps else None):
+                    await self._news.wait()
+            self._look(worker.others)
+            if self._news.is_set():
+                self._news.clear()
+                await self._clear(worker)
+
+    def _look(self, others: Collection[str]) -> None:
+        """Note whose processes have ended; it is news when somebody's has, or one of the doubtful fell silent."""
+        self._left = self._presence.dead() if self._presence is not None else frozenset()
+        if self._sweeps and (self._left - self._cleared or not self._doubtful <= set(others)):
+            self._news.set()
+
+    async def _clear(self, worker: Worker) -> None:
+        reaped, left = frozenset(self._reaped), self._left
+        self._doubtful.clear()
+        try:
+            await worker.clear(self.is_dead)
+        except StoreError as exc:
+            self._telemetry.clearing_failed(str(exc))
+            self._news.set()
+            await asyncio.sleep(AGAIN_S)
+        else:
+            self._reaped -= reaped
+            self._cleared = left
+            self._forget(reaped)
 
     def _forget(self, reaped: frozenset[str]) -> None:
         """Nothing is left of those that were cleared after."""

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from engine.fakes import FakeEndpoint, FakeStore
+from engine.runs import a_topic, a_worker, running, until
 from remora.config import Settings, SqliteSettings, SupervisorSettings
+from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.cookie import WorkerCookie
+from remora.model.member import Member
 from remora.servers.pipe import Start
 from remora.worker.clearing import Clearing
 from remora.worker.presence import Presence
+from support.clock import in_virtual_time
 
 
 def died(presence: Presence) -> None:
@@ -77,14 +85,85 @@ def test_only_the_surely_dead_lose_their_locks(start: Start, tmp_path: Path) -> 
         assert clearing._presence is not None
         clearing._left = clearing._presence.dead()
 
-        assert clearing.is_dead("remora/host/boot/reaped")
-        assert clearing.is_dead("remora/host/boot/left")
-        assert clearing.is_dead("remora/host/earlier/any")
-        assert not clearing.is_dead("remora/host/boot/own")
-        assert not clearing.is_dead("remora/host/boot/unknown")
-        assert not clearing.is_dead("remora/elsewhere/earlier/any")
-        assert not clearing.is_dead("remora/claim/0123")
-        assert not clearing.is_dead("gatewaycookie016")
+        assert clearing.is_dead("remora/host/boot/reaped", announced=False)
+        assert clearing.is_dead("remora/host/boot/left", announced=False)
+        assert clearing.is_dead("remora/host/earlier/any", announced=False)
+        assert not clearing.is_dead("remora/host/boot/own", announced=False)
+        assert not clearing.is_dead("remora/host/boot/unknown", announced=False)
+        assert not clearing.is_dead("remora/elsewhere/earlier/any", announced=False)
+        assert not clearing.is_dead("remora/claim/0123", announced=False)
+        assert not clearing.is_dead("gatewaycookie016", announced=False)
+        assert clearing.is_dead("remora/host/boot/left", announced=True)
+        assert not clearing.is_dead("remora/host/earlier/any", announced=True)
+
+
+@asynccontextmanager
+async def clearing_for(worker: Worker, start: Start) -> AsyncIterator[None]:
+    """What a worker does about the dead, beside all else that it does."""
+    with Clearing(start, Telemetry()) as clearing:
+        async with running(worker), asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(clearing.run(worker))
+            try:
+                yield
+            finally:
+                task.cancel()
+
+
+def a_store(holder: str) -> FakeStore:
+    """A queue that somebody has locked for an hour."""
+    store = FakeStore()
+    store.make("t")
+    store.metadata["t"] = a_topic()
+    store.steal("t", holder, 3600)
+    return store
+
+
+@in_virtual_time
+async def test_a_second_supervisor_of_the_host_takes_what_a_killed_one_held(start: Start, tmp_path: Path) -> None:
+    """A worker that runs already sees within seconds that a process beside it was killed, and has its queue then."""
+    store = a_store("remora/host/boot/beside")
+    beside = Presence(tmp_path, "beside", "sqlite /q")
+    worker = a_worker(store, FakeEndpoint(), cookie=start.cookie)
+
+    async with clearing_for(worker, start):
+        await asyncio.sleep(60)
+        assert not worker.shards, "whoever lives keeps its queues"
+        died(beside)
+        await until(lambda: worker.shards, within_s=3)
+        looks = store.calls["evict_all"]
+        await asyncio.sleep(60)
+
+    assert looks == store.calls["evict_all"], "nothing is looked for again and again"
+
+
+@in_virtual_time
+async def test_a_live_worker_of_a_host_of_the_same_name_keeps_its_queues(start: Start) -> None:
+    """Who announces itself lives, though its cookie names this host and another boot; once silent it has ended."""
+    store = a_store("remora/host/otherboot/clone")
+    clone = Member("remora/host/otherboot/clone", "host", 1)
+    worker = a_worker(store, FakeEndpoint(), cookie=start.cookie)
+    await store.announce(clone, 10)
+
+    async with clearing_for(worker, start):
+        for _ in range(100):
+            await store.announce(clone, 10)
+            await asyncio.sleep(3)
+            assert store.announced[clone.cookie]
+            holder = store.queues["t"].holder
+            assert holder is not None
+            assert holder.cookie == clone.cookie
+        assert store.calls["evict_all"] <= 3
+        await until(lambda: worker.shards, within_s=15)
+
+
+@in_virtual_time
+async def test_locks_of_an_earlier_boot_are_broken(start: Start) -> None:
+    """Nobody waits for the lease of a worker that ended with its host."""
+    store = a_store("remora/host/otherboot/gone")
+    worker = a_worker(store, FakeEndpoint(), cookie=start.cookie)
+
+    async with clearing_for(worker, start):
+        await until(lambda: worker.shards, within_s=3)
 
 
 def test_cookies_are_taken_apart_as_they_are_put_together() -> None:

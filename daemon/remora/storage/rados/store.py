@@ -24,6 +24,7 @@ from remora.storage.rados.queue import Queue
 from remora.storage.rados.recovery import Recovery
 from remora.storage.rados.redriving import Redriving
 from remora.storage.rados.registry import Registry
+from remora.storage.rados.releases import Releases
 from remora.storage.rados.requests import Requests
 from remora.storage.rados.two_phase import TwoPhase
 
@@ -51,6 +52,8 @@ class RadosStore:
         locks = Locks(self._connection, catalog)
 
         self.shards, self.topics, self.peek = catalog.shards, catalog.topics, catalog.peek
+        releases = Releases(self._connection)
+        self.released, self.set_released = releases.released, releases.set_released
         self.acquire, self.renew, self.renew_all = locks.acquire, locks.renew, locks.renew_all
         self.release, self.evict, self.evict_all = locks.release, locks.evict, locks.evict_all
         self.announce, self.withdraw, self.members = members.announce, members.withdraw, members.members

@@ -50,6 +50,14 @@ class Catalog(Face):
         await self._refresh()
         return self._topics
 
+    async def released(self) -> frozenset[Shard]:
+        """None: no radosgw comes to the queues of this store."""
+        return frozenset()
+
+    async def set_released(self, shards: Sequence[Shard], *, released: bool) -> None:
+        """Refused: all queues are remora's own."""
+        raise ValueError(f"no radosgw comes to {', '.join(each.queue for each in shards)}: released={released}")
+
     async def peek(self, shard: Shard) -> bytes | None:
         """The first entry of a queue, read without the lock; None when it is empty."""
 

@@ -45,6 +45,7 @@ class SqliteStore:
         members, attempts, redriving = Members(files), Attempts(files), Redriving(files)
 
         self.shards, self.topics, self.peek = catalog.shards, catalog.topics, catalog.peek
+        self.released, self.set_released = catalog.released, catalog.set_released
         self.acquire, self.renew, self.renew_all = locks.acquire, locks.renew, locks.renew_all
         self.release, self.evict, self.evict_all = locks.release, locks.evict, locks.evict_all
         self.announce, self.withdraw, self.members = members.announce, members.withdraw, members.members

@@ -1,0 +1,66 @@
+"""Which queues are left to radosgw by hand: a key each in the omap of object `remora.released`.
+
+It lies in remora's namespace, which no radosgw looks into. A queue is named as the registry names it, so that a queue
+that is deleted and made anew under its name is still left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from remora.model.errors import StoreError, StoreMisconfigured
+from remora.model.shard import Origin, Shard
+from remora.storage.librados import WriteOp
+from remora.storage.rados.connection import Connection
+from remora.storage.rados.face import Face
+from remora.storage.rados.omap import all_keys
+
+_log = logging.getLogger(__name__)
+
+_OBJECT = "remora.released"
+
+
+class Releases(Face):
+    """Reads and changes them."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._known: frozenset[Shard] | None = None
+        self._remarked = ""
+
+    async def released(self) -> frozenset[Shard]:
+        """The queues that are left to radosgw, as last read where they cannot be read now.
+
+        Raises StoreError when they were never read: to take one of them would break what was promised. A user that
+        may not read them could not have released any.
+        """
+        place = self._connection.session.places.own
+        try:
+            found = frozenset(map(Shard, await all_keys(self._connection, _OBJECT, place)))
+        except StoreError as exc:
+            if self._known is None and not isinstance(exc, StoreMisconfigured):
+                raise
+            self._remark(str(exc))
+            return self._known or frozenset()
+        self._remarked = ""
+        if found != self._known:
+            self._known = found
+        return self._known
+
+    async def set_released(self, shards: Sequence[Shard], *, released: bool) -> None:
+        """Leave queues to radosgw, or no more."""
+        if own := [each.queue for each in shards if each.origin is not Origin.RADOSGW]:
+            raise ValueError(f"no radosgw comes to queues of remora's own: {', '.join(own)}")
+        operation, queues = WriteOp().create(exclusive=False), [each.queue for each in shards]
+        if released:
+            operation.set_omap(dict.fromkeys(queues, b"1"))
+        else:
+            operation.remove_omap(queues)
+        place = self._connection.session.places.own
+        await self._connection.run(operation, _OBJECT, f"writing to {_OBJECT}", place=place)
+
+    def _remark(self, reason: str) -> None:
+        if reason != self._remarked:
+            self._remarked = reason
+            _log.warning("which queues are released is not looked at: %s", reason)

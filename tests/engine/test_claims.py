@@ -1,0 +1,112 @@
+"""Moving a queue between radosgw and the workers by hand."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.fakes import FakeEndpoint, FakeStore
+from engine.runs import a_topic, a_worker, drained, running
+from remora.engine.claims import RELEASE_S, NobodyCame, claim, release
+from remora.model.shard import Origin, Shard
+from support.clock import in_virtual_time
+from support.entries import raw_entry
+
+QUEUE = Shard("t")
+
+
+def a_store() -> FakeStore:
+    store = FakeStore()
+    store.make("t", raw_entry("k", 0))
+    store.metadata["t"] = a_topic()
+    return store
+
+
+@in_virtual_time
+async def test_a_release_waits_for_the_holder_to_let_go() -> None:
+    """The worker that holds the queue gives it back by itself, with nothing under way; its lock is not broken."""
+    store, endpoint = a_store(), FakeEndpoint()
+
+    async with running(a_worker(store, endpoint)) as _:
+        await drained(store)
+        was = await release(store, QUEUE)
+
+        assert was is not None
+        assert was.cookie == "remora/h/b/w1"
+        assert store.queues["t"].holder is None
+        assert store.calls["evict"] == 1
+        assert store.calls["release"] == 1
+
+
+@in_virtual_time
+async def test_a_worker_that_does_not_let_go_loses_its_lock() -> None:
+    """The lock of a worker that takes too long over what it has under way, or stands still, is broken."""
+    store = a_store()
+    store.steal("t", "remora/h/b/frozen")
+    began = asyncio.get_running_loop().time()
+
+    await release(store, QUEUE)
+
+    assert store.queues["t"].holder is None
+    assert asyncio.get_running_loop().time() - began == pytest.approx(RELEASE_S)
+
+
+@in_virtual_time
+async def test_a_gateway_keeps_what_is_released_to_it() -> None:
+    """Where a gateway holds the queue already, its lock stays, and no worker takes the queue when that ends."""
+    store, endpoint = a_store(), FakeEndpoint()
+    store.steal("t", "gatewaycookie016")
+
+    async with running(a_worker(store, endpoint)):
+        was = await release(store, QUEUE)
+        assert was is not None
+        assert was == store.queues["t"].holder
+        store.queues["t"].holder = None
+        await asyncio.sleep(60)
+
+        assert store.queues["t"].holder is None
+        assert endpoint.pushes == 0
+
+
+@in_virtual_time
+async def test_a_claim_ends_a_release() -> None:
+    """A queue that was released is taken from the gateway that has it, and delivered, when it is claimed."""
+    store, endpoint = a_store(), FakeEndpoint()
+
+    async with running(a_worker(store, endpoint)), running(a_worker(store, endpoint, cookie="remora/h/b/w2")):
+        await drained(store)
+        await release(store, QUEUE)
+        store.steal("t", "gatewaycookie016")
+        store.queues["t"].append(raw_entry("k", 1))
+        await asyncio.sleep(100)
+
+        holder = await claim(store, QUEUE)
+
+        assert holder.cookie in ("remora/h/b/w1", "remora/h/b/w2")
+        await drained(store, within_s=5)
+
+
+@in_virtual_time
+async def test_a_claim_that_nobody_answers_leaves_nothing_behind() -> None:
+    """Without a worker the claim gives up, and the queue is free and not released."""
+    store = a_store()
+    await release(store, QUEUE)
+
+    with pytest.raises(NobodyCame):
+        await claim(store, QUEUE)
+
+    assert store.queues["t"].holder is None
+    assert await store.released() == frozenset()
+
+
+@in_virtual_time
+async def test_a_queue_of_remoras_own_is_not_left_to_anybody() -> None:
+    """To a queue of remora's own no radosgw comes: its lock is broken, and nothing is kept of that."""
+    store = a_store()
+    store.steal("t", "remora/h/b/w1")
+
+    await release(store, Shard("t", Origin.REMORA))
+
+    assert store.queues["t"].holder is None
+    assert await store.released() == frozenset()
