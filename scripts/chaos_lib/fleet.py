@@ -29,7 +29,7 @@ from chaos_lib.clusters import ChaosError, Cluster
 from chaos_lib.history import Balance, History, Round, Topic
 from chaos_lib.hosts import Host
 from chaos_lib.network import Network
-from chaos_lib.senders import Account, Client, Gateway
+from chaos_lib.senders import RESERVATION_AGE_S, Account, Client, Gateway
 from chaos_lib.stands import Fed, Stand, Wanted
 from chaos_lib.strikes import LEASE_S, Strikes
 from chaos_lib.witness import Witness
@@ -312,6 +312,8 @@ def _sections(stand: Stand) -> dict[str, dict[str, object]]:
             "renew_interval": "1500ms",
             "trust_margin": "1s",
             "discovery_interval": "500ms",
+            "reservation_age": f"{RESERVATION_AGE_S:g}s",
+            "reservation_interval": "1s",
         },
         "delivery": {"shard_bytes": f"{SHARD_BYTES}B", "retry_cap": "1s", "configuration_recheck": "1s"},
         "kafka": {

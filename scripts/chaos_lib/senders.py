@@ -16,7 +16,7 @@ from chaos_lib import entries, requests
 from chaos_lib.history import Kind, Sent
 from chaos_lib.requests import NDJSON, Answer, Connection, Event, Request, Undecided
 from chaos_lib.verdict import Fate
-from remora.model.errors import StoreError, StoreUnavailable
+from remora.model.errors import StoreError, StoreFull, StoreUnavailable
 from remora.model.shard import Shard
 from remora.ports import TwoPhase
 
@@ -25,6 +25,13 @@ MOST_AT_ONCE = 20
 PATIENCE_S = 120.0
 ANSWER_S = 3.0
 """After this a client asks the other host."""
+
+RESERVATION_AGE_S = 20.0
+"""How long a gateway may take over a commit: what it has reserved must not be given up before."""
+
+SLOW_SHARE = 0.06
+SLOWEST_S = 6.0
+"""Some gateways take a while between the two phases; what they have reserved stands open under faults meanwhile."""
 
 BAD_SHARE = 0.04
 TOO_LARGE = 100_000
@@ -171,15 +178,23 @@ class Gateway:
         self._account.sent += [sent._replace(fate=fate) for sent, _ in batch]
 
     async def _two_phases(self, payloads: Sequence[bytes]) -> Fate:
+        now = asyncio.get_running_loop().time
+        began = now()
         try:
             reservation = await self._store.reserve(self._shard, len(payloads), sum(map(len, payloads)))
         except StoreError:
             return Fate.REFUSED
+        if self._chance.random() < SLOW_SHARE:
+            await asyncio.sleep(self._chance.uniform(0, SLOWEST_S))
         try:
             await self._store.commit(self._shard, reservation, payloads)
         except StoreUnavailable:
             return Fate.OPEN
-        except StoreError:
+        except StoreFull:
+            return Fate.REFUSED
+        except StoreError as refusal:
+            if (age_s := now() - began) < RESERVATION_AGE_S:
+                self._account.surprises.append(f"a reservation of {age_s:.1f} s was not good any more: {refusal}")
             return Fate.REFUSED
         return Fate.STORED
 

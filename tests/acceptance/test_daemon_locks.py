@@ -154,7 +154,7 @@ async def test_a_released_queue_stays_released(queues: Queues, kafka: Kafka, tmp
 
         released = await daemon.command("shard", "release", "--topic", topic)
         assert released.code == Exit.OK, released.err
-        assert queues.gateway.lockers(topic) == []
+        assert queues.gateway.lockers(topic) == ()
         assert await let_go(daemon, topic, 10) == RELEASED
         assert queues.gateway.lock(topic), "a gateway gets it"
         queues.gateway.unlock(topic)

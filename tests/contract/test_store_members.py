@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 
+import pytest
+
+from engine.fakes import FakeEndpoint
+from engine.runs import a_worker
+from remora.config import Settings, SupervisorSettings
+from remora.metrics import Telemetry
+from remora.model.errors import OwnershipLost
 from remora.model.member import Member, Offer
 from remora.model.shard import Hold, LockHolder, Origin, Shard
 from remora.ports import ShardStore
+from remora.servers.pipe import Start
+from remora.worker.clearing import Clearing
 from support.stores import QUIET_S, Bench, until
 
 LONG_S, SHORT_S = 60.0, 0.3
@@ -86,6 +96,35 @@ async def test_locks_of_the_dead_are_broken(bench: Bench) -> None:
     answers = [await other.acquire(shard, "w2", QUIET_S) for shard in shards]
     assert [type(answer) for answer in answers] == [Hold, LockHolder, Hold, Hold, Hold]
     assert await other.evict_all(lambda cookie: cookie == dead) == []
+
+
+async def test_who_announces_itself_keeps_its_locks(bench: Bench, tmp_path: Path) -> None:
+    """A worker of another host with this host's name keeps its lock while it announces itself, and not when silent."""
+    shard, other, host = await bench.queue(), await bench.another(), uuid.uuid4().hex
+    clone = Member(f"remora/{host}/other-boot/w", host)
+    hold = await bench.held(shard, clone.cookie)
+    await bench.store.announce(clone, LONG_S)
+    settings = Settings(supervisor=SupervisorSettings(run_directory=str(tmp_path / "run")))
+    start = Start(
+        number=1,
+        cookie=f"remora/{host}/boot/w",
+        settings=settings,
+        listeners=(),
+        load=-1,
+        workers=1,
+        dead=(),
+        sweeps=True,
+        drains=False,
+    )
+    worker, clearing = a_worker(other, FakeEndpoint(), cookie=start.cookie), Clearing(start, Telemetry())
+
+    await worker.clear(clearing.is_dead)
+    await bench.store.renew(hold, QUIET_S)
+    await bench.store.withdraw(clone.cookie)
+    await worker.clear(clearing.is_dead)
+
+    with pytest.raises(OwnershipLost):
+        await bench.store.renew(hold, QUIET_S)
 
 
 async def test_no_lock_is_broken_where_nobody_is_dead(bench: Bench) -> None:

@@ -443,6 +443,28 @@ def test_the_queues_of_topics(remora: Run, topic: Callable[..., Any], config: Pa
     assert free.out.decode() == "orders.1 was free already\n"
 
 
+def test_which_queues_a_release_is_about(remora: Run, topic: Callable[..., Any], config: Path) -> None:
+    """A release names a queue, a topic or all; --all means radosgw's queues, of which there are none here."""
+    topic("create", "orders", "--endpoint", ENDPOINT, "--shards", "3")
+
+    every = remora("shard", "release", "--topic", "orders", "-c", config)
+    nobodys = [remora("shard", word, "--all", "-c", config) for word in ("release", "claim")]
+    wrong = [
+        remora("shard", word, *words, "-c", config)
+        for word in ("release", "claim")
+        for words in ([], ["orders", "--all"], ["orders", "--topic", "orders"], ["--topic", "orders", "--all"])
+    ]
+    unknown = remora("shard", "release", "--topic", "nothing", "-c", config)
+
+    assert every.code == Exit.OK, every.err
+    assert every.out.decode().splitlines() == [
+        f"{name} was free already" for name in ("orders", "orders.1", "orders.2")
+    ]
+    assert [(each.code, each.out) for each in nobodys] == [(Exit.OK, b"")] * 2
+    assert [(each.code, "--topic or --all" in each.err) for each in wrong] == [(2, True)] * 8
+    assert (unknown.code, "no persistent topic" in unknown.err) == (Exit.FAILURE, True)
+
+
 def _row(label: str, tenant: str = "", origin: Origin = Origin.RADOSGW) -> Row:
     queue = f"{tenant}:{label}" if tenant else label
     topic = Topic(label, tenant, queue, Target("kafka://b", "", label), origin=origin)
