@@ -67,10 +67,19 @@ def _worker(answer: Answer) -> dict[str, Any]:
 
 
 def _left(lefts: Sequence[Sequence[dict[str, Any]]], held: set[str]) -> list[dict[str, Any]]:
-    """The queues that no worker of this host holds; why, says the first that was not told merely of another owner."""
+    """The queues that no worker of this host holds, each with the reason of the worker that knows most about it."""
     found: dict[str, dict[str, Any]] = {}
     for each in (left for worker in lefts for left in worker):
         queue = each["queue"]
-        if queue not in held and (queue not in found or (found[queue]["owner"] and not each["owner"])):
+        if queue not in held and (queue not in found or _says_more(each, found[queue])):
             found[queue] = each
     return [found[queue] for queue in sorted(found)]
+
+
+def _says_more(left: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether the first tells more: a reason of its own, else who owns the queue, else that others may take it."""
+
+    def rank(each: dict[str, Any]) -> int:
+        return 2 if each["waiting"] else int(bool(each["owner"]))
+
+    return rank(left) < rank(other)

@@ -341,6 +341,7 @@ class Process:
                 {
                     "queue": shard.queue,
                     "reason": left.reason,
+                    "waiting": left.waiting,
                     "owner": f"{left.holder.entity} {left.holder.cookie}" if left.holder else "",
                 }
                 for shard, left in sorted(worker.left.items())

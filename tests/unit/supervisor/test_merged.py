@@ -49,8 +49,11 @@ def test_a_silent_worker_is_named_with_what_it_last_held() -> None:
 
 def test_what_one_worker_holds_no_other_leaves() -> None:
     """A queue is left by a host when none of its workers holds it, and the best reason is given once."""
-    other, own = {"queue": "a", "reason": "held", "owner": "x"}, {"queue": "a", "reason": "evicted", "owner": ""}
-    held = {"queue": "b", "reason": "held", "owner": "remora/h/b/2"}
+    other, own = (
+        {"queue": "a", "reason": "held", "owner": "x", "waiting": False},
+        {"queue": "a", "reason": "evicted", "owner": "", "waiting": False},
+    )
+    held = {"queue": "b", "reason": "held", "owner": "remora/h/b/2", "waiting": False}
 
     found = merged_status(
         [Answer(1, 11, "c", 0, status(left=[other, held])), Answer(2, 12, "d", 1, status("b", left=[own]))]
@@ -76,3 +79,20 @@ def test_the_line_counts_over_all_workers() -> None:
     assert merged_line([beat(""), beat("")], 2) == "2 of 2 workers; store connected; 6 shards held, 2 of them failing"
     assert "store away: no answer" in merged_line([beat(""), beat("no answer")], 2)
     assert "starting" in merged_line([], 2)
+
+
+def test_a_queue_that_a_worker_leaves_to_others_says_what_those_found() -> None:
+    """That one worker waits for another to take a queue is told only while no worker knows more."""
+    waits = {"queue": "a", "reason": "left to workers that hold fewer", "owner": "", "waiting": True}
+    refused = {"queue": "a", "reason": "no permission", "owner": "", "waiting": False}
+    taken = {"queue": "a", "reason": "held", "owner": "x", "waiting": False}
+
+    for known, lefts in [
+        (waits, [waits, waits]),
+        (refused, [waits, refused]),
+        (refused, [refused, waits]),
+        (taken, [waits, taken]),
+        (refused, [taken, refused, waits]),
+    ]:
+        answers = [Answer(number, 11, "c", 0, status(left=[each])) for number, each in enumerate(lefts)]
+        assert merged_status(answers)["left"] == [known]
