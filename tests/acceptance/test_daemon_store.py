@@ -96,12 +96,7 @@ async def test_user_that_may_only_read(ceph: Ceph, queues: Queues, kafka: Kafka,
     options = quick(queues)
     options["rados"] |= {"name": ceph.env["client"], "keyring": ceph.env["keyring"]}
     async with running_daemon(tmp_path, options) as daemon:
-
-        async def refused() -> object:
-            left = await daemon.left(topic)
-            return left if left and not left["waiting"] else None
-
-        left = await daemon.until(refused, "a refusal")
+        left = await daemon.until(lambda: daemon.left(topic), "a refusal")
 
         assert f"locking {topic}: {ceph.env['client']} has no permission" in left["reason"]
         assert left["reason"] in (await daemon.command("status")).out.decode()

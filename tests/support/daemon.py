@@ -256,8 +256,9 @@ class Daemon:
         return next((each for each in (await self.status())["shards"] if each["queue"] == queue), None)
 
     async def left(self, queue: str) -> Any:
-        """What /-/status says of a queue that is not held; None when it is held or unknown."""
-        return next((each for each in (await self.status())["left"] if each["queue"] == queue), None)
+        """What /-/status says of a queue that is not held; None when it is held, unknown, or about to be taken."""
+        left = [each for each in (await self.status())["left"] if not each["waiting"]]
+        return next((each for each in left if each["queue"] == queue), None)
 
     async def own(self, *queues: str) -> None:
         """Return when it holds the queues. One that a radosgw was quicker to lock is claimed from it."""
