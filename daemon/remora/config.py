@@ -291,11 +291,22 @@ class KafkaSettings(Checked):
     transaction_timeout_s: Seconds = 15.0
     exact_producers: Annotated[int, Unit("count", 1, 1024)] = 64
     client_id: str = "remora"
+    ca_directories: str = (
+        "/etc/ceph:/etc/pki:/etc/remora:/etc/ssl:/usr/local/share/ca-certificates:/usr/share/ca-certificates"
+    )
 
     def problems(self) -> Iterator[ConfigError]:
         """Each rule that these values break."""
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", self.client_id):
             yield ConfigError("kafka.client_id", "1 to 64 letters, digits, '.', '_' and '-'")
+        for each in self.ca_places:
+            if not each.startswith("/"):
+                yield ConfigError("kafka.ca_directories", f'expected absolute paths, ":" between them, not "{each}"')
+
+    @property
+    def ca_places(self) -> tuple[str, ...]:
+        """`ca_directories`, taken apart."""
+        return tuple(filter(None, self.ca_directories.split(":")))
 
 
 @dataclass(frozen=True, slots=True)

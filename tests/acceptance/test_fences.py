@@ -202,7 +202,7 @@ async def test_every_batch_is_awaited(
                 with suppress(Exception):
                     await produce(self, *args)
 
-            self._tasks.create_task(forgotten())
+            self._tasks.begin(forgotten(), "forgotten")
 
         monkeypatch.setattr(TransactionalProducer, "_produce", not_awaited)
     async with a_scene(kafka, tmp_path, exact=True, max_message_bytes=15_000) as scene:

@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from threading import Thread
@@ -31,6 +32,9 @@ pytestmark = pytest.mark.kafka
 
 SHARD = Shard("shard")
 
+ANYWHERE = KafkaSettings(ca_directories="/")
+"""A test's files lie in temporary directories."""
+
 
 WRONG = "wr0ng-pa55word"
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -47,7 +51,7 @@ def tls(kafka: Kafka, ca: str = "ca") -> str:
 async def deliver(uri: str, args: str, topic: str) -> None:
     async with (
         asyncio.timeout(15),
-        KafkaEndpoint(KafkaSettings()) as endpoint,
+        KafkaEndpoint(ANYWHERE) as endpoint,
         endpoint.route(SHARD, INCARNATION, Target(uri, args, topic)) as route,
     ):
         await push_all(route, make_records(0, 10))
@@ -55,7 +59,7 @@ async def deliver(uri: str, args: str, topic: str) -> None:
 
 async def refusal(uri: str, args: str, settings: KafkaSettings | None = None) -> str:
     """Why a target is misconfigured, which must be found out in the time to connect."""
-    async with KafkaEndpoint(settings or KafkaSettings()) as endpoint, asyncio.timeout(10):
+    async with KafkaEndpoint(settings or ANYWHERE) as endpoint, asyncio.timeout(10):
         with pytest.raises(EndpointMisconfigured) as caught:
             async with endpoint.route(SHARD, INCARNATION, Target(uri, args, "events")):
                 pass
@@ -210,7 +214,7 @@ def test_silent_tls_on_uvloop(tmp_path: Path) -> None:
         args = f"use-ssl=true&ca-location={own.certificate}"
 
         async def reach() -> None:
-            async with KafkaEndpoint(KafkaSettings(connect_timeout_s=0.5)) as endpoint:
+            async with KafkaEndpoint(replace(ANYWHERE, connect_timeout_s=0.5)) as endpoint:
                 with pytest.raises(EndpointUnavailable, match="no answer in time"):
                     async with endpoint.route(SHARD, INCARNATION, Target(uri, args, "t")):
                         pass
@@ -229,7 +233,7 @@ async def test_unreadable_authority(kafka: Kafka, tmp_path: Path) -> None:
     uri, no_ca = f"kafka://{kafka.env['ssl_bootstrap']}", tmp_path / "empty.pem"
     no_ca.write_text("nothing")
 
-    assert "/does/not/exist: No such file" in await refusal(uri, "use-ssl=true&ca-location=/does/not/exist")
+    assert "/does/not/exist: missing or not" in await refusal(uri, "use-ssl=true&ca-location=/does/not/exist")
     assert "no certificate authority in PEM" in await refusal(uri, f"use-ssl=true&ca-location={no_ca}")
 
 
@@ -238,7 +242,7 @@ async def test_replaced_authority(kafka: Kafka, tmp_path: Path) -> None:
     topic, ca, watcher = await create_topic(kafka.address), tmp_path / "ca.pem", Watcher()
     shutil.copy(kafka.env["ca"], ca)
     target = Target(f"kafka://{kafka.env['ssl_bootstrap']}", f"use-ssl=true&ca-location={ca}", topic)
-    async with KafkaEndpoint(KafkaSettings(), watcher) as endpoint:
+    async with KafkaEndpoint(ANYWHERE, watcher) as endpoint:
         async with endpoint.route(SHARD, INCARNATION, target) as route:
             await push_all(route, make_records(0, 10))
         shutil.copy(kafka.env["other_ca"], ca)
@@ -257,7 +261,7 @@ async def test_password_does_not_leak_to_another_topic(kafka: Kafka) -> None:
     topic, watcher = await create_topic(kafka.address), Watcher()
     uri = f"kafka://{kafka.env['sasl_plaintext_bootstrap']}"
     async with (
-        KafkaEndpoint(KafkaSettings(), watcher) as endpoint,
+        KafkaEndpoint(ANYWHERE, watcher) as endpoint,
         endpoint.route(SHARD, INCARNATION, Target(uri, login(kafka), topic)) as route,
     ):
         with pytest.raises(EndpointMisconfigured, match="refused user"):
@@ -292,7 +296,7 @@ async def test_permissions(strict_kafka: Kafka) -> None:
     uri, args = f"kafka://{strict_kafka.env['sasl_plaintext_bootstrap']}", login(strict_kafka)
     target = Target(uri, args, topic)
     allow = ("--add", "--allow-principal", f"User:{strict_kafka.env['user']}", "--topic")
-    async with KafkaEndpoint(KafkaSettings(), watcher) as endpoint:
+    async with KafkaEndpoint(ANYWHERE, watcher) as endpoint:
         with pytest.raises(EndpointMisconfigured, match="may write to no topic of this cluster"):
             async with endpoint.route(SHARD, INCARNATION, target):
                 pass
@@ -323,7 +327,7 @@ def test_frozen_tls_broker_on_uvloop(strict_kafka: Kafka) -> None:
         uri = f"kafka://{strict_kafka.env['sasl_ssl_bootstrap']}"
         target = Target(uri, f"{login(strict_kafka)}&{tls(strict_kafka)}", topic)
         await strict_kafka.tool("AclCommand", "--add", "--allow-principal", "User:*", "--topic", topic)
-        async with KafkaEndpoint(KafkaSettings()) as endpoint:
+        async with KafkaEndpoint(ANYWHERE) as endpoint:
             async with endpoint.route(SHARD, INCARNATION, target) as route:
                 await push_all(route, make_records(0, 10))
             strict_kafka.stop(how=signal.SIGSTOP)
@@ -339,7 +343,7 @@ def test_frozen_tls_broker_on_uvloop(strict_kafka: Kafka) -> None:
 
 async def test_nobody_listens() -> None:
     """A closed port is transient and known at once."""
-    async with KafkaEndpoint(KafkaSettings()) as endpoint, asyncio.timeout(4):
+    async with KafkaEndpoint(ANYWHERE) as endpoint, asyncio.timeout(4):
         with pytest.raises(EndpointUnavailable, match=r"127.0.0.1:1: .*refused"):
             async with endpoint.route(SHARD, INCARNATION, Target("kafka://127.0.0.1:1", "", "t")):
                 pass
@@ -357,7 +361,7 @@ async def test_nobody_answers() -> None:
 
 async def test_unknown_host() -> None:
     """A host name that does not resolve is transient and named."""
-    async with KafkaEndpoint(KafkaSettings()) as endpoint, asyncio.timeout(15):
+    async with KafkaEndpoint(ANYWHERE) as endpoint, asyncio.timeout(15):
         with pytest.raises(EndpointUnavailable, match=r"no-such-host\.invalid:9092"):
             async with endpoint.route(SHARD, INCARNATION, Target("kafka://no-such-host.invalid", "", "t")):
                 pass

@@ -26,7 +26,7 @@ from support.kafka_sender import INCARNATION, ShardSender, make_records, verdict
 
 pytestmark = pytest.mark.kafka
 
-PATIENT = KafkaSettings(connect_timeout_s=60, delivery_timeout_s=60)
+PATIENT = KafkaSettings(connect_timeout_s=60, delivery_timeout_s=60, ca_directories="/")
 """Nobody who hangs gives up while a test runs."""
 
 SHARDS = 50
@@ -126,35 +126,43 @@ async def test_names_without_answers_are_bounded(mute_names: Counter[str]) -> No
     assert sum(mute_names.values()) <= MOST_OPEN
 
 
+@pytest.fixture
+def mute_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Files `*.mute`, whose server does not answer until the test is over."""
+    over, resolve = Event(), os.path.realpath
+
+    def realpath(path: Any, **options: Any) -> Any:
+        if str(path).endswith(".mute"):
+            over.wait()
+        return resolve(path, **options)
+
+    monkeypatch.setattr(os.path, "realpath", realpath)
+    yield
+    over.set()
+
+
+@pytest.mark.usefixtures("mute_files")
 async def test_authorities_on_a_file_system_that_hangs(kafka: Kafka, tmp_path: Path) -> None:
     """While the ca-location of twenty targets cannot be read, other topics are delivered."""
     topic = await create_topic(kafka.address)
-    pipes = [tmp_path / f"ca{number}.pem" for number in range(20)]
-    for pipe in pipes:
-        os.mkfifo(pipe)  # opening it for reading waits for a writer, as a share that hangs does for its server
-    targets = [Target(f"kafka://{kafka.address}", f"use-ssl=true&ca-location={pipe}", "t") for pipe in pipes]
-    try:
-        async with KafkaEndpoint(PATIENT) as endpoint, stuck(endpoint, targets) as shards:
-            await assert_others_deliver(endpoint, f"kafka://{kafka.address}", topic, kafka.address)
+    files = [tmp_path / f"ca{number}.mute" for number in range(20)]
+    targets = [Target(f"kafka://{kafka.address}", f"use-ssl=true&ca-location={each}", "t") for each in files]
+    async with KafkaEndpoint(PATIENT) as endpoint, stuck(endpoint, targets) as shards:
+        await assert_others_deliver(endpoint, f"kafka://{kafka.address}", topic, kafka.address)
 
-            assert not any(each.done() for each in shards)
-    finally:
-        for pipe in pipes:
-            os.close(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))
+        assert not any(each.done() for each in shards)
 
 
+@pytest.mark.usefixtures("mute_files")
 async def test_unreadable_authorities_are_given_up_in_time(tmp_path: Path) -> None:
     """A ca-location that cannot be read in the time to connect fails its topic, which names the file."""
-    pipe = tmp_path / "ca.pem"
-    os.mkfifo(pipe)
-    target = Target("kafka://127.0.0.1:1", f"use-ssl=true&ca-location={pipe}", "t")
-    try:
-        async with KafkaEndpoint(KafkaSettings(connect_timeout_s=0.05)) as endpoint, asyncio.timeout(30):
-            with pytest.raises(EndpointUnavailable, match=f"{pipe}: no answer within"):
-                async with endpoint.route(Shard("bad"), INCARNATION, target):
-                    pass
-    finally:
-        os.close(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))
+    file = tmp_path / "ca.mute"
+    target = Target("kafka://127.0.0.1:1", f"use-ssl=true&ca-location={file}", "t")
+    settings = KafkaSettings(connect_timeout_s=0.05, ca_directories="/")
+    async with KafkaEndpoint(settings) as endpoint, asyncio.timeout(30):
+        with pytest.raises(EndpointUnavailable, match=f"{file}: no answer within"):
+            async with endpoint.route(Shard("bad"), INCARNATION, target):
+                pass
 
 
 @pytest.mark.parametrize("args", ["", "use-ssl=true&verify-ssl=false"], ids=["plain", "tls"])

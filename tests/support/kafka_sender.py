@@ -30,6 +30,7 @@ class Watcher:
         self.exact_open = 0
         self.most_exact_open = 0
         self.outcomes: list[str] = []
+        self.defects: list[str] = []
 
     async def wait_for_retirement(self, before: int) -> None:
         """Return when more than so many producers were retired."""
@@ -56,6 +57,9 @@ class Watcher:
 
     def partitions_changed(self, cluster: str, topic: str, before: int, after: int) -> None:
         self.partitions.append((topic, before, after))
+
+    def crashed(self, what: str) -> None:
+        self.defects.append(what)
 
     def limit_assumed(self, cluster: str, topic: str, limit_bytes: int) -> None:
         self.assumed.append((topic, limit_bytes))

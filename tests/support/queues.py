@@ -196,7 +196,7 @@ def quick(queues: Queues, **sections: Mapping[str, object]) -> dict[str, dict[st
             "discovery_interval": "500ms",
         },
         "delivery": {"retry_cap": "1s", "configuration_recheck": "1s"},
-        "kafka": {"delivery_timeout": "5s", "connect_timeout": "3s"},
+        "kafka": {"delivery_timeout": "5s", "connect_timeout": "3s", "ca_directories": "/"},
     }
     for name, options in sections.items():
         found[name] = found.get(name, {}) | dict(options)

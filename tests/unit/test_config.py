@@ -145,6 +145,11 @@ def test_every_option_is_read_somewhere() -> None:
         ("[admin]\nlisten = '9750'", "admin.listen", 'expected "host:port" or "unix:/path"'),
         ("[ownership]\nhost_id = 'a/b'", "ownership.host_id", "only letters"),
         ("[kafka]\nclient_id = ''", "kafka.client_id", "1 to 64"),
+        (
+            "[kafka]\nca_directories = '/etc/ssl:ca'",
+            "kafka.ca_directories",
+            'absolute paths, ":" between them, not "ca"',
+        ),
     ],
 )
 def test_a_wrong_option_is_refused_with_its_path(tmp_path: Path, text: str, key: str, message: str) -> None:

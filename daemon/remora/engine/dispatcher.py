@@ -31,6 +31,7 @@ from remora.model.errors import (
     ShardGone,
     StoreDamaged,
     StoreError,
+    without_frames,
 )
 from remora.model.ledger import Cause, Tally
 from remora.model.record import Listing
@@ -165,6 +166,7 @@ class Dispatcher:
         Raises OwnershipLost, ShardGone or NotOurs when the hold must end.
         """
         while not self._finishing.is_set():
+            failure: EndpointError | StoreError | None = None
             try:
                 rests = await self._deliver()
                 if rests and not self._shelf.news.is_set():
@@ -172,9 +174,11 @@ class Dispatcher:
             except (OwnershipLost, ShardGone, NotOurs):
                 raise
             except EntryRefused as exc:
-                self._note_failure(exc, "poison")
+                self._note_failure(without_frames(exc), "poison")
             except (EndpointError, StoreError) as exc:
-                await self._pause(exc)
+                failure = without_frames(exc)
+            if failure is not None:
+                await self._pause(failure)
 
     # ------------------------------------------------------------------------------- one session
 

@@ -10,7 +10,8 @@ under way in a later one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from remora.config import OwnershipSettings
 from remora.engine.catalogue import Catalogue
@@ -22,7 +23,7 @@ from remora.engine.spread import Spread
 from remora.engine.taking import RELEASED, Taker
 from remora.engine.tenure import Tenure
 from remora.metrics import Telemetry
-from remora.model.errors import OwnershipLost, ShardGone, StoreError
+from remora.model.errors import OwnershipLost, ShardGone, StoreError, without_frames
 from remora.model.shard import Hold, Shard
 from remora.policy.eligible import reason_to_leave
 from remora.policy.lease import Term
@@ -385,11 +386,12 @@ class Ownership:
             if self._finishing.is_set() or held.ended is not None:
                 left = Left("given back")
         except (OwnershipLost, ShardGone) as exc:
-            left = self._lost(held.tenure, exc)
+            left = self._lost(held.tenure, without_frames(exc))
         except NotOurs as exc:
-            left = Left(str(exc))
-        except Exception:  # the one place where anything is caught: a defect costs its shard only
+            left = Left(str(without_frames(exc)))
+        except Exception as exc:  # anything at all: a defect costs its shard only
             self._telemetry.crashed(held.tenure.shard.queue)
+            without_frames(exc)
             again_at = asyncio.get_running_loop().time() + CRASH_PAUSE_S
             left = Left("stopped by a defect, see the log", not_before=again_at)
         finally:
@@ -397,7 +399,8 @@ class Ownership:
             if left is None:
                 held.rest(asyncio.get_running_loop().time())
             else:
-                await self._leave(held, left)
+                with self._parting(held, left):
+                    await self._let_go(held.tenure)
 
     def _review_dormant(self) -> None:
         """Look at dormant shards after the catalogue changed: one may not be ours any more, or be gone."""
@@ -413,11 +416,20 @@ class Ownership:
     # ------------------------------------------------------------------------------------- leaving
 
     async def _leave(self, held: Held, left: Left) -> None:
-        """Give a shard back whose service has ended; only then may it be taken again."""
-        shard, held.begun = held.tenure.shard, True
-        held.ended = held.ended or left
-        try:
+        """Give a shard back that has no service."""
+        held.begun = True
+        with self._parting(held, left):
             await self._let_go(held.tenure)
+
+    @contextmanager
+    def _parting(self, held: Held, left: Left) -> Iterator[None]:
+        """A shard is given back whose service has ended; only then may it be taken again."""
+        shard, held.ended = held.tenure.shard, held.ended or left
+        try:
+            yield
+        except Exception as exc:  # as in `_serve_shard`; the lease runs out by itself
+            self._telemetry.crashed(shard.queue)
+            without_frames(exc)
         finally:
             del self._held[shard]
             self._left[shard] = held.ended

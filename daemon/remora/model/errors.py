@@ -6,7 +6,9 @@ acting? Adapters translate their driver's exceptions into these at their own edg
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, TypeVar
+
+E = TypeVar("E", bound=BaseException)
 
 
 class RemoraError(Exception):
@@ -173,3 +175,23 @@ class EndpointFenced(EndpointError):
 
 class EntryRefused(EndpointError):
     """Poison: this one entry can never be delivered, whatever is done; it is parked."""
+
+
+def without_frames(exc: E) -> E:
+    """The exception, when its way has been told: neither it nor what led to it holds the frames that it passed.
+
+    These keep all that their functions held, megabytes perhaps, and often the exception itself. Such a cycle ends only
+    with Python's next look for garbage, which a busy worker hardly ever takes.
+    """
+    seen: set[int] = set()
+    left: list[BaseException | None] = [exc]
+    while left:
+        each = left.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        each.__traceback__ = None
+        left += [each.__cause__, each.__context__]
+        if isinstance(each, BaseExceptionGroup):
+            left += each.exceptions
+    return exc

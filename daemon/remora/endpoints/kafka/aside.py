@@ -49,7 +49,10 @@ async def ask_aside(question: Hashable, call: Callable[[], T], what: str, timeou
             answer.cancel()
     if not done:
         raise EndpointUnavailable(f"{what}: no answer within {timeout_s:g} s")
-    return answer.result()
+    try:
+        return answer.result()
+    finally:
+        del asked, answer, done  # an exception's frames must not hold the exception: see `without_frames`
 
 
 def _answer(question: Hashable, call: Callable[[], Any], asked: Future[Any]) -> None:
@@ -58,6 +61,7 @@ def _answer(question: Hashable, call: Callable[[], Any], asked: Future[Any]) -> 
     except Exception as exc:  # whoever asked gets it
         _open.pop(question, None)
         asked.set_exception(exc)
+        del asked
     else:
         _open.pop(question, None)
         asked.set_result(result)

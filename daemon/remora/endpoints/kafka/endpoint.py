@@ -25,6 +25,7 @@ from remora.endpoints.kafka.producers import FailedInCompany, NotSent
 from remora.endpoints.kafka.quiet import quieten
 from remora.endpoints.kafka.slots import Connection, KafkaObserver, ProducerSlot, ProducerSlots
 from remora.endpoints.kafka.target import Cluster, KafkaTarget, parse_target
+from remora.endpoints.kafka.tasks import Tasks
 from remora.endpoints.kafka.tls import Trust, read_trust
 from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.record import DeadLetter, Record
@@ -61,6 +62,9 @@ class LogObserver:
     def partitions_changed(self, cluster: str, topic: str, before: int, after: int) -> None:
         log.warning("%s: topic %s went from %d to %d partitions, keys move", cluster, topic, before, after)
 
+    def crashed(self, what: str) -> None:
+        log.error("%s failed in a way that nobody foresaw", what, exc_info=True)  # noqa: LOG014 # called in a handler
+
     def limit_assumed(self, cluster: str, topic: str, limit_bytes: int) -> None:
         log.warning(
             "%s: max.message.bytes of topic %s cannot be read (no permission), %d is assumed",
@@ -79,7 +83,7 @@ class KafkaEndpoint:
         self._settings = settings
         self._observer = observer or LogObserver()
         self._smaller = SmallerBatches()
-        self._tasks = asyncio.TaskGroup()
+        self._tasks = Tasks(self._observer)
         self._exact = ExactRoutes(settings, self._observer, self._smaller, self._tasks)
         self._slots = ProducerSlots(settings, self._observer, self._tasks)
         self._sweeper: asyncio.Task[None] | None = None
@@ -91,7 +95,7 @@ class KafkaEndpoint:
     async def __aenter__(self) -> Self:
         quieten()
         await self._tasks.__aenter__()
-        self._sweeper = self._tasks.create_task(self._slots.sweep(), name="close idle Kafka producers")
+        self._sweeper = self._tasks.begin(self._slots.sweep(), name="close idle Kafka producers")
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -126,11 +130,11 @@ class KafkaEndpoint:
 
     async def _trust(self, cluster: Cluster) -> Trust | None:
         """Whom to trust as this host's files say now."""
-        tls = cluster.tls
+        tls, allowed = cluster.tls, self._settings.ca_places
         if tls is None:
             return None
         return await ask_aside(
-            ("trust", tls), lambda: read_trust(tls), tls.ca_location, self._settings.connect_timeout_s
+            ("trust", tls), lambda: read_trust(tls, allowed), tls.ca_location, self._settings.connect_timeout_s
         )
 
     @asynccontextmanager

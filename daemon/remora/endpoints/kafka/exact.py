@@ -23,6 +23,7 @@ from remora.endpoints.kafka.lookup import TopicFacts, follow, look_up
 from remora.endpoints.kafka.packing import KafkaParcel, Packer
 from remora.endpoints.kafka.slots import Connection, KafkaObserver
 from remora.endpoints.kafka.target import KafkaTarget
+from remora.endpoints.kafka.tasks import Tasks
 from remora.endpoints.kafka.transactions import (
     FENCED,
     BatchFailed,
@@ -91,9 +92,7 @@ class Turns:
 class ExactRoutes:
     """Opens and closes the routes in transactions of an endpoint. Each has connections of its own."""
 
-    def __init__(
-        self, settings: KafkaSettings, observer: KafkaObserver, smaller: SmallerBatches, tasks: asyncio.TaskGroup
-    ) -> None:
+    def __init__(self, settings: KafkaSettings, observer: KafkaObserver, smaller: SmallerBatches, tasks: Tasks) -> None:
         self._settings = settings
         self._observer = observer
         self._smaller = smaller
@@ -115,7 +114,7 @@ class ExactRoutes:
             opened = await opening.open(producer_name(shard.queue, incarnation), shard, incarnation, meant)
             yield ExactKafkaRoute(opened, connection, turns, self._settings, self._observer, self._smaller)
         finally:
-            self._tasks.create_task(self._close(opening, connection, turns), name=f"close {connection.cluster}")
+            self._tasks.begin(self._close(opening, connection, turns), name=f"close {connection.cluster}")
 
     async def _close(self, opening: Opening, connection: Connection, turns: Turns) -> None:
         try:
@@ -149,7 +148,7 @@ class Opening:
         settings: KafkaSettings,
         observer: KafkaObserver,
         smaller: SmallerBatches,
-        tasks: asyncio.TaskGroup,
+        tasks: Tasks,
     ) -> None:
         self._connection = connection
         self._settings = settings

@@ -275,7 +275,7 @@ async def stop_driver(driver: Any) -> None:
             await driver.stop()
     except (TimeoutError, OSError, kafka.KafkaError):
         await _abandon(driver)
-    except asyncio.CancelledError:
+    except BaseException:
         _let_go(driver)
         raise
 

@@ -16,12 +16,13 @@ from remora.endpoints.kafka.connecting import connection_options, find_broker
 from remora.endpoints.kafka.errors import translate
 from remora.endpoints.kafka.producers import SharedProducer, build_driver, stop_driver
 from remora.endpoints.kafka.target import Cluster
+from remora.endpoints.kafka.tasks import CrashObserver, Tasks
 from remora.endpoints.kafka.tls import Trust
 from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.shard import Shard
 
 
-class KafkaObserver(Protocol):
+class KafkaObserver(CrashObserver, Protocol):
     """Who wants to know what becomes of connections; `cluster` is `host:port,...` without secrets."""
 
     def producer_opened(self, cluster: str) -> None: ...
@@ -56,16 +57,14 @@ class Connection:
 class ProducerSlot:
     """A place for one producer at a time. Whoever needs it waits for the same opening."""
 
-    def __init__(
-        self, connection: Connection, settings: KafkaSettings, observer: KafkaObserver, tasks: asyncio.TaskGroup
-    ) -> None:
+    def __init__(self, connection: Connection, settings: KafkaSettings, observer: KafkaObserver, tasks: Tasks) -> None:
         self.connection = connection
         self.topics: Counter[str] = Counter()
         self._settings = settings
         self._observer = observer
         self._tasks = tasks
         self._current: SharedProducer | None = None
-        self._opening: asyncio.Task[SharedProducer | EndpointError] | None = None
+        self._opening: asyncio.Task[SharedProducer | Exception] | None = None
         self._closed = False
 
     def __str__(self) -> str:
@@ -77,21 +76,30 @@ class ProducerSlot:
         return self._current
 
     async def ready(self) -> SharedProducer:
-        """The producer, opened when there is none. Raises EndpointUnavailable or EndpointMisconfigured."""
+        """The producer, opened when there is none. Raises EndpointUnavailable or EndpointMisconfigured.
+
+        What nobody foresaw is raised too, for each of those who waited.
+        """
         if self._current is not None:
             return self._current
         if self._closed:
             raise EndpointUnavailable(f"{self}: the endpoint is closed")
         if self._opening is None:
-            self._opening = self._tasks.create_task(self._open(), name=f"open {self}")
+            self._opening = self._tasks.ask(self._open(), name=f"open {self}")
         opening = self._opening
         await asyncio.wait([opening])  # neither cancels it with one of those who wait, nor them with it
         if opening.cancelled():
             raise EndpointUnavailable(f"{self}: the endpoint is closed")
         outcome = opening.result()
+        del opening
         if isinstance(outcome, SharedProducer):
             return outcome
-        raise type(outcome)(str(outcome)) from outcome.__cause__
+        try:
+            if isinstance(outcome, EndpointError):
+                raise type(outcome)(str(outcome)) from outcome.__cause__
+            raise RuntimeError(f"{self} could not be opened") from outcome
+        finally:
+            del outcome  # no frame may keep the exception that it raises: see `without_frames`
 
     def close(self, patience_s: float) -> None:
         """Close what is open, in the background."""
@@ -108,15 +116,13 @@ class ProducerSlot:
         if asyncio.get_running_loop().time() - producer.last_used >= idle_s:
             self._bury(0)
 
-    async def _open(self) -> SharedProducer | EndpointError:
+    async def _open(self) -> SharedProducer:
         try:
-            self._current = await self._start()
-            self._observer.producer_opened(str(self))
-        except EndpointError as exc:
-            return exc
+            self._current = producer = await self._start()
         finally:
             self._opening = None
-        return self._current
+        self._observer.producer_opened(str(self))
+        return producer
 
     async def _start(self) -> SharedProducer:
         """Connect and get a producer id, each within the time to connect: a broker that was awaited for most of it, as
@@ -148,7 +154,7 @@ class ProducerSlot:
     def _bury(self, patience_s: float) -> None:
         producer, self._current = self._current, None
         if producer is not None:
-            self._tasks.create_task(self._close(producer, patience_s), name=f"close {self}")
+            self._tasks.begin(self._close(producer, patience_s), name=f"close {self}")
 
     async def _close(self, producer: SharedProducer, patience_s: float) -> None:
         await producer.close(patience_s)
@@ -158,7 +164,7 @@ class ProducerSlot:
 class ProducerSlots:
     """All slots of an endpoint, by connection."""
 
-    def __init__(self, settings: KafkaSettings, observer: KafkaObserver, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, settings: KafkaSettings, observer: KafkaObserver, tasks: Tasks) -> None:
         self._settings = settings
         self._observer = observer
         self._tasks = tasks

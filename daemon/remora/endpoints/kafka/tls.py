@@ -1,58 +1,113 @@
-"""The certificate authorities of a target, read from this host's files."""
+"""The certificate authorities of a target, read from this host's files.
+
+Whoever may create a topic names the file. So only what the operator allows is opened, and an answer tells neither
+whether another file exists nor what stands in one.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import ssl
+import stat
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from remora.endpoints.kafka.target import Tls
 from remora.model.errors import EndpointMisconfigured
 
-MOST_CA_BYTES = 16 << 20
+MOST_CA_BYTES = 1 << 20
+"""A file of authorities is never larger, nor are those of a directory together; a system's own are a quarter of it."""
+
+PEM_BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----")
+
+HASHED_NAME = re.compile(r"[0-9a-f]{8}\.[0-9]{1,3}")
+"""Of a directory OpenSSL reads the files of such names, as `openssl rehash` makes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Whom to trust, with the contents of the file: a replaced one makes another connection.
+    """Whom to trust, with the certificates of the file: a replaced one makes another connection.
 
-    `digest` stands for the contents; the text itself takes no part in comparisons.
+    `digest` stands for `authorities`; the text itself takes no part in comparisons. Where it is empty the system's
+    are trusted.
     """
 
     verify: bool
     digest: str = ""
     authorities: str = field(default="", repr=False, compare=False)
-    folder: str = ""
 
 
-def read_trust(tls: Tls | None) -> Trust | None:
-    """Read the authorities; blocks on the file system. Raises EndpointMisconfigured with why it cannot."""
-    if tls is None:
-        return None
+def read_trust(tls: Tls, allowed: Sequence[str]) -> Trust:
+    """Read the authorities, which must lie below one of these directories; blocks on the file system.
+
+    Raises EndpointMisconfigured with why it cannot.
+    """
     if not tls.ca_location:
         return Trust(tls.verify)
-    path = Path(tls.ca_location)
+    what = f"ca-location {tls.ca_location}"
+    if not _is_below(os.path.normpath(tls.ca_location), allowed):  # decided by the names alone: no file is looked at
+        raise EndpointMisconfigured(f"{what}: not below a directory of kafka.ca_directories")
     try:
-        if path.is_dir():
-            seen = [(entry.name, entry.stat().st_mtime_ns) for entry in sorted(os.scandir(path), key=lambda e: e.name)]
-            return Trust(tls.verify, hashlib.sha256(repr(seen).encode()).hexdigest(), folder=str(path))
-        with path.open("rb") as file:
-            content = file.read(MOST_CA_BYTES)
-    except (OSError, ValueError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else "not a path"
-        raise EndpointMisconfigured(f"ca-location {tls.ca_location}: {reason}") from exc
-    # latin-1 never fails; what is not PEM in it is refused when the context is built.
-    return Trust(tls.verify, hashlib.sha256(content).hexdigest(), content.decode("latin-1"))
+        content = _read(tls.ca_location, [os.path.realpath(each) for each in allowed])
+    except (OSError, ValueError):
+        # One text for all of it: another one for each would tell which files there are.
+        raise EndpointMisconfigured(f"{what}: missing or not readable") from None
+    if len(content) > MOST_CA_BYTES:
+        raise EndpointMisconfigured(f"{what}: larger than {MOST_CA_BYTES >> 20} MiB")
+    authorities = b"\n".join(PEM_BLOCK.findall(content))  # what stands between the blocks may be in any encoding
+    if not authorities:
+        raise EndpointMisconfigured(f"{what}: no certificate authority in PEM form")
+    return Trust(tls.verify, hashlib.sha256(authorities).hexdigest(), authorities.decode("ascii"))
+
+
+def _is_below(path: str, directories: Sequence[str]) -> bool:
+    return path.startswith("/") and any(
+        os.path.commonpath((path, each)) == each for each in map(os.path.normpath, directories)
+    )
+
+
+def _read(path: str, allowed: Sequence[str]) -> bytes:
+    """A file, or the files of a directory that OpenSSL would read; of what is too large the beginning."""
+    real = _real(path, allowed)
+    if not os.path.isdir(real):
+        return _read_file(real)
+    content = b""
+    for each in _hashed_files(real):
+        content += _read_file(_real(each, allowed)) + b"\n"
+        if len(content) > MOST_CA_BYTES:
+            break
+    return content
+
+
+def _real(path: str, allowed: Sequence[str]) -> str:
+    real = os.path.realpath(path, strict=True)
+    if not _is_below(real, allowed):
+        raise PermissionError
+    return real
+
+
+def _hashed_files(directory: str) -> Iterator[str]:
+    for name in sorted(os.listdir(directory)):
+        if HASHED_NAME.fullmatch(name):
+            yield os.path.join(directory, name)
+
+
+def _read_file(real: str) -> bytes:
+    # Neither a pipe nor a device holds this up: each opens at once, and is not read.
+    with open(os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise PermissionError
+        return file.read(MOST_CA_BYTES + 1)
 
 
 def build_context(trust: Trust) -> ssl.SSLContext:
     """A client's TLS context; blocks while it loads the authorities. Raises EndpointMisconfigured."""
     try:
-        context = ssl.create_default_context(cadata=trust.authorities or None, capath=trust.folder or None)
-    except (ssl.SSLError, ValueError) as exc:
-        raise EndpointMisconfigured("ca-location holds no certificate authority in PEM form") from exc
+        context = ssl.create_default_context(cadata=trust.authorities or None)
+    except (ssl.SSLError, ValueError):
+        raise EndpointMisconfigured("ca-location holds no certificate authority in PEM form") from None
     if not trust.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -54,6 +54,7 @@ from aiokafka.structs import TopicPartition
 from remora.endpoints.kafka.batches import Batch
 from remora.endpoints.kafka.connecting import cut
 from remora.endpoints.kafka.lookup import ask_anybody, writing
+from remora.endpoints.kafka.tasks import Tasks
 
 FIRST_PAUSE_S = 0.002
 LONGEST_PAUSE_S = 0.05
@@ -171,7 +172,7 @@ class TransactionalProducer:
         client: AIOKafkaClient,
         name: str,
         place: TopicPartition,
-        tasks: asyncio.TaskGroup,
+        tasks: Tasks,
         *,
         request_timeout_s: float,
         transaction_timeout_s: float,
@@ -263,7 +264,7 @@ class TransactionalProducer:
         Raises BatchFailed, TimeoutError, and what aiokafka raises; then nothing was committed, unless
         `outcome_unknown`.
         """
-        self._work = self._tasks.create_task(self._outcome(sendings, mark), name=f"transaction of {self._name}")
+        self._work = self._tasks.ask(self._transact(sendings, mark), name=f"transaction of {self._name}")
         try:
             # Does not cancel it with whoever waits: what is under way is seen to its end, so that it can be aborted.
             done, _ = await asyncio.wait([self._work], timeout=patience_s)
@@ -273,16 +274,12 @@ class TransactionalProducer:
         if not done:
             self._given_up = True
             raise TimeoutError
-        if failure := self._work.result():
-            raise failure
-
-    async def _outcome(self, sendings: Sequence[Sending], mark: Mark) -> Exception | None:
-        """The transaction; its failure is a value, because it may end when nobody waits for it any more."""
-        try:
-            await self._transact(sendings, mark)
-        except Exception as exc:
-            return exc
-        return None
+        failure = self._work.result()
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                del failure, done
 
     async def _transact(self, sendings: Sequence[Sending], mark: Mark) -> None:
         nodes = self._by_leader(sendings)

@@ -1,0 +1,64 @@
+"""The tasks of an endpoint that nobody waits for in person, or several do: none of them ends any other.
+
+In a plain task group an exception that nobody foresaw would end the group, hence all topics of the worker. Here it
+goes to whoever waits for the task's outcome, each of whom serves one topic; and where nobody does, into the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Protocol, Self, TypeVar
+
+T = TypeVar("T")
+
+
+class CrashObserver(Protocol):
+    """Who wants to know of defects."""
+
+    def crashed(self, what: str) -> None:
+        """The exception being handled is a defect of `what`."""
+        ...
+
+
+class Tasks:
+    """Used as `async with`; leaving it waits for all of them."""
+
+    def __init__(self, observer: CrashObserver) -> None:
+        self._observer = observer
+        self._group = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._group.__aexit__(None, None, None)
+
+    def ask(self, work: Coroutine[object, object, T], name: str) -> asyncio.Task[T | Exception]:
+        """Start what somebody waits for; its failure is a value, since it may end when nobody does any more."""
+        return self._start(_outcome(work), work, name)
+
+    def begin(self, work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
+        """Start what nobody waits for."""
+        return self._start(self._guarded(work, name), work, name)
+
+    def _start(
+        self, whole: Coroutine[object, object, T], work: Coroutine[object, object, object], name: str
+    ) -> asyncio.Task[T]:
+        task = self._group.create_task(whole, name=name)
+        task.add_done_callback(lambda _: work.close())  # one that is cancelled before its first step never awaits it
+        return task
+
+    async def _guarded(self, work: Coroutine[object, object, None], name: str) -> None:
+        try:
+            await work
+        except Exception:
+            self._observer.crashed(name)
+
+
+async def _outcome(work: Coroutine[object, object, T]) -> T | Exception:
+    try:
+        return await work
+    except Exception as exc:
+        return exc
