@@ -438,8 +438,16 @@ class Route(Protocol):
     def pack(self, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
         """Sort records into parcels, in order within each lane; and the refused ones with why.
 
-        Pure: nothing is sent. A refused record can never be delivered here, for example because the broker's
-        size limit is below it. Several parcels of one lane are to be pushed in the order of the list.
+        Pure: nothing is sent. A refused record cannot be delivered here as far as is known, for example because the
+        broker's size limit is below it: it is given up only when it is refused again after `look_again`. Several
+        parcels of one lane are to be pushed in the order of the list.
+        """
+        ...
+
+    async def look_again(self) -> None:
+        """Look up anew by what `pack` refuses records; it stands by that from then on.
+
+        Lanes stay as they are. Raises as entering the route does.
         """
         ...
 
@@ -484,6 +492,10 @@ class ExactRoute(Protocol):
 
     def pack(self, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
         """As `Route.pack`."""
+        ...
+
+    async def look_again(self) -> None:
+        """As `Route.look_again`; not while a commit is under way."""
         ...
 
     async def commit(self, parcels: Sequence[Parcel], upto: bytes, letters: Sequence[DeadLetter] = ()) -> None:

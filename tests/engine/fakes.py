@@ -372,9 +372,13 @@ class FakeRoute:
         self.target = target
         self.stale = False
         self._busy: set[int] = set()
+        self._too_large = endpoint.too_large
 
     def pack(self, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
-        return _packed(self.endpoint, records)
+        return _packed(self.endpoint, self._too_large, records)
+
+    async def look_again(self) -> None:
+        self._too_large = await self.endpoint.look()
 
     async def bury(self, letters: Sequence[DeadLetter]) -> None:
         await asyncio.sleep(0.001)
@@ -391,11 +395,13 @@ class FakeRoute:
             self._busy.discard(parcel.lane)
 
 
-def _packed(endpoint: FakeEndpoint, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
+def _packed(
+    endpoint: FakeEndpoint, too_large: Callable[[Record], bool], records: Sequence[Record]
+) -> tuple[list[Parcel], list[tuple[Record, str]]]:
     lanes: dict[int, list[Record]] = defaultdict(list)
     refused = []
     for record in records:
-        if endpoint.too_large(record):
+        if too_large(record):
             refused.append((record, "larger than the endpoint takes"))
         else:
             lanes[sum(record.key) % endpoint.lanes].append(record)
@@ -418,9 +424,14 @@ class FakeExactRoute:
         self.epoch = endpoint.epochs[self.shard]
         self.reached = endpoint.positions.get(self.shard)
         self._spent = False
+        self._too_large = endpoint.too_large
 
     def pack(self, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
-        return _packed(self.endpoint, records)
+        return _packed(self.endpoint, self._too_large, records)
+
+    async def look_again(self) -> None:
+        assert not self._spent, "a look while a commit is under way, or on a route that is spent"
+        self._too_large = await self.endpoint.look()
 
     async def commit(self, parcels: Sequence[Parcel], upto: bytes, letters: Sequence[DeadLetter] = ()) -> None:
         assert not self._spent, "a route went on after a commit of unknown outcome, or two commits are under way"
@@ -470,6 +481,8 @@ class FakeEndpoint:
         self.arrived: list[tuple[str, Record]] = []
         self.fate: Callable[[FakeRoute, Parcel], Fate] = lambda *_: Fate()
         self.too_large: Callable[[Record], bool] = lambda _: False
+        self.looking: Callable[[], EndpointError | None] = lambda: None
+        self.looks = 0
         self.opening: Callable[[Target], EndpointError | None] = lambda _: None
         self.answering: Callable[[Target], tuple[str, float]] = lambda _: ("1", 0.001)
         """The numbers of the brokers that are up, a character each, and how long it takes to find out."""
@@ -519,6 +532,14 @@ class FakeEndpoint:
         yield route
         self.journal("leave")
         await asyncio.sleep(self.closing_s)
+
+    async def look(self) -> Callable[[Record], bool]:
+        """What is too large now; a look takes a moment, and may fail."""
+        self.looks += 1
+        await asyncio.sleep(0.01)
+        if (error := self.looking()) is not None:
+            raise error
+        return self.too_large
 
     async def take(self, route: FakeRoute, parcel: Parcel) -> None:
         self.pushes += 1

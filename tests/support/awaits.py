@@ -103,12 +103,12 @@ class _Marker(ast.NodeTransformer):
         called = ast.Call(ast.Name(name, ast.Load()), [ast.Constant(place), value], [])
         return ast.fix_missing_locations(ast.copy_location(called, value))
 
-    def visit_Await(self, node: ast.Await) -> ast.Await:  # noqa: N802
+    def visit_Await(self, node: ast.Await) -> ast.Await:
         self.generic_visit(node)
         node.value = self._call(NAMES[0], node.value)
         return node
 
-    def visit_AsyncWith(self, node: ast.AsyncWith) -> ast.AsyncWith:  # noqa: N802
+    def visit_AsyncWith(self, node: ast.AsyncWith) -> ast.AsyncWith:
         self.generic_visit(node)
         for item in node.items:
             if ast.unparse(item.context_expr).startswith(("asyncio.TaskGroup(", "asyncio.timeout")):
@@ -122,7 +122,7 @@ class _Marker(ast.NodeTransformer):
             node.iter = self._call(NAMES[2], node.iter)
         return node
 
-    def visit_AsyncFor(self, node: ast.AsyncFor) -> ast.AsyncFor:  # noqa: N802
+    def visit_AsyncFor(self, node: ast.AsyncFor) -> ast.AsyncFor:
         self.generic_visit(node)
         node.iter = self._call(NAMES[2], node.iter)
         return node

@@ -20,6 +20,7 @@ from remora.codec.fastest import joined, totals
 from remora.engine.allowance import Allowance
 from remora.engine.catching_up import catch_up
 from remora.engine.letters import park_all
+from remora.engine.packing import pack_surely
 from remora.engine.reading import Reader, at_most
 from remora.engine.shelf import Shelf, Tools
 from remora.engine.sorting import Condemned, same_target, sort_entries
@@ -224,7 +225,7 @@ class ExactSession:
             self.end()  # the next entries go elsewhere
         elif transaction is not None and self._is_full(transaction):
             self._give_room_back()
-            self._pack(transaction)
+            self._pack_ahead(transaction)
             while self._open is transaction:
                 self._taken.clear()
                 await self._taken.wait()
@@ -317,16 +318,24 @@ class ExactSession:
         self._changed.set()
         return transaction
 
-    def _pack(self, transaction: Transaction) -> list[Parcel]:
-        """The parcels of a transaction that nothing joins any more."""
-        if transaction.parcels is None:
-            records = transaction.records()
-            transaction.parcels, refused = self._route.pack(records) if records else ([], [])
-            if refused:
-                reasons = {record.position: why for record, why in refused}
-                for part in transaction.parts:
-                    _condemn(part, "too_large", reasons)
-        return transaction.parcels
+    def _pack_ahead(self, transaction: Transaction) -> None:
+        """Pack a transaction that nothing joins any more, while another one is committed; not where that takes a look
+        at the endpoint."""
+        records = transaction.records()
+        parcels, refused = self._route.pack(records) if records else ([], [])
+        if not refused:
+            transaction.parcels = parcels
+
+    async def _packed(self, transaction: Transaction) -> list[Parcel]:
+        """The parcels of a transaction; what does not fit is condemned."""
+        if transaction.parcels is not None:
+            return transaction.parcels
+        parcels, refused = await pack_surely(self._route, transaction.records())
+        if refused:
+            reasons = {record.position: why for record, why in refused}
+            for part in transaction.parts:
+                _condemn(part, "too_large", reasons)
+        return parcels
 
     # ------------------------------------------------------------------------------------ committing
 
@@ -371,7 +380,7 @@ class ExactSession:
         """Park what cannot be sent, then commit, both only while the lock is to be trusted."""
         if transaction.begins_at != self._reached:
             raise RuntimeError(f"a transaction from {transaction.begins_at!r} on would pass over {self._reached!r}")
-        parcels = self._pack(transaction)
+        parcels = await self._packed(transaction)
         self._tenure.require_trust()
         letters: list[DeadLetter] = []
         for part in transaction.parts:

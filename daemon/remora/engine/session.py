@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from remora.codec.fastest import totals
 from remora.engine.allowance import Allowance
 from remora.engine.letters import park_all
+from remora.engine.packing import pack_surely
 from remora.engine.reading import Reader, at_most
 from remora.engine.shelf import Shelf, Tools
 from remora.engine.sorting import Condemned, same_target, sort_entries
@@ -154,7 +155,7 @@ class Session:
                 start, busy_at = listing.positions[-1], now()
                 room = self._read_ahead(listing)
                 await asyncio.sleep(0)  # the request leaves before packing takes the processor
-                parcels, is_last = self._load(listing), not listing.truncated
+                parcels, is_last = await self._load(listing), not listing.truncated
                 del listing  # many shards wait below, or for room: what they have delivered must not stay in memory
                 if not self._shelf.rounds_arrived:
                     await self._proved.wait()  # after a failure: nothing more until the probe has arrived
@@ -196,19 +197,23 @@ class Session:
 
     # ------------------------------------------------------------------------- packing and pushing
 
-    def _load(self, listing: Listing) -> int:
-        """Pack a listing and hand its parcels to their lanes; once the session is over nothing joins them.
+    async def _load(self, listing: Listing) -> int:
+        """Pack a listing, or the part of it that goes where this session goes; see `_load_part`."""
+        if self._over.is_set():
+            return 0
+        part = self._own_part(listing) if self._topic.source is Source.ENTRY else listing
+        parcels = await self._load_part(part) if part.entries else 0
+        if part is not listing:
+            self.end()
+        return parcels
+
+    async def _load_part(self, listing: Listing) -> int:
+        """Pack entries and hand their parcels to their lanes; once the session is over nothing joins them.
 
         Returns how many parcels it made.
 
         A listing that came after others were turned back would overtake them.
         """
-        if self._over.is_set():
-            return 0
-        if self._topic.source is Source.ENTRY:
-            listing = self._own_part(listing)
-            if not listing.entries:
-                return 0
         shelf = self._shelf
         self._reader.learn(listing, self._topic.label)
 
@@ -218,15 +223,23 @@ class Session:
         if sorted_.skipped:
             for ordinal in sorted_.skipped:
                 self._finish(listing, added, [ordinal], shelf.done.pop(listing.positions[ordinal]))
-        return self._deal(listing, added, sorted_.records, sorted_.condemned)
+        return await self._deal(listing, added, sorted_.records, sorted_.condemned)
 
-    def _deal(self, listing: Listing, of: Round, records: Sequence[Record], condemned: Sequence[Condemned] = ()) -> int:
+    async def _deal(
+        self, listing: Listing, of: Round, records: Sequence[Record], condemned: Sequence[Condemned] = ()
+    ) -> int:
         """Hand records to their lanes, and park what is given up, or too large; answers how many parcels there are.
 
         What stands behind an entry that is given up waits until all letters of the listing are stored, and so does the
         next listing: it may be of the same keys, and who reads the queue next may not give that entry up.
         """
-        parcels, refused = self._route.pack(records) if records else ([], [])
+        try:
+            parcels, refused = await pack_surely(self._route, records)
+        except EndpointError as exc:
+            self._fail(exc)
+            return 0
+        if self._over.is_set():
+            return 0
         if condemned or refused:
             condemned = [*condemned, *(Condemned(r.ordinal, "too_large", why) for r, why in refused)]
             given_up = {each.ordinal for each in condemned}
@@ -244,7 +257,6 @@ class Session:
         part = same_target(listing, self._topic.target)
         if part is not listing:
             self._reader.hold(part.nbytes - listing.nbytes)
-            self.end()
         return part
 
     def _enqueue(self, load: Load) -> None:
@@ -326,12 +338,12 @@ class Session:
             await self._route.bury(letters)
             for each in condemned:
                 self._finish(listing, of, [each.ordinal], Cause.of_letter(each.cause))
+            if not self._over.is_set():
+                await self._deal(listing, of, behind)
         except (StoreError, EndpointError) as exc:
             self._fail(exc)
         finally:
             self._parking -= 1
-        if not self._over.is_set():
-            self._deal(listing, of, behind)
         self._look_settled()
 
     # ------------------------------------------------------------------------------ ending, counting

@@ -158,6 +158,7 @@ class KafkaEndpoint:
             limit_bytes=facts.limit_bytes,
         )
         route = KafkaRoute(slot, topic, facts.partitions, packer, settings, self._observer, self._smaller)
+        route.look_up = lambda: self._look_up(slot, topic, what)
         if meant.letters:
             route.grave = lambda: self._dig(slot, meant.letters)
         return route
@@ -234,6 +235,7 @@ class KafkaRoute:
         self._observer = observer
         self._smaller = smaller
         self._stale = False
+        self.look_up: Callable[[], Awaitable[TopicFacts]] | None = None
         self.grave: Callable[[], Awaitable[Grave]] | None = None
 
     @property
@@ -248,6 +250,12 @@ class KafkaRoute:
     def pack(self, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
         parcels, refused = self._packer.pack(records)
         return list(parcels), refused
+
+    async def look_again(self) -> None:
+        assert self.look_up is not None
+        facts = await self.look_up()
+        most = self._smaller.ceiling(self._slot.connection, self._topic, facts, self._settings.max_batch_bytes)
+        self._packer.limit(most, facts.limit_bytes)
 
     async def push(self, parcel: Parcel) -> None:
         assert isinstance(parcel, KafkaParcel)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -137,6 +137,7 @@ class Opened:
     packer: Packer
     letters: LetterPacker | None
     reached: bytes | None
+    look_up: Callable[[], Awaitable[TopicFacts]]
 
 
 class Opening:
@@ -179,7 +180,11 @@ class Opening:
         partitions = {topic: each.partitions for topic, each in facts.items()}
         packer = Packer(shard.queue, incarnation, **self._packing(meant.topic, facts))
         letters = LetterPacker(**self._packing(meant.letters, facts)) if meant.letters else None
-        return Opened(meant, incarnation, client, producer, partitions, packer, letters, position_of(mark, incarnation))
+        reached = position_of(mark, incarnation)
+        return Opened(
+            meant, incarnation, client, producer, partitions, packer, letters, reached,
+            look_up=lambda: self._learn(meant.topic, what),
+        )  # fmt: skip
 
     async def _connect(self) -> Any:
         settings, cluster = self._settings, self._connection.cluster
@@ -286,6 +291,11 @@ class ExactKafkaRoute:
     def pack(self, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
         parcels, refused = self._opened.packer.pack(records)
         return list(parcels), refused
+
+    async def look_again(self) -> None:
+        facts, topic = await self._opened.look_up(), self._opened.meant.topic
+        most = self._smaller.ceiling(self._connection, topic, facts, self._settings.max_batch_bytes)
+        self._opened.packer.limit(most, facts.limit_bytes)
 
     async def commit(self, parcels: Sequence[Parcel], upto: bytes, letters: Sequence[DeadLetter] = ()) -> None:
         if self._is_spent:

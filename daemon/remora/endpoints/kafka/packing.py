@@ -54,6 +54,10 @@ class Packer:
         self._origin = Origin(queue.encode(), incarnation.encode() + b":")
         self._partitions = partitions
         self._codec = codec
+        self.limit(batch_bytes, limit_bytes)
+
+    def limit(self, batch_bytes: int, limit_bytes: int) -> None:
+        """Go by these limits from now on."""
         self._limit_bytes = limit_bytes
         self.batch_bytes = min(batch_bytes, limit_bytes)
 

@@ -1,0 +1,54 @@
+"""A worker on scripted queues and a real broker whose size limit is raised while the way to it is open."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from engine.fakes import FakeStore
+from engine.runs import QUICK, a_topic, running
+from remora.config import DeliverySettings, KafkaSettings
+from remora.endpoints.kafka import KafkaEndpoint
+from remora.engine.worker import Worker
+from remora.metrics import Telemetry
+from remora.model.topic import Delivery
+from support.entries import raw_entry
+from support.kafka import Kafka, configure_topic, create_topic, read_committed, until
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.mark.parametrize("mode", Delivery)
+async def test_raised_under_an_open_route(kafka: Kafka, mode: Delivery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry that is larger than the limit was when the route was opened is delivered, not a dead letter."""
+    topic = await create_topic(kafka.address, partitions=1, max_message_bytes=3000)
+    store, telemetry = FakeStore(tells=True), Telemetry()
+    queue = store.make("t", raw_entry("k", 0, topic=topic))
+    store.metadata["t"] = a_topic(uri=f"kafka://{kafka.address}", to=topic)
+    async with KafkaEndpoint(KafkaSettings(compression="none"), telemetry) as endpoint:
+        opened = 0
+
+        def count(*_: object) -> None:
+            nonlocal opened
+            opened += 1
+
+        way = "exact" if mode is Delivery.EXACTLY_ONCE else "route"
+        enter = getattr(endpoint, way)
+        monkeypatch.setattr(endpoint, way, lambda *args: (count(), enter(*args))[1])
+        settings = DeliverySettings(mode=mode.value)
+        worker = Worker(store, [endpoint], telemetry, QUICK, settings, "remora/h/b/w1", Random(7))
+        async with running(worker):
+            await until(lambda: not queue.waiting, "the first is delivered")
+            queue.append(raw_entry("k", 1, topic=topic, padding=5000), raw_entry("k", 2, topic=topic))
+            await until(lambda: not queue.waiting, "the first that is too large is parked, and what follows delivered")
+            before = opened
+
+            await configure_topic(kafka.address, topic, max_message_bytes=20_000)
+            queue.append(raw_entry("k", 3, topic=topic, padding=5000), raw_entry("k", 4, topic=topic))
+            await until(lambda: not queue.waiting, "the second that is as large has left the queue")
+
+    read = await read_committed(kafka.address, topic)
+    assert [dict(each.headers)["remora-event-id"] for each in read] == [b"id-0", b"id-2", b"id-3", b"id-4"]
+    assert [letter.cause for letter in store.parked.values()] == ["too_large"]
+    assert opened == before
