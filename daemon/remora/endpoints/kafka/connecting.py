@@ -20,7 +20,7 @@ from remora.endpoints.kafka.aside import ask_aside, resolve
 from remora.endpoints.kafka.errors import CONFIGURATION, translate
 from remora.endpoints.kafka.target import Broker, Cluster
 from remora.endpoints.kafka.tls import Trust, build_context
-from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable
+from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, without_frames
 
 LOOK_TIMEOUT_S = 2.0
 """For one more look at a broker that has just refused us; it answered a moment ago."""
@@ -205,7 +205,8 @@ async def _look_again(broker: Broker, cluster: Cluster, options: dict[str, Any],
             if not cluster.tls and await _answers_tls(broker):
                 return "this port speaks TLS, but use-ssl is not set"
             return "" if cluster.login else await _wanted_login(broker, options, client_id)
-    except (OSError, kafka.KafkaError):
+    except (OSError, kafka.KafkaError) as exc:
+        without_frames(exc)
         return ""
 
 
@@ -213,7 +214,8 @@ async def _answers_without_tls(broker: Broker, client_id: str) -> bool:
     try:
         async with _connected(broker, client_id):
             return True
-    except (ConnectionError, kafka.KafkaError):
+    except (ConnectionError, kafka.KafkaError) as exc:
+        without_frames(exc)
         return False
 
 
@@ -223,7 +225,8 @@ async def _answers_tls(broker: Broker) -> bool:
     anyone.verify_mode = ssl.CERT_NONE
     try:
         _, writer = await asyncio.open_connection(broker.host, broker.port, ssl=anyone)
-    except OSError:
+    except OSError as exc:
+        without_frames(exc)
         return False
     writer.transport.abort()
     with suppress(OSError):

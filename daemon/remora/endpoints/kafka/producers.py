@@ -33,6 +33,7 @@ from remora.endpoints.kafka.batches import Freight, Outcome, SharedBatch
 from remora.endpoints.kafka.connecting import cut, resolve_first
 from remora.endpoints.kafka.errors import blames_records
 from remora.endpoints.kafka.lookup import follow
+from remora.model.errors import without_frames
 
 log = logging.getLogger(__name__)
 
@@ -273,7 +274,8 @@ async def stop_driver(driver: Any) -> None:
     try:
         async with asyncio.timeout(STOP_TIMEOUT_S):
             await driver.stop()
-    except (TimeoutError, OSError, kafka.KafkaError):
+    except (TimeoutError, OSError, kafka.KafkaError) as exc:
+        without_frames(exc)
         await _abandon(driver)
     except BaseException:
         _let_go(driver)
@@ -294,7 +296,7 @@ async def _abandon(driver: Any) -> None:
         async with asyncio.timeout(STOP_TIMEOUT_S):
             await driver.client.close()
     except (TimeoutError, OSError, kafka.KafkaError) as exc:
-        log.debug("connections left to the system: %s", type(exc).__name__)
+        log.debug("connections left to the system: %s", type(without_frames(exc)).__name__)
 
 
 def _let_go(driver: Any) -> None:

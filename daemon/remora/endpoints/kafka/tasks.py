@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Protocol, Self, TypeVar
 
+from remora.model.errors import RemoraError, without_frames
+
 T = TypeVar("T")
 
 
@@ -60,5 +62,7 @@ class Tasks:
 async def _outcome(work: Coroutine[object, object, T]) -> T | Exception:
     try:
         return await work
+    except RemoraError as exc:
+        return without_frames(exc)  # which hold this task, hence the exception
     except Exception as exc:
         return exc

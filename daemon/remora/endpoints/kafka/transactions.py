@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +54,7 @@ from remora.endpoints.kafka.batches import Batch
 from remora.endpoints.kafka.connecting import cut
 from remora.endpoints.kafka.lookup import ask_anybody, writing
 from remora.endpoints.kafka.tasks import Tasks
+from remora.model.errors import without_frames
 
 FIRST_PAUSE_S = 0.002
 LONGEST_PAUSE_S = 0.05
@@ -404,8 +404,8 @@ class TransactionalProducer:
         try:
             async with asyncio.timeout(ABORT_PATIENCE_S):
                 await self._abort()
-        except (TimeoutError, OSError, kafka.KafkaError):
-            pass  # the next producer's initialisation aborts it, or the broker does in time
+        except (TimeoutError, OSError, kafka.KafkaError) as exc:
+            without_frames(exc)  # the next producer's initialisation aborts it, or the broker does in time
         finally:
             if self._work is not None:
                 self._work.cancel()
@@ -421,9 +421,11 @@ class TransactionalProducer:
 async def close_client(client: AIOKafkaClient) -> None:
     """End an aiokafka client's connections in bounded time, also with brokers that do not answer."""
     connections = list(client._conns.values())  # noqa: SLF001  # the only way to end them without a goodbye
-    with suppress(TimeoutError, OSError, kafka.KafkaError):
+    try:
         async with asyncio.timeout(CLOSE_PATIENCE_S):
             await client.close()
+    except (TimeoutError, OSError, kafka.KafkaError) as exc:
+        without_frames(exc)
     for connection in connections:
         cut(connection)
 

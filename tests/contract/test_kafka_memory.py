@@ -1,0 +1,119 @@
+"""Topics that fail again and again, for hours: what a worker holds stays the same, though nobody collects garbage."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+import pytest
+import uvloop
+
+from engine.fakes import FakeStore
+from engine.runs import QUICK, a_topic, running
+from remora.config import DeliverySettings, KafkaSettings
+from remora.endpoints.kafka import KafkaEndpoint
+from remora.engine.worker import Worker
+from remora.metrics import Telemetry
+from remora.model.topic import Target
+from support.certificates import certificate
+from support.entries import raw_entry
+from support.kafka import until
+
+RESTLESS = DeliverySettings(retry_base_s=0.001, retry_cap_s=0.001, configuration_recheck_s=0.001)
+"""A topic that cannot be delivered is tried again at once."""
+
+WARM, TIMES = 50, 400
+"""How often a topic fails before its memory is looked at first, and how often until the second look."""
+
+
+@contextlib.asynccontextmanager
+async def rude_port() -> AsyncIterator[str]:
+    """The address of something that is no Kafka: it hangs up at the first word."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.transport.abort()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@contextlib.asynccontextmanager
+async def failing(uri: str, args: str) -> AsyncIterator[Telemetry]:
+    """A worker with a queue whose entry cannot be delivered there."""
+    store, telemetry = FakeStore(tells=True), Telemetry()
+    store.make("bad", raw_entry("k", 0, topic="bad"))
+    store.metadata["bad"] = replace(a_topic("bad"), target=Target(uri, args, "bad"))
+    settings = KafkaSettings(connect_timeout_s=5, ca_directories="/")
+    async with KafkaEndpoint(settings, telemetry) as endpoint:
+        worker = Worker(store, [endpoint], telemetry, QUICK, RESTLESS, "remora/h/b/w1", Random(7))
+        async with running(worker) as task:
+            yield telemetry
+            task.cancel()
+
+
+def failures(telemetry: Telemetry) -> int:
+    kinds = ("transient", "configuration", "fenced")
+    values = [telemetry.registry.get_sample_value("remora_failures_total", {"topic": "bad", "kind": k}) for k in kinds]
+    return int(sum(filter(None, values)))
+
+
+@dataclass(frozen=True)
+class Left:
+    """What so many failures left behind: objects that nothing reaches any more, and others."""
+
+    failures: int
+    garbage: int
+    kept: int
+
+
+async def failures_leave(uri: str, args: str, times: int) -> Left:
+    """What a topic leaves behind that fails so often, while nobody looks for garbage."""
+    async with failing(uri, args) as telemetry:
+        await until(lambda: failures(telemetry) >= WARM, "the first failures", 120)
+        gc.collect()
+        gc.disable()
+        try:
+            began, before = failures(telemetry), len(gc.get_objects())
+            await until(lambda: failures(telemetry) >= began + times, "many failures", 120)
+            count, garbage = failures(telemetry) - began, gc.collect()
+            return Left(count, garbage, len(gc.get_objects()) - before)
+        finally:
+            gc.enable()
+
+
+async def cannot_work(way: str, mode: str, folder: Path) -> Left:
+    """What a topic leaves that cannot work in this way."""
+    ca = certificate(folder / "tls", "localhost").certificate
+    (folder / "junk").write_bytes(bytes(range(256)) * 100)
+    (folder / "large").write_bytes(ca.read_bytes() + b"\n" * (2 << 20))
+    async with rude_port() as rude:
+        uri, args = {
+            "missing": ("kafka://127.0.0.1:1", f"use-ssl=true&ca-location={folder}/nothing"),
+            "junk": ("kafka://127.0.0.1:1", f"use-ssl=true&ca-location={folder}/junk"),
+            "large": ("kafka://127.0.0.1:1", f"use-ssl=true&ca-location={folder}/large"),
+            "elsewhere": ("kafka://127.0.0.1:1", "use-ssl=true&ca-location=relative"),
+            "closed": ("kafka://127.0.0.1:1", ""),
+            "closed-tls": ("kafka://127.0.0.1:1", f"use-ssl=true&ca-location={ca}"),
+            "rude": (f"kafka://{rude}", ""),
+            "rude-tls": (f"kafka://{rude}", f"use-ssl=true&ca-location={ca}"),
+            "no-uri": ("kafka://", ""),
+        }[way]
+        return await failures_leave(uri, f"{args}&remora-delivery={mode}", TIMES)
+
+
+@pytest.mark.parametrize("mode", ["at-least-once", "exactly-once"])
+@pytest.mark.parametrize(
+    "way", ["missing", "junk", "large", "elsewhere", "closed", "closed-tls", "rude", "rude-tls", "no-uri"]
+)
+def test_failures_leave_nothing(tmp_path: Path, way: str, mode: str) -> None:
+    """A topic that cannot work is tried hundreds of times, and nothing of an attempt is left, nor waits for a look."""
+    left = uvloop.run(cannot_work(way, mode, tmp_path))
+
+    assert left.garbage < left.failures / 10, left
+    assert left.kept < left.failures / 2, left
