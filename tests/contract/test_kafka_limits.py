@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -29,13 +30,14 @@ async def test_raised_under_an_open_route(kafka: Kafka, mode: Delivery, monkeypa
     async with KafkaEndpoint(KafkaSettings(compression="none"), telemetry) as endpoint:
         opened = 0
 
-        def count(*_: object) -> None:
+        def enter_counted(*args: Any) -> Any:
             nonlocal opened
             opened += 1
+            return enter(*args)
 
         way = "exact" if mode is Delivery.EXACTLY_ONCE else "route"
         enter = getattr(endpoint, way)
-        monkeypatch.setattr(endpoint, way, lambda *args: (count(), enter(*args))[1])
+        monkeypatch.setattr(endpoint, way, enter_counted)
         settings = DeliverySettings(mode=mode.value)
         worker = Worker(store, [endpoint], telemetry, QUICK, settings, "remora/h/b/w1", Random(7))
         async with running(worker):

@@ -16,13 +16,13 @@ import uvloop
 from engine.fakes import FakeStore
 from engine.runs import QUICK, a_topic, running
 from remora.config import DeliverySettings, KafkaSettings
-from remora.endpoints.kafka import KafkaEndpoint
+from remora.endpoints.kafka import KafkaEndpoint, lookup
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.topic import Target
 from support.certificates import certificate
 from support.entries import raw_entry
-from support.kafka import until
+from support.kafka import Kafka, until
 
 RESTLESS = DeliverySettings(retry_base_s=0.001, retry_cap_s=0.001, configuration_recheck_s=0.001)
 """A topic that cannot be delivered is tried again at once."""
@@ -117,3 +117,22 @@ def test_failures_leave_nothing(tmp_path: Path, way: str, mode: str) -> None:
 
     assert left.garbage < left.failures / 10, left
     assert left.kept < left.failures / 2, left
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("mode", ["at-least-once", "exactly-once"])
+@pytest.mark.parametrize("way", ["no-such-topic", "password", "no-login", "tls-to-plain"])
+def test_refusals_leave_nothing(kafka: Kafka, way: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a broker refuses is tried again and again, and nothing of an attempt is left, nor waits for a look."""
+    monkeypatch.setattr(lookup, "DOUBT_S", 0.0)
+    uri, args = {
+        "no-such-topic": (kafka.address, ""),
+        "password": (kafka.env["sasl_plaintext_bootstrap"], "user-name=dev&password=wrong"),
+        "no-login": (kafka.env["sasl_plaintext_bootstrap"], ""),
+        "tls-to-plain": (kafka.address, "use-ssl=true&verify-ssl=false"),
+    }[way]
+
+    left = uvloop.run(failures_leave(f"kafka://{uri}", f"{args}&remora-delivery={mode}", TIMES // 4))
+
+    assert left.garbage < left.failures / 10, left
+    assert left.kept < left.failures * 2, left

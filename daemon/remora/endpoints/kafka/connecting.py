@@ -152,6 +152,11 @@ def resolve_first(client: Any) -> None:
     client._get_conn = look_up_and_connect  # noqa: SLF001
 
 
+def let_go(client: Any) -> None:
+    """Undo `resolve_first`, when a client is closed: it would keep itself."""
+    vars(client).pop("_get_conn", None)
+
+
 def cut(connection: Any) -> None:
     """End an aiokafka connection without goodbye, also one that it has closed and that waits for the other side."""
     # close() forgets the transport, and its protocol does only when it has ended.

@@ -51,7 +51,7 @@ from aiokafka.protocol.types import (
 from aiokafka.structs import TopicPartition
 
 from remora.endpoints.kafka.batches import Batch
-from remora.endpoints.kafka.connecting import cut
+from remora.endpoints.kafka.connecting import cut, let_go
 from remora.endpoints.kafka.lookup import ask_anybody, writing
 from remora.endpoints.kafka.tasks import Tasks
 from remora.model.errors import without_frames
@@ -428,6 +428,7 @@ async def close_client(client: AIOKafkaClient) -> None:
         without_frames(exc)
     for connection in connections:
         cut(connection)
+    let_go(client)
 
 
 async def _answered(connection: Any, answer: Awaitable[Any]) -> Any:
