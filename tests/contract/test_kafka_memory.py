@@ -72,10 +72,10 @@ class Left:
     kept: int
 
 
-async def failures_leave(uri: str, args: str, times: int) -> Left:
+async def failures_leave(uri: str, args: str, times: int, warm: int = WARM) -> Left:
     """What a topic leaves behind that fails so often, while nobody looks for garbage."""
     async with failing(uri, args) as telemetry:
-        await until(lambda: failures(telemetry) >= WARM, "the first failures", 120)
+        await until(lambda: failures(telemetry) >= warm, "the first failures", 120)
         gc.collect()
         gc.disable()
         try:
@@ -132,7 +132,7 @@ def test_refusals_leave_nothing(kafka: Kafka, way: str, mode: str, monkeypatch: 
         "tls-to-plain": (kafka.address, "use-ssl=true&verify-ssl=false"),
     }[way]
 
-    left = uvloop.run(failures_leave(f"kafka://{uri}", f"{args}&remora-delivery={mode}", TIMES // 4))
+    left = uvloop.run(failures_leave(f"kafka://{uri}", f"{args}&remora-delivery={mode}", times=30, warm=10))
 
     assert left.garbage < left.failures / 10, left
-    assert left.kept < left.failures * 2, left
+    assert left.kept < 1000, left  # an attempt may be under way when it is counted
