@@ -187,6 +187,7 @@ class Dispatcher:
 
         Returns whether the queue is empty for so long, or so surely, that the shard may go dormant.
         """
+        self._seen = self._tools.catalogue.topic(self._tenure.shard)  # what a pause compares with, if this fails
         await self._front.recall_letters()
         topic = await self._find_topic()
         if topic is None:

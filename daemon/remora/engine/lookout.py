@@ -39,7 +39,15 @@ class Lookout:
     def want(self) -> None:
         """A shard has begun to wait for a destination."""
         if self._tasks is not None and (self._looking is None or self._looking.done()):
-            self._looking = self._tasks.create_task(self._look_on(), name="lookout")
+            self._looking = self._tasks.create_task(self._guarded(), name="lookout")
+
+    async def _guarded(self) -> None:
+        """A defect costs the looks until a shard begins to wait once more: pauses end by themselves."""
+        try:
+            await self._look_on()
+        except Exception:
+            self._telemetry.crashed("looking at destinations")
+            self._looked_at.clear()
 
     async def _look_on(self) -> None:
         """Look at each destination that is waited for, at once and then again and again, as long as one is.
