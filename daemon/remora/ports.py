@@ -45,7 +45,7 @@ class Catalog(Protocol):
         ...
 
     async def peek(self, shard: Shard) -> bytes | None:
-        """The first entry of a queue, read without the lock; None when it is empty.
+        """The first entry of a queue, read without the lock; None when it is empty, CorruptBytes where it is corrupt.
 
         Raises ShardGone when there is no such queue.
         """
@@ -141,7 +141,10 @@ class Queue(Protocol):
     """
 
     async def read(self, hold: Hold, start: bytes, limit: int) -> Listing:
-        """Up to `limit` entries from position `start` on; from the oldest one when `start` is empty."""
+        """Up to `limit` entries from position `start` on; from the oldest one when `start` is empty.
+
+        Where the store can tell that an entry is not what was committed, the listing says so.
+        """
         ...
 
     async def remove(self, hold: Hold, upto: bytes, count: int, tally: Tally) -> None:
@@ -272,7 +275,10 @@ class Inspection(Protocol):
         ...
 
     def dump(self, shard: Shard) -> AsyncIterator[tuple[str, bytes]]:
-        """Position and raw bytes of each pending entry, oldest first, without removing any."""
+        """Position and raw bytes of each pending entry, oldest first, without removing any.
+
+        Those of a corrupt entry are CorruptBytes.
+        """
         ...
 
 

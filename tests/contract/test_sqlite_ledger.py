@@ -109,7 +109,7 @@ async def test_store_from_before_there_were_ledgers(settings: SqliteSettings, mo
         "INSERT INTO topics (id, name, uid, shards, closed, attributes) VALUES (1, 't', 'u', 1, 0, x'80')",
         "INSERT INTO queues (id, topic, number, name, incarnation, head, tail, capacity_bytes)"
         " VALUES (1, 1, 0, 't', 'i', 3, 5, 1000000)",
-        *(f"INSERT INTO entries VALUES ({schema.rowid(1, i)}, x'00')" for i in (3, 4)),
+        *(f"INSERT INTO entries (id, data) VALUES ({schema.rowid(1, i)}, x'00')" for i in (3, 4)),
     )
     monkeypatch.undo()
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.runs import a_topic
+from remora.codec.event_entry import attributes
 from remora.codec.render import Renderer
-from remora.engine.sorting import sort_entries
+from remora.engine.sorting import Condemned, same_target, sort_entries
 from remora.model.record import Attempt, DeadLetter, Listing
 from remora.policy.lifetime import Limits
 from support.entries import raw_entry
@@ -72,3 +73,20 @@ def test_each_entry_has_one_fate(kinds: list[Kind], limits: Limits) -> None:
     assert [(each.ordinal, each.cause) for each in found.condemned] == [
         (i, fate) for i, fate in enumerate(fates) if fate not in ("sent", "skipped")
     ]
+
+
+def test_what_is_corrupt_says_nothing() -> None:
+    """A corrupt entry is condemned as that, readable or not, unless it was done; what it names as its target ends no
+    listing, and a part of a listing still says which of its entries are corrupt."""
+    entries = [raw_entry("k", 0), raw_entry("k", 1, topic="other"), b"garbage", raw_entry("k", 3), raw_entry("k", 4)]
+    entries.append(raw_entry("k", 5, topic="other"))
+    listing = Listing([b"0/%d" % i for i in range(7)], entries, False, {1: "one", 2: "two", 3: "three"})
+    target = attributes(entries[0]).target
+
+    part = same_target(listing, target)
+    found = sort_entries(part, a_topic(), Limits(), {b"0/3"}, {}, Renderer())
+
+    assert part.entries == entries[:5]
+    assert [each.event_id for each in found.records] == [b"id-0", b"id-4"]
+    assert found.condemned == [Condemned(1, "corrupt", "one"), Condemned(2, "corrupt", "two")]
+    assert found.skipped == [3]

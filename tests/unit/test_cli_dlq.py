@@ -230,6 +230,23 @@ def test_garbage(dlq: Dlq) -> None:
     assert dlq.listed() == []
 
 
+def test_corrupt(dlq: Dlq) -> None:
+    """What is corrupt is never re-driven by what it still seems to be: only raw, as the very same bytes."""
+    dlq.topic()
+    changed, sound = events(2)
+    dlq.park(changed, cause="corrupt")
+    dlq.park(sound)
+
+    done = dlq("redrive", "--yes")
+
+    assert (done.code, done.out) == (Exit.FAILURE, b"1 re-driven\n")
+    assert "1 dead letters cannot be decoded or are corrupt" in done.err
+    assert [each["cause"] for each in dlq.listed("--cause", "corrupt")] == ["corrupt"]
+    assert dlq.listed("--key", "bkt/*") == []
+    assert dlq("redrive", "--raw", "--yes").code == Exit.OK
+    assert sum(each.count(changed) for each in dlq.pending()) == 1
+
+
 def test_a_topic_that_is_gone(dlq: Dlq) -> None:
     """Letters without a topic stay, which is said; made again with other shards, it gets them by their keys."""
     dlq.topic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import re
@@ -413,6 +414,22 @@ def test_a_topic_of_many_shards(topic: Callable[..., Any], config: Path) -> None
     assert [line["queue"] for line in dump][::2] == ["wide", "wide.2", "wide.10", "wide.1023"]
     assert len(table) == 2
     assert all(len(line) < 200 for line in [*table, *topic("show", "wide").out.decode().splitlines()])
+
+
+def test_dump_of_a_corrupt_entry(topic: Callable[..., Any], config: Path, tmp_path: Path) -> None:
+    """An entry whose bytes changed is dumped raw with what is wrong, not as the event that it seems to be."""
+    topic("create", "orders", "--endpoint", ENDPOINT)
+    fill(config, shard("orders"), "a", "b")
+    changed = raw_entry("a", 0).replace(b"ObjectCreated", b"ObjectCreatex")
+    for file in (tmp_path / "queues").glob("*.db"):
+        file.write_bytes(file.read_bytes().replace(raw_entry("a", 0), changed))
+
+    for options in ([], ["--raw"]):
+        first, second = [json.loads(line) for line in topic("dump", "orders", *options).out.splitlines()]
+
+        assert "not those that were committed" in first["error"]
+        assert base64.b64decode(first["raw"]) == changed
+        assert "error" not in second
 
 
 def test_stats_of_all_topics(topic: Callable[..., Any], config: Path) -> None:

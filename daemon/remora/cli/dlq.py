@@ -148,7 +148,7 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Only say what would be 
 
 @dlq.command("redrive")
 @filter_options
-@click.option("--raw", is_flag=True, help="Also entries that cannot be decoded, as they are, into their own queue.")
+@click.option("--raw", is_flag=True, help="Also what is corrupt or cannot be decoded, as it is, into its own queue.")
 @click.option("--rate", type=click.FloatRange(min=0), default=0, help="At most so many entries a second; 0: at once.")
 @origin_option
 @_dry_run
@@ -200,7 +200,9 @@ def redrive_command(
         )
     else:
         click.echo(f"{planned.letters} dead letters would be re-driven" if dry_run else f"{done} re-driven")
-    _complain(planned.undecodable, "cannot be decoded: re-drive them as they are with --raw, or drop them")
+    _complain(
+        planned.undecodable, "cannot be decoded or are corrupt: re-drive them as they are with --raw, or drop them"
+    )
     _complain(planned.homeless, "have no queue any more: make the topic again, or drop them")
     _complain(planned.ambiguous, "may be radosgw's or remora's own: say which with --origin")
     _complain(planned.standing, STANDING)

@@ -20,7 +20,7 @@ from remora.model.topic import MOST_SHARDS
 from remora.policy.letters import Selection
 from remora.ports import ShardStore
 
-CAUSES = ("undecodable", "too_large", "refused", "expired", "exhausted")
+CAUSES = ("undecodable", "corrupt", "too_large", "refused", "expired", "exhausted")
 
 
 @dataclass(frozen=True, slots=True)

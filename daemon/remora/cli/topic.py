@@ -21,6 +21,7 @@ from remora.codec.event_entry import decode
 from remora.codec.record import body
 from remora.config import Settings
 from remora.model.errors import CodecError, ShardGone
+from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, ShardStats
 
 MOST_LISTED = 16
@@ -201,9 +202,11 @@ def dump_command(settings: Settings, name: str, raw: bool, origin: Origin | None
 
 
 def dump_line(queue: str, position: str, data: bytes, *, raw: bool) -> str:
-    """One pending entry as a JSON line; what cannot be decoded is given raw, with the reason."""
+    """One pending entry as a JSON line; what is corrupt or cannot be decoded is given raw, with the reason."""
     line: dict[str, object] = {"queue": queue, "position": position}
-    if raw:
+    if isinstance(data, CorruptBytes):
+        line |= {"error": data.why, "raw": base64.b64encode(data).decode()}
+    elif raw:
         line["raw"] = base64.b64encode(data).decode()
     else:
         try:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Mapping, Sequence
 
 from remora.codec.event_entry import attributes
 from remora.metrics import Telemetry
 from remora.model.errors import CodecError, StoreError
+from remora.model.record import CorruptBytes
 from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.ports import DeliveryStore
@@ -109,13 +109,23 @@ async def first_known_topic(store: DeliveryStore, shard: Shard) -> Topic | None:
     entry = await store.peek(shard)
     if entry is None:
         return None
-    with contextlib.suppress(CodecError):
-        return attributes(entry)
+    if (found := _attributes(entry)) is not None:
+        return found
     seen = 0
     async for _, raw in store.dump(shard):
-        with contextlib.suppress(CodecError):
-            return attributes(raw)
+        if (found := _attributes(raw)) is not None:
+            return found
         seen += 1
         if seen == MOST_UNDECODABLE:
             break
     return None
+
+
+def _attributes(entry: bytes) -> Topic | None:
+    """The attributes that an entry carries; None where it is corrupt or cannot be decoded."""
+    if isinstance(entry, CorruptBytes):
+        return None
+    try:
+        return attributes(entry)
+    except CodecError:
+        return None

@@ -291,16 +291,19 @@ class Dispatcher:
             if not self._tools.store.tells_arrivals:
                 await self._first_of(self._tools.settings.idle_max_s, self._tools.catalogue.next_reading())
             return None
+        if listing.corrupt:
+            await self._park_first(listing, Condemned(0, "corrupt", listing.corrupt[0]))
+            return None
         try:
             return attributes(listing.entries[0])
         except CodecError as exc:
-            await self._park_first(listing, exc)
+            await self._park_first(listing, Condemned(0, "undecodable", str(exc)))
             return None
 
-    async def _park_first(self, listing: Listing, exc: CodecError) -> None:
-        """Park an undecodable entry at the front of a queue whose topic nothing else tells."""
-        shelf, condemned = self._shelf, [Condemned(0, "undecodable", str(exc))]
-        (parked,) = await park_all(self._tools, self._tenure, "", shelf, listing, condemned)
+    async def _park_first(self, listing: Listing, condemned: Condemned) -> None:
+        """Park an entry that says nothing, at the front of a queue whose topic nothing else tells."""
+        shelf = self._shelf
+        (parked,) = await park_all(self._tools, self._tenure, "", shelf, listing, [condemned])
         self._tenure.require_trust()
         tally = Tally.of(Cause.of_letter(parked.cause))
         await self._tools.store.remove(self._tenure.hold, listing.positions[1], 1, tally)

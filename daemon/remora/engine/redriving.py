@@ -12,6 +12,7 @@ from remora.codec.event_entry import decode, renewed
 from remora.codec.record import key
 from remora.codec.shard_hash import shard as shard_number
 from remora.engine.catalogue import topic_among
+from remora.model.entry import Event
 from remora.model.errors import CodecError
 from remora.model.record import Again, DeadLetter
 from remora.model.shard import Origin, Shard
@@ -65,15 +66,14 @@ def letter_place(letter: DeadLetter) -> tuple[str, str, str]:
 
 
 def letter_key(letter: DeadLetter) -> bytes | None:
-    """The key of a letter's entry, `bucket/object`; None when it cannot be decoded."""
-    try:
-        return key(decode(letter.raw).event)
-    except CodecError:
-        return None
+    """The key of a letter's entry, `bucket/object`; None when it is corrupt or cannot be decoded."""
+    event = _event(letter)
+    return None if event is None else key(event)
 
 
 async def plan(store: Letters, letters: Iterable[DeadLetter], *, raw: bool, origin: Origin | None) -> Plan:
-    """Find the place of each letter's entry. With `raw` also of those that cannot be decoded: their own queue.
+    """Find the place of each letter's entry. With `raw` also of those that say nothing, since they are corrupt or
+    cannot be decoded: their own queue.
 
     `origin` says whose queue is meant where radosgw and remora both have one of a name.
     """
@@ -121,12 +121,19 @@ async def carry_out(
 
 
 def _sharded_by(letter: DeadLetter) -> bytes | None:
-    """What the shard of an event is chosen by; None for an entry that cannot be decoded."""
+    """What the shard of an event is chosen by; None for an entry that is corrupt or cannot be decoded."""
+    event = _event(letter)
+    return None if event is None else b"%b:%b" % (event.bucket_name, event.object_key)
+
+
+def _event(letter: DeadLetter) -> Event | None:
+    """The event of a letter's entry; None where it is corrupt or cannot be decoded."""
+    if not letter.is_as_committed:
+        return None
     try:
-        event = decode(letter.raw).event
+        return decode(letter.raw).event
     except CodecError:
         return None
-    return b"%b:%b" % (event.bucket_name, event.object_key)
 
 
 def _place(
@@ -167,7 +174,9 @@ def _cut(letters: Sequence[DeadLetter], most: int) -> Iterator[Sequence[DeadLett
 
 
 def _payload(letter: DeadLetter, now_ns: int) -> bytes:
-    """The entry as it is committed anew: its age begins now."""
+    """The entry as it is committed anew: its age begins now, where it can be read."""
+    if not letter.is_as_committed:
+        return letter.raw
     try:
         return renewed(letter.raw, now_ns)
     except CodecError:

@@ -49,6 +49,8 @@ def sort_entries(
     """
     records, refused = renderer.render(listing, topic.opaque_data)
     condemned = [Condemned(i, "undecodable", str(exc)) for i, exc in refused.items()]
+    if listing.corrupt:
+        records, condemned = _without_corrupt(listing, records, condemned)
     positions, expired_before = listing.positions, limits.expires_before_ns(time.time_ns())
     if not (done or attempts or letters or _oldest_is_before(expired_before, records)):  # nearly always so
         return Sorted(records, condemned)
@@ -73,6 +75,16 @@ def sort_entries(
     return Sorted(left, condemned, [i for i, position in enumerate(positions[:-1]) if position in done])
 
 
+def _without_corrupt(
+    listing: Listing, records: Sequence[Record], condemned: Sequence[Condemned]
+) -> tuple[Sequence[Record], list[Condemned]]:
+    """Condemn corrupt entries as that, whether their bytes still make sense or not."""
+    corrupt = [Condemned(i, "corrupt", why) for i, why in listing.corrupt.items()]
+    others = [each for each in condemned if each.ordinal not in listing.corrupt]
+    sound = [record for record in records if record.ordinal not in listing.corrupt]
+    return sound, sorted(corrupt + others, key=attrgetter("ordinal"))
+
+
 def _oldest_is_before(time_ns: int, records: Sequence[Record]) -> bool:
     return bool(time_ns) and min(totals(records).created_ns, default=time_ns) < time_ns
 
@@ -81,13 +93,15 @@ def same_target(listing: Listing, target: Target) -> Listing:
     """The front part of a listing whose entries name this target themselves.
 
     Only asked where topic metadata is unreadable, since then each entry goes where its own copy of the
-    attributes says. Undecodable entries belong to whatever is around them.
+    attributes says. Undecodable and corrupt entries belong to whatever is around them.
     """
     for i, raw in enumerate(listing.entries):
+        if i in listing.corrupt:
+            continue
         try:
             own = attributes(raw).target
         except CodecError:
             continue
         if own != target:
-            return Listing(listing.positions[: i + 1], listing.entries[:i], truncated=True)
+            return listing.front(i)
     return listing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -30,16 +31,34 @@ class Listing:
 
     `positions[i]` is where `entries[i]` begins and `positions[i + 1]` where it ends, already carried over at
     the ring's end; the last one is where the next listing starts. Positions are ASCII `gen/offset`.
-    `nbytes` are the payload bytes held.
+    `nbytes` are the payload bytes held. `corrupt` says of those entries, by their place, that are not what was
+    committed, how the store knows; nothing that their bytes say may be relied on.
     """
 
     positions: list[bytes]
     entries: list[bytes]
     truncated: bool
+    corrupt: Mapping[int, str] = field(default_factory=dict)
     nbytes: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nbytes", sum(map(len, self.entries)))  # asked for several times
+
+    def front(self, count: int) -> Listing:
+        """Its first entries as a listing of their own."""
+        corrupt = {i: why for i, why in self.corrupt.items() if i < count}
+        return Listing(self.positions[: count + 1], self.entries[:count], True, corrupt)
+
+
+class CorruptBytes(bytes):
+    """An entry's bytes that are not those that were committed, where there is no listing to say so; `why` says it."""
+
+    why: str
+
+    def __new__(cls, raw: bytes, why: str) -> CorruptBytes:
+        made = super().__new__(cls, raw)
+        made.why = why
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +73,7 @@ class Attempt:
 class DeadLetter:
     """An entry that left its queue without being delivered, with everything needed to send it later.
 
-    `cause` is one of a small closed set (`undecodable`, `too_large`, `refused`, `expired`, `exhausted`);
+    `cause` is one of a small closed set (`undecodable`, `corrupt`, `too_large`, `refused`, `expired`, `exhausted`);
     `reason` is the sentence for a person. Times are seconds since the epoch.
     """
 
@@ -68,6 +87,11 @@ class DeadLetter:
     first_seen: float
     parked_at: float
     raw: bytes = field(repr=False)
+
+    @property
+    def is_as_committed(self) -> bool:
+        """Whether what `raw` says may be relied on, as far as it can be decoded."""
+        return self.cause != "corrupt"
 
 
 class Again(NamedTuple):

@@ -60,7 +60,7 @@ class ShardStats:
     """A look at one queue, taken without its lock; any figure may be a moment old.
 
     `entries` is exact when `entries_exact`, else estimated from the bytes. `oldest_age_s` is None for an
-    empty queue and for an undecodable first entry. `reserved_bytes` counts open reservations.
+    empty queue and for a first entry that is corrupt or undecodable. `reserved_bytes` counts open reservations.
     """
 
     shard: Shard

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from random import Random
 
 from aiokafka.partitioner import murmur2
@@ -61,6 +62,16 @@ def test_undecodable() -> None:
     (parcel,) = parcels
     assert parcel.lane == (murmur2(b"q.1") & 0x7FFFFFFF) % 7
     assert [(key, value) for key, value, _ in contents(parcel)] == [(None, b"junk %d" % at) for at in range(5)]
+
+
+def test_corrupt() -> None:
+    """A corrupt entry has neither key nor event id, though its bytes may still look like an event's."""
+    raw = raw_entry("k", 1)
+
+    ((key, value, headers),) = contents(packer().pack([replace(letter(7, raw), cause="corrupt")])[0])
+
+    assert (key, value, headers["remora-cause"]) == (None, raw, b"corrupt")
+    assert "remora-event-id" not in headers
 
 
 def test_too_large() -> None:

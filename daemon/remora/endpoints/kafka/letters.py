@@ -26,7 +26,7 @@ class LetterRecord:
     """A dead letter as it stands in a topic.
 
     `key` is the one that the event's own record would have, so that both kinds of record can be joined; None for an
-    entry that cannot be decoded. `value` is the entry as the queue held it.
+    entry that is corrupt or cannot be decoded. `value` is the entry as the queue held it.
     """
 
     key: bytes | None
@@ -54,6 +54,8 @@ def letter_record(letter: DeadLetter) -> LetterRecord:
         (FIRST_SEEN, b"%.3f" % letter.first_seen),
         (PARKED_AT, b"%.3f" % letter.parked_at),
     ]
+    if not letter.is_as_committed:
+        return LetterRecord(None, letter.raw, headers)
     try:
         event = decode(letter.raw).event
     except CodecError:

@@ -11,16 +11,16 @@ from typing import NamedTuple
 import msgspec
 
 from remora.model.errors import StoreDamaged
+from remora.model.record import CorruptBytes
 from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.storage.sqlite.attributes import COLUMNS, queues_of, topic_of_row
 from remora.storage.sqlite.face import Face, queue_row
 from remora.storage.sqlite.files import File, Files
-from remora.storage.sqlite.schema import rowid
+from remora.storage.sqlite.queue import listing
 
 _VERSION = "SELECT value FROM meta WHERE key = 'catalogue'"
 _TOPICS = f"SELECT {COLUMNS} FROM topics"  # noqa: S608 - a constant
-_ENTRY = "SELECT data FROM entries WHERE id = ?"
 
 
 class _Part(NamedTuple):
@@ -62,9 +62,10 @@ class Catalog(Face):
         """The first entry of a queue, read without the lock; None when it is empty."""
 
         def look(connection: sqlite3.Connection) -> bytes | None:
-            queue = queue_row(connection, shard)
-            row = connection.execute(_ENTRY, (rowid(queue.id, queue.head),)).fetchone()
-            return row[0] if row else None
+            page = listing(connection, shard, queue_row(connection, shard), b"", 1)
+            if page.corrupt:
+                return CorruptBytes(page.entries[0], page.corrupt[0])
+            return page.entries[0] if page.entries else None
 
         return await self._file(shard).read(look)
 

@@ -11,8 +11,9 @@ from contextlib import suppress
 
 from remora.codec.record import age_s
 from remora.model.errors import ShardGone, StoreError
-from remora.model.record import Listing
+from remora.model.record import CorruptBytes, Listing
 from remora.model.shard import Shard, ShardStats
+from remora.storage.sqlite.checksums import changed
 from remora.storage.sqlite.face import Face, holder_of, queue_row
 from remora.storage.sqlite.files import File
 from remora.storage.sqlite.queue import listing
@@ -22,7 +23,8 @@ _PAGE = 256
 _SURVEYED_AT_ONCE = 64
 
 _FIGURES = f"""
-SELECT q.name, q.tail - q.head, q.used_bytes, q.capacity_bytes, q.reservations, q.reserved_bytes, e.data,
+SELECT q.name, q.tail - q.head, q.used_bytes, q.capacity_bytes, q.reservations, q.reserved_bytes,
+    CAST(e.data AS BLOB), CAST(e.checksum AS INTEGER), q.id, q.head,
     l.entity, l.cookie, l.boot, l.until_ns
 FROM queues AS q
 LEFT JOIN entries AS e ON e.id = (q.id << {POSITION_BITS} | q.head)
@@ -58,8 +60,9 @@ class Inspection(Face):
         start, truncated = b"", True
         while truncated:
             page = await self._page(shard, start)
-            for position, entry in zip(page.positions, page.entries, strict=False):  # one position is left over
-                yield position.decode("ascii"), entry
+            for i, entry in enumerate(page.entries):
+                why = page.corrupt.get(i)
+                yield page.positions[i].decode("ascii"), entry if why is None else CorruptBytes(entry, why)
             start, truncated = page.positions[-1], page.truncated
 
     async def _page(self, shard: Shard, start: bytes) -> Listing:
@@ -88,7 +91,8 @@ class Inspection(Face):
         row = connection.execute(_FIGURES, (shard.queue,)).fetchone()
         if row is None:
             raise ShardGone(f"there is no queue {shard}")
-        _, entries, used, capacity, reservations, reserved, oldest, *lock = row
+        _, entries, used, capacity, reservations, reserved, oldest, checksum, queue, head, *lock = row
+        front = None if oldest is None or changed(queue, head, [oldest], [checksum]) else oldest
         return ShardStats(
             shard=shard,
             entries=entries,
@@ -97,6 +101,6 @@ class Inspection(Face):
             capacity_bytes=capacity,
             reservations=reservations,
             reserved_bytes=reserved,
-            oldest_age_s=None if oldest is None else age_s(oldest, time.time_ns()),
+            oldest_age_s=None if front is None else age_s(front, time.time_ns()),
             holder=None if lock[0] is None else holder_of(self._files, *lock),
         )

@@ -10,6 +10,7 @@ from remora.model.ledger import Tally
 from remora.model.record import Listing
 from remora.model.shard import Hold, Shard
 from remora.storage.sqlite.attempts import forget_attempts
+from remora.storage.sqlite.checksums import changed
 from remora.storage.sqlite.face import Face, QueueRow, held_row, marker, parsed
 from remora.storage.sqlite.files import File
 from remora.storage.sqlite.ingest import expire as expire_events
@@ -22,7 +23,10 @@ before the first listing."""
 
 _ROWS_AT_ONCE = 32
 
-_LIST = "SELECT data FROM entries WHERE id >= ? AND id < ? ORDER BY id"
+# The casts change nothing but where a row is damaged so that its values have other types.
+_LIST = """
+SELECT ifnull(CAST(data AS BLOB), x''), CAST(checksum AS INTEGER) FROM entries WHERE id >= ? AND id < ? ORDER BY id
+"""
 _COUNT = "SELECT count(*) FROM entries WHERE id >= ? AND id < ?"
 _SIZE = "SELECT total(length(data)) FROM entries WHERE id >= ? AND id < ?"
 _DELETE = "DELETE FROM entries WHERE id >= ? AND id < ?"
@@ -107,23 +111,28 @@ def listing(connection: sqlite3.Connection, shard: Shard, queue: QueueRow, start
     """Entries of a queue from a position on, or from its front when that has passed it."""
     first = max(queue.head, parsed(start) if start else 0)
     end = min(first + limit, queue.tail)
-    entries = _data(connection, queue, first, end)
+    entries, sums = _data(connection, queue, first, end)
     if len(entries) != max(0, end - first) and not _was_cut_short(connection, queue, first, entries):
         raise StoreDamaged(f"{shard} has lost entries: {len(entries)} are left of {end - first} that were stored")
     behind = first + len(entries)
-    return Listing([marker(position) for position in range(first, behind + 1)], entries, truncated=behind < queue.tail)
+    positions = [marker(position) for position in range(first, behind + 1)]
+    return Listing(positions, entries, behind < queue.tail, changed(queue.id, first, entries, sums))
 
 
-def _data(connection: sqlite3.Connection, queue: QueueRow, first: int, end: int) -> list[bytes]:
-    """What is stored from a position on, up to `end` or until it is a lot."""
+def _data(
+    connection: sqlite3.Connection, queue: QueueRow, first: int, end: int
+) -> tuple[list[bytes], list[int | None]]:
+    """What is stored from a position on, up to `end` or until it is a lot, and its checksums."""
     cursor = connection.execute(_LIST, (rowid(queue.id, first), rowid(queue.id, end)))
     entries: list[bytes] = []
+    sums: list[int | None] = []
     nbytes = 0
     while nbytes < MOST_BYTES and (rows := cursor.fetchmany(_ROWS_AT_ONCE)):
-        more = [data for (data,) in rows]
+        more = [data for data, _ in rows]
         nbytes += sum(map(len, more))
         entries += more
-    return entries
+        sums += [checksum for _, checksum in rows]
+    return entries, sums
 
 
 def _was_cut_short(connection: sqlite3.Connection, queue: QueueRow, first: int, entries: Sequence[bytes]) -> bool:

@@ -156,6 +156,12 @@ _LETTER_TOTALS = """
 CREATE TABLE letter_totals (queue TEXT PRIMARY KEY, redriven INTEGER NOT NULL, dropped INTEGER NOT NULL) WITHOUT ROWID;
 """
 
+_CHECKSUMS = """
+-- Of `data` and where it lies; NULL for entries that were there before. Older versions that still have the file open
+-- go on storing without.
+ALTER TABLE entries ADD COLUMN checksum INTEGER;
+"""
+
 
 def _create(connection: sqlite3.Connection) -> None:
     run_script(connection, _FIRST)
@@ -177,9 +183,20 @@ def _count_letters(connection: sqlite3.Connection) -> None:
     run_script(connection, _LETTER_TOTALS)
 
 
+def _add_checksums(connection: sqlite3.Connection) -> None:
+    run_script(connection, _CHECKSUMS)
+
+
 Migration = Callable[[sqlite3.Connection], None]
 
-MIGRATIONS: Sequence[Migration] = (_create, _add_members, _keep_ledgers, _add_attempts, _count_letters)
+MIGRATIONS: Sequence[Migration] = (
+    _create,
+    _add_members,
+    _keep_ledgers,
+    _add_attempts,
+    _count_letters,
+    _add_checksums,
+)
 """The step from each version to the next, in a transaction of its own; an empty file has version 0."""
 
 

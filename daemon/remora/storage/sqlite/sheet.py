@@ -18,6 +18,7 @@ import msgspec
 from remora.model.errors import OnceConflict, QueueFull, TopicUnknown
 from remora.model.ingest import Once, Stored
 from remora.model.topic import Topic
+from remora.storage.sqlite.checksums import checksums
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.schema import END_OF_QUEUE, ENTRY_OVERHEAD, rowid
 
@@ -181,7 +182,7 @@ class Sheet:
         known = chain.from_iterable(each.values() for each in self._queues.values())
         touched = sorted((each for each in known if each.is_changed), key=lambda each: each.id)
         values = list(chain.from_iterable(map(_flat_entries, touched)))
-        self._insert("entries (id, data)", 2, values, sum(queue.added_bytes for queue in touched))
+        self._insert("entries (id, data, checksum)", 3, values, sum(queue.added_bytes for queue in touched))
         for queue in touched:
             queue.tail += len(queue.payloads)
             queue.payloads, queue.added_bytes, queue.is_changed = [], 0, False
@@ -216,7 +217,8 @@ def _insertion(into: str, columns: int, rows: int) -> str:
 
 def _flat_entries(queue: QueueRow) -> Iterable[int | bytes]:
     first = rowid(queue.id, queue.tail)
-    return chain.from_iterable(zip(range(first, first + len(queue.payloads)), queue.payloads, strict=True))
+    sums = checksums(queue.id, queue.tail, queue.payloads)
+    return chain.from_iterable(zip(range(first, first + len(queue.payloads)), queue.payloads, sums, strict=True))
 
 
 def _figures(queue: QueueRow) -> tuple[int, ...]:

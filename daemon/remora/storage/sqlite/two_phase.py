@@ -8,6 +8,7 @@ from itertools import count
 
 from remora.model.errors import QueueFull, StoreError
 from remora.model.shard import Shard
+from remora.storage.sqlite.checksums import checksums
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.face import Face, QueueRow, queue_row
 from remora.storage.sqlite.schema import END_OF_QUEUE, ENTRY_OVERHEAD, rowid
@@ -27,7 +28,7 @@ UPDATE queues SET reservations = reservations + 1, reserved_entries = reserved_e
 WHERE id = :queue
 """
 _FIND = "SELECT entries, nbytes FROM queue_reservations WHERE id = ? AND queue = ?"
-_APPEND = "INSERT INTO entries (id, data) VALUES (?, ?)"
+_APPEND = "INSERT INTO entries (id, data, checksum) VALUES (?, ?, ?)"
 _MOVE_END = "UPDATE queues SET tail = tail + ?, used_bytes = used_bytes + ? WHERE id = ?"
 _STALE = """
 SELECT id, entries, nbytes FROM queue_reservations
@@ -71,7 +72,8 @@ class TwoPhase(Face):
                 raise StoreError(f"{what}: there is no reservation {reservation}; it may have expired")
             if len(payloads) > reserved[0] or nbytes > reserved[1]:
                 raise StoreError(f"{what}: the payloads are larger than their reservation")
-            connection.executemany(_APPEND, zip(count(rowid(queue.id, queue.tail)), payloads, strict=False))
+            sums = checksums(queue.id, queue.tail, payloads)
+            connection.executemany(_APPEND, zip(count(rowid(queue.id, queue.tail)), payloads, sums, strict=False))
             used = nbytes + ENTRY_OVERHEAD * len(payloads)
             connection.execute(_MOVE_END, (len(payloads), used, queue.id))
             _end(connection, queue, reservation, *reserved)

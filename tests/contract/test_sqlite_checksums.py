@@ -1,0 +1,161 @@
+"""Checksums of the embedded store: what they notice, who makes them, and files from before there were any."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from remora.config import SqliteSettings
+from remora.model.ingest import Room
+from remora.model.record import Again, CorruptBytes, DeadLetter, Listing
+from remora.model.shard import Hold, Shard
+from remora.model.topic import Topic
+from remora.storage.sqlite import SqliteStore, schema
+from remora.storage.sqlite.schema import END_OF_QUEUE, rowid
+from support.entries import raw_entry
+from support.stores import QUIET_S, change, own_topic, spread
+
+CHECKSUMS = 5
+"""The version of a file in which entries had no checksums yet."""
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> SqliteSettings:
+    return SqliteSettings(directory=str(tmp_path / "store"), files=1)
+
+
+@pytest.fixture
+async def store(settings: SqliteSettings) -> AsyncIterator[SqliteStore]:
+    async with SqliteStore(settings) as store:
+        yield store
+
+
+async def held(store: SqliteStore, shard: Shard) -> Hold:
+    hold = await store.acquire(shard, "w", QUIET_S)
+    assert isinstance(hold, Hold)
+    return hold
+
+
+async def listed(store: SqliteStore, shard: Shard) -> Listing:
+    """All that waits in a queue."""
+    return await store.read(await held(store, shard), b"", 1000)
+
+
+async def append(store: SqliteStore, shard: Shard, *payloads: bytes) -> None:
+    """Commit to a single queue, as a gateway does."""
+    await store.commit(shard, await store.reserve(shard, len(payloads), sum(map(len, payloads))), payloads)
+
+
+async def committed_in_every_way(store: SqliteStore, topic: Topic) -> list[bytes]:
+    """Entries that each kind of commit has put into a topic's only queue, in order."""
+    shard = topic.shard(0)
+    await append(store, shard, b"one", b"two", b"")
+    for number in range(2):  # from the queue's front, then behind others
+        await store.publish(topic, spread(topic, 3, f"{number}-"))
+    events = spread(topic, 2, "r-")
+    rooms = [Room(each.shard, each.key, len(each.payload)) for each in events]
+    await store.commit_events(topic, await store.reserve_events(topic, rooms), events, b"d")
+    hold = await held(store, shard)
+    letter = DeadLetter(shard.queue, hold.incarnation, "0/0", "0/1", "expired", "why", 0, 1.0, 1.0, b"again")
+    await store.park(hold, letter)
+    await store.redrive(shard, topic, [Again(letter, b"again")])
+    return [
+        *(b"one", b"two", b""),
+        *(b"%d-%06d" % (number, i) for number in range(2) for i in range(3)),
+        *(b"r-%06d" % i for i in range(2)),
+        b"again",
+    ]
+
+
+async def test_every_commit_makes_them(store: SqliteStore, settings: SqliteSettings) -> None:
+    """However an entry is committed, a change of its bytes is noticed, and without one it is as committed."""
+    topic = await store.create_topic(own_topic("t", 1))
+    expected = await committed_in_every_way(store, topic)
+
+    sound = await listed(store, topic.shard(0))
+    change(settings, "UPDATE entries SET data = CAST(data || 'x' AS BLOB)")
+    hurt = await listed(store, topic.shard(0))
+
+    assert (sound.entries, dict(sound.corrupt)) == (expected, {})
+    assert sorted(hurt.corrupt) == list(range(len(expected)))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        "data = CAST('zwei' AS BLOB)",
+        "data = x''",
+        "data = CAST(data AS TEXT) || char(8364)",
+        "data = 7",
+        "checksum = checksum + 1",
+        "checksum = 'text'",
+        "(data, checksum) = (SELECT data, checksum FROM entries WHERE id = {first})",
+        "(data, checksum) = (SELECT data, checksum FROM entries WHERE id = {elsewhere})",
+    ],
+)
+async def test_one_changed_entry(store: SqliteStore, settings: SqliteSettings, values: str) -> None:
+    """Other bytes, none, a value of another type, another checksum, another entry's row: noticed, and there alone."""
+    topic = await store.create_topic(own_topic("t", 2))
+    for shard in topic.all_shards():
+        await append(store, shard, b"one", b"two", b"three")
+    places = {"first": rowid(1, 0), "second": rowid(1, 1), "elsewhere": rowid(2, 1)}
+
+    change(settings, f"UPDATE entries SET {values.format_map(places)} WHERE id = {places['second']}")
+
+    assert list((await listed(store, topic.shard(0))).corrupt) == [1]
+    assert not (await listed(store, topic.shard(1))).corrupt
+
+
+async def test_looks_from_outside(store: SqliteStore, settings: SqliteSettings) -> None:
+    """Who looks at a changed entry without its lock is told, and nothing is made of what its bytes say."""
+    shard = (await store.create_topic(own_topic("t", 1))).shard(0)
+    await append(store, shard, raw_entry("k", 0), raw_entry("k", 1))
+    assert (await store.stats(shard)).oldest_age_s is not None
+    change(settings, f"UPDATE entries SET data = x'00' || substr(data, 2) WHERE id & {END_OF_QUEUE} = 0")
+
+    dumped = [entry async for _, entry in store.dump(shard)]
+
+    assert [type(each) for each in dumped] == [CorruptBytes, bytes]
+    assert dumped[0] == b"\0" + raw_entry("k", 0)[1:]
+    assert isinstance(await store.peek(shard), CorruptBytes)
+    assert (await store.stats(shard)).oldest_age_s is None
+
+
+async def test_file_from_before(settings: SqliteSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries that an older version has stored, and one that still runs goes on to store, pass as they are; what is
+    committed from now on is checked."""
+    monkeypatch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:CHECKSUMS])
+    async with SqliteStore(settings):
+        pass
+    before = "INSERT INTO entries (id, data) VALUES ({}, x'{:02x}')"
+    change(
+        settings,
+        "INSERT INTO topics (id, name, uid, shards, closed, attributes) VALUES (1, 't', 'u', 1, 0, x'80')",
+        "INSERT INTO queues (id, topic, number, name, incarnation, head, tail, used_bytes, capacity_bytes)"
+        " VALUES (1, 1, 0, 't', 'i', 3, 5, 22, 1000000)",
+        *(before.format(rowid(1, i), i) for i in (3, 4)),
+    )
+    monkeypatch.undo()
+
+    async with SqliteStore(settings) as store:
+        assert version(settings) == len(schema.MIGRATIONS)
+        (shard,) = await store.shards()
+        assert await listed(store, shard) == Listing([b"0/3", b"0/4", b"0/5"], [b"\3", b"\4"], truncated=False)
+        change(settings, before.format(rowid(1, 5), 5), "UPDATE queues SET tail = 6, used_bytes = 33")
+        await append(store, shard, b"new", b"newer")
+        change(settings, f"UPDATE entries SET data = x'aa' WHERE id IN ({rowid(1, 3)}, {rowid(1, 6)})")
+
+        found = await listed(store, shard)
+
+    assert found.entries == [b"\xaa", b"\4", b"\5", b"\xaa", b"newer"]
+    assert list(found.corrupt) == [3]
+
+
+def version(settings: SqliteSettings) -> int:
+    with closing(sqlite3.connect(Path(settings.directory) / "queues-000.db")) as connection:
+        (found,) = connection.execute("PRAGMA user_version").fetchone()
+        return int(found)
