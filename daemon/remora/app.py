@@ -47,17 +47,22 @@ SCHEMES = frozenset(ENDPOINTS)
 # ------------------------------------------------------------------------------------------- adapters
 
 
-def make_store(settings: Settings, on_state: Callable[[bool, str], None], *, make: bool = True) -> ShardStore:
+def make_store(
+    settings: Settings, on_state: Callable[[bool, str], None], *, make: bool = True, waits: bool = False
+) -> ShardStore:
     """The store that the settings name; `on_state` is told whenever it comes or goes.
 
-    Where there is no embedded store yet it is made, but only with `make`. Only the chosen one's adapter is imported: a
+    Where there is no embedded store yet it is made, but only with `make` and where the settings allow it; one that
+    `waits` is used as soon as it is there, as a cluster always is. Only the chosen one's adapter is imported: a
     host without Ceph has no librados.
     """
     match settings.store.kind:
         case "sqlite":
             from remora.storage.sqlite import SqliteStore
 
-            return SqliteStore(settings.sqlite, on_state, make=make)
+            return SqliteStore(
+                settings.sqlite, on_state, make=make and settings.sqlite.if_missing == "make", waits=waits
+            )
         case "rados":
             from remora.storage.rados import RadosStore
 

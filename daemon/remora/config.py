@@ -157,10 +157,12 @@ class StoreSettings(Checked):
 class SqliteSettings(Checked):
     """Where the embedded store keeps its files, and how much a queue may hold.
 
-    `files` counts when the directory is made; later the directory itself tells.
+    `files` counts when the directory is made; later the directory itself tells. `if_missing` says whether a store is
+    made where there is none, or waited for: its disk may not be mounted.
     """
 
     directory: str = "/var/lib/remora"
+    if_missing: Literal["make", "wait"] = "make"
     files: Annotated[int, Unit("count", 1, 256)] = 16
     queue_bytes: Bytes = 128_000_000
 

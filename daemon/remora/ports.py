@@ -406,6 +406,14 @@ class ShardStore(DeliveryStore, TwoPhase, Topics, Ingest, Protocol):
         ...
 
     @property
+    def failing(self) -> Mapping[str, str]:
+        """Why the store or a part of it cannot be used now: a sentence by its cause, one of a small closed set.
+
+        `unreachable`, `gone`, `read_only`, `io_error`, `damaged`, or `unusable` for anything else.
+        """
+        ...
+
+    @property
     def synced(self) -> int:
         """How many transactions it has synced to this host's disk since it was opened; 0 where others store."""
         ...

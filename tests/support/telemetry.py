@@ -44,6 +44,7 @@ def exercise(telemetry: Telemetry) -> None:
     telemetry.lost("t", "somebody else has it")
     telemetry.released("t")
     telemetry.store_state(True, "a cluster")
+    telemetry.store_failing(["gone"])
     telemetry.catalogue_failed("no answer")
     telemetry.reloaded(["log.level"], ["rados.pool"])
     telemetry.reload_failed("log.level: no")

@@ -237,6 +237,15 @@ def test_the_store_is_reported_when_it_comes_and_goes(
     assert value(telemetry, "remora_store_connected") == 1
 
 
+def test_why_the_store_cannot_be_used(telemetry: Telemetry) -> None:
+    """Each cause that there is, or was, has a figure of its own."""
+    telemetry.store_failing(["gone", "damaged"])
+    telemetry.store_failing(["damaged"])
+
+    assert value(telemetry, "remora_store_failing", cause="gone") == 0
+    assert value(telemetry, "remora_store_failing", cause="damaged") == 1
+
+
 def test_reloads_tell_what_changed_and_what_waits(telemetry: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
     """An accepted reload names the options; a refused one is an error and shows in a gauge until the next."""
     telemetry.reloaded(["log.level"], ["rados.pool"])

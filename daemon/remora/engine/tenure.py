@@ -17,14 +17,14 @@ class LeaseUncertain(StoreUnavailable):
 class Tenure:
     """The hold of one shard with its current term; ownership extends it, everything else asks it."""
 
-    __slots__ = ("_damage", "awake", "hold", "term")
+    __slots__ = ("_why", "awake", "hold", "term")
 
     def __init__(self, hold: Hold, term: Term, awake: Callable[[], int]) -> None:
         """`awake` tells for how many shards of this worker a dispatcher runs, this one included."""
         self.hold = hold
         self.term = term
         self.awake = awake
-        self._damage: StoreDamaged | None = None
+        self._why: StoreError | None = None
 
     @property
     def shard(self) -> Shard:
@@ -34,19 +34,20 @@ class Tenure:
     def require_trust(self) -> None:
         """Raise LeaseUncertain when somebody else may hold the shard by now. Ask right before each step.
 
-        Where the lock cannot be renewed because its part of the store is damaged, that is raised instead.
+        It says why the lock could not be renewed. Where its part of the store is damaged, that is raised instead.
         """
         if self.term.is_trusted(asyncio.get_running_loop().time()):
             return
-        if self._damage is not None:
-            raise StoreDamaged(str(self._damage))
-        raise LeaseUncertain(f"the lock of {self.shard} was not renewed in time")
+        if isinstance(self._why, StoreDamaged):
+            raise StoreDamaged(str(self._why))
+        why = f": {self._why}" if self._why is not None else ""
+        raise LeaseUncertain(f"the lock of {self.shard} was not renewed in time{why}")
 
     def renewed(self, term: Term) -> None:
         """A renewal succeeded and gave this term."""
-        self.term, self._damage = term, None
+        self.term, self._why = term, None
 
     def renewal_failed(self, times: LeaseTimes, why: StoreError) -> None:
         """A renewal got no answer: try again soon, and trust as long as before."""
         self.term = self.term.retry_renewal(times, asyncio.get_running_loop().time())
-        self._damage = why if isinstance(why, StoreDamaged) else None
+        self._why = why

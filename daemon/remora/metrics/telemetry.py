@@ -145,6 +145,10 @@ class Telemetry:
         self._syncs = counter("remora_store_syncs", "Transactions that the store has synced to this host's disk.")
         self._synced = 0
         self._connected = gauge("remora_store_connected", "1 while the store answers.")
+        self._store_failing = gauge(
+            "remora_store_failing", "1 while the store or a part of it cannot be used for this cause.", "cause"
+        )
+        self._store_causes: set[str] = set()
         self._discovery_failures = counter("remora_discovery_failures", "Looks for queues and topics that failed.")
         self._progress = gauge("remora_progress_timestamp_seconds", "When an entry last was delivered or parked.")
         self._reloads = counter("remora_config_reloads", "Reloads of the configuration.", "result")
@@ -417,6 +421,13 @@ class Telemetry:
             self._say_seldom(logging.ERROR, "store_unavailable", "store", text)
         elif not was_connected:
             _say(logging.INFO, "store_connected", text)
+
+    def store_failing(self, causes: Iterable[str]) -> None:
+        """For which causes the store or a part of it cannot be used now."""
+        now = set(causes)
+        self._store_causes |= now
+        for cause in self._store_causes:
+            self._store_failing.labels(cause).set(cause in now)
 
     def catalogue_failed(self, why: str) -> None:
         """A look for queues and topics failed; the last one stands."""

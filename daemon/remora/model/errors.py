@@ -84,6 +84,17 @@ class StoreUnavailable(StoreError):
     retriable = True
 
 
+class StoreAway(StoreUnavailable):
+    """The embedded store's disk or its files cannot be used now, which whoever runs the host must know.
+
+    `cause` is one of a small closed set: `gone`, `read_only`, `io_error`. It goes on by itself when they can be used.
+    """
+
+    def __init__(self, cause: str, text: str) -> None:
+        super().__init__(text)
+        self.cause = cause
+
+
 class StoreMisconfigured(StoreError):
     """A pool, permission, keyring or file is missing: somebody must act. The text names it."""
 

@@ -41,6 +41,8 @@ class Start(Message, frozen=True, kw_only=True):
     drains: bool
     fellows: int = 1
     """How many workers start together, this one included."""
+    replaces: bool = False
+    """Whether it starts in the place of another: then the store has been in use."""
 
 
 class Finish(Message, frozen=True, kw_only=True):

@@ -30,6 +30,7 @@ GAUGES: Mapping[str, Meaning] = MappingProxyType(
         "remora_members": "most",
         "remora_topic_failing": "most",
         "remora_store_connected": "least",
+        "remora_store_failing": "most",
         # What the supervisor alone knows.
         "remora_build_info": "supervisor",
         "remora_config_last_reload_successful": "supervisor",

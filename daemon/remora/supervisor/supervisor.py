@@ -167,6 +167,7 @@ class Supervisor:
             sweeps=slot.number == 1,
             drains=self._drains,
             fellows=1 if self._view.has_started else len(self._slots),
+            replaces=self._view.has_started,
         )
         self._watchdog.watch(slot.number, now, patience_s=START_S)
         self._tasks.create_task(child.run(channel, start), name=f"worker {slot.number}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 from pathlib import Path
 
@@ -49,6 +50,22 @@ class Presence:
         with contextlib.suppress(OSError):
             self._path.unlink()
         os.close(self._descriptor)
+
+
+def remember_store(folder: Path, store: str) -> None:
+    """Note that a store has been in use on this host. Raises OSError where the folder cannot be used."""
+    noted = folder / "stores"
+    noted.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (noted / _name(store)).write_text(store)
+
+
+def has_been_used(folder: Path, store: str) -> bool:
+    """Whether a store has been in use on this host, as far as the folder tells: it may be a new one since then."""
+    return (folder / "stores" / _name(store)).exists()
+
+
+def _name(store: str) -> str:
+    return hashlib.sha256(store.encode()).hexdigest()[:16]
 
 
 def _is_free(path: Path, store: bytes) -> bool:

@@ -8,7 +8,8 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from random import Random
 from typing import assert_never
 
@@ -47,7 +48,8 @@ from remora.servers.pipe import (
     ToWorker,
 )
 from remora.servers.samples import families
-from remora.worker.clearing import Clearing
+from remora.worker.clearing import Clearing, store_name
+from remora.worker.presence import has_been_used, remember_store
 
 HUNG_AFTER_S = 60.0
 """A worker whose loops did nothing at all for this long is hung, and the supervisor may replace it."""
@@ -133,9 +135,10 @@ class Process:
     async def _work(self) -> bool:
         settings, telemetry = self._settings, self._telemetry
         async with (
-            make_store(settings, self._on_store_state) as self._store,
+            make_store(settings, self._on_store_state, make=not self._was_used(), waits=True) as self._store,
             open_endpoints(settings, telemetry) as endpoints,
         ):
+            self._note_use()
             await self._look_once()
             rng = Random()  # noqa: S311  # spreads retries, guards nothing
             worker = self._worker = Worker(
@@ -153,6 +156,18 @@ class Process:
                 async with self._taking_events_in():
                     self._pipe.send(Ready())
                     return await self._serve(worker)
+
+    def _was_used(self) -> bool:
+        """Whether the store has been in use on this host: where there is none now, it is not begun anew."""
+        folder = Path(self._settings.supervisor.run_directory)
+        return self._start.replaces or has_been_used(folder, store_name(self._settings))
+
+    def _note_use(self) -> None:
+        """Let those who start later know that this store has been in use, until the host starts anew."""
+        connected, _ = self._store_state
+        if connected:
+            with suppress(OSError):  # `Clearing` says so where the folder cannot be used
+                remember_store(Path(self._settings.supervisor.run_directory), store_name(self._settings))
 
     @asynccontextmanager
     async def _taking_events_in(self) -> AsyncIterator[None]:
@@ -217,6 +232,7 @@ class Process:
         while True:
             self._telemetry.in_flight(worker.held.held)
             self._telemetry.store_synced(self._store.synced)
+            self._telemetry.store_failing(self._store.failing)
             await asyncio.sleep(1)
 
     # -------------------------------------------------------------------------------- the supervisor

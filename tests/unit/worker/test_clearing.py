@@ -19,7 +19,7 @@ from remora.model.cookie import WorkerCookie
 from remora.model.member import Member
 from remora.servers.pipe import Start
 from remora.worker.clearing import Clearing
-from remora.worker.presence import Presence
+from remora.worker.presence import Presence, has_been_used, remember_store
 from support.clock import in_virtual_time
 
 
@@ -173,3 +173,15 @@ def test_cookies_are_taken_apart_as_they_are_put_together() -> None:
     assert WorkerCookie.parse(str(cookie)) == cookie
     for other in ("", "remora/claim/x", "remora//boot/worker", "gateway", "remora/a/b/c/d"):
         assert WorkerCookie.parse(other) is None
+
+
+def test_which_stores_have_been_in_use(tmp_path: Path) -> None:
+    """A store that was in use is known from then on, and no other one; a folder that is not there knows of none."""
+    folder = tmp_path / "run"
+    assert not has_been_used(folder, "sqlite /a")
+
+    remember_store(folder, "sqlite /a")
+    remember_store(folder, "sqlite /a")
+
+    assert has_been_used(folder, "sqlite /a")
+    assert not has_been_used(folder, "sqlite /b")

@@ -103,6 +103,11 @@ class RadosStore:
         return {}
 
     @property
+    def failing(self) -> Mapping[str, str]:
+        """Why the cluster cannot be reached."""
+        return {} if self.connected else {"unreachable": self.description}
+
+    @property
     def synced(self) -> int:
         """Nothing: the OSDs do that."""
         return 0

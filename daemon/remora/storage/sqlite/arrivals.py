@@ -57,7 +57,8 @@ class Arrivals(Face):
         self._listener: Listener | None = None
 
     def begin(self) -> None:
-        """Tell of everything that is committed from now on."""
+        """Tell of everything that is committed from now on to the files that are open now."""
+        self.end()
         self._seen = {file: _Seen() for file in self._files.all}
         self._look()
         self._files.bell.take()
@@ -71,10 +72,10 @@ class Arrivals(Face):
     async def arrivals(self) -> Sequence[Shard]:
         """Wait for commits, and answer which queues got entries."""
         bell = self._files.bell
-        self._listen()
         while True:
             if time.monotonic() - self._looked_at >= self._every_s:
                 self._look()
+            self._listen()
             if found := bell.take():
                 return found
             await bell.wait(self._every_s)

@@ -7,6 +7,7 @@ has ever had a topic.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import pwd
@@ -22,7 +23,7 @@ from remora.config import SqliteSettings
 from remora.model.errors import StoreDamaged, StoreError, StoreMisconfigured, StoreUnavailable
 from remora.storage.sqlite import schema
 from remora.storage.sqlite.connecting import PAGE_BYTES, connect, transaction
-from remora.storage.sqlite.refusals import is_busy, translated
+from remora.storage.sqlite.refusals import is_busy, of_the_host, translated
 
 _LEAST_SQLITE = (3, 38)
 """The first with the `->>` operator."""
@@ -248,4 +249,6 @@ def _sync(directory: Path) -> None:
 
 def opening_error(exc: OSError, directory: Path) -> StoreError:
     """What an error of the file system means to somebody who opens the store."""
+    if exc.errno in (errno.EIO, errno.EROFS):
+        return of_the_host(exc, directory)
     return StoreMisconfigured(f"cannot use {directory}: {exc.strerror or exc}")

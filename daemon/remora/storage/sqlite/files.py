@@ -7,20 +7,20 @@ import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from remora.config import SqliteSettings
-from remora.model.errors import StoreDamaged, StoreError, StoreMisconfigured, StoreUnavailable
+from remora.model.errors import StoreAway, StoreDamaged, StoreError, StoreMisconfigured, StoreUnavailable
 from remora.model.shard import Shard
 from remora.storage.sqlite import doorbell
 from remora.storage.sqlite.bell import Bell
 from remora.storage.sqlite.connecting import connect, snapshot
 from remora.storage.sqlite.directory import locked, make_directory, opening_error, prepare
 from remora.storage.sqlite.owners import Owner
-from remora.storage.sqlite.refusals import is_busy, translated
+from remora.storage.sqlite.refusals import is_busy, of_the_host, translated, unreadable
 from remora.storage.sqlite.writer import Job, Writer, WriterStats
 
 T = TypeVar("T")
@@ -32,16 +32,26 @@ _BUSY_FOR_S = 5.0
 _BUSY_PAUSE_S = 0.0005
 _JOIN_WITHIN_S = 10.0
 
+_FINDING, _WRITING, _READING = "finding", "writing", "reading"
+"""What a file was in trouble with, and is in no more when that has worked."""
+
 
 class File:
-    """One file of the store."""
+    """One file of the store. `is_stale` when the files are to be opened anew: others lie in their place."""
 
-    def __init__(self, path: Path, bell: Bell, damaged: Callable[[File], None]) -> None:
+    def __init__(self, path: Path, bell: Bell, changed: Callable[[], None]) -> None:
+        """`changed` is called whenever the file can be used no more, or again, or for another reason."""
         self.path = path
         self.damage: StoreDamaged | None = None
+        self.is_stale = False
+        self._is_examined = False
+        self._troubles: dict[str, StoreAway] = {}
+        self._place: tuple[int, int] | None = None
+        with suppress(OSError):
+            self._place = _place(path)
         self._bell = bell
-        self._damaged = damaged
-        self._writer = Writer(path, self.mark_damaged)
+        self._changed = changed
+        self._writer = Writer(path, self.mark_damaged, self._check_place)
         self._reader: sqlite3.Connection | None = None
         self._is_closed = False
 
@@ -57,7 +67,12 @@ class File:
         job appends to: whoever waits for arrivals is told.
         """
         self._check()
-        result = await self._writer.write(job, durable=durable)
+        try:
+            result = await self._writer.write(job, durable=durable)
+        except StoreAway as exc:
+            self._met(_WRITING, exc)
+            raise
+        self._well(_WRITING)
         if arrived:
             self._bell.ring(arrived)
             doorbell.ring(self.path)
@@ -106,13 +121,82 @@ class File:
             error = translated(exc, self.path)
             if isinstance(error, StoreDamaged):
                 self.mark_damaged(error)
+            elif isinstance(error, StoreAway):
+                self._met(_READING, error)
+                self._disconnect_reader()
             raise error from exc
 
     def mark_damaged(self, error: StoreDamaged) -> None:
         """Let every call say so from now on: what goes on in a damaged file may damage it more."""
         if self.damage is None:
             self.damage = error
-            self._damaged(self)
+            self._changed()
+
+    # ------------------------------------------------------------------------------- what the host does
+
+    @property
+    def trouble(self) -> StoreAway | None:
+        """Why the file cannot be used now; that it lies there no more before all else."""
+        return next((self._troubles[each] for each in (_FINDING, _WRITING, _READING) if each in self._troubles), None)
+
+    async def look(self) -> None:
+        """Find out whether the file can be used; where it could not, whether it can again."""
+        try:
+            await asyncio.to_thread(self._check_place)
+        except StoreAway as exc:
+            self._met(_FINDING, exc)
+            return
+        self._well(_FINDING)
+        if _WRITING in self._troubles:
+            with suppress(StoreError):
+                await self.write(_write_nothing)
+        if _READING in self._troubles:
+            await self._read_all()
+        if self.damage is not None and not self._is_examined:
+            await self._examine(self.damage)
+
+    def _check_place(self) -> None:
+        """Raise StoreAway unless the file that was opened lies where it did."""
+        try:
+            found = _place(self.path)
+        except OSError as exc:
+            raise of_the_host(exc, self.path) from exc
+        self._place = self._place or found
+        self.is_stale = found != self._place
+        if self.is_stale:
+            raise StoreAway("gone", f"{self.path} is gone: another file lies in its place")
+
+    async def _read_all(self) -> bool:
+        """Whether the host gives all bytes of the file."""
+        began = time.monotonic()
+        unread = await asyncio.to_thread(unreadable, self.path)
+        if unread is None:
+            self._well(_READING)
+        elif isinstance(error := of_the_host(unread, self.path), StoreAway):
+            self._met(_READING, error)
+        await asyncio.sleep(time.monotonic() - began)  # a large file is not read all the time
+        return unread is None
+
+    async def _examine(self, damage: StoreDamaged) -> None:
+        """Tell damage that stays from a disk that could not be read: SQLite has one name for both."""
+        if not await self._read_all():
+            self.damage = None
+        elif await asyncio.to_thread(_is_sound, self.path):
+            self.damage = None
+            self.is_stale = True  # it may have been left out when the others were brought up to date
+        self._is_examined = self.damage is damage
+        self._changed()
+
+    def _met(self, doing: str, error: StoreAway) -> None:
+        before = self._troubles.get(doing)
+        self._troubles[doing] = error
+        if str(before) != str(error):
+            self._changed()
+
+    def _well(self, doing: str) -> None:
+        if doing in self._troubles:
+            del self._troubles[doing]
+            self._changed()
 
     def close(self) -> threading.Thread | None:
         """Take no more calls; the thread that has to be waited for, before the last connection can be closed."""
@@ -121,6 +205,9 @@ class File:
 
     def disconnect(self) -> None:
         """Close the reader: as the last connection, it copies the log into the file."""
+        self._disconnect_reader()
+
+    def _disconnect_reader(self) -> None:
         if self._reader is not None:
             with suppress(sqlite3.Error):
                 self._reader.close()
@@ -131,6 +218,28 @@ class File:
             raise StoreUnavailable(f"{self.path} is closed")
         if self.damage is not None:
             raise StoreDamaged(str(self.damage))
+        if (away := self._troubles.get(_FINDING)) is not None:
+            raise StoreAway(away.cause, str(away))
+
+
+def _place(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
+def _write_nothing(connection: sqlite3.Connection) -> None:
+    """Write what stands there already, to see whether that can be done."""
+    connection.execute("UPDATE meta SET value = value WHERE key = 'number'")
+
+
+def _is_sound(path: Path) -> bool:
+    """Whether SQLite finds nothing wrong in a file that it has met damage in. Takes long for a large one."""
+    try:
+        with closing(connect(path, reader=True, patience_s=_BUSY_FOR_S)) as connection:
+            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            return bool(found == "ok")
+    except sqlite3.Error:
+        return False
 
 
 def _data_version(connection: sqlite3.Connection) -> int:
@@ -141,12 +250,16 @@ def _data_version(connection: sqlite3.Connection) -> int:
 class Files:
     """All files of a directory. A topic lies whole in one of them.
 
-    `on_state` is called as the store's; with `make` the files are made where there are none.
+    `on_state` is called as the store's; `make` and `waits` are the store's, too.
     """
 
-    def __init__(self, settings: SqliteSettings, on_state: Callable[[bool, str], None], *, make: bool) -> None:
+    def __init__(
+        self, settings: SqliteSettings, on_state: Callable[[bool, str], None], *, make: bool, waits: bool
+    ) -> None:
         self.settings = settings
         self._make = make
+        self._waits = waits
+        self._away: StoreError | None = None
         self.bell = Bell()
         self._directory = Path(settings.directory)
         self._on_state = on_state
@@ -162,12 +275,16 @@ class Files:
     def all(self) -> Sequence[File]:
         """Every file, in the order of their numbers. Raises StoreUnavailable when the store is not open."""
         if not self._all:
-            raise StoreUnavailable(f"the store in {self._directory} is not open")
+            if isinstance(self._away, StoreAway):
+                raise StoreAway(self._away.cause, str(self._away))
+            raise StoreUnavailable(str(self._away or f"the store in {self._directory} is not open"))
         return self._all
 
     @property
     def sound(self) -> Sequence[File]:
-        """The files that are not damaged."""
+        """The files that are not damaged; none while the store waits for its files."""
+        if self._away is not None:
+            return ()
         return [file for file in self.all if file.damage is None]
 
     @property
@@ -198,24 +315,72 @@ class Files:
         return files[zlib.crc32(topic.encode("utf-8", "surrogateescape")) % len(files)]
 
     async def open(self) -> None:
-        """Make or migrate the files, and become a holder of locks. Raises StoreMisconfigured."""
-        paths, damaged = await asyncio.to_thread(self._prepare)
-        self._all = tuple(File(path, self.bell, self._tell) for path in paths)
-        self._tell_state()
+        """Make or migrate the files, and become a holder of locks. Raises StoreMisconfigured.
+
+        A store that `waits` is not open after this where it cannot be used for now.
+        """
+        try:
+            is_new, (paths, damaged) = await asyncio.to_thread(self._prepare)
+        except StoreUnavailable as exc:
+            self._away = exc
+            self._tell_state()
+            if not self._waits:
+                raise
+            return
+        self._make, self._away = False, None  # what was in use is never begun anew
+        self._all = tuple(File(path, self.bell, self._tell_state) for path in paths)
+        self._tell_state("new, empty store of " if is_new else "")
         for file in self._all:
             if error := damaged.get(file.path):
                 file.mark_damaged(error)
 
+    async def reopen(self) -> None:
+        """Open what lies in the directory now. Whatever was held with the files of before is held no more."""
+        await self.close()
+        self._waits, self._away = True, StoreUnavailable(f"the store in {self._directory} is being opened anew")
+        try:
+            await self.open()
+        except StoreError as exc:
+            self._away = exc
+            self._tell_state()
+            raise
+
+    async def look(self) -> None:
+        """Find out which files can be used."""
+        await asyncio.gather(*(file.look() for file in self._all))
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether other files lie in the place of those that were opened."""
+        return any(file.is_stale for file in self._all)
+
+    @property
+    def failing(self) -> Mapping[str, str]:
+        """Why the store or a part of it cannot be used now, in a sentence by its cause."""
+        found: dict[str, str] = {}
+        for file in self._all:
+            if file.damage is not None:
+                found.setdefault("damaged", str(file.damage))
+            if file.trouble is not None:
+                found.setdefault(file.trouble.cause, str(file.trouble))
+        if self._away is not None:
+            found[self._away.cause if isinstance(self._away, StoreAway) else "unusable"] = str(self._away)
+        return found
+
     async def close(self) -> None:
         """Let what was asked for finish, and close everything."""
-        files, owner, self._all, self._owner = self._all, self._owner, (), None
+        files, owner, self._all, self._owner, self._away = self._all, self._owner, (), None, None
         threads = [thread for file in files if (thread := file.close())]
         await asyncio.to_thread(self._wait_and_leave, files, threads, owner)
 
-    def _prepare(self) -> tuple[list[Path], dict[Path, StoreDamaged]]:
+    def _prepare(self) -> tuple[bool, tuple[list[Path], dict[Path, StoreDamaged]]]:
+        """Whether the files are new, and all of them with those that are damaged."""
         if self._make or self._directory.is_dir():
             make_directory(self._directory)  # or say why it cannot be used
-        if not self._make and not any(self._directory.glob("queues-*.db")):
+        is_new = not any(self._directory.glob("queues-*.db"))
+        if is_new and not self._make:
+            if self._waits:
+                raise StoreAway("gone", f"there is no store in {self._directory}: is its disk mounted?")
             raise StoreMisconfigured(
                 f"there is no store in {self._directory} yet: the first start of the daemon makes it, as its user"
             )
@@ -226,7 +391,7 @@ class Files:
                 self._owner.sweep()
         except OSError as exc:
             raise opening_error(exc, self._directory) from exc
-        return found
+        return is_new, found
 
     def _wait_and_leave(self, files: Sequence[File], threads: Sequence[threading.Thread], owner: Owner | None) -> None:
         until = time.monotonic() + _JOIN_WITHIN_S
@@ -238,8 +403,9 @@ class Files:
             with suppress(OSError, StoreError), locked(self._directory):
                 owner.close()
 
-    def _tell(self, file: File) -> None:
-        self._on_state(True, str(file.damage))
-
-    def _tell_state(self) -> None:
-        self._on_state(True, f"{len(self._all)} files in {self._directory}")
+    def _tell_state(self, news: str = "") -> None:
+        """Say what is in the way: what keeps nothing but a file's own topics from being used is not in the store's."""
+        failing = self.failing
+        of_all = [text for cause, text in failing.items() if cause != "damaged"]
+        text = "; ".join(failing.values()) or f"{news}{len(self._all)} files in {self._directory}"
+        self._on_state(not of_all and self.is_open, "; ".join(of_all) or text)

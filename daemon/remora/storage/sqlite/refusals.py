@@ -8,14 +8,20 @@ import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
-from remora.model.errors import StoreDamaged, StoreError, StoreFull, StoreUnavailable
+from remora.model.errors import StoreAway, StoreDamaged, StoreError, StoreFull, StoreUnavailable
 
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-_MAYBE_FULL = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
+_OF_THE_HOST = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM})
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
-_ENDS = _DAMAGED | _MAYBE_FULL | _BUSY | {sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY}
+_ENDS = _DAMAGED | _OF_THE_HOST | _BUSY | {sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM}
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENODEV, errno.ENXIO})
+_ERRNO = {sqlite3.SQLITE_READONLY: errno.EROFS}
 _PROBE = bytes(64 << 10)
+
+_PART_BYTES = 1 << 20
+_LOOKED_THROUGH_AT_ONCE = 32 << 20
+"""So much of a file is read to tell a disk that fails from damage before anybody is told; the rest is read aside."""
 
 
 def primary_code(exc: sqlite3.Error) -> int:
@@ -36,40 +42,70 @@ def ends_transaction(exc: sqlite3.Error) -> bool:
 def translated(exc: Exception, path: Path) -> StoreError:
     """The store's error for one of SQLite's or of the file system's, with the file in its text."""
     if isinstance(exc, OSError):
-        return StoreUnavailable(f"{path}: {exc.strerror or exc}")
+        return of_the_host(exc, path)
     if not isinstance(exc, sqlite3.Error):
         return StoreError(f"{path}: {exc!r}")
     code = primary_code(exc)
     if code in _DAMAGED:
-        return StoreDamaged(f"{path} is damaged: {exc}")
+        unread = unreadable(path, _LOOKED_THROUGH_AT_ONCE)
+        return of_the_host(unread, path) if unread else StoreDamaged(f"{path} is damaged: {exc}")
     if code == sqlite3.SQLITE_FULL:
         return StoreFull(f"{path}: the disk is full, save for what removals need")
-    # For a limit on a file's size, and for a quota, SQLite has no name of its own.
-    if code in _MAYBE_FULL and (reason := _no_room(path)):
-        return StoreFull(f"{path}: {reason}")
+    if code in _OF_THE_HOST and getattr(exc, "sqlite_errorcode", 0) != sqlite3.SQLITE_IOERR_NOMEM:
+        # SQLite does not say why the host refused: a try beside the file does, as long as it fails in the same way.
+        return of_the_host(_tried(path) or OSError(_ERRNO.get(code, errno.EIO), str(exc)), path)
     if isinstance(exc, sqlite3.OperationalError):
         return StoreUnavailable(f"{path}: {exc}")
     return StoreError(f"{path}: {exc}")
 
 
-def _no_room(path: Path) -> str:
-    """Why a file beside this one cannot get as large as it; empty where it can."""
+def of_the_host(exc: OSError, path: Path) -> StoreError:
+    """What it means that the host refuses to read, write or find this file."""
+    why = exc.strerror or str(exc)
+    if exc.errno in _NO_ROOM:
+        return StoreFull(f"{path}: {why}")
+    if exc.errno in _GONE:
+        return StoreAway("gone", f"{path} is gone: is its disk mounted?")
+    if exc.errno == errno.EROFS:
+        return StoreAway("read_only", f"{path} can only be read: its file system is mounted read-only")
+    return StoreAway("io_error", f"{path} cannot be used: {why}")
+
+
+def unreadable(path: Path, most: int | None = None) -> OSError | None:
+    """The error with which the host refuses to give the file's bytes, or the first so many of them.
+
+    SQLite calls a page damaged that could not be read.
+    """
     try:
-        descriptor = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as exc:
-        return _reason(exc)
+        return exc
     try:
-        if os.pwrite(descriptor, _PROBE, _extent(path)) < len(_PROBE):
-            return os.strerror(errno.EFBIG)
+        place, part = 0, _PART_BYTES
+        while (most is None or place < most) and (part := len(os.pread(descriptor, _PART_BYTES, place))):
+            place += part
     except OSError as exc:
-        return _reason(exc)
+        return exc
     finally:
         os.close(descriptor)
-    return ""
+    return None
 
 
-def _reason(exc: OSError) -> str:
-    return os.strerror(exc.errno) if exc.errno in _NO_ROOM else ""
+def _tried(path: Path) -> OSError | None:
+    """Why the file cannot be found, or a file beside this one not get as large as it."""
+    try:
+        path.stat()
+        descriptor = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        return exc
+    try:
+        if os.pwrite(descriptor, _PROBE, _extent(path)) < len(_PROBE):
+            return OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    except OSError as exc:
+        return exc
+    finally:
+        os.close(descriptor)
+    return None
 
 
 def _extent(path: Path) -> int:

@@ -19,6 +19,7 @@ from remora.storage.sqlite.queue import Queue
 from remora.storage.sqlite.redriving import Redriving
 from remora.storage.sqlite.topics import Topics, sweep_all
 from remora.storage.sqlite.two_phase import TwoPhase
+from remora.storage.sqlite.watch import Watch
 from remora.storage.sqlite.writer import WriterStats
 
 
@@ -29,21 +30,27 @@ def _nobody(connected: bool, text: str) -> None:
 class SqliteStore:
     """One store with all its faces, on one directory; see `ports.ShardStore`.
 
-    `on_state` is called with whether the store can be used, and a sentence: when it was opened, and when a file
-    turns out to be damaged. Where there is no store in the directory yet it is made, or without `make` refused when it
-    is opened. Several stores, of one process or of many, may share a directory; each is a holder of
-    locks of its own.
+    `on_state` is called with whether the store can be used, and a sentence: when it was opened, and whenever a file
+    turns out to be unusable, or usable again. Where there is no store in the directory yet it is made, or without
+    `make` refused when it is opened. One that `waits` opens in any case, and is usable as soon as its files are.
+    Several stores, of one process or of many, may share a directory; each is a holder of locks of its own.
     """
 
     def __init__(
-        self, settings: SqliteSettings, on_state: Callable[[bool, str], None] = _nobody, *, make: bool = True
+        self,
+        settings: SqliteSettings,
+        on_state: Callable[[bool, str], None] = _nobody,
+        *,
+        make: bool = True,
+        waits: bool = False,
     ) -> None:
-        self._files = files = Files(settings, on_state, make=make)
+        self._files = files = Files(settings, on_state, make=make, waits=waits)
         catalog, locks, queue, topics = Catalog(files), Locks(files), Queue(files), Topics(files)
         letters, inspection, two_phase = DeadLetters(files), Inspection(files), TwoPhase(files)
         self._arrivals, ingest = Arrivals(files), Ingest(files)
         members, attempts, redriving = Members(files), Attempts(files), Redriving(files)
 
+        self._watch = Watch(files, self._begin)
         self.shards, self.topics, self.peek = catalog.shards, catalog.topics, catalog.peek
         self.released, self.set_released = catalog.released, catalog.set_released
         self.acquire, self.renew, self.renew_all = locks.acquire, locks.renew, locks.renew_all
@@ -71,8 +78,8 @@ class SqliteStore:
 
     @property
     def connected(self) -> bool:
-        """Whether the store is open."""
-        return self._files.is_open
+        """Whether the store can be used, save for files that are damaged."""
+        return self._files.is_open and not any(cause != "damaged" for cause in self.failing)
 
     @property
     def damaged(self) -> Mapping[str, str]:
@@ -80,9 +87,14 @@ class SqliteStore:
         return self._files.damaged
 
     @property
+    def failing(self) -> Mapping[str, str]:
+        """Why the store or a part of it cannot be used now, in a sentence by its cause."""
+        return self._files.failing
+
+    @property
     def writers(self) -> Mapping[str, WriterStats]:
         """What was written to each file since the store was opened."""
-        return {file.path.name: file.stats for file in self._files.all}
+        return {file.path.name: file.stats for file in self._files.all} if self._files.is_open else {}
 
     @property
     def synced(self) -> int:
@@ -96,15 +108,19 @@ class SqliteStore:
 
     async def __aenter__(self) -> SqliteStore:
         """Make or migrate the files, and open them. Raises StoreMisconfigured."""
-        await self._files.open()
         try:
-            self._arrivals.begin()
-            await sweep_all(self._files)
+            await self._watch.open()
         except BaseException:
             await self._files.close()
             raise
         return self
 
+    async def _begin(self) -> None:
+        """What comes first whenever the files were opened."""
+        self._arrivals.begin()
+        await sweep_all(self._files)
+
     async def __aexit__(self, *exc_info: object) -> None:
+        await self._watch.close()
         self._arrivals.end()
         await self._files.close()

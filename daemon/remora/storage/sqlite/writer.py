@@ -71,14 +71,18 @@ class _Order:
 class Writer:
     """Runs jobs in the order of their arrival, in a thread that starts with the first of them.
 
-    `on_damage` is called in the event loop when the file turns out to be damaged.
+    `on_damage` is called in the event loop when the file turns out to be damaged; `check` in the thread before each
+    transaction, and raises where there must be none.
     """
 
-    def __init__(self, path: Path, on_damage: Callable[[StoreDamaged], None]) -> None:
+    def __init__(
+        self, path: Path, on_damage: Callable[[StoreDamaged], None], check: Callable[[], None] = lambda: None
+    ) -> None:
         self.stats = WriterStats()
         self._path = path
         self._log = path.with_name(f"{path.name}-wal")
         self._on_damage = on_damage
+        self._check = check
         self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop
@@ -228,6 +232,7 @@ class Writer:
                 time.sleep(_BUSY_PAUSE_S)
 
     def _begun(self, durable: bool) -> sqlite3.Connection:
+        self._check()
         connection = self._connection = self._connection or connect(self._path, reader=False)
         if durable is not self._is_durable:
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")

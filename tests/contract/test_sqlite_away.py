@@ -1,0 +1,254 @@
+"""The embedded store while its disk cannot be used: it says why, begins nothing anew, and goes on when it can be."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from remora.config import SqliteSettings
+from remora.model.errors import OwnershipLost, StoreAway, StoreDamaged, StoreMisconfigured
+from remora.model.ingest import Placed, Stored
+from remora.model.shard import Hold
+from remora.model.topic import Topic
+from remora.storage.sqlite import SqliteStore, refusals, watch
+from support.faulty_disk import FAULTS, faulty_disk
+from support.stores import QUIET_S, by_shard, own_topic, spread, until
+
+LONG_S = 60
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> SqliteSettings:
+    """A directory of two files."""
+    return SqliteSettings(directory=str(tmp_path / "store"), files=2)
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store looks after itself more often than it usually does."""
+    monkeypatch.setattr(watch, "LOOK_EVERY_S", 0.02)
+
+
+class States:
+    """What a store told of its state; `news` gets each."""
+
+    def __init__(self) -> None:
+        self.last = (False, "")
+
+    def __call__(self, connected: bool, text: str) -> None:
+        self.last = (connected, text)
+
+    async def are(self, connected: bool) -> str:
+        """Wait until this was told last, by whomever it was found out; the text."""
+
+        async def told() -> bool:
+            return self.last[0] is connected
+
+        await until(told, within_s=LONG_S)
+        return self.last[1]
+
+
+@asynccontextmanager
+async def in_use(settings: SqliteSettings) -> AsyncIterator[tuple[SqliteStore, Topic, States]]:
+    """A store with a topic that has more entries than are kept in memory."""
+    async with SqliteStore(settings) as store:
+        topic = await store.create_topic(own_topic("t", 2))
+        await store.publish(topic, entries(topic))
+    states = States()
+    async with SqliteStore(settings, states) as store:
+        assert await states.are(True)
+        yield store, topic, states
+
+
+def entries(topic: Topic) -> list[Placed]:
+    return [each._replace(payload=each.payload * 1000) for each in spread(topic, 400)]
+
+
+async def assert_as_left(store: SqliteStore, topic: Topic) -> None:
+    """Everything that was stored is there, and the store takes and gives."""
+    found = [[entry async for _, entry in store.dump(shard)] for shard in topic.all_shards()]
+    assert found == by_shard(topic, entries(topic))
+    assert await store.publish(topic, spread(topic, 2)) == Stored(2)
+
+
+def aside(settings: SqliteSettings) -> Path:
+    """Where `take_away` puts a store."""
+    return Path(f"{settings.directory}-aside")
+
+
+def take_away(settings: SqliteSettings) -> None:
+    """Let the store's directory be gone."""
+    Path(settings.directory).rename(aside(settings))
+
+
+def bring_back(settings: SqliteSettings) -> None:
+    """Put the directory where it was, in which nothing may have been made."""
+    if is_there(settings):
+        Path(settings.directory).rmdir()
+    aside(settings).rename(settings.directory)
+
+
+def is_there(settings: SqliteSettings) -> bool:
+    """Whether there is anything where the store's directory was."""
+    return Path(settings.directory).exists()
+
+
+async def read(store: SqliteStore, topic: Topic) -> None:
+    async for _ in store.dump(topic.shard(1)):
+        pass
+
+
+async def write(store: SqliteStore, topic: Topic) -> None:
+    await store.publish(topic, spread(topic, 2))
+
+
+@pytest.mark.parametrize(("doing", "code"), [("reading", errno.EIO), ("writing", errno.EIO), ("writing", errno.EROFS)])
+async def test_a_disk_that_fails(
+    settings: SqliteSettings, monkeypatch: pytest.MonkeyPatch, doing: str, code: int
+) -> None:
+    """A disk that refuses to read or write is called what it is, and nothing is damaged; when it works again the store
+    is there again with all it had, though nobody asked it for anything."""
+    use, cause = {"reading": read, "writing": write}[doing], FAULTS[code]
+    with faulty_disk(Path(settings.directory), monkeypatch) as disk:
+        async with in_use(settings) as (store, topic, states):
+            disk.fails[doing] = code
+            with pytest.raises(StoreAway) as caught:
+                await use(store, topic)
+            assert caught.value.cause == cause
+
+            text = await states.are(False)
+            assert (list(store.failing), store.connected, dict(store.damaged)) == ([cause], False, {})
+            assert "queues-00" in text
+            with pytest.raises(StoreAway):
+                await use(store, topic)
+
+            disk.fails.clear()
+            await states.are(True)
+            assert (dict(store.failing), store.connected) == ({}, True)
+            await assert_as_left(store, topic)
+
+
+async def test_a_large_file_that_cannot_be_read(settings: SqliteSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it takes long to tell an unreadable disk from a damaged file, the verdict is corrected in the end."""
+    monkeypatch.setattr(refusals, "_LOOKED_THROUGH_AT_ONCE", 0)
+    with faulty_disk(Path(settings.directory), monkeypatch) as disk:
+        async with in_use(settings) as (store, topic, states):
+            disk.fails["reading"] = errno.EIO
+            with pytest.raises(StoreDamaged):
+                await read(store, topic)
+
+            await states.are(False)
+            assert (list(store.failing), dict(store.damaged)) == (["io_error"], {})
+
+            disk.fails.clear()
+            await states.are(True)
+            await assert_as_left(store, topic)
+
+
+async def test_a_directory_that_is_gone(settings: SqliteSettings) -> None:
+    """A directory that goes while the store is open is noticed though nobody asks, nothing is made or taken in its
+    place, and when it is back everything goes on, also the locks that were held."""
+    async with in_use(settings) as (store, topic, states):
+        hold = await store.acquire(topic.shard(0), "w", QUIET_S)
+        assert isinstance(hold, Hold)
+        take_away(settings)
+
+        assert "is gone" in await states.are(False)
+        for use in (read, write):
+            with pytest.raises(StoreAway, match="is gone"):
+                await use(store, topic)
+        assert list(store.failing) == ["gone"]
+        assert not is_there(settings)
+
+        bring_back(settings)
+        await states.are(True)
+        await store.renew(hold, QUIET_S)
+        await assert_as_left(store, topic)
+
+
+async def test_nothing_is_written_to_files_that_are_gone(
+    settings: SqliteSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An event is not taken into a file that nobody will find again, also before the store has looked for it."""
+    monkeypatch.setattr(watch, "LOOK_EVERY_S", 3600.0)
+    async with in_use(settings) as (store, topic, _):
+        take_away(settings)
+        shutil.copytree(aside(settings), settings.directory)
+
+        with pytest.raises(StoreAway, match="another file"):
+            await write(store, topic)
+
+
+async def test_other_files_in_their_place(settings: SqliteSettings) -> None:
+    """Files that came back from elsewhere are opened as at a start: whatever was held is held no more, their entries
+    are there, and arrivals are told."""
+    backup = Path(f"{settings.directory}-backup")
+    async with in_use(settings):
+        shutil.copytree(settings.directory, backup)
+    async with in_use_again(settings) as (store, topic, states):
+        hold = await store.acquire(topic.shard(0), "w", QUIET_S)
+        assert isinstance(hold, Hold)
+        take_away(settings)
+        await states.are(False)
+
+        shutil.copytree(backup, settings.directory)
+        await states.are(True)
+
+        with pytest.raises(OwnershipLost):
+            await store.renew(hold, QUIET_S)
+        telling = asyncio.create_task(told_of(store, topic))
+        await assert_as_left(store, topic)
+        await asyncio.wait_for(telling, LONG_S)
+
+
+@asynccontextmanager
+async def in_use_again(settings: SqliteSettings) -> AsyncIterator[tuple[SqliteStore, Topic, States]]:
+    """The store as `in_use` has left it."""
+    states = States()
+    async with SqliteStore(settings, states) as store:
+        topic = await store.own_topic("t")
+        assert topic is not None
+        yield store, topic, states
+
+
+async def told_of(store: SqliteStore, topic: Topic) -> None:
+    """Return when new entries of all queues were told."""
+    missing = set(topic.all_shards())
+    while missing:
+        missing -= set(await store.arrivals())
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty directory"])
+async def test_a_store_that_is_waited_for(settings: SqliteSettings, left: str) -> None:
+    """Where there has to be a store and none is found nothing is made; it is used as soon as it comes."""
+    states = States()
+    async with in_use(settings) as (_, topic, _):
+        pass
+    take_away(settings)
+    if left != "nothing":
+        os.mkdir(settings.directory, 0o700)
+
+    async with SqliteStore(settings, states, make=False, waits=True) as store:
+        assert "is its disk mounted?" in await states.are(False)
+        for use in (read, write):
+            with pytest.raises(StoreAway, match="there is no store"):
+                await use(store, topic)
+        assert list(store.failing) == ["gone"]
+
+        bring_back(settings)
+        await states.are(True)
+        await assert_as_left(store, topic)
+
+
+async def test_a_command_does_not_wait(settings: SqliteSettings) -> None:
+    """Who asks for a store that is there, or for nothing, is refused at once where there is none."""
+    with pytest.raises(StoreMisconfigured, match="there is no store"):
+        async with SqliteStore(settings, make=False):
+            pass

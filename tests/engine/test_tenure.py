@@ -1,0 +1,28 @@
+"""What a shard's holder is told when its lock may not be trusted any more."""
+
+from __future__ import annotations
+
+import pytest
+
+from remora.engine.tenure import LeaseUncertain, Tenure
+from remora.model.errors import StoreAway, StoreUnavailable
+from remora.model.shard import Hold, Shard
+from remora.policy.lease import LeaseTimes, Term
+from support.clock import in_virtual_time
+
+TIMES = LeaseTimes(lease_s=9, renew_s=3, margin_s=1)
+
+
+@in_virtual_time
+async def test_why_a_lock_was_not_renewed() -> None:
+    """Who may not trust a lock hears why it could not be renewed, as long as that was the last that was heard of it."""
+    tenure = Tenure(Hold(Shard("q"), "w", "i"), Term.granted(TIMES, -100.0), lambda: 1)
+
+    for why in (StoreUnavailable("no answer"), StoreAway("gone", "the file is gone")):
+        tenure.renewal_failed(TIMES, why)
+        with pytest.raises(LeaseUncertain, match=f"q was not renewed in time: {why}"):
+            tenure.require_trust()
+
+    tenure.renewed(Term.granted(TIMES, -50.0))
+    with pytest.raises(LeaseUncertain, match=r"not renewed in time$"):
+        tenure.require_trust()
