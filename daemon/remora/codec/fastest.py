@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 
+from remora.codec import checksums as checksums_
 from remora.codec import columns, kafka_records, murmur2, shortcut
 from remora.model.record import Record
 
@@ -19,6 +20,8 @@ in_parcels: Callable[[Sequence[Record], int, int, int], Sequence[tuple[int, Sequ
 encode_events: Callable[[bytes, bytes, Sequence[Record], int], bytes] = kafka_records.encode_events
 totals: Callable[[Sequence[Record]], columns.Totals] = columns.totals
 joined: Callable[[Iterable[Sequence[Record]]], Sequence[Record]] = columns.joined
+checksums: Callable[[Sequence[bytes], int], list[int]] = checksums_.checksums
+mismatches: Callable[[Sequence[tuple[bytes, int | None]], int], list[int]] = checksums_.mismatches
 IMPLEMENTATION = "python"
 """`compiled` or `python`."""
 
@@ -31,5 +34,6 @@ if not os.environ.get("REMORA_PURE_PYTHON"):
         Shortcut, partitions = _compiled.Shortcut, _compiled.partitions
         in_parcels, encode_events = _compiled.in_parcels, _compiled.encode_events
         totals, joined = _compiled.totals, _compiled.joined
+        checksums, mismatches = _compiled.checksums, _compiled.mismatches
         Sequence.register(_compiled.Records)
         IMPLEMENTATION = "compiled"

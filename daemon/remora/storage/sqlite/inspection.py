@@ -92,7 +92,7 @@ class Inspection(Face):
         if row is None:
             raise ShardGone(f"there is no queue {shard}")
         _, entries, used, capacity, reservations, reserved, oldest, checksum, queue, head, *lock = row
-        front = None if oldest is None or changed(queue, head, [oldest], [checksum]) else oldest
+        front = None if oldest is None or changed(queue, head, [(oldest, checksum)]) else oldest
         return ShardStats(
             shard=shard,
             entries=entries,

@@ -111,28 +111,27 @@ def listing(connection: sqlite3.Connection, shard: Shard, queue: QueueRow, start
     """Entries of a queue from a position on, or from its front when that has passed it."""
     first = max(queue.head, parsed(start) if start else 0)
     end = min(first + limit, queue.tail)
-    entries, sums = _data(connection, queue, first, end)
+    entries, corrupt = _data(connection, queue, first, end)
     if len(entries) != max(0, end - first) and not _was_cut_short(connection, queue, first, entries):
         raise StoreDamaged(f"{shard} has lost entries: {len(entries)} are left of {end - first} that were stored")
     behind = first + len(entries)
     positions = [marker(position) for position in range(first, behind + 1)]
-    return Listing(positions, entries, behind < queue.tail, changed(queue.id, first, entries, sums))
+    return Listing(positions, entries, behind < queue.tail, corrupt)
 
 
-def _data(
-    connection: sqlite3.Connection, queue: QueueRow, first: int, end: int
-) -> tuple[list[bytes], list[int | None]]:
-    """What is stored from a position on, up to `end` or until it is a lot, and its checksums."""
+def _data(connection: sqlite3.Connection, queue: QueueRow, first: int, end: int) -> tuple[list[bytes], dict[int, str]]:
+    """What is stored from a position on, up to `end` or until it is a lot, and what is corrupt of it."""
     cursor = connection.execute(_LIST, (rowid(queue.id, first), rowid(queue.id, end)))
     entries: list[bytes] = []
-    sums: list[int | None] = []
+    corrupt: dict[int, str] = {}
     nbytes = 0
     while nbytes < MOST_BYTES and (rows := cursor.fetchmany(_ROWS_AT_ONCE)):
         more = [data for data, _ in rows]
         nbytes += sum(map(len, more))
+        for i, why in changed(queue.id, first + len(entries), rows).items():
+            corrupt[len(entries) + i] = why
         entries += more
-        sums += [checksum for _, checksum in rows]
-    return entries, sums
+    return entries, corrupt
 
 
 def _was_cut_short(connection: sqlite3.Connection, queue: QueueRow, first: int, entries: Sequence[bytes]) -> bool:
