@@ -205,6 +205,40 @@ async def test_what_is_no_http_is_refused_quietly(
     assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /v1/health HTTP/0.9\r\n\r\n",
+        b"GET /v1/health\r\n\r\n",
+        b"GET /v1/health HTTP/2.0\r\n\r\n",
+        b"GET /v1/health HTTP/1.2\r\n\r\n",
+        b"GET /v1/health HTTP/1.0\r\nno colon\r\n\r\n",
+        b"GET /v1/health HTTP/1.1\r\nHost: a\r\nno colon\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\r\n",
+    ],
+)
+async def test_a_broken_request_is_answered_in_http_1_1(store: ScriptedStore, tmp_path: Path, request_: bytes) -> None:
+    """Whatever version it says, or does not say; with a problem document, and the connection ends."""
+    async with ingest_site(store, tmp_path), connected(tmp_path) as (reader, writer):
+        writer.write(request_)
+
+        text = await ended(reader)
+
+    head_, _, body = text.partition(b"\r\n\r\n")
+    assert head_.startswith(b"HTTP/1.1 400 ")
+    assert b"connection: close" in head_.lower()
+    assert json.loads(body)["code"] == "BadRequest"
+
+
+async def test_a_request_of_http_1_0_is_taken(store: ScriptedStore, tmp_path: Path) -> None:
+    """Old proxies and simple senders still speak it."""
+    async with ingest_site(store, tmp_path), connected(tmp_path) as (reader, writer):
+        writer.write(with_length(BODY).replace(b"HTTP/1.1", b"HTTP/1.0"))
+
+        assert (await answer(reader))[0] == 200
+        assert await ended(reader) == b""
+
+
 async def test_pipelined_requests_are_answered_in_order(store: ScriptedStore, tmp_path: Path) -> None:
     """One after the other, and events are stored in the order in which they were sent."""
     async with ingest_site(store, tmp_path), connected(tmp_path) as (reader, writer):
@@ -300,11 +334,14 @@ async def test_a_body_is_bounded_whose_length_is_not_told(store: ScriptedStore, 
         assert store.is_untouched
 
 
-async def test_a_large_body_leaves_the_loop_to_others(store: ScriptedStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["lines", "document", "document in a line"])
+async def test_a_large_body_leaves_the_loop_to_others(store: ScriptedStore, tmp_path: Path, form: str) -> None:
     """While a request with thousands of events is worked through, others get their turn again and again."""
-    lines = ndjson(*(record(f"k{n}", opaqueData="x" * 900) for n in range(8000)))
+    given = [record(f"k{n}", opaqueData="x" * 900) for n in range(8000)]
+    body = ndjson(*given) if form == "lines" else json.dumps({"Records": given}).encode()
+    content_type = "application/json" if form == "document" else "application/x-ndjson"
     async with ingest_site(store, tmp_path) as site:
-        large = asyncio.ensure_future(site.ask("POST", EVENTS, lines, {"Content-Type": "application/x-ndjson"}))
+        large = asyncio.ensure_future(site.ask("POST", EVENTS, body, {"Content-Type": content_type}))
         turns = 0
         while not large.done():
             await site.ask("GET", "/v1/health")
@@ -344,6 +381,44 @@ async def test_a_client_that_leaves_before_its_answer_has_sent_all_the_same(
         await until(lambda: site.server.connections == 0)
         store.gate.set()
         await until(lambda: len(store.published) == 1)
+
+
+@pytest.mark.parametrize("listen", ["unix", "tcp"])
+async def test_a_client_that_ends_its_half_gets_its_answers(store: ScriptedStore, tmp_path: Path, listen: str) -> None:
+    """To all of its requests that are whole, at once or later; then the connection ends."""
+    where = {} if listen == "unix" else {"listen": "127.0.0.1:0"}
+    async with ingest_site(store, tmp_path, **where) as site:
+        for half in (b"", with_length(BODY)[:-1], b"POST /v1/to"):
+            reader, writer = await (
+                asyncio.open_unix_connection(tmp_path / "ingest.sock")
+                if listen == "unix"
+                else asyncio.open_connection(*site.server.address.removeprefix("http://").split(":"))
+            )
+            store.published.clear()
+            store.asked.clear()
+            store.gate.clear()
+            writer.write(with_length(BODY) * 3 + half)
+            writer.write_eof()
+            await store.asked.wait()
+            store.gate.set()
+
+            assert [(await answer(reader))[0] for _ in range(3)] == [200] * 3
+            assert await ended(reader) == b""
+            assert len(store.published) == 3
+            writer.close()
+        await until(lambda: site.server.connections == 0)
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /v1", with_length(BODY)[:-1]], ids=["nothing", "headers", "body"])
+async def test_a_client_that_ends_its_half_too_early_is_cut(store: ScriptedStore, tmp_path: Path, sent: bytes) -> None:
+    """Where there is nothing whole to answer, the connection ends at once."""
+    async with ingest_site(store, tmp_path) as site, connected(tmp_path) as (reader, writer):
+        writer.write(sent)
+        writer.write_eof()
+
+        assert await ended(reader) == b""
+        await until(lambda: site.server.connections == 0)
+        assert store.is_untouched
 
 
 async def test_the_end_finishes_what_is_under_way(store: ScriptedStore, tmp_path: Path) -> None:

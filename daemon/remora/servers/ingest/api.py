@@ -33,6 +33,7 @@ from remora.servers.host_load import HostLoad
 from remora.servers.ingest.body import read_body
 from remora.servers.ingest.connections import Connection, Connections
 from remora.servers.ingest.credentials import Credentials
+from remora.servers.ingest.handler import VERSION
 from remora.servers.ingest.held import Held, Share
 from remora.servers.ingest.openapi import DOCUMENT
 from remora.servers.ingest.problems import (
@@ -137,6 +138,8 @@ class Api:
     def _route(self, request: BaseRequest, share: Share, connection: Connection) -> tuple[str, Awaitable[web.Response]]:
         if self.stopping:
             raise Problem(STOPPING, "the daemon is stopping and takes no more requests")
+        if VERSION in request:
+            raise Problem(BAD_REQUEST, f"expected HTTP/1.1, not {request[VERSION]}")
         template, argument = template_of(request.path)
         operations = ROUTES.get(template)
         if operations is None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import TYPE_CHECKING, cast
 
 from remora.metrics import Telemetry
 from remora.servers.host_load import HostLoad
+from remora.servers.ingest.handler import Handler
 
 if TYPE_CHECKING:
     from aiohttp.web_protocol import RequestHandler
@@ -38,7 +40,7 @@ class Connections:
 
     def __init__(
         self,
-        new_handler: Callable[[], RequestHandler],
+        new_handler: Callable[[], Handler],
         telemetry: Telemetry,
         host: HostLoad,
         *,
@@ -85,7 +87,7 @@ class Connections:
         """The connection of a request's handler; another one, that nobody sees, when it is gone meanwhile."""
         return self._open.get(handler) or Connection(self)
 
-    def made(self, connection: Connection) -> RequestHandler:
+    def made(self, connection: Connection) -> Handler:
         """It is open: the handler that is to have it."""
         self._arriving.pop(connection, None)
         handler = self._new_handler()
@@ -93,7 +95,7 @@ class Connections:
         self._count()
         return handler
 
-    def lost(self, handler: RequestHandler) -> None:
+    def lost(self, handler: Handler) -> None:
         """It is gone."""
         self._open.pop(handler, None)
         self._count()
@@ -131,7 +133,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = ("_all", "_handler", "_is_held_up", "_loop", "_since", "_transport", "_unread_since", "phase")
 
-    _handler: RequestHandler
+    _handler: Handler
     _transport: asyncio.Transport
 
     def __init__(self, connections: Connections) -> None:
@@ -197,9 +199,15 @@ class Connection(asyncio.Protocol):
             self._is_held_up = True
             self._transport.pause_reading()
 
-    def eof_received(self) -> bool | None:
+    def eof_received(self) -> bool:
+        """The client sends nothing more; whether it may still read, and there is something to answer.
+
+        Of a TLS connection no half can be closed.
+        """
         self._handler.eof_received()
-        return None
+        transport = self._transport
+        is_open = transport.get_extra_info("sslcontext") is None and not _is_gone(transport)
+        return is_open and self._handler.half_close()
 
     def pause_writing(self) -> None:
         self._unread_since = self._loop.time()
@@ -212,6 +220,13 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._all.lost(self._handler)
         self._handler.connection_lost(exc)
+
+
+def _is_gone(transport: asyncio.Transport) -> bool:
+    """Whether the client has closed both halves, as far as can be known: over TCP only a write tells."""
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), 0)
+    return bool(poll.poll(0))
 
 
 class _Refused(asyncio.Protocol):
