@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from multidict import CIMultiDict
 
 from remora.config import IngestSettings
 from remora.metrics import Telemetry
@@ -138,7 +139,8 @@ class Site:
         data = body if isinstance(body, bytes) or hasattr(body, "__aiter__") else json.dumps(body).encode()
         if isinstance(data, bytes) and len(data) > 1 << 20:
             data = io.BytesIO(data)  # aiohttp warns of large ones
-        given = {"Content-Type": "application/json"} | dict(headers or {})
+        given = CIMultiDict(headers or {})
+        given.setdefault("Content-Type", "application/json")
         async with self.session.request(method, self.base + path, data=data, headers=given) as answer:
             return Answer(answer.status, answer.headers, await answer.read())
 

@@ -7,9 +7,8 @@ way, and so does what is refused, so that every message comes from there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from itertools import islice
 from struct import Struct
 from typing import NamedTuple
 
@@ -26,6 +25,7 @@ from remora.codec.s3_records import (
     MalformedEvent,
     Reader,
     TooManyEvents,
+    has_control,
     second,
 )
 from remora.codec.shard_hash import shards
@@ -35,7 +35,9 @@ from remora.model.topic import UNSET, Topic
 
 __all__ = ["MOST_BUCKET", "MOST_KEY", "MalformedEvent", "Part", "TooManyEvents", "place"]
 
-_STEP_BYTES = 128 << 10  # of lines that make one part, which is about a millisecond
+_STEP_BYTES = 128 << 10  # of records in the quick way that make one part, which is about a millisecond
+_MOST_QUICK = 4 * _STEP_BYTES  # of which all may be pairs
+_PLAIN_BYTES = 64 << 10  # of records in the plain way that make one part, which is some milliseconds
 _STEP_RECORDS = 256
 
 Keyed = tuple[bytes, bytes]
@@ -49,53 +51,72 @@ class Part(NamedTuple):
     dropped: int
 
 
+class _Step(NamedTuple):
+    """A part on its way."""
+
+    keyed: list[Keyed]
+    dropped: int = 0
+    tests: int = 0
+
+
 def place(body: bytes, topic: Topic, *, ndjson: bool, most: int, created: Time, seed: bytes) -> Iterator[Part]:
     """Encode the records of a body as entries of a topic, and choose their shards.
 
     The body is `{"Records":[...]}`, or with `ndjson` lines of which each is a record or such a document. Each part
-    takes about a millisecond, so that a loop can do other things in between; only when the last one has come are
-    all records known to be good. Raises MalformedEvent, and TooManyEvents beyond `most` records.
+    takes some milliseconds at most, so that a loop can do other things in between, and may be empty; only when the last
+    one has come are all records known to be good. There are no events at all where the body is an `s3:TestEvent`.
+    Raises MalformedEvent, and TooManyEvents beyond `most` records.
 
     `seed` makes the event ids of records that have none: the same seed gives the same ids. It must be unlike those
     of all other requests, for example an idempotency key with its topic, or random bytes.
     """
     encoder = _Encoder(topic, created, seed)
-    count = 0
-    for keyed, dropped in _from_lines(body, encoder) if ndjson else _from_document(body, encoder):
-        count += len(keyed)
+    count = tests = 0
+    for step in _from_lines(body, encoder) if ndjson else _from_document(body, encoder):
+        count += len(step.keyed)
+        tests += step.tests
         if count > most:
             raise TooManyEvents(most, None, "", f"more than {most} records in one request")
-        numbers = shards([key for key, _ in keyed], topic.shards)
-        yield Part([Placed(number, *each) for number, each in zip(numbers, keyed, strict=True)], dropped)
-    if not count:
+        numbers = shards([key for key, _ in step.keyed], topic.shards)
+        yield Part([Placed(number, *each) for number, each in zip(numbers, step.keyed, strict=True)], step.dropped)
+    if not count and not tests:
         raise MalformedEvent(None, None, "", "there are no records")
 
 
-def _from_lines(body: bytes, encoder: _Encoder) -> Iterator[tuple[list[Keyed], int]]:
-    """The events of parts of a body of lines."""
+def _from_lines(body: bytes, encoder: _Encoder) -> Iterator[_Step]:
+    """The events of a body of lines."""
     record, line, start = 0, 1, 0
     while start < len(body):
         end = body.find(b"\n", start + _STEP_BYTES) + 1 if len(body) - start > _STEP_BYTES else 0
         text = body[start : end or len(body)]
-        keyed, dropped = encoder.quick(_quick_lines(text)), 0
+        if keyed := encoder.quick(_quick_lines(text)):
+            record += len(keyed)
+            yield _Step(keyed)
+        else:
+            for step in encoder.plain(s3_records.in_lines(text.split(b"\n"), record, line)):
+                record += len(step.keyed)
+                yield step
+        line, start = line + text.count(b"\n"), start + len(text)
+
+
+_HEAD, _NEXT, _TAIL = b'{"Records":[', b'},{"eventVersion":', b"]}"
+
+
+def _from_document(body: bytes, encoder: _Encoder) -> Iterator[_Step]:
+    """The events of a document."""
+    done = start = 0
+    while True:
+        # In JSON this stands in no text. Where it stands within a record, the piece before it is no list of records.
+        end = body.find(_NEXT, start + _STEP_BYTES) + 1 if len(body) - start > _STEP_BYTES else 0
+        piece = (_HEAD if start else b"") + body[start : end or None] + (_TAIL if end else b"")
+        keyed = encoder.quick(_quick_document(piece))
         if not keyed:
-            keyed, dropped = encoder.plain(s3_records.in_lines(text.split(b"\n"), record, line))
-        if keyed:
-            yield keyed, dropped
-        record, line, start = record + len(keyed), line + text.count(b"\n"), start + len(text)
-
-
-def _from_document(body: bytes, encoder: _Encoder) -> Iterator[tuple[list[Keyed], int]]:
-    """The events of parts of a document."""
-    records = _quick_document(body)
-    done = 0
-    while done < len(records) and (keyed := encoder.quick(records[done : done + _STEP_RECORDS])):
-        yield keyed, 0
-        done += len(keyed)
-    if done < len(records) or not records:
-        found = islice(s3_records.in_document(body), done, None)
-        while step := list(islice(found, _STEP_RECORDS)):
-            yield encoder.plain(step)
+            break
+        yield _Step(keyed)
+        if not end:
+            return
+        done, start = done + len(keyed), end + 1
+    yield from encoder.plain(s3_records.in_document(body, done, start))
 
 
 class _Encoder:
@@ -108,15 +129,21 @@ class _Encoder:
         self._opaque = topic.opaque_data or b""
         self._tail = _tail(topic) + _TIME.pack(*created) + _LIMITS.pack(*_limits(topic))
 
-    def plain(self, found: Iterable[Found]) -> tuple[list[Keyed], int]:
+    def plain(self, found: s3_records.Records) -> Iterator[_Step]:
         """The entries of records, and how many of their members were dropped. Raises MalformedEvent."""
         keyed: list[Keyed] = []
-        dropped = 0
+        dropped = tests = size = 0
         for each in found:
-            event, more = s3_records.read(each, self._created, self._seed)
-            keyed.append((b"%b:%b" % (event.bucket_name, event.object_key), self._plain_entry(event)))
-            dropped += more
-        return keyed, dropped
+            if isinstance(each, Found):
+                event, more = s3_records.read(each, self._created, self._seed)
+                keyed.append((b"%b:%b" % (event.bucket_name, event.object_key), self._plain_entry(event)))
+                dropped, size = dropped + more, size + each.size
+            elif each is not None:
+                tests += 1
+            if each is None or size >= _PLAIN_BYTES or len(keyed) == _STEP_RECORDS:
+                yield _Step(keyed, dropped, tests)
+                keyed, dropped, tests, size = [], 0, 0, 0
+        yield _Step(keyed, dropped, tests)
 
     def _plain_entry(self, e: Event) -> bytes:
         head = _strings(e.event_version, e.event_source, e.aws_region)
@@ -270,6 +297,8 @@ class _Unusual(Exception):
 
 def _quick_lines(text: bytes) -> list[_Record]:
     """The records of lines, where all of them are as radosgw writes them, one a line; else none."""
+    if len(text) > _MOST_QUICK:
+        return []
     try:
         records = _decode_lines(text)
     except _UNDECODABLE:
@@ -282,6 +311,8 @@ def _quick_lines(text: bytes) -> list[_Record]:
 
 def _quick_document(body: bytes) -> list[_Record]:
     """The records of a document, where all of them are as radosgw writes them; else none."""
+    if len(body) > _MOST_QUICK:
+        return []
     try:
         records = _decode_document(body).Records
     except _UNDECODABLE:
@@ -322,7 +353,7 @@ def _source(version: str, source: str, region: str) -> tuple[bytes, bool]:
 def _actor(name: str, user: bytes, request: bytes) -> bytes:
     users, requests = _reader(user), _reader(request)
     principal, address = users.text("principalId"), requests.text("sourceIPAddress")
-    if not (name and users.is_just(1) and requests.is_just(1)):
+    if not (name and not has_control(name.encode()) and users.is_just(1) and requests.is_just(1)):
         raise _Unusual
     return _remembered(name.encode(), principal, address)
 
@@ -342,7 +373,7 @@ def _bucket(host: str, schema: str, configuration: str, bucket: bytes) -> tuple[
 def _reader(json: bytes) -> Reader:
     if len(json) > _MOST_REMEMBERED:
         raise _Unusual
-    (found,) = s3_records.in_lines([json])
+    found = s3_records.only(json)
     return Reader(found, "", found.value)
 
 

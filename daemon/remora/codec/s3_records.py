@@ -13,20 +13,34 @@ Promises about single members:
   record's index.
 * MinIO's `userMetadata` is taken for `metadata` where there is none. What stands beside `Records` is passed over.
 * A name that stands twice in an object is refused, where the object is read.
-* Sizes are below 2^63, times within 1970 to 2106; the longest texts are below. A NUL is a character like others.
+* Sizes are below 2^63, times within 1970 to 2106; the longest texts are below. A NUL is a character like others, but
+  for `eventName`, which has no control characters.
+* A record has at most the values and bytes of JSON that `json_pieces` takes, those that are dropped included.
+
+AWS posts one `s3:TestEvent`, which is no record, when it is told to post here. It is taken, and nothing comes of it.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple, NoReturn
 from urllib.parse import unquote_to_bytes
 
+from remora.codec.json_pieces import (
+    WINDOW,
+    Cursor,
+    NotJson,
+    Repeating,
+    Steps,
+    TooLarge,
+    is_short,
+    not_json,
+    parse,
+)
 from remora.codec.record import sorted_metadata, sorted_tags
 from remora.model.entry import Event, Pairs, Time
 from remora.model.errors import RemoraError
@@ -41,6 +55,8 @@ MOST_TEXT = 8192
 MOST_PAIRS = 256
 """Pairs in the metadata, and in the tags, of an object."""
 
+MOST_MEMBERS = 1024
+"""Members of a long document, beside Records."""
 
 _MOST_SHOWN = 200
 
@@ -73,6 +89,8 @@ class Found(NamedTuple):
     value: object
     record: int
     line: int | None
+    size: int = 0
+    """Of its JSON, in characters."""
 
     def refuse(self, field: str, reason: str) -> NoReturn:
         """Raise for one of its members."""
@@ -81,76 +99,166 @@ class Found(NamedTuple):
         raise MalformedEvent(self.record, self.line, field, reason)
 
 
-def in_lines(lines: Iterable[bytes], record: int = 0, line: int = 1) -> Iterator[Found]:
+class TestEvent:
+    """An `s3:TestEvent`, in place of a record."""
+
+
+Records = Generator[Found | TestEvent | None, None, None]
+"""Records, and None wherever a few milliseconds went by without one, so that others can get their turn."""
+
+
+def only(text: bytes) -> Found:
+    """A short text, as if it were a record. Raises MalformedEvent."""
+    return Found(_json(text, 0, 1), 0, 1)
+
+
+def in_lines(lines: Iterable[bytes], record: int = 0, line: int = 1, *, window: int = WINDOW) -> Records:
     """The records of every line, counted on from these numbers; empty lines are passed over.
 
-    A line is a record, or a document with Records.
+    A line is a record, or a document with Records. Those that are longer than the window are read in steps.
     """
     for number, text in enumerate(lines, line):
         if not text or text.isspace():
             continue
-        value = _json(text, record, number)
-        if isinstance(value, dict) and "Records" in value:
-            for found in _records(value, record, number):
-                yield found
-                record += 1
-        else:
-            yield Found(value, record, number)
-            record += 1
+        for each in _in_line(text, record, number, window):
+            record += isinstance(each, Found)
+            yield each
 
 
-def in_document(body: bytes) -> Iterator[Found]:
-    """The records of `{"Records":[...]}`."""
+def _in_line(text: bytes, record: int, line: int, window: int) -> Records:
+    try:
+        value = _json(text, record, line) if is_short(text, window) else (yield from _whole(text, window))
+    except TooLarge as exc:  # for one record, not for a document
+        try:
+            yield from _in_long_document(text, record, line, window)
+        except _NoDocument:
+            raise MalformedEvent(record, line, "", str(exc)) from exc
+        return
+    except NotJson as exc:
+        raise MalformedEvent(record, line, "", str(exc)) from exc
+    if isinstance(value, dict) and "Records" in value:
+        yield from _records(value, record, line, len(text))
+    elif _is_test(value):
+        yield TestEvent()
+    else:
+        yield Found(value, record, line, len(text))
+
+
+def in_document(body: bytes, record: int = 0, at: int = 0, *, window: int = WINDOW) -> Records:
+    """The records of `{"Records":[...]}`. One that is longer than the window is read in steps.
+
+    It may be read on from a record within, which has this number and begins at this byte.
+    """
+    if at or not is_short(body, window):
+        yield from _in_long_document(body, record, None, window, at)
+        return
     value = _json(body, None, None)
+    if _is_test(value):
+        yield TestEvent()
+        return
     if not isinstance(value, dict):
         raise MalformedEvent(None, None, "", f"expected an object with Records, not {_kind(value)}")
     if "Records" not in value:
         raise MalformedEvent(None, None, "Records", "is missing")
-    return _records(value, 0, None)
+    yield from _records(value, 0, None, len(body))
 
 
-def _records(document: dict[str, object], first: int, line: int | None) -> Iterator[Found]:
+def _records(document: dict[str, object], first: int, line: int | None, size: int) -> Iterator[Found]:
     records = document["Records"]
-    if isinstance(document, _Repeating):
+    if isinstance(document, Repeating):
         raise MalformedEvent(None, line, document.name, "stands twice in its object")
     if not isinstance(records, list):
         raise MalformedEvent(None, line, "Records", f"expected a list, not {_kind(records)}")
     if not records:
         raise MalformedEvent(None, line, "Records", "is empty")
-    return (Found(each, first + i, line) for i, each in enumerate(records))
+    return (Found(each, first + i, line, size // len(records)) for i, each in enumerate(records))
 
 
-class _Repeating(dict[str, object]):
-    """An object in which a name stands twice."""
-
-    name = ""
-
-
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) == len(pairs):
-        return found
-    repeating = _Repeating(found)
-    repeating.name = next(name for i, (name, _) in enumerate(pairs) if name in dict(pairs[:i]))
-    return repeating
-
-
-def _not_json(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+def _is_test(value: object) -> bool:
+    return isinstance(value, dict) and value.get("Event") == "s3:TestEvent" and "Records" not in value
 
 
 def _json(text: bytes, record: int | None, line: int | None) -> object:
     try:
-        return json.loads(text.decode(), object_pairs_hook=_object, parse_constant=_not_json)
-    except UnicodeDecodeError as exc:
-        reason = f"not valid UTF-8 at byte {exc.start}"
-    except json.JSONDecodeError as exc:
-        reason = f"not valid JSON: {exc.msg} at character {exc.pos}"
-    except ValueError as exc:
-        reason = f"not valid JSON: {exc}"
-    except RecursionError:
-        reason = "nested too deeply"
-    raise MalformedEvent(record, line, "", reason)
+        return parse(text)
+    except NotJson as exc:
+        raise MalformedEvent(record, line, "", str(exc)) from exc
+
+
+# ---------------------------------------------------------------------------------- long texts, in steps
+
+
+class _NoDocument(MalformedEvent):
+    """What has no Records, and may be a record itself."""
+
+
+def _whole(text: bytes, window: int) -> Steps[object]:
+    """The value that a text is. Raises NotJson."""
+    try:
+        cursor = Cursor(text, window=window)
+        value = yield from cursor.value()
+        yield from cursor.finish()
+    except (ValueError, RecursionError) as exc:
+        raise not_json(exc) from exc
+    return value
+
+
+def _in_long_document(body: bytes, record: int, line: int | None, window: int, at: int = 0) -> Records:
+    try:
+        cursor = Cursor(body, at, window=window)
+        yield from _in_object(cursor, record, line, is_within=at > 0)
+    except MalformedEvent:
+        raise
+    except (ValueError, RecursionError) as exc:
+        raise MalformedEvent(None if line is None else record, line, "", str(not_json(exc))) from exc
+
+
+def _in_object(cursor: Cursor, record: int, line: int | None, *, is_within: bool) -> Records:
+    """The records of the document that the cursor stands before, or stands in, before a record."""
+    names: set[str] = set()
+    if is_within:
+        names.add("Records")
+        yield from _in_list(cursor, record, line)
+        more = yield from cursor.goes_on("}")
+    elif (yield from cursor.mark()) == "{":
+        more = yield from cursor.begins("}")
+    else:
+        value = yield from cursor.value()
+        yield from cursor.finish()
+        raise _NoDocument(None, line, "", f"expected an object with Records, not {_kind(value)}")
+    while more:
+        name = yield from cursor.name()
+        if name in names:
+            raise MalformedEvent(None, line, name, "stands twice in its object")
+        names.add(name)
+        if len(names) > MOST_MEMBERS:
+            raise _NoDocument(None, line, "", f"has more than {MOST_MEMBERS} members")
+        if name != "Records":
+            yield from cursor.value()
+        elif (yield from cursor.mark()) != "[":
+            value = yield from cursor.value()
+            raise MalformedEvent(None, line, name, f"expected a list, not {_kind(value)}")
+        elif (yield from cursor.begins("]")):
+            yield from _in_list(cursor, record, line)
+        else:
+            raise MalformedEvent(None, line, name, "is empty")
+        yield None
+        more = yield from cursor.goes_on("}")
+    yield from cursor.finish()
+    if "Records" not in names:
+        raise _NoDocument(None, line, "Records", "is missing")
+
+
+def _in_list(cursor: Cursor, record: int, line: int | None) -> Records:
+    more = True
+    while more:
+        try:
+            value = yield from cursor.value()
+        except TooLarge as exc:
+            raise MalformedEvent(record, line, "", str(exc)) from exc
+        yield Found(value, record, line, cursor.size)
+        record += 1
+        more = yield from cursor.goes_on("]")
 
 
 def _kind(value: object) -> str:
@@ -173,7 +281,7 @@ class Reader:
             value = {}
         if not isinstance(value, dict):
             found.refuse(path, f"expected an object, not {_kind(value)}")
-        if isinstance(value, _Repeating):
+        if isinstance(value, Repeating):
             found.refuse(self._name(value.name), "stands twice in its object")
         self._members: dict[str, object] = value
 
@@ -283,7 +391,7 @@ def read(found: Found, created: Time, seed: bytes) -> Read:
         event_source=source,
         aws_region=record.text("awsRegion"),
         event_time=_time(record) or created,
-        event_name=record.text("eventName", required=True),
+        event_name=_name(record),
         user_identity=user.text("principalId"),
         source_ip_address=request.text("sourceIPAddress"),
         x_amz_request_id=response.text("x-amz-request-id"),
@@ -305,6 +413,21 @@ def read(found: Found, created: Time, seed: bytes) -> Read:
         opaque_data=record.text("opaqueData"),
     )
     return Read(event, sum(each.dropped for each in (record, user, request, response, s3, bucket, owner, thing)))
+
+
+def _name(record: Reader) -> bytes:
+    name = record.text("eventName", required=True)
+    if has_control(name):
+        record.refuse("eventName", "has control characters")
+    return name
+
+
+def has_control(text: bytes) -> bool:
+    """Whether there is a control character of ASCII in it."""
+    return _CONTROL.search(text) is not None
+
+
+_CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 
 
 def _key(thing: Reader, source: bytes) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -55,11 +55,12 @@ def lines(*records: object) -> bytes:
     return b"".join(document(each)[12:-2] + b"\n" for each in records)
 
 
-def plainly(found: Iterator[s3_records.Found], topic: Topic = TOPIC) -> list[Placed]:
+def plainly(found: s3_records.Records, topic: Topic = TOPIC) -> list[Placed]:
     """The events of records as the plain way has them: what the quick way has to agree with."""
     target = topic.target
     result = []
     for each in found:
+        assert isinstance(each, s3_records.Found)
         event, _ = s3_records.read(each, CREATED, SEED)
         entry = EventEntry(
             event=replace(event, opaque_data=topic.opaque_data) if topic.opaque_data else event,
@@ -415,6 +416,9 @@ def test_other_times_are_refused_by_name(text: str) -> None:
     [
         ("eventName", ..., "eventName", "is missing"),
         ("eventName", "", "eventName", "is empty"),
+        ("eventName", "ObjectCreated:\0", "eventName", "has control characters"),
+        ("eventName", "Object\r\nCreated", "eventName", "has control characters"),
+        ("eventName", "\x7f", "eventName", "has control characters"),
         ("s3.bucket.name", ..., "s3.bucket.name", "is missing"),
         ("s3.bucket.name", None, "s3.bucket.name", "is missing"),
         ("s3.bucket.name", "", "s3.bucket.name", "is empty"),
@@ -515,6 +519,27 @@ def test_a_body_of_empty_lines_is_refused(body: bytes) -> None:
     """There have to be records."""
     with pytest.raises(MalformedEvent, match="there are no records"):
         placed(body, ndjson=True)
+
+
+TEST_EVENT = {
+    "Service": "Amazon S3",
+    "Event": "s3:TestEvent",
+    "Time": "2026-11-22T15:57:02.089Z",
+    "Bucket": "b",
+    "RequestId": "5582815E1AEA5ADF",
+    "HostId": "8cLeGAmw098X5cv4Zkwcmo8vvZa3eH3eKxsPzbB9wrR",
+}
+
+
+def test_a_test_event_of_s3_is_no_event() -> None:
+    """Nothing comes of what AWS posts when it is configured, alone or among records; a record may be called so."""
+    assert placed(json.dumps(TEST_EVENT).encode()) == []
+    assert placed(json.dumps(TEST_EVENT).encode() + b"\n", ndjson=True) == []
+    among = b"\n".join(json.dumps(each).encode() for each in (TEST_EVENT, CEPH, TEST_EVENT, AWS))
+    assert [each.key for each in placed(among, ndjson=True)] == [b"bkt:a+b%20c", "b:red flower+é.jpg".encode()]
+    assert event_of(CEPH | {"eventName": "s3:TestEvent"}).event_name == b"s3:TestEvent"
+    with pytest.raises(MalformedEvent, match="Records: is missing"):
+        placed(json.dumps(TEST_EVENT | {"Event": "other"}).encode())
 
 
 @pytest.mark.parametrize(

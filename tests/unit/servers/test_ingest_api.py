@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from multidict import CIMultiDict
 
 from remora.codec.event_entry import decode
 from remora.codec.shard_hash import shard
@@ -18,6 +20,8 @@ from remora.model.ingest import Room
 from remora.servers.ingest import problems, tokens
 from remora.servers.ingest.api import ROUTES, template_of
 from remora.servers.ingest.openapi import DOCUMENT
+from remora.servers.ingest.problems import TOO_MANY, Problem
+from remora.servers.ingest.reading import rooms_of
 from support.ingest import ScriptedStore, Site, ingest_site, ndjson, own_topic, record, records
 
 EVENTS = "/v1/topics/t/events"
@@ -162,6 +166,29 @@ async def test_a_bad_idempotency_key_is_refused(site: Site, store: ScriptedStore
     answer = await site.ask("POST", EVENTS, records("a"), {"Idempotency-Key": key})
 
     assert (answer.status, answer.code, answer.json["field"]) == (400, "BadRequest", "Idempotency-Key")
+    assert store.is_untouched
+
+
+async def test_two_idempotency_keys_are_refused(site: Site, store: ScriptedStore) -> None:
+    """It would be open which of them makes a repeat recognisable; also where both are the same."""
+    for second in ("b", "a"):
+        headers = CIMultiDict([("Idempotency-Key", "a"), ("Idempotency-Key", second)])
+        answer = await site.ask("POST", EVENTS, records("a"), headers)
+
+        assert (answer.status, answer.code, answer.json["field"]) == (400, "BadRequest", "Idempotency-Key")
+    assert store.is_untouched
+
+
+async def test_a_test_event_of_s3_is_answered_and_stored_nowhere(site: Site, store: ScriptedStore) -> None:
+    """AWS posts it when a bucket is told to notify this topic, and gives up where it is refused."""
+    test = {"Service": "Amazon S3", "Event": "s3:TestEvent", "Bucket": "b"}
+
+    for headers in ({}, {"Idempotency-Key": "1"}, {"Content-Type": "application/x-ndjson"}):
+        answer = await site.ask("POST", EVENTS, test, headers)
+
+        assert (answer.status, answer.json) == (200, {"stored": 0, "repeated": False, "dropped_fields": 0})
+    commit = await site.ask("PUT", "/v1/reservations/t.1", test)
+    assert (commit.status, commit.code) == (409, "ReservationMismatch")
     assert store.is_untouched
 
 
@@ -391,6 +418,24 @@ async def test_too_many_events_are_refused(store: ScriptedStore, tmp_path: Path)
         assert store.is_untouched
         assert (await site.ask("POST", EVENTS, records("a", "b"))).status == 200
         assert (await site.ask("POST", RESERVATIONS, {"events": [event] * 2})).status == 201
+
+
+async def test_too_many_announced_events_are_refused_before_they_are_decoded(site: Site, store: ScriptedStore) -> None:
+    """The memory that it takes is a part of the body's own, however many there are."""
+    topic = store.own["t"]
+    body = b'{"events":[' + b",".join([b'{"bucket":"b","object":"o"}'] * 200_000) + b"]}"
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(Problem) as caught:
+            rooms_of(body, topic, 10_000)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert caught.value.kind is TOO_MANY
+    assert peak < len(body)
+    assert len(rooms_of(b'{"events":[' + body[11 : 11 + 28 * 10_000 - 1] + b"]}", topic, 10_000)) == 10_000
 
 
 async def test_a_topic_that_was_made_anew_is_found_at_once(site: Site, store: ScriptedStore) -> None:

@@ -41,6 +41,7 @@ from remora.servers.ingest.problems import (
     DECIDED,
     DEFECT,
     FORBIDDEN,
+    MISMATCH,
     NO_RESERVATION,
     NO_TOPIC,
     NOT_FOUND,
@@ -57,9 +58,6 @@ from remora.servers.ingest.topics import TopicLookup
 T = TypeVar("T")
 
 JSON_HEADERS = MappingProxyType({"Content-Type": JSON, "Server": "remora"})
-
-AT_ONCE_BYTES = 128 << 10
-"""A body up to this size is worked through in one go; it takes a millisecond or two."""
 
 _RESERVATION = re.compile(r"([A-Za-z0-9_-]{1,200})\.[A-Za-z0-9_-]{1,64}")
 
@@ -208,7 +206,8 @@ class Api:
     async def _publish(self, topic: Topic, body: bytes, ndjson: bool, once: Once | None) -> tuple[Stored, int, int]:
         seed = f"{topic.name}\0{once.key}".encode() if once else os.urandom(16)
         events, dropped = await self._placed(body, topic, ndjson, seed)
-        return await self._store.publish(topic, events, once), dropped, _nbytes(events)
+        stored = await self._store.publish(topic, events, once) if events else Stored(0)
+        return stored, dropped, _nbytes(events)
 
     async def reserve(self, call: Call) -> web.Response:
         """Reserve room for events to come."""
@@ -237,6 +236,8 @@ class Api:
         self, topic: Topic, reservation: str, body: bytes, ndjson: bool, asked: bytes
     ) -> tuple[Stored, int, int]:
         events, dropped = await self._placed(body, topic, ndjson, reservation.encode())
+        if not events:
+            raise Problem(MISMATCH, "there are no events")
         try:
             return await self._store.commit_events(topic, reservation, events, asked), dropped, _nbytes(events)
         except OnceConflict as exc:
@@ -282,13 +283,14 @@ class Api:
     async def _placed(self, body: bytes, topic: Topic, ndjson: bool, seed: bytes) -> tuple[list[Placed], int]:
         """The events of a body, and how many of their members were dropped. Others get their turn meanwhile."""
         events: list[Placed] = []
-        dropped, large = 0, len(body) > AT_ONCE_BYTES
+        dropped, begun = 0, False
         created = Time(*divmod(time.time_ns(), 10**9))
         for part in place(body, topic, ndjson=ndjson, most=self._settings.max_events, created=created, seed=seed):
+            if begun:
+                await asyncio.sleep(0)
+            begun = True
             events += part.events
             dropped += part.dropped
-            if large:
-                await asyncio.sleep(0)
         return events, dropped
 
     def _count(self, topic: str, stored: Stored, nbytes: int, dropped: int) -> None:

@@ -6,8 +6,9 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from aiohttp.web_request import BaseRequest
@@ -40,13 +41,32 @@ class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bytes: Annotated[int, msgspec.Meta(ge=1, le=MOST_ROOM_BYTES)] = ROOM_BYTES
 
 
-class Announced(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a reservation."""
+class _Announced:
+    """Decodes the body of a reservation; that there are too many events is seen before they are all decoded."""
 
-    events: list[Event]
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._found = 0
+        counted = msgspec.defstruct(
+            "Counted", [], bases=(Event,), namespace={"__post_init__": lambda _: self._count()}, frozen=True
+        )
+        self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
+            msgspec.defstruct("Announced", [("events", list[counted])], forbid_unknown_fields=True)  # type: ignore[valid-type]  # made just now
+        )
+
+    def decode(self, body: bytes) -> Sequence[Event]:
+        """The events. Raises what msgspec raises, and Problem where there are too many."""
+        self._found = 0
+        events: Sequence[Event] = self._decoder.decode(body).events
+        return events
+
+    def _count(self) -> None:
+        self._found += 1
+        if self._found > self._most:
+            raise Problem(TOO_MANY, f"more than {self._most} events")
 
 
-_ANNOUNCED = msgspec.json.Decoder(Announced)
+_announced_at_most = lru_cache(maxsize=4)(_Announced)
 
 
 def is_ndjson(request: BaseRequest) -> bool:
@@ -62,9 +82,11 @@ def is_ndjson(request: BaseRequest) -> bool:
 
 def idempotency_key(request: BaseRequest) -> str:
     """The header's value; the draft writes it in quotes, many clients do not."""
-    given = request.headers.get("Idempotency-Key")
-    if given is None:
+    if "Idempotency-Key" not in request.headers:
         return ""
+    given, *more = request.headers.getall("Idempotency-Key")
+    if more:
+        raise Problem(BAD_REQUEST, "Idempotency-Key: stands more than once", field="Idempotency-Key")
     key = given[1:-1] if len(given) > 1 and given[0] == given[-1] == '"' else given
     if not _KEY.fullmatch(key):
         raise Problem(
@@ -86,9 +108,7 @@ def _digest_now(body: bytes, ndjson: bool) -> bytes:
 
 def rooms_of(body: bytes, topic: Topic, most: int) -> Sequence[Room]:
     """The room that a reservation asks for. Raises Problem with the event and the field that are wrong."""
-    announced = _announced(body)
-    if len(announced) > most:
-        raise Problem(TOO_MANY, f"{len(announced)} events, more than {most}")
+    announced = _announced(body, most)
     keys = [_key_of(number, each) for number, each in enumerate(announced)]
     numbers = shards(keys, topic.shards)
     return [Room(number, key, each.bytes) for number, key, each in zip(numbers, keys, announced, strict=True)]
@@ -99,9 +119,9 @@ def malformed(exc: MalformedEvent) -> Problem:
     return Problem(kind, str(exc), record=exc.record, line=exc.line, field=exc.field or None)
 
 
-def _announced(body: bytes) -> Sequence[Event]:
+def _announced(body: bytes, most: int) -> Sequence[Event]:
     try:
-        events = _ANNOUNCED.decode(body).events
+        events = _announced_at_most(most).decode(body)
     except msgspec.ValidationError as exc:
         reason, _, path = str(exc).partition(" - at ")
         field = path.strip("`").removeprefix("$").removeprefix(".")
