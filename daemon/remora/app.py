@@ -142,7 +142,8 @@ async def _ask(admin: AdminSettings, method: str, path: str) -> Any:
     try:
         async with (
             aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=5)) as session,
-            session.request(method, url) as response,
+            # Whatever the address is called: a drain is only taken from who asks for this host as such.
+            session.request(method, url, headers={"Host": "localhost"}) as response,
         ):
             response.raise_for_status()
             return await response.json()

@@ -13,6 +13,8 @@ import aiohttp
 import pytest
 from prometheus_client import Metric
 
+from remora.app import drain_host
+from remora.config import AdminSettings
 from remora.metrics import Telemetry
 from remora.model.errors import ConfigError
 from remora.model.health import Health
@@ -160,6 +162,38 @@ async def test_a_drain_is_asked_for_on_this_host() -> None:
         assert await post(address, "/-/drain", Origin="http://elsewhere.example") == 403
         assert (await get(address, "/-/drain"))[0] == 405
         assert daemon.drained == [True, False]
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:9750", "localhost.evil.example", "0.0.0.0:9750", "192.0.2.1", "[::2]:9750", "["],
+)
+async def test_a_drain_is_not_asked_for_by_a_foreign_name(host: str) -> None:
+    """A web page whose name means 127.0.0.1 by now is refused, though it comes over the loopback."""
+    daemon = Daemon()
+    async with served(daemon) as address:
+        for path in ("/-/drain", "/-/undrain"):
+            assert await post(address, path, Host=host) == 403
+        assert await post(address, "/-/drain", **{"Sec-Fetch-Site": "same-origin"}) == 403
+    assert daemon.drained == []
+
+
+@pytest.mark.parametrize("host", ["localhost", "LocalHost:1", "127.0.0.1:9750", "127.1.2.3", "[::1]", "[::1]:9750"])
+async def test_a_drain_is_asked_for_by_any_name_of_the_loopback(host: str) -> None:
+    """Whatever the port is, which may be a tunnel's."""
+    daemon = Daemon()
+    async with served(daemon) as address:
+        assert await post(address, "/-/drain", Host=host) == 200
+    assert daemon.drained == [True]
+
+
+async def test_the_command_asks_for_a_drain_whatever_the_address_is_called() -> None:
+    """`remora drain` reaches a daemon whose admin.listen is a name of the host that means its loopback."""
+    daemon = Daemon()
+    async with served(daemon) as address:
+        port = address.rpartition(":")[2]
+        await drain_host(AdminSettings(listen=f"0.0.0.0:{port}"), True)
+    assert daemon.drained == [True]
 
 
 async def test_a_drain_is_not_asked_for_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -117,7 +118,13 @@ class _Pages:
 
     def _changed(self, request: web.Request, *, on: bool) -> web.Response:
         if not _is_of_this_host(request):
-            return _json(403, {"ok": False, "reasons": ["only from this host, and by no web page"]})
+            return _json(
+                403,
+                {
+                    "ok": False,
+                    "reasons": ["only from this host, as localhost or by its loopback address, and by no web page"],
+                },
+            )
         self._sources.drain(on)
         return _json(200, {"ok": True, "reasons": []})
 
@@ -159,11 +166,35 @@ async def _accepting(runner: web.AppRunner, sockets: Sequence[socket.socket]) ->
 
 
 def _is_of_this_host(request: web.Request) -> bool:
-    """Whether a request comes over the loopback or a Unix socket, and not from a page in somebody's browser."""
-    if "Origin" in request.headers:
+    """Whether a request comes over the loopback or a Unix socket, and not from a page in somebody's browser.
+
+    A page whose name was made to mean 127.0.0.1 comes over the loopback, too, and need not say that it is a page; but
+    it asks for the host that it was loaded from.
+    """
+    if any(each in request.headers for each in _OF_BROWSERS):
         return False
     peer = _peer(request)
-    return isinstance(peer, str) or (isinstance(peer, tuple) and ipaddress.ip_address(peer[0]).is_loopback)
+    if isinstance(peer, str):
+        return True
+    return (
+        isinstance(peer, tuple)
+        and ipaddress.ip_address(peer[0]).is_loopback
+        and all(_is_loopback(each) for each in request.headers.getall("Host", ()))
+    )
+
+
+_OF_BROWSERS = ("Origin", "Sec-Fetch-Site")
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a Host header names this host's loopback, with any port or none."""
+    name = re.sub(r":[0-9]*$", "", host).lower()
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name[1:-1] if name.startswith("[") and name.endswith("]") else name).is_loopback
+    except ValueError:
+        return False
 
 
 def _peer(request: web.Request) -> object:
