@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import mmap
 import os
+import resource
 import signal
 import tempfile
 import uuid
@@ -106,6 +108,11 @@ async def logs(daemon: Daemon, text: str) -> None:
     await daemon.until(there, f"{text!r} in the log")
 
 
+def address_space(pid: int) -> int:
+    """How many bytes of it a process has."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * mmap.PAGESIZE
+
+
 @contextlib.contextmanager
 def frozen(pid: int) -> Iterator[None]:
     """A process that stands still meanwhile; it may end."""
@@ -151,6 +158,24 @@ async def test_a_killed_worker_is_replaced_and_its_shards_deliver(kafka: Kafka, 
         assert await daemon.metric("remora_worker_ends_total") == 1
         assert 'reason="killed by SIGKILL"' in daemon.logged()
         assert await daemon.stop() == Exit.OK
+
+
+async def test_a_worker_without_memory_ends_and_is_replaced(folder: Path) -> None:
+    """It says which limit it is, the supervisor says so too, and its queues and events are in the successor's hands."""
+    async with serving(folder) as daemon:
+        starved = (await holders(daemon)).popitem()[1]
+        size = address_space(starved)
+        resource.prlimit(starved, resource.RLIMIT_AS, (size, size))
+
+        await logs(daemon, f'pid={starved} reason="it could not allocate memory, and said why"')
+        await gone([starved])
+        await daemon.until(lambda: whole(daemon), "two workers")
+        await holds_all(daemon, but=starved)
+        await publish(daemon, "t", "a")
+
+        assert f"its address space is limited to {size >> 20} MiB (ulimit -v, LimitAS=)" in daemon.logged()
+        assert "Traceback" not in daemon.logged()
+        assert await daemon.metric("remora_worker_ends_total") == 1
 
 
 async def test_a_frozen_worker_is_killed_and_replaced(folder: Path) -> None:

@@ -73,7 +73,8 @@ def group() -> None:
     \b
     Exit codes: 0 done; 1 failed; 2 wrong usage; 3 drain timed out, a replay failed its
     verification, or topics differ from their file; 4 a replay proves nothing; 69 store or
-    daemon not reachable; 75 try again; 77 no permission; 78 configuration refused.
+    daemon not reachable; 71 no memory left; 75 try again; 77 no permission; 78 configuration
+    refused.
     """
 
 

@@ -16,6 +16,7 @@ import click
 from remora import config, supervisor
 from remora.cli.options import DEFAULT_CONFIG, config_file_option, load
 from remora.config import Settings
+from remora.model.exits import Exit
 
 
 @click.command()
@@ -49,9 +50,14 @@ def run(config_file: Path | None, workers: int | None) -> None:
 @click.argument("channel", type=int)
 def worker_command(channel: int) -> None:
     """Work for the supervisor at the other end of the inherited socket CHANNEL."""
-    from remora import worker
+    try:
+        from remora import worker
 
-    code = worker.run(channel)
+        code = worker.run(channel)
+    except MemoryError:  # before it could watch for that itself
+        sys.stderr.write(f"remora: a worker (pid {os.getpid()}) cannot allocate memory to start with; see ulimit -v\n")
+        sys.stderr.flush()
+        os._exit(Exit.OUT_OF_MEMORY)
     # All that had to be closed is closed. The interpreter would go on for a while, unwatched and with threads of
     # librados still at work, which may wait for a monitor: on a busy host long enough to be taken for a hung worker.
     logging.shutdown()

@@ -595,6 +595,14 @@ class Telemetry:
             number=number, pid=pid, reason=why, pause_s=round(pause_s, 3),
         )  # fmt: skip
 
+    def out_of_memory(self, number: int, pid: int, limit: str, used_mib: int) -> None:
+        """A worker process cannot allocate memory, and ends itself."""
+        _say(
+            logging.ERROR, "out_of_memory",
+            f"worker {number} cannot allocate memory and ends: {limit}; give it more (operations.md: Workers)",
+            number=number, pid=pid, used_mib=used_mib,
+        )  # fmt: skip
+
     def worker_unfinished(self, number: int, pid: int, why: str) -> None:
         """A worker process that was told to finish ended otherwise."""
         _say(

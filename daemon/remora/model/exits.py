@@ -37,6 +37,8 @@ class Exit(IntEnum):
     """`topic apply --dry-run` found that topics are not as the file says."""
     UNAVAILABLE = 69
     """A command needed the store or the daemon, and it was not reachable. The daemon itself waits instead."""
+    OUT_OF_MEMORY = 71
+    """Memory could not be allocated. A worker that ends so is replaced; at the start it ends the daemon."""
     TEMPORARY = 75
     """Something failed that may succeed when it is tried again."""
     NO_PERMISSION = 77

@@ -14,6 +14,7 @@ from typing import Literal, assert_never
 
 import msgspec
 
+from remora.model.exits import Exit
 from remora.servers.pipe import Ask, Failed, Heartbeat, Message, Pipe, Ready, Reply, Start, ToSupervisor
 
 _MANAGERS = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
@@ -62,6 +63,8 @@ class Child:
             return self.failed.reason
         if self.code is None:
             return "it does not end"
+        if self.code == Exit.OUT_OF_MEMORY:
+            return "it could not allocate memory, and said why"
         return f"killed by {signal.Signals(-self.code).name}" if self.code < 0 else f"exit code {self.code}"
 
     async def run(self, channel: socket.socket, start: Start) -> None:

@@ -49,6 +49,7 @@ from remora.servers.pipe import (
 )
 from remora.servers.samples import families
 from remora.worker.clearing import Clearing, store_name
+from remora.worker.memory import FINISH_S, PROBE_BYTES, START_BYTES, MemoryGuard
 from remora.worker.presence import has_been_used, remember_store
 
 HUNG_AFTER_S = 60.0
@@ -63,7 +64,7 @@ themselves: by default, seven hundred, that was a tenth of a busy worker's proce
 
 BEATS = 10
 BEAT_S = 1.0
-"""How many heartbeats there are in the watchdog's time, and how often they come at least."""
+"""How many heartbeats there are in the watchdog's time, and how often they come at least. Each looks for memory."""
 
 
 def run(channel: int) -> Exit:
@@ -81,13 +82,18 @@ async def _run(channel: socket.socket) -> Exit:
         return Exit.FAILURE
     start = msgspec.json.decode(line, type=Start)
     configure_logging(start.settings.log)
+    process = Process(start, pipe)
     try:
-        return await Process(start, pipe).run()
+        with process.memory.watching():
+            return await process.run()
     except RemoraError as exc:
         code = exit_code(exc)
         pipe.send(Failed(code=code, reason=str(exc)))
         await pipe.sent()
         return code
+    except BaseException as exc:
+        process.memory.saw(exc)
+        raise
 
 
 class Process:
@@ -99,12 +105,14 @@ class Process:
         self._pipe = pipe
         self._finish = asyncio.Event()
         self._stop_now = asyncio.Event()
+        self._wants_memory = False
         self._store_state = (False, "connecting")
         self._drains = start.drains
         self._telemetry = Telemetry(
             metric_topics=start.settings.admin.metric_topics,
             repeat_interval_s=start.settings.log.repeat_interval_s,
         )
+        self.memory = MemoryGuard(start.number, self._telemetry)
         self._clearing = Clearing(start, self._telemetry)
         self._store: ShardStore
         self._worker: Worker | None = None
@@ -113,6 +121,8 @@ class Process:
     async def run(self) -> Exit:
         """Open everything, work until told to finish, close everything in the opposite order."""
         self._telemetry.running(__version__)
+        if not self.memory.has(START_BYTES):
+            return Exit.OUT_OF_MEMORY
         self._listen_for_signals()
         failure: RemoraError | None = None
         clean = False
@@ -130,6 +140,8 @@ class Process:
                     each.cancel()
         if failure is not None:
             raise failure
+        if self._wants_memory:
+            return Exit.OUT_OF_MEMORY
         return Exit.OK if clean else Exit.DRAIN_TIMEOUT
 
     async def _work(self) -> bool:
@@ -308,6 +320,10 @@ class Process:
         """Say that the event loop goes round, and whether the worker's own loops do anything."""
         beat_s = min(BEAT_S, self._settings.supervisor.watchdog_s / BEATS)
         while True:
+            if not (self._wants_memory or self._finish.is_set() or self.memory.has(PROBE_BYTES)):
+                self._wants_memory = True
+                self._finish.set()
+                asyncio.get_running_loop().call_later(FINISH_S, self.memory.end)
             connected, text = self._store_state
             worker = self._worker
             self._pipe.send(
