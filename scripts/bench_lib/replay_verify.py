@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import subprocess
@@ -28,11 +29,13 @@ from pyspark.sql import functions as F
 
 from bench_lib.clusters import ROOT, BenchError, running_clusters
 from bench_lib.processes import cpu_s, family
+from remora.codec.murmur2 import partition
 from remora.replay import layout
 from remora.replay.layout import PreparedDirectory, Run, RunDirectory, Trace
 from remora.replay.run.journal import Intent, Outcome, open_journal
 from remora.replay.session import JARS, session
-from remora.replay.shape import ACKED, MARK, PUT
+from remora.replay.shape import ACKED, PUT
+from remora.replay.verify.sent import text
 from support.kafka import create_topic
 
 TITLE = "replay-verify: a topic of millions of records compared with the journals of its replay"
@@ -59,8 +62,8 @@ class Verified:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What `scripts/bench replay-verify` understands."""
-    text = "records of a topic; may be repeated (default: 500000 and 5000000)"
-    parser.add_argument("--records", type=int, action="append", help=text)
+    sizes = "records of a topic; may be repeated (default: 500000 and 5000000)"
+    parser.add_argument("--records", type=int, action="append", help=sizes)
     parser.add_argument("--memory", default="2g", help="heap of the verifying Spark (default: 2g)")
 
 
@@ -109,18 +112,15 @@ def _stand(spark: SparkSession, bootstrap: str, folder: Path, records: int) -> R
     )  # fmt: skip
     layout.write(prepared.trace, trace)
     run = RunDirectory(folder / "run")
-    layout.write(
-        run.run,
-        Run(
-            run_id=RUN_ID, trace=trace, prepared=str(prepared.path), target="ingest", address="", topic=topic,
-            speed=1.0, parts=PARTITIONS, overload="wait", started_us=began_us - 1_000_000, options={}, host="",
-            cores=0, versions={},
-        ),
+    replay = Run(
+        run_id=RUN_ID, trace=trace, prepared=str(prepared.path), target="ingest", address="", topic=topic, speed=1.0,
+        parts=PARTITIONS, overload="wait", started_us=began_us - 1_000_000, options={}, host="", cores=0, versions={},
     )  # fmt: skip
+    layout.write(run.run, replay)
     for part in range(PARTITIONS):
         _journal(run, part, records, began_us)
     _create(bootstrap, topic)
-    _records(events, began_us).write.format("kafka").option("kafka.bootstrap.servers", bootstrap).option(
+    _records(events, replay, began_us).write.format("kafka").option("kafka.bootstrap.servers", bootstrap).option(
         "topic", topic
     ).option("includeHeaders", "true").option("kafka.compression.type", "lz4").save()
     return run
@@ -132,35 +132,48 @@ def _events(spark: SparkSession, records: int) -> DataFrame:
     is_hot = nth % 4 == 0
     number = F.when(is_hot, F.lit(0)).otherwise(1 + (nth - F.floor(nth / 4) - 1) % (KEYS - 1))
     kseq = F.when(is_hot, nth / 4).otherwise(F.floor((nth - F.floor(nth / 4) - 1) / (KEYS - 1)))
-    return spark.range(records).select(
+    numbered = spark.range(records).select(
+        "id", part.alias("part"), nth.alias("nth"), number.cast("int").alias("number")
+    )
+    named = numbered.join(F.broadcast(_keys(spark)), on=["part", "number"], how="inner")
+    return named.select(
         F.col("id").alias("seq"),
         (F.col("id") * STEP_US).alias("ts_us"),
         F.lit(PUT).alias("op"),
         F.lit("bench").alias("bucket"),
-        F.format_string("station-%d/reading-%06d.parquet", part, number.cast("int")).alias("key"),
+        "key",
         (1000 + F.col("id") % 1000).alias("size"),
         kseq.cast("bigint").alias("kseq"),
-        part.cast("int").alias("partition"),
-        nth.cast("bigint").alias("nth"),
+        F.col("part").cast("int").alias("partition"),
+        F.col("nth").cast("bigint").alias("nth"),
     )
 
 
-def _records(events: DataFrame, began_us: int) -> DataFrame:
+def _keys(spark: SparkSession) -> DataFrame:
+    """Names for the keys of each part, such that Kafka's clients put them into the partition of that number."""
+    rows = [
+        (
+            part,
+            number,
+            next(key for key in _names(part, number) if partition(f"bench/{key}".encode(), PARTITIONS) == part),
+        )
+        for part in range(PARTITIONS)
+        for number in range(KEYS)
+    ]
+    return spark.createDataFrame(rows, "part long, number int, key string")
+
+
+def _names(part: int, number: int) -> Iterator[str]:
+    return (f"station-{part}/reading-{number:06}.{salt:02}.parquet" for salt in itertools.count())
+
+
+def _records(events: DataFrame, run: Run, began_us: int) -> DataFrame:
     """What remora makes of them, each partition in its order."""
     at_us = F.col("ts_us") + began_us + 5_000
-    ordered = events.repartitionById(PARTITIONS, "partition").sortWithinPartitions("seq")
+    timed = events.withColumn("said_us", F.col("ts_us") + began_us)
+    ordered = timed.repartitionById(PARTITIONS, "partition").sortWithinPartitions("seq")
     event_id = F.format_string(f"{RUN_ID}/%d", "seq")
-    mark = F.format_string(f"{RUN_ID}/%d/%d", "seq", "kseq")
-    value = F.format_string(
-        '{"Records":[{"eventVersion":"2.2","eventSource":"ceph:s3","awsRegion":"","eventTime":"2026-11-21T02:14:07.482913Z",'
-        '"eventName":"ObjectCreated:Put","userIdentity":{"principalId":"u"},"requestParameters":{"sourceIPAddress":""},'
-        '"responseElements":{"x-amz-request-id":"","x-amz-id-2":""},"s3":{"s3SchemaVersion":"1.0","configurationId":"r",'
-        '"bucket":{"name":"bench","ownerIdentity":{"principalId":"u"},"arn":"arn:aws:s3:::bench","id":""},"object":{'
-        '"key":"%s","size":%d,"eTag":"","versionId":"","sequencer":"","metadata":[{"key":"'
-        + MARK
-        + '","val":"%s"}],"tags":[]}},"eventId":"%s","opaqueData":""}]}',
-        "key", "size", mark, event_id,
-    )  # fmt: skip
+    value = F.concat(text(run), F.lit(',"opaqueData":""}]}'))
     headers = {
         "remora-shard": F.format_string("bench.%d", "partition"),
         "remora-pos": F.format_string("inc:0/%d", "nth"),
@@ -172,7 +185,7 @@ def _records(events: DataFrame, began_us: int) -> DataFrame:
         F.concat_ws("/", "bucket", "key").cast("binary").alias("key"),
         value.cast("binary").alias("value"),
         F.array(
-            *[F.struct(F.lit(name).alias("key"), text.cast("binary").alias("value")) for name, text in headers.items()]
+            *[F.struct(F.lit(name).alias("key"), told.cast("binary").alias("value")) for name, told in headers.items()]
         ).alias("headers"),
         F.timestamp_micros(at_us).alias("timestamp"),
     )

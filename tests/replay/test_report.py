@@ -96,6 +96,7 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
         counts={"lost": 2, "inversions": 2, "max_depth": 40, "duplicates": 1, "in_kafka": 12_345, "resent": 1},
         examples={"lost": (Example(bucket="tides", key="north.csv", seq=17, kseq=2),)},
         reasons=["2 events were acknowledged and are not in Kafka"],
+        caveats=["opaqueData was compared with nothing"],
     )
     report(run.path)
     return run
@@ -139,6 +140,7 @@ def test_summary_is_the_verdict_for_programs(failed: RunDirectory) -> None:
     rates = page_of(failed).numbers
 
     assert (summary.verdict, summary.reasons) == (verdict.verdict, verdict.reasons)
+    assert summary.caveats == verdict.caveats
     assert (summary.counts, summary.latencies) == (verdict.counts, verdict.latencies)
     assert summary.rates.keys() == {"due", "acked", "in_log"}
     assert rates["rate-due"][1][0] == summary.rates["due"].over_us
@@ -159,11 +161,12 @@ def test_rates_and_backlogs_are_those_of_the_series(failed: RunDirectory) -> Non
 
 
 def test_verdict_and_reasons_come_first(failed: RunDirectory) -> None:
-    """The first words of the page are the verdict and why; an example of a count stands with its places."""
+    """The first words of the page are the verdict, why, and what it does not say; an example stands with its places."""
     words = page_of(failed).words.split("Counts")[0]
 
     assert "FAIL" in words
     assert "2 events were acknowledged and are not in Kafka" in words
+    assert "not known: opaqueData was compared with nothing" in words
     assert "lost: 1 of 2 bucketkeyseqkseq tidesnorth.csv172" in " ".join(page_of(failed).words.split())
 
 

@@ -96,3 +96,44 @@ def test_the_daemon_loads_no_spark() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+_STARTING = """
+import subprocess, sys
+from remora.replay.chatter import kept_back
+
+child = "echo fetching; echo fetched >&2; read line; echo it hurts >&2"
+with kept_back():
+    started = subprocess.Popen(["sh", "-c", child], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert started.stdout.readline() == b"fetching\\n"
+    subprocess.run(["sh", "-c", "echo and more >&2"], check=True)
+    if sys.argv[1] == "fails":
+        raise SystemExit("cannot start")
+print("started", file=sys.stderr)
+started.communicate(b"go on\\n")
+while not sys.stdin.readline():
+    pass
+"""
+"""A program that starts one which talks, and goes on to talk; it ends when its own output was read."""
+
+
+def test_what_java_says_while_it_starts_is_kept_back() -> None:
+    """Of a session that starts, nothing is seen of what was fetched; what its Java says later is seen."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _STARTING, "starts"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        lines = [process.stderr.readline(), process.stderr.readline()]
+        process.communicate("enough\n")
+
+    assert sorted(lines) == ["it hurts\n", "started\n"]
+    assert process.returncode == 0
+
+
+def test_what_java_says_is_told_when_it_does_not_start() -> None:
+    """Where the session does not start, all that was said is there."""
+    done = subprocess.run([sys.executable, "-c", _STARTING, "fails"], stderr=subprocess.PIPE, text=True, check=False)
+
+    assert sorted(done.stderr.splitlines()) == ["and more", "cannot start", "fetched"]
+    assert done.returncode == 1

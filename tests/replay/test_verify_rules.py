@@ -15,6 +15,7 @@ from remora.cli import group
 from remora.replay import properties
 from remora.replay.errors import ReplayRefused
 from remora.replay.results import FAIL, INVALID, PASS, Percentiles
+from remora.replay.verify.caveats import caveats
 from remora.replay.verify.distributions import POINTS, Class, rank, tail
 from remora.replay.verify.judgement import Rules, judge
 from remora.replay.verify.series import Axis
@@ -22,7 +23,8 @@ from remora.replay.verify.series import Axis
 GOOD = dict.fromkeys(
     (
         "lost", "altered", "foreign", "malformed", "ghosts", "inversions", "keys_in_several_partitions",
-        "final_state_wrong", "duplicates", "resent", "chain_gaps", "chain_gaps_explained",
+        "keys_misplaced", "final_state_wrong", "duplicates", "resent", "chain_gaps", "chain_gaps_explained",
+        "out_of_window", "unchained",
     ),
     0,
 ) | {"in_trace": 9, "offered": 9, "acked": 9, "in_kafka": 9}  # fmt: skip
@@ -40,6 +42,8 @@ def late(p99_us: int) -> Percentiles:
         ({}, RULES, PASS),
         *[({name: 1}, RULES, FAIL) for name in ("lost", "altered", "foreign", "malformed", "ghosts", "inversions")],
         *[({name: 1}, RULES, FAIL) for name in ("keys_in_several_partitions", "final_state_wrong", "chain_gaps")],
+        ({"keys_misplaced": 1}, RULES, FAIL),
+        ({"out_of_window": 1}, RULES, INVALID),
         ({"chain_gaps": 3, "chain_gaps_explained": 3}, RULES, PASS),
         ({"chain_gaps": 3, "chain_gaps_explained": 2}, RULES, FAIL),
         ({"duplicates": 1}, RULES, PASS),
@@ -57,6 +61,30 @@ def test_what_a_count_leads_to(changes: dict[str, int], rules: Rules, verdict: s
 
     assert found.verdict == verdict
     assert bool(found.reasons) == (verdict != PASS)
+
+
+@pytest.mark.parametrize(("unchained", "verdict"), [(0, PASS), (8, PASS), (9, INVALID)])
+def test_a_topic_without_positions_proves_nothing(unchained: int, verdict: str) -> None:
+    """Where no record tells its position, and no journal what was sent, no gap could be seen."""
+    counts = {name: n for name, n in GOOD.items() if name not in ("in_trace", "offered", "acked", "out_of_window")}
+
+    assert judge(counts | {"unchained": unchained}, None, 0.0, RULES).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("target", "changes", "said"),
+    [
+        ("ingest", {}, ["opaqueData", "the last record of each queue"]),
+        ("s3", {}, ["the gateway writes the records", "the last record of each queue"]),
+        (None, {"unchained": 9}, ["without a journal", "9 records tell no position"]),
+        (None, {"keys_misplaced": 1}, ["without a journal", "the last record of each queue", "keys are looked for"]),
+    ],
+)
+def test_what_nobody_can_know_is_said(target: str | None, changes: dict[str, int], said: list[str]) -> None:
+    """A verdict names what was not compared, by where the records come from and what they tell."""
+    found = caveats(target, GOOD | changes)
+
+    assert [text[: len(begin)] for text, begin in zip(found, said, strict=True)] == said
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ from remora.replay.errors import ReplayRefused
 from remora.replay.layout import RunDirectory
 from remora.replay.results import FAIL, INVALID, PASS, Series, Verdict
 from remora.replay.shape import MARK
-from remora.replay.verify.job import Question, Window, verify_run, verify_topic
-from remora.replay.verify.judgement import Rules
-from remora.replay.verify.kafka import COMMITTED, UNCOMMITTED, Patience, Source
+from remora.replay.verify.job import verify_run, verify_topic
+from remora.replay.verify.kafka import COMMITTED
+from support.asked import filled, question, wrong
 from support.kafka import Kafka
 from support.replayed import (
     KEYS,
@@ -47,47 +47,12 @@ TRACE = events(COUNT)
 HOT = [each.seq for each in TRACE if each.key == KEYS[0]]
 """The events of one key, which lie in one partition."""
 
-WRONG = (
-    "lost", "ghosts", "altered", "foreign", "malformed", "duplicates", "resent", "inversions", "keys_inverted",
-    "max_depth", "keys_in_several_partitions", "final_state_wrong", "chain_gaps", "chain_gaps_explained", "unchained",
-    "sequencer_inversions", "outside",
-)  # fmt: skip
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     """A replay of which everything was acked in time."""
     folder = tmp_path_factory.mktemp("good")
     return replayed(folder / "run", prepare(folder / "prepared", TRACE), TRACE, Journalled())
-
-
-def question(kafka: Kafka, topic: str, **options: Any) -> Question:
-    """What is asked when nothing else is said."""
-    return Question(
-        source=Source(kafka.address, topic, options.get("isolation", UNCOMMITTED), {}),
-        window=Window(None, None, 60_000_000),
-        patience=Patience(0, 0, 0),
-        recalled=options.get("recalled"),
-        letters=options.get("letters"),
-        rules=Rules(options.get("duplicates", "count"), "fail", 5_000, 0.1),
-        draws=options.get("draws", False),
-    )
-
-
-def filled(kafka: Kafka, recs: list[Rec]) -> str:
-    """A topic with these records."""
-
-    async def work() -> str:
-        topic = await new_topic(kafka.address)
-        await fill(kafka.address, topic, recs)
-        return topic
-
-    return asyncio.run(work())
-
-
-def wrong(verdict: Verdict) -> dict[str, int]:
-    """The counts of what is wrong that are not 0."""
-    return {name: verdict.counts[name] for name in WRONG if verdict.counts.get(name)}
 
 
 # ------------------------------------------------------------------------------------------ one change each
@@ -226,7 +191,9 @@ def test_a_good_topic_passes_and_says_the_same_again(
     options = ["replay", "verify", str(run.path), "--bootstrap", kafka.address, "--topic", topic, "--settle", "0"]
     first, again = tmp_path / "first", tmp_path / "again"
 
-    assert _run(*options, "--out", str(first)).exit_code == 0
+    done = _run(*options, "--out", str(first))
+    assert done.exit_code == 0
+    assert f"reading {COUNT} records of {topic}" in done.stderr
     asyncio.run(fill(kafka.address, topic, [_of_another(good(TRACE)[0])]))
     earlier = str(RunDirectory(first).verdict)
     assert _run(*options, "--out", str(again), "--offsets", earlier).exit_code == 0
@@ -238,6 +205,7 @@ def test_a_good_topic_passes_and_says_the_same_again(
     assert RunDirectory(first).series.read_bytes() == RunDirectory(again).series.read_bytes()
     verdict = layout.read(RunDirectory(first).verdict, Verdict)
     assert (verdict.verdict, wrong(verdict)) == (PASS, {})
+    assert "opaqueData" in verdict.caveats[0]
     assert {name: each.p99_us for name, each in verdict.latencies.items()} == {
         "lateness": 100, "service": 1900, "response": 2000, "to_log": 5000,
     }  # fmt: skip
@@ -291,14 +259,14 @@ def test_what_was_not_acked_may_be_missing(spark: SparkSession, kafka: Kafka, tm
 def test_a_late_or_unfinished_generator_proves_nothing(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
     """A generator that was later than 5 ms, and one that was stopped before the end, make a run invalid; with speed 0
     there is no lateness."""
-    topic = filled(kafka, good(TRACE)[:-2])
+    topic, at_once = filled(kafka, good(TRACE)[:-2]), filled(kafka, good(TRACE, speed=0)[:-2])
     prepared = prepare(tmp_path / "prepared", TRACE)
     never = frozenset({COUNT - 1, COUNT - 2})
     late = replayed(tmp_path / "late", prepared, TRACE, Journalled(late_us=6_000, never=never))
     hurried = replayed(tmp_path / "hurried", prepared, TRACE, Journalled(late_us=6_000, never=never, speed=0))
 
     found = verify_run(spark, late, question(kafka, topic)).verdict
-    unhurried = verify_run(spark, hurried, question(kafka, topic)).verdict
+    unhurried = verify_run(spark, hurried, question(kafka, at_once)).verdict
 
     assert found.verdict == unhurried.verdict == INVALID
     assert [reason.split()[0] for reason in found.reasons] == ["2", "the"]
@@ -340,12 +308,28 @@ def test_records_from_before_the_run_are_not_judged(spark: SparkSession, kafka: 
     assert (verdict.verdict, wrong(verdict)) == (PASS, {"outside": 4})
 
 
+def test_what_is_outside_the_window_is_not_lost(spark: SparkSession, kafka: Kafka, run: RunDirectory) -> None:
+    """Acknowledged events whose records have time stamps of long before the run are told apart from lost ones, and
+    prove nothing; the chain goes through them."""
+    recs = good(TRACE)
+    early = [rec for rec in recs if rec.partition == recs[HOT[0]].partition][:7]
+    shifted = [replace(rec, at_us=rec.at_us - 7_200_000_000) if rec in early else rec for rec in recs]
+
+    verdict = verify_run(spark, run, question(kafka, filled(kafka, shifted))).verdict
+
+    assert (verdict.verdict, wrong(verdict)) == (INVALID, {"out_of_window": 7})
+    assert [each.seq for each in verdict.examples["out_of_window"]] == [rec.seq for rec in early]
+    assert "outside the window" in verdict.reasons[0]
+
+
 # --------------------------------------------------------------------------------- transactions, dead letters
 
 
-def test_aborted_records_are_no_loss_and_no_copies(spark: SparkSession, kafka: Kafka, run: RunDirectory) -> None:
-    """Under read_committed aborted records and control records are not there: the gaps that they leave in the offsets
-    are no loss, and what was aborted and sent again is no copy."""
+def test_aborted_records_are_no_loss_and_no_copies(
+    spark: SparkSession, kafka: Kafka, run: RunDirectory, tmp_path: Path
+) -> None:
+    """Under read_committed, which is the command's default, aborted records and control records are not there: the gaps
+    that they leave in the offsets are no loss, and what was aborted and sent again is no copy."""
 
     async def work() -> str:
         topic = await new_topic(kafka.address)
@@ -372,7 +356,10 @@ def test_aborted_records_are_no_loss_and_no_copies(spark: SparkSession, kafka: K
 
     committed = verify_run(spark, run, question(kafka, topic, isolation=COMMITTED, duplicates="fail")).verdict
     every = verify_run(spark, run, question(kafka, topic)).verdict
+    unasked = _run("replay", "verify", str(run.path), "--bootstrap", kafka.address, "--topic", topic, "--no-series",
+                   "--settle", "0", "--out", str(tmp_path))  # fmt: skip
 
+    assert (unasked.exit_code, layout.read(RunDirectory(tmp_path).verdict, Verdict).isolation) == (0, COMMITTED)
     assert (committed.verdict, wrong(committed)) == (PASS, {})
     assert sum(end - first for first, end in committed.offsets.values()) > COUNT
     assert wrong(every) == {"duplicates": 20}
@@ -433,8 +420,18 @@ ALONE: dict[str, tuple[Callable[[list[Rec]], list[Rec]], str, dict[str, int]]] =
         FAIL,
         {"inversions": 1, "keys_inverted": 1, "max_depth": 1, "unchained": COUNT},
     ),
+    "no record tells a position": (lambda recs: [_unchained(rec) for rec in recs], INVALID, {"unchained": COUNT}),
+    "a key in a partition that is not its own, a record without a key": (
+        lambda recs: _changed(MID, lambda rec: replace(rec, key=None))([_of_another_place(rec) for rec in recs]),
+        FAIL,
+        {"keys_misplaced": 1, "malformed": 1},
+    ),
     "empty": (lambda recs: [], INVALID, {}),
 }
+
+
+def _of_another_place(rec: Rec) -> Rec:
+    return _move(rec) if TRACE[rec.seq].key == KEYS[3] else rec
 
 
 def _unchained(rec: Rec) -> Rec:

@@ -76,6 +76,7 @@ def simulate(
     slow: float = 1.0,
     reasons: Sequence[str] = (),
     counts: dict[str, int] | None = None,
+    caveats: Sequence[str] = (),
     examples: dict[str, tuple[Example, ...]] | None = None,
 ) -> RunDirectory:
     """Events that are due at random, and wait for the log while a fault lasts; written as a run is."""
@@ -105,6 +106,7 @@ def simulate(
         "in_kafka": events,
         "distinct": events,
         "lost": 0,
+        "out_of_window": 0,
         "duplicates": 0,
         "ghosts": 0,
         "foreign": 0,
@@ -112,6 +114,7 @@ def simulate(
         "keys_inverted": 0,
         "max_depth": 0,
         "keys_in_several_partitions": 0,
+        "keys_misplaced": 0,
         "final_state_wrong": 0,
         "chain_gaps": 0,
         "chain_gaps_explained": 0,
@@ -134,6 +137,7 @@ def simulate(
             counts=plain | (counts or {}),
             examples=examples or {},
             latencies={name: percentiles(clocks[name], found) for name, found in latencies.items() if found},
+            caveats=tuple(caveats),
         ),
     )
     each_key = Counter(draw.choices(list(keys), k=events)) if events else Counter[tuple[str, str]]()

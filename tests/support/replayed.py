@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +12,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from aiokafka import AIOKafkaProducer
 
+from remora.codec.event_entry import decode
 from remora.codec.murmur2 import partitions
+from remora.codec.record import body
+from remora.codec.s3_events import place
+from remora.model.entry import Time
+from remora.model.topic import Target, Topic
 from remora.replay import layout
 from remora.replay.layout import PreparedDirectory, Run, RunDirectory, Trace
 from remora.replay.run.journal import Intent, Outcome, open_journal
-from remora.replay.shape import ACKED, DELETE, EVENT_NAMES, MARK, PUT
+from remora.replay.run.schedule import Event as Due
+from remora.replay.run.targets.ingest import Records
+from remora.replay.shape import ACKED, DELETE, PUT
 from support.kafka import create_topic
 
 RUN_ID = "r1"
@@ -29,9 +34,14 @@ STEP_US = 1_000
 SERVED_US, LOGGED_US = 2_000, 5_000
 """After it was due an event is acked, and stands in the log."""
 
+STARTED_US = T0_US - 3_000_000
+
 PARTITIONS, SHARDS = 3, 2
 INCARNATION = "abc:7"
 """An incarnation may hold colons."""
+
+_RECORDS = Records(RUN_ID, STARTED_US)
+_TOPIC = Topic("photos", "", "photos", Target("kafka://h:9092", "", "photos"), opaque_data=b'the "topic\'s"')
 
 KEYS = ("plain", "a b/ü.txt", "100%+1", "line\nbreak", '\x7f"quo\\ted')
 
@@ -54,7 +64,7 @@ class Rec:
     """A record to be sent."""
 
     partition: int
-    key: bytes
+    key: bytes | None
     value: bytes
     headers: tuple[tuple[str, bytes], ...]
     at_us: int
@@ -71,7 +81,7 @@ class Rec:
         """The record's notification, changed in place."""
         document = json.loads(self.value)
         change(document["Records"][0])
-        return replace(self, value=json.dumps(document).encode())
+        return replace(self, value=compact(document))
 
     def header(self, name: str) -> bytes:
         """The value of a header."""
@@ -106,8 +116,8 @@ def position(nth: int) -> Position:
     return Position(nth // 10, 4096 + nth % 10 * 100)
 
 
-def good(trace: Sequence[Event], *, marked: bool = True, ids: str = RUN_ID + "/{}") -> list[Rec]:
-    """What remora makes of it, in the order of the trace."""
+def good(trace: Sequence[Event], *, marked: bool = True, ids: str = RUN_ID + "/{}", speed: float = 1.0) -> list[Rec]:
+    """What remora makes of it, in the order of the trace. With speed 0 all events are of the replay's beginning."""
     nths = dict.fromkeys(range(SHARDS), 0)
     lanes = partitions([f"{each.bucket}/{each.key}".encode() for each in trace], PARTITIONS)
     found = []
@@ -123,36 +133,33 @@ def good(trace: Sequence[Event], *, marked: bool = True, ids: str = RUN_ID + "/{
             ("remora-event-id", event_id.encode()),
         )
         is_marked = marked or each.op != DELETE
-        value = notification(each, event_id, at_us, is_marked=is_marked)
+        value = notification(each, event_id, at_us if speed else T0_US, is_marked=is_marked)
         found.append(Rec(lane, f"{each.bucket}/{each.key}".encode(), value, headers, at_us + LOGGED_US, each.seq))
     return found
 
 
 def notification(event: Event, event_id: str, at_us: int, *, is_marked: bool = True) -> bytes:
-    """The value of a record, as radosgw writes it."""
-    sec, micros = divmod(at_us, 1_000_000)
-    mark = [{"key": MARK, "val": f"{RUN_ID}/{event.seq}/{event.kseq}"}] if is_marked else []
-    record = {
-        "eventVersion": "2.2",
-        "eventSource": "ceph:s3",
-        "eventTime": f"{_iso(sec)}.{micros:06}Z",
-        "eventName": EVENT_NAMES[event.op],
-        "s3": {
-            "bucket": {"name": event.bucket},
-            "object": {
-                "key": event.key,
-                "size": event.size or 0,
-                "sequencer": struct.pack("<II", sec, micros * 1000).hex().upper(),
-                "metadata": [{"key": "x-amz-meta-other", "val": "r9/1/1"}, *mark],
-            },
-        },
-        "eventId": event_id,
-    }
-    return json.dumps({"Records": [record]}, ensure_ascii=False).encode()
+    """The value of a record: what remora delivers of the one that the generator sends to the ingest API; with another
+    event id, or without the mark, what a gateway might write instead."""
+    due = Due(event.seq, at_us, event.op, event.bucket, event.key, event.size or 0, event.kseq, 0)
+    line = _RECORDS.line(due)
+    created = Time(at_us // 1_000_000, 0)
+    (part,) = place(line, _TOPIC, ndjson=True, most=1, created=created, seed=b"")
+    (placed,) = part.events
+    value = body(decode(placed.payload), _TOPIC.opaque_data)
+    if is_marked and event_id == f"{RUN_ID}/{event.seq}":
+        return value
+    document = json.loads(value)
+    (record,) = document["Records"]
+    mark = record["s3"]["object"]["metadata"] if is_marked else []
+    record["s3"]["object"]["metadata"] = [{"key": "x-amz-meta-other", "val": "r9/1/1"}, *mark]
+    record["eventId"] = event_id
+    return compact(document)
 
 
-def _iso(sec: int) -> str:
-    return datetime.fromtimestamp(sec, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+def compact(document: object) -> bytes:
+    """JSON without spaces."""
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 @dataclass(frozen=True)
@@ -204,7 +211,7 @@ def replayed(
         Run(
             run_id=RUN_ID, trace=layout.read(prepared.trace, Trace), prepared=str(prepared.path), target=target,
             address="unix:/run/remora/ingest.sock", topic="photos", speed=how.speed, parts=2, overload="wait",
-            started_us=T0_US - 3_000_000, options={}, host="h", cores=2, versions={},
+            started_us=STARTED_US, options={}, host="h", cores=2, versions={},
         ),
     )  # fmt: skip
     for part in range(2):

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from remora.replay.errors import ReplayRefused
 from remora.replay.layout import Run, RunDirectory
 from remora.replay.results import FAIL, INVALID, Verdict
 from remora.replay.session import session
+from remora.replay.steps import told
 from remora.replay.verify.job import Findings, Question, Window, verify_run, verify_topic
 from remora.replay.verify.judgement import Rules
 from remora.replay.verify.kafka import COMMITTED, UNCOMMITTED, Patience, Source
@@ -70,15 +72,14 @@ def _duration(name: str, default: str, text: str) -> Callable[[Callable[..., Any
 )
 @click.option(
     "--isolation",
-    type=click.Choice([UNCOMMITTED, COMMITTED]),
-    default=UNCOMMITTED,
-    show_default=True,
-    help="What the records are read as; read_committed for topics that are delivered exactly once.",
+    type=click.Choice([COMMITTED, UNCOMMITTED]),
+    help="What the records are read as; read_uncommitted has those of aborted transactions, too."
+    "  [default: read_committed]",
 )
 @click.option(
     "--duplicates",
     type=click.Choice(["fail", "count"]),
-    help="What copies do.  [default: fail for read_committed, else count]",
+    help="What copies do.  [default: fail where --isolation read_committed is given, else count]",
 )
 @click.option(
     "--foreign",
@@ -131,7 +132,7 @@ def verify(
     from_us: int | None,
     to_us: int | None,
     since_s: float | None,
-    isolation: str,
+    isolation: str | None,
     duplicates: Literal["fail", "count"] | None,
     foreign: Literal["fail", "count"],
     letters: str | None,
@@ -152,13 +153,14 @@ def verify(
 
     Counted are events that were acknowledged and are not there (lost), records that are there twice (duplicates), that
     disagree with their event (altered) or are of none (foreign), that come behind later ones of their key
-    (inversions), keys that lie in several partitions or end with another state, and gaps in the chain of positions
-    that remora's records carry. Without RUN, a topic alone: its chain, order and copies. Nothing is changed.
+    (inversions), keys that lie in several partitions, or in another than their own, or end with another state, and
+    gaps in the chain of positions that remora's records carry. Without RUN, a topic alone: its chain, order and
+    copies. Nothing is changed.
 
     The ends of the partitions are fixed once, when what was acknowledged has come and nothing more does. With
     --offsets the same ones are judged again, and the verdict is the same byte for byte.
 
-    Exit code 0 is PASS, 3 FAIL, 4 INVALID (the generator was late or cut short, or there is nothing to judge).
+    Exit code 0 is PASS, 3 FAIL, 4 INVALID (the generator was late or cut short, or nothing is proven).
 
     \b
     Examples:
@@ -184,7 +186,7 @@ def verify(
         source=Source(
             bootstrap=bootstrap,
             topic=topic or layout.read(RunDirectory(run).run, Run).topic if run else topic or "",
-            isolation=isolation,
+            isolation=isolation or COMMITTED,
             security=properties.read(kafka_config) if kafka_config else {},
         ),
         window=window,
@@ -200,8 +202,11 @@ def verify(
         draws=draws,
     )
     settings = {"spark.driver.memory": memory}
-    with _quiet("aiokafka"), session("replay verify", master=master, kafka=True, settings=settings) as spark:
-        found = verify_run(spark, RunDirectory(run), question) if run else verify_topic(spark, question)
+    with told() as tell:
+        tell("starting Spark")
+        question = replace(question, tell=tell)
+        with _quiet("aiokafka"), session("replay verify", master=master, kafka=True, settings=settings) as spark:
+            found = verify_run(spark, RunDirectory(run), question) if run else verify_topic(spark, question)
     if (directory := out or run) is not None:
         files = RunDirectory(directory)
         if found.series is not None:
@@ -250,6 +255,8 @@ def _show(found: Findings, *, as_json: bool) -> None:
     click.echo(f"{verdict.verdict}: {_headline(verdict)}")
     for reason in verdict.reasons:
         click.echo(f"  {reason}")
+    for caveat in verdict.caveats:
+        click.echo(f"  (not known: {caveat})")
     click.echo()
     names = [name for name in _COUNTED_FIRST if name in verdict.counts]
     names += [name for name in verdict.counts if name not in names]
@@ -267,12 +274,12 @@ def _show(found: Findings, *, as_json: bool) -> None:
     for name, examples in verdict.examples.items():
         click.echo(f"{name.replace('_', ' ')}:")
         for example in examples:
-            told = {key: value for key, value in msgspec.to_builtins(example).items() if value is not None}
+            known = {key: value for key, value in msgspec.to_builtins(example).items() if value is not None}
             click.echo(
                 "  "
                 + ", ".join(
                     f"{key} {ascii(value)[1:-1] if isinstance(value, str) and not value.isprintable() else value}"
-                    for key, value in told.items()
+                    for key, value in known.items()
                 )
             )
 
@@ -281,8 +288,8 @@ def _headline(verdict: Verdict) -> str:
     counts = verdict.counts
     of = f"{counts['acked']:,} acknowledged events" if "acked" in counts else f"{counts['in_kafka']:,} records"
     wrong = [("lost", "lost"), ("duplicates", "copies"), ("inversions", "out of order"), ("chain_gaps", "gaps")]
-    told = ", ".join(f"{counts[name]:,} {text}" for name, text in wrong if name in counts)
-    return f"{of} in {verdict.topic}: {told}"
+    found = ", ".join(f"{counts[name]:,} {text}" for name, text in wrong if name in counts)
+    return f"{of} in {verdict.topic}: {found}"
 
 
 def _ms(us: int) -> str:

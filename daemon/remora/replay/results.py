@@ -45,19 +45,20 @@ class Verdict(msgspec.Struct, frozen=True):
     * in_kafka: records that were judged, = distinct + duplicates + altered + foreign + malformed;
     * outside: records of another time, which were read only for what they tell of their neighbours;
     * distinct, duplicates (of these `resent`: stored twice since their request was sent twice), foreign, malformed;
-    * inversions, keys_inverted, max_depth, keys_in_several_partitions;
+    * inversions, keys_inverted, max_depth, keys_in_several_partitions, keys_misplaced (in one that is not their own);
     * chain_gaps, chain_gaps_explained (a part of them), unchained (records that tell no position).
 
     Where there is a journal also: in_trace; offered (those that had their turn), sent, acked, rejected, unknown,
-    dropped; lost (acked, and not there), ghosts (rejected or never sent, and there: a part of distinct), altered (a
-    record that names an event of this run and disagrees with it), final_state_wrong (keys). Without one:
+    dropped; lost (acked, and not there), out_of_window (acked, and there with a time stamp outside the window), ghosts
+    (rejected or never sent, and there: a part of distinct), altered (a record that names an event of this run and
+    disagrees with it), final_state_wrong (keys). Without one:
     sequencer_inversions, by the gateways' clocks.
 
     `examples` has up to 20 for each of them that is about something wrong. `offsets` is for each partition the first
     and the one behind the last that was read. `latencies` are lateness (sent - due), service (done - sent), response
     (done - due) and to_log (Kafka's time stamp - due); with speed 0 nothing is due at a time, so that what is sent
     counts as due then and there is no lateness; without a journal there is only age (Kafka's time stamp - the
-    event's time).
+    event's time). `caveats` say what was not looked at, since nobody can know what it should be.
     """
 
     verdict: Literal["PASS", "FAIL", "INVALID"]
@@ -71,6 +72,7 @@ class Verdict(msgspec.Struct, frozen=True):
     counts: dict[str, int]
     examples: dict[str, tuple[Example, ...]]
     latencies: dict[str, Percentiles]
+    caveats: tuple[str, ...] = ()
 
 
 class Interval(msgspec.Struct, frozen=True):

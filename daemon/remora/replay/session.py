@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from remora.replay.chatter import kept_back
 from remora.replay.errors import ReplayError, ReplayRefused
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
@@ -83,7 +84,7 @@ def session(
         builder = builder.master(master)
     for key, value in (wanted | ONCE | (_connector() if kafka else {}) | dict(settings or {})).items():
         builder = builder.config(key, value)
-    with in_one_line():
+    with in_one_line(), kept_back():
         spark = builder.getOrCreate()
     try:
         with in_one_line():

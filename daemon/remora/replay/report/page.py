@@ -26,11 +26,12 @@ from remora.replay.report.texts import count, visible
 
 @dataclass(frozen=True)
 class Head:
-    """What the verdict on a run is, in one line."""
+    """What the verdict on a run is, in one line, and what it does not say."""
 
     name: str
     verdict: str
     sentence: str
+    caveats: Sequence[str]
 
 
 def render(subjects: Sequence[Subject], summary: Summary, pictures: Sequence[Sequence[Picture]]) -> str:
@@ -46,7 +47,9 @@ def render(subjects: Sequence[Subject], summary: Summary, pictures: Sequence[Seq
     template = environment.get_template("page.html.jinja")
     return template.render(
         title=" against ".join(visible(each.name) for each in subjects),
-        heads=[Head(visible(each.name), each.verdict.verdict, sentence(each)) for each in subjects],
+        heads=[
+            Head(visible(each.name), each.verdict.verdict, sentence(each), each.verdict.caveats) for each in subjects
+        ],
         counts=list(count_tables(subjects, summary)),
         latencies=latency_table(summary),
         rates=rate_table(summary),

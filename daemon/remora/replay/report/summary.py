@@ -52,6 +52,7 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     backlogs: dict[str, int]
     interval_us: int
     faults: tuple[Fault, ...]
+    caveats: tuple[str, ...] = ()
     against: Summary | None = None
     change: Change | None = None
 
@@ -88,6 +89,7 @@ def _summary(subject: Subject) -> Summary:
         backlogs=_backlogs(series.intervals) if run else {},
         interval_us=series.interval_us,
         faults=subject.faults,
+        caveats=verdict.caveats,
     )
 
 

@@ -1,7 +1,8 @@
 """The chain of positions: each record says where its entry began in its queue, and where the next one begins.
 
 A record without a predecessor shows that something before it is missing, unless it is the first of its queue in the
-window. What was missing went elsewhere when dead letters fill the gap without a gap of their own. Positions are
+window. Copies of one entry that name different next ones break the chain, too: one of those is nowhere, or follows
+another entry. What was missing went elsewhere when dead letters fill the gap without a gap of their own. Positions are
 compared within one incarnation of a queue, as (turn, place): on RADOS a turn of the ring ends and the next one begins.
 """
 
@@ -53,12 +54,13 @@ def letters_of_topic(raw: DataFrame) -> DataFrame:
 def links(records: DataFrame, letters: DataFrame | None) -> DataFrame:
     """A row for each position that is named: by records, by letters, as their own or as the next one.
 
-    `log_us` and `spot` (partition and offset) are of the first record whose own it is.
+    `log_us` and `spot` (partition and offset) are of the first record whose own it is; `least_next` and `most_next`,
+    hashes of the next positions that these records name, are the same where all agree.
     """
     # One number, since sums and minima of numbers need no sorting.
     spot = F.shiftleft(F.col("partition").cast("bigint"), _OFFSET_BITS).bitwiseOR(F.col("offset"))
-    own = [F.col("log_us"), spot.alias("spot")]
-    nobody = [F.lit(None).cast("bigint").alias(name) for name in ("log_us", "spot")]
+    own = [F.col("log_us"), spot.alias("spot"), F.xxhash64("next_turn", "next_place").alias("next")]
+    nobody = [F.lit(None).cast("bigint").alias(name) for name in ("log_us", "spot", "next")]
     named = [
         records.select(*_QUEUE, "turn", "place", F.lit("record").alias("by"), *own),
         records.select(*_QUEUE, *_next(), F.lit("record next").alias("by"), *nobody),
@@ -73,6 +75,8 @@ def links(records: DataFrame, letters: DataFrame | None) -> DataFrame:
         *[_named(by).alias(by.replace(" ", "_")) for by in ("record", "record next", "letter", "letter next")],
         F.min("log_us").alias("log_us"),
         F.min("spot").alias("spot"),
+        F.min("next").alias("least_next"),
+        F.max("next").alias("most_next"),
     )
 
 
@@ -85,8 +89,28 @@ def _named(by: str) -> Column:
 
 
 def gaps(links: DataFrame) -> DataFrame:
-    """The gaps before records: shard, incarnation, turn, place and log_us, partition, offset of the record behind it,
-    and whether dead letters explain it."""
+    """Where the chain breaks: shard, incarnation, turn, place and log_us, partition, offset of a record.
+
+    The break is before that record, and `explained` tells whether dead letters fill it; or, where it `is_torn`, behind
+    it: its copies name different next ones.
+    """
+    return _before(links).unionByName(_torn(links))
+
+
+def _torn(links: DataFrame) -> DataFrame:
+    rows = links.filter(F.col("record") & (F.col("least_next") < F.col("most_next")))
+    return rows.select(
+        *_QUEUE,
+        "turn",
+        "place",
+        "log_us",
+        *_spot(F.col("spot")),
+        F.lit(False).alias("explained"),
+        F.lit(True).alias("is_torn"),
+    )
+
+
+def _before(links: DataFrame) -> DataFrame:
     span = links.filter("record").groupBy(*_QUEUE).agg(F.min(F.struct("turn", "place")).alias("first"))
     position = F.struct("turn", "place")
     inner = links.join(F.broadcast(span), on=list(_QUEUE), how="inner").filter(position > F.col("first"))
@@ -101,13 +125,19 @@ def gaps(links: DataFrame) -> DataFrame:
         F.max(F.when(F.col("is_gap"), F.struct("turn", "place", "log_us", "spot"))).alias("end"),
         (~F.max("is_open")).alias("explained"),
     )
-    spot = F.col("end.spot")
     return each.filter(F.col("end").isNotNull()).select(
         *_QUEUE,
         "end.turn",
         "end.place",
         "end.log_us",
+        *_spot(F.col("end.spot")),
+        "explained",
+        F.lit(False).alias("is_torn"),
+    )
+
+
+def _spot(spot: Column) -> list[Column]:
+    return [
         F.shiftright(spot, _OFFSET_BITS).cast("int").alias("partition"),
         spot.bitwiseAND((1 << _OFFSET_BITS) - 1).alias("offset"),
-        "explained",
-    )
+    ]

@@ -9,7 +9,8 @@ from pyspark.sql import functions as F
 
 from remora.replay.shape import ACKED, DROPPED, REJECTED, UNKNOWN
 from remora.replay.verify.examples import is_ghost
-from remora.replay.verify.frames import ALTERED, FOREIGN, MISSING, THERE
+from remora.replay.verify.frames import ALTERED, FOREIGN, MISSING, THERE, is_missing
+from remora.replay.verify.placement import is_misplaced
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def count_events(compared: DataFrame) -> DataFrame:
         _count(there & (nth == 1)).alias("distinct"),
         _count(there & (nth > 1)).alias("duplicates"),
         _count(there & (nth > 1) & F.col("resent")).alias("resent"),
-        _count(event & (outcome == ACKED) & ~there).alias("lost"),
+        _count(is_missing()).alias("missing"),
         _count(is_ghost()).alias("ghosts"),
         _count(kind == ALTERED).alias("altered"),
         _count(kind == FOREIGN).alias("foreign"),
@@ -89,6 +90,7 @@ def count_keys(keys: DataFrame, **more: Column) -> DataFrame:
         _count(F.col("inversions") > 0).alias("keys_inverted"),
         F.coalesce(F.max("max_depth"), F.lit(0)).alias("max_depth"),
         _count(F.col("least_partition") < F.col("most_partition")).alias("keys_in_several_partitions"),
+        _count(is_misplaced()).alias("keys_misplaced"),
     )
 
 

@@ -6,8 +6,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from remora.replay.results import Example
-from remora.replay.shape import ACKED
-from remora.replay.verify.frames import ALTERED, FOREIGN, THERE
+from remora.replay.verify.frames import ALTERED, FOREIGN, THERE, is_missing
+from remora.replay.verify.placement import is_misplaced
 
 MOST = 20
 
@@ -27,8 +27,13 @@ _PLACE = ("partition", "offset")
 
 def lost(compared: DataFrame) -> tuple[Example, ...]:
     """Events that were acknowledged and are not there, in the order of the trace."""
-    rows = compared.filter((F.col("outcome") == ACKED) & (F.col("nth") == 1) & (F.col("kind") != THERE))
-    return pick(rows.drop("partition", "offset"), ("seq",))
+    return pick(compared.filter(is_missing() & ~F.col("is_outside")).drop("partition", "offset"), ("seq",))
+
+
+def outside(compared: DataFrame) -> tuple[Example, ...]:
+    """Events that were acknowledged and lie outside the window, in the order of the trace."""
+    rows = compared.filter(is_missing() & F.col("is_outside")).drop("partition", "offset")
+    return pick(rows, ("seq",), F.lit("by Kafka's time stamp it is of another time than is judged"))
 
 
 def ghosts(compared: DataFrame) -> tuple[Example, ...]:
@@ -85,6 +90,12 @@ def scattered(keys: DataFrame) -> tuple[Example, ...]:
     return pick(rows, ("bucket", "key"), detail)
 
 
+def misplaced(keys: DataFrame) -> tuple[Example, ...]:
+    """Keys that lie in another partition than their own."""
+    rows = keys.filter(is_misplaced()).withColumn("partition", F.col("least_partition"))
+    return pick(rows, ("bucket", "key"), F.concat(F.lit("its own partition is "), "own_partition"))
+
+
 def unfinished(keys: DataFrame) -> tuple[Example, ...]:
     """Keys that do not end with their last acknowledged event."""
     last = F.concat(F.lit("ends with number "), F.col("last").cast("string"), F.lit(" of its key"))
@@ -104,6 +115,11 @@ def is_unfinished() -> Column:
 def broken(gaps: DataFrame) -> tuple[Example, ...]:
     """Gaps in the chain, those without an explanation first: the record behind each."""
     position = F.concat("incarnation", F.lit(":"), "turn", F.lit("/"), "place")
-    detail = F.when(F.col("explained"), "dead letters fill the gap before it").otherwise("nothing leads to it")
+    torn = "copies of this entry name different next ones"
+    detail = (
+        F.when(F.col("is_torn"), torn)
+        .when(F.col("explained"), "dead letters fill the gap before it")
+        .otherwise("nothing leads to it")
+    )
     rows = gaps.withColumn("position", position)
     return pick(rows, ("explained", "shard", "incarnation", "turn", "place"), detail)

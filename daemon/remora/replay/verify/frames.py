@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from remora.replay.shape import ACKED, DELETE, DROPPED, EVENT_NAMES, REJECTED, UNKNOWN
+from remora.replay.verify.placement import with_own
 
 THERE, ALTERED, FOREIGN, MISSING = "there", "altered", "foreign", "missing"
 
@@ -64,7 +65,8 @@ def _rank(outcome: Column) -> Column:
 def expected(events: DataFrame, outcomes: DataFrame) -> DataFrame:
     """Every event of the trace with what came of it; `outcome` is null where it never had its turn.
 
-    With a schedule an event is due at its time; with speed 0 when it is sent.
+    With a schedule an event is due at its time; with speed 0 when it is sent. `said_us` is the time that a generator
+    which makes the records itself writes into them: when the event is due, at speed 0 too.
     """
     due = F.col("t0_us") + ((F.col("ts_us") - F.col("ts0_us")) / F.col("speed")).try_cast("bigint")
     joined = events.join(outcomes, on="seq", how="left")
@@ -78,6 +80,7 @@ def expected(events: DataFrame, outcomes: DataFrame) -> DataFrame:
         "outcome",
         F.coalesce("tries", F.lit(0)).alias("tries"),
         F.when(F.col("speed") > 0, due).otherwise(F.col("sent_us")).alias("due_us"),
+        F.when(F.col("speed") > 0, due).otherwise(F.col("t0_us")).alias("said_us"),
         "sent_us",
         F.when(F.col("outcome") == ACKED, F.col("done_us")).alias("acked_us"),
     )
@@ -93,6 +96,8 @@ def compared(expected: DataFrame, named: DataFrame) -> DataFrame:
 
     `depth` is how many events of its key a record comes behind that should come after it; null where it is in order.
     A record whose event is unknown is not late: the server may have taken it later than the next one.
+
+    `expected` has a `digest` too (sent.with_digests). `is_outside` is false here: see with_outside.
     """
     record = named.select("seq", *[F.col(name).alias(f"k_{name}") for name in named.columns if name != "seq"])
     joined = expected.join(record, on="seq", how="full")
@@ -118,6 +123,7 @@ def compared(expected: DataFrame, named: DataFrame) -> DataFrame:
         "kind",
         _difference().alias("difference"),
         F.row_number().over(of_event).alias("nth"),
+        F.lit(False).alias("is_outside"),
         ((F.col("tries") > 1) & (F.first(entry).over(of_event) != entry)).alias("resent"),
     )
     first = (F.col("kind") == THERE) & (F.col("nth") == 1)
@@ -153,22 +159,41 @@ def _difference() -> Column:
         .when(~same_name, "event name")
         .when(~same_size, "size")
         .when(~F.col("k_is_id"), "event id")
+        .when(~F.col("k_is_keyed"), "Kafka key")
+        .when(F.col("k_event_us") != F.when(F.col("digest").isNotNull(), F.col("said_us")), "event time")
+        .when(F.col("k_digest") != F.col("digest"), "text of the value")
     )
 
 
-def of_keys(compared: DataFrame) -> DataFrame:
-    """A row for each key of the trace: bucket, key, inversions, max_depth, partitions, last (event in the log) and
-    last_acked, by their numbers within the key; null where there is none."""
+def with_outside(compared: DataFrame, outside: DataFrame) -> DataFrame:
+    """The rows of `compared`; `is_outside` is true of events whose `seq` is among those outside the window."""
+    found = outside.select("seq", F.lit(True).alias("found"))
+    is_outside = F.coalesce("found", F.lit(False))
+    joined = compared.join(found, on="seq", how="left")
+    return joined.select(*[is_outside.alias(name) if name == "is_outside" else name for name in compared.columns])
+
+
+def is_missing() -> Column:
+    """A row of `compared` that is an event which was acknowledged, and of which no record agrees."""
+    return (F.col("outcome") == ACKED) & (F.col("nth") == 1) & (F.col("kind") != THERE)
+
+
+def of_keys(compared: DataFrame, partitions: int) -> DataFrame:
+    """A row for each key of the trace: bucket, key, inversions, max_depth, least_partition, most_partition,
+    own_partition (with_own), last (event in the log) and last_acked, by their numbers within the key; null where there
+    is none."""
     first = (F.col("kind") == THERE) & (F.col("nth") == 1)
     place = F.struct("partition", "offset")
     there = F.when(F.col("kind") == THERE, F.col("partition"))
     rows = compared.filter(F.col("op").isNotNull())
-    return rows.groupBy("bucket", "key").agg(
+    is_expected = (F.col("outcome") == ACKED) & (F.col("nth") == 1) & ~F.col("is_outside")
+    found = rows.groupBy("bucket", "key").agg(
         F.count("depth").alias("inversions"),
         F.max("depth").alias("max_depth"),
         F.min(there).alias("least_partition"),
         F.max(there).alias("most_partition"),
         F.max(F.when(first, F.struct(place, F.col("kseq")))).getField("kseq").alias("last"),
-        F.max(F.when((F.col("outcome") == ACKED) & (F.col("nth") == 1), F.col("kseq"))).alias("last_acked"),
+        F.max(F.when(is_expected, F.col("kseq"))).alias("last_acked"),
         F.count(F.when(F.col("nth") == 1, True)).alias("events"),
     )
+    return with_own(found, F.lit(True), partitions)

@@ -23,12 +23,14 @@ from remora.replay.results import Example, Mark, Series, Verdict
 from remora.replay.run.journal import is_written, journals
 from remora.replay.shape import ACKED, JOURNAL, PUT
 from remora.replay.verify import alone, chain, counting, examples, frames, kafka, series
+from remora.replay.verify.caveats import caveats
 from remora.replay.verify.deletes import with_deletes
 from remora.replay.verify.examples import is_unfinished
 from remora.replay.verify.frames import THERE
 from remora.replay.verify.judgement import Rules, judge
 from remora.replay.verify.kafka import Frozen, Offsets, Patience, Source
 from remora.replay.verify.records import records
+from remora.replay.verify.sent import with_digests
 from remora.replay.verify.series import Axis, Measured
 
 ROWS_A_TASK = 300_000
@@ -53,7 +55,7 @@ class Window:
 @dataclass(frozen=True)
 class Question:
     """What is to be verified. `recalled` are the offsets of an earlier verdict, else they are frozen now. `draws` says
-    whether the series is wanted too."""
+    whether the series is wanted too. `tell` is given the name of each step as it begins."""
 
     source: Source
     window: Window
@@ -62,6 +64,7 @@ class Question:
     letters: str | None
     rules: Rules
     draws: bool = True
+    tell: Callable[[str], None] = lambda step: None
 
 
 @dataclass(frozen=True)
@@ -79,16 +82,17 @@ def verify_run(spark: SparkSession, directory: RunDirectory, question: Question)
     if question.window.from_us is None:
         question = replace(question, window=replace(question.window, from_us=run.started_us))
     with _sized(spark, run.trace.events), ExitStack() as kept:
+        question.tell("reading the journals")
         outcomes = _kept(kept, frames.outcomes(_journal(spark, directory)))
         begun = outcomes.agg(
             F.count(F.when(F.col("outcome") == ACKED, True)).alias("acked"), F.min("t0_us").alias("t0_us")
         ).head()
         assert begun is not None
         topic = _opened(spark, question, begun.acked, kept)
-        expected = frames.expected(_events(spark, run), outcomes)
+        expected = with_digests(frames.expected(_events(spark, run), outcomes), run)
         named, others = _named(topic.records, expected, run, question.window.holds())
         compared = _kept(kept, frames.compared(expected, named))
-        return _judged_run(run, topic, compared, others, begun.t0_us or run.started_us)
+        return _judged_run(spark, run, topic, compared, others, begun.t0_us or run.started_us)
 
 
 def verify_topic(spark: SparkSession, question: Question) -> Findings:
@@ -115,6 +119,7 @@ class _Topic:
 def _opened(spark: SparkSession, question: Question, enough: int, kept: ExitStack) -> _Topic:
     """The records between offsets that are fixed now. What came last in a topic that is alive is not judged."""
     source, window = question.source, question.window
+    question.tell(f"waiting until all has come to {source.topic}")
     if question.recalled is not None:
         frozen = kafka.recall(source, question.recalled)
     else:
@@ -124,9 +129,10 @@ def _opened(spark: SparkSession, question: Question, enough: int, kept: ExitStac
     if not frozen.is_quiet and not enough:
         question = replace(question, window=replace(window, to_us=int(time.time() * 1e6) - window.edge_us))
     found = _kept(kept, records(kafka.read(spark, source, frozen.offsets)))
-    return _Topic(
-        question, frozen, found, _letters(spark, question), sum(end - first for first, end in frozen.offsets.values())
-    )
+    size = sum(end - first for first, end in frozen.offsets.values())
+    letters = _letters(spark, question)
+    question.tell(f"reading {size:,} records of {source.topic}")
+    return _Topic(question, frozen, found, letters, size)
 
 
 def _letters(spark: SparkSession, question: Question) -> DataFrame | None:
@@ -188,7 +194,7 @@ def _named(found: DataFrame, expected: DataFrame, run: Run, is_judged: Column) -
     is_named = F.coalesce(is_named, F.lit(False))
     named = found.filter(is_named).select(
         "seq", "kseq", "partition", "offset", "log_us", "bucket", "key", "event_name", "size", "shard", "incarnation",
-        "turn", "place", is_id.alias("is_id"),
+        "turn", "place", is_id.alias("is_id"), "is_keyed", "event_us", "digest",
     )  # fmt: skip
     return named, found.filter(~is_named)
 
@@ -196,16 +202,24 @@ def _named(found: DataFrame, expected: DataFrame, run: Run, is_judged: Column) -
 # ------------------------------------------------------------------------------------------------ what is found
 
 
-def _judged_run(run: Run, topic: _Topic, compared: DataFrame, others: DataFrame, origin_us: int) -> Findings:
-    is_judged = topic.question.window.holds()
+def _judged_run(
+    spark: SparkSession, run: Run, topic: _Topic, compared: DataFrame, others: DataFrame, origin_us: int
+) -> Findings:
+    is_judged, tell = topic.question.window.holds(), topic.question.tell
     judged = others.filter(is_judged)
-    keys = frames.of_keys(compared)
-    gaps = _gaps(topic)
-    log, events, of_others = (
-        counting.log(topic.records),
-        counting.row(counting.count_events(compared)),
-        counting.row(counting.count_others(others, is_judged)),
-    )
+    log = counting.log(topic.records)
+    tell("comparing them with the journals")
+    events = counting.row(counting.count_events(compared))
+    elsewhere, outside = None, 0
+    if events.missing:
+        tell(f"looking for {events.missing:,} events outside the window")
+        elsewhere = _elsewhere(spark, topic)
+        compared = frames.with_outside(compared, _outside(elsewhere, run, compared))
+        outside = compared.filter(frames.is_missing() & F.col("is_outside")).count()
+    tell("counting the order of keys and the chain of positions")
+    of_others = counting.row(counting.count_others(others, is_judged))
+    keys = frames.of_keys(compared, len(topic.frozen.offsets))
+    gaps = _gaps(topic, elsewhere)
     counts = {
         "in_trace": events.in_trace,
         "offered": events.offered,
@@ -219,7 +233,8 @@ def _judged_run(run: Run, topic: _Topic, compared: DataFrame, others: DataFrame,
         "distinct": events.distinct,
         "duplicates": events.duplicates,
         "resent": events.resent,
-        "lost": events.lost,
+        "lost": events.missing - outside,
+        "out_of_window": outside,
         "ghosts": events.ghosts,
         "altered": events.altered,
         "foreign": events.foreign + of_others.foreign,
@@ -228,6 +243,7 @@ def _judged_run(run: Run, topic: _Topic, compared: DataFrame, others: DataFrame,
         **counting.row(counting.count_gaps(gaps)).asDict(),
         "unchained": of_others.unchained + events.unchained,
     }
+    tell("measuring latencies")
     axis = Axis.over(origin_us, max(events.last_us or origin_us, origin_us))
     clocks = series.SCHEDULED if run.speed > 0 else series.UNSCHEDULED
     stamp = counting.stamp(log)
@@ -247,6 +263,7 @@ def _judged_run(run: Run, topic: _Topic, compared: DataFrame, others: DataFrame,
     gap_us = (events.last_due_us - events.first_due_us) / max(1, events.offered - 1) if events.offered else 0.0
     shown: dict[str, Callable[[], tuple[Example, ...]]] = {
         "lost": lambda: examples.lost(compared),
+        "out_of_window": lambda: examples.outside(compared),
         "ghosts": lambda: examples.ghosts(compared),
         "altered": lambda: examples.altered(compared),
         "foreign": lambda: examples.foreign(compared, judged),
@@ -254,22 +271,38 @@ def _judged_run(run: Run, topic: _Topic, compared: DataFrame, others: DataFrame,
         "duplicates": lambda: examples.copies(compared.filter(F.col("kind") == THERE)),
         "inversions": lambda: examples.inversions(compared),
         "keys_in_several_partitions": lambda: examples.scattered(keys),
+        "keys_misplaced": lambda: examples.misplaced(keys),
         "final_state_wrong": lambda: examples.unfinished(keys),
         "chain_gaps": lambda: examples.broken(gaps),
     }
-    return _findings(topic, run.run_id, log, counts, shown, measured, gap_us)
+    return _findings(topic, run, log, counts, shown, measured, gap_us)
+
+
+def _elsewhere(spark: SparkSession, topic: _Topic) -> DataFrame:
+    """The records outside of what was read, which Kafka's time stamps chose."""
+    question = topic.question
+    spans = kafka.around(question.source, topic.frozen.offsets, behind=question.window.to_us is not None)
+    rows = topic.records.limit(0)
+    for span in spans:
+        rows = rows.union(records(kafka.read(spark, question.source, span)))
+    return rows
+
+
+def _outside(elsewhere: DataFrame, run: Run, compared: DataFrame) -> DataFrame:
+    """The missing events (`seq`) that are elsewhere. Of the records there no more is asked than whose they are."""
+    named = elsewhere.filter(F.col("problem").isNull() & (F.col("run_id") == run.run_id)).select("seq", "kseq")
+    missing = compared.filter(frames.is_missing()).select("seq", "kseq")
+    return missing.join(named, on=["seq", "kseq"], how="left_semi").select("seq")
 
 
 def _judged_alone(topic: _Topic, itself: DataFrame) -> Findings:
-    is_judged = topic.question.window.holds()
+    is_judged, tell = topic.question.window.holds(), topic.question.tell
     judged, bad = itself.filter(is_judged), topic.records.filter(F.col("problem").isNotNull() & is_judged)
-    keys = alone.of_keys(judged)
+    keys = alone.of_keys(judged, len(topic.frozen.offsets))
     gaps = _gaps(topic)
-    log, found, all_ = (
-        counting.log(topic.records),
-        counting.row(counting.count_alone(judged)),
-        counting.row(counting.count_others(topic.records, is_judged)),
-    )
+    log, all_ = counting.log(topic.records), counting.row(counting.count_others(topic.records, is_judged))
+    tell("counting copies, the order of keys and the chain of positions")
+    found = counting.row(counting.count_alone(judged))
     counts = {
         "in_kafka": all_.judged,
         "outside": all_.outside,
@@ -283,6 +316,7 @@ def _judged_alone(topic: _Topic, itself: DataFrame) -> Findings:
         **counting.row(counting.count_gaps(gaps)).asDict(),
         "unchained": all_.unchained,
     }
+    tell("measuring latencies")
     axis = Axis.over(found.first_us or 0, found.last_us or 0)
     drawing = series.Drawing(
         axis,
@@ -302,6 +336,7 @@ def _judged_alone(topic: _Topic, itself: DataFrame) -> Findings:
         "duplicates": lambda: examples.copies(judged),
         "inversions": lambda: examples.inversions(judged),
         "keys_in_several_partitions": lambda: examples.scattered(keys),
+        "keys_misplaced": lambda: examples.misplaced(keys),
         "sequencer_inversions": lambda: examples.early(judged),
         "chain_gaps": lambda: examples.broken(gaps),
     }
@@ -310,7 +345,7 @@ def _judged_alone(topic: _Topic, itself: DataFrame) -> Findings:
 
 def _findings(
     topic: _Topic,
-    run_id: str | None,
+    run: Run | None,
     log: counting.Log,
     counts: dict[str, int],
     shown: Mapping[str, Callable[[], tuple[Example, ...]]],
@@ -318,13 +353,14 @@ def _findings(
     mean_gap_us: float,
 ) -> Findings:
     question = topic.question
+    question.tell("picking examples")
     found = judge(counts, measured.latencies.get(series.LATENESS), mean_gap_us, question.rules)
     window, rules = question.window, question.rules
     verdict = Verdict(
         verdict=found.verdict,
         reasons=found.reasons,
         topic=question.source.topic,
-        run_id=run_id,
+        run_id=run.run_id if run else None,
         isolation=question.source.isolation,
         timestamp_type=log.timestamp_type,
         offsets={str(number): span for number, span in sorted(topic.frozen.offsets.items())},
@@ -341,13 +377,15 @@ def _findings(
         counts=counts,
         examples={name: pick() for name, pick in shown.items() if counts[name]},
         latencies=measured.latencies,
+        caveats=caveats(run.target if run else None, counts),
     )
     return Findings(verdict, measured.series, topic.frozen.is_quiet)
 
 
-def _gaps(topic: _Topic) -> DataFrame:
+def _gaps(topic: _Topic, elsewhere: DataFrame | None = None) -> DataFrame:
+    found = topic.records if elsewhere is None else topic.records.union(elsewhere)
     placed = F.col("shard").isNotNull() & F.col("turn").isNotNull() & F.col("next_turn").isNotNull()
-    links = chain.links(topic.records.filter(placed), topic.letters)
+    links = chain.links(found.filter(placed), topic.letters)
     return chain.gaps(links).filter(topic.question.window.holds())
 
 
@@ -380,12 +418,14 @@ def _kept(kept: ExitStack, frame: DataFrame) -> DataFrame:
 
 @contextmanager
 def _sized(spark: SparkSession, rows: int) -> Iterator[None]:
-    """So many tasks after each shuffle that none has too much to sort."""
-    key = "spark.sql.shuffle.partitions"
-    before = spark.conf.get(key)
-    assert before is not None
-    spark.conf.set(key, str(max(int(before), -(-rows // ROWS_A_TASK))))
+    """So many tasks after each shuffle that none has too much to sort. Times are written in UTC."""
+    key, zone = "spark.sql.shuffle.partitions", "spark.sql.session.timeZone"
+    before = {name: spark.conf.get(name) for name in (key, zone)}
+    spark.conf.set(key, str(max(int(before[key] or 1), -(-rows // ROWS_A_TASK))))
+    spark.conf.set(zone, "UTC")
     try:
         yield
     finally:
-        spark.conf.set(key, before)
+        for name, value in before.items():
+            assert value is not None
+            spark.conf.set(name, value)

@@ -19,6 +19,7 @@ _WRONG = {
     "ghosts": "{n} events are in Kafka that were refused or never sent",
     "inversions": "{n} records come behind later ones of their key",
     "keys_in_several_partitions": "{n} keys lie in several partitions, where their order means nothing",
+    "keys_misplaced": "{n} keys lie in another partition than their own",
     "final_state_wrong": "{n} keys do not end with their last acknowledged event",
 }
 
@@ -73,8 +74,13 @@ def _unproven(counts: Mapping[str, int], lateness: Percentiles | None, mean_gap_
             told.append("no event was acknowledged, so nothing had to arrive")
         if waiting := counts["in_trace"] - counts["offered"]:
             told.append(f"{waiting} events never had their turn: the replay was cut short")
+        if displaced := counts["out_of_window"]:
+            stamps = "by their time stamps, which --from and --to choose"
+            told.append(f"{displaced} acknowledged events are in Kafka outside the window, {stamps}")
     elif not counts["in_kafka"]:
         told.append("there are no records to judge")
+    elif counts["unchained"] == counts["in_kafka"]:
+        told.append("no record tells its position, so that no gap could be seen")
     if lateness is not None and (most := _most_lateness(mean_gap_us, rules)) < lateness.p99_us:
         late = f"p99 of sent - due is {lateness.p99_us / 1000:.3f} ms, more than {most / 1000:.3f} ms"
         told.append(f"the generator was late: {late}")

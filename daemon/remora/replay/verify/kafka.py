@@ -68,6 +68,11 @@ def recall(source: Source, offsets: Offsets) -> Frozen:
     return asyncio.run(_recall(source, offsets))
 
 
+def around(source: Source, offsets: Offsets, *, behind: bool) -> list[Offsets]:
+    """What else the topic holds before these offsets, and with `behind` after them. Raises ReplayError."""
+    return asyncio.run(_around(source, offsets, behind=behind))
+
+
 def read(spark: SparkSession, source: Source, offsets: Offsets) -> DataFrame:
     """The records between these offsets, as Spark's connector gives them; a read that falls short raises."""
     reader = spark.read.format("kafka")
@@ -139,6 +144,16 @@ async def _recall(source: Source, offsets: Offsets) -> Frozen:
             now = f"has the offsets {least} to {most} now, and not {begin} to {end}"
             raise ReplayRefused(f"topic {source.topic}: partition {number} {now}")
     return Frozen({number: offsets[number] for number in sorted(offsets) if number in there}, is_quiet=True)
+
+
+async def _around(source: Source, offsets: Offsets, *, behind: bool) -> list[Offsets]:
+    async with _consumer(source) as (consumer, places):
+        first, last = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
+    known = {place: offsets[place.partition] for place in places if place.partition in offsets}
+    found: list[Offsets] = [{place.partition: (min(first[place], begin), begin) for place, (begin, _) in known.items()}]
+    if behind:
+        found.append({place.partition: (end, max(last[place], end)) for place, (_, end) in known.items()})
+    return [each for each in found if any(begin < end for begin, end in each.values())]
 
 
 @asynccontextmanager

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BooleanType, LongType, StringType, StructField, StructType
 
 from remora.replay.sequencer import sequencer_order
 from remora.replay.shape import MARK
 
 
-def _struct(**fields: StringType | LongType | StructType | ArrayType) -> StructType:
+def _struct(**fields: StringType | LongType | BooleanType | StructType | ArrayType) -> StructType:
     return StructType([StructField(name, kind) for name, kind in fields.items()])
 
 
@@ -35,16 +37,30 @@ _NOTIFICATION = _struct(
 )
 """What is looked at in a value."""
 
+_END = f"end-{secrets.token_hex(8)}"
+"""A member that no value has."""
+
+_STRICT = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
+"""As JSON has it, without what Spark's reader takes besides."""
+
+_PLACES = ("remora-shard", "remora-pos", "remora-next")
+_HEADERS = (*_PLACES, "remora-event-id")
+
 NO_NOTIFICATION = "the value is not one S3 notification"
+TWO_HEADERS = "one of remora's headers is there twice"
 NO_POSITION = "remora-shard, remora-pos and remora-next cannot be read"
+NOT_BEHIND = "remora-next does not lie behind remora-pos"
 TWO_IDS = "remora-event-id is not the value's eventId"
+OTHER_KEY = "the Kafka key is not the bucket and key of the value"
 
 COLUMNS = (
     "partition", "offset", "log_us", "log_type", "problem", "bucket", "key", "event_name", "size", "event_id",
     "event_us", "order", "run_id", "seq", "kseq", "shard", "incarnation", "turn", "place", "next_turn", "next_place",
+    "is_keyed", "digest",
 )  # fmt: skip
 """Of a record: where it lies; what is wrong with it, or null; what it tells of; which event of which run it says it is,
-or nulls; and where its entry and the next one began in their queue, or nulls."""
+or nulls; where its entry and the next one began in their queue, or nulls; whether its Kafka key is that of its bucket
+and key; and a hash of its value up to `opaqueData`, which is the topic's and no event's."""
 
 
 def records(raw: DataFrame) -> DataFrame:
@@ -54,9 +70,13 @@ def records(raw: DataFrame) -> DataFrame:
         "offset",
         F.unix_micros("timestamp").alias("log_us"),
         F.col("timestampType").alias("log_type"),
-        F.from_json(F.col("value").cast("string"), _NOTIFICATION).getField("Records").alias("records"),
-        *[_header(name).alias(name.removeprefix("remora-")) for name in ("remora-shard", "remora-pos", "remora-next")],
+        F.col("key").cast("string").alias("kafka_key"),
+        _document(F.col("value").cast("string")).getField("Records").alias("records"),
+        F.xxhash64(F.regexp_replace(F.col("value").cast("string"), _OPAQUE, "")).alias("digest"),
+        *[_header(name).alias(name.removeprefix("remora-")) for name in _PLACES],
         _header("remora-event-id").alias("header_id"),
+        _has_any(_PLACES).alias("has_position"),
+        _has_one_twice().alias("has_one_twice"),
     )
     parts = taken.select("*", F.when(F.size("records") == 1, F.get("records", F.lit(0))).alias("r"))
     fields = parts.select(
@@ -76,7 +96,10 @@ def records(raw: DataFrame) -> DataFrame:
         "shard",
         *_position("pos", "incarnation", "turn", "place"),
         *_position("next", "next_incarnation", "next_turn", "next_place"),
-        F.coalesce("shard", "pos", "next").isNotNull().alias("has_position"),
+        "has_position",
+        "has_one_twice",
+        _is_key_of("kafka_key", F.col("r.s3.bucket.name"), F.col("r.s3.object.key")).alias("is_keyed"),
+        "digest",
     )
     seq, kseq = F.substring_index("mark", "/", -2), F.substring_index("mark", "/", -1)
     return fields.select(
@@ -86,6 +109,32 @@ def records(raw: DataFrame) -> DataFrame:
         F.substring_index(seq, "/", 1).try_cast("bigint").alias("seq"),
         kseq.try_cast("bigint").alias("kseq"),
     ).select(*COLUMNS)
+
+
+_OPAQUE = r',"opaqueData":"(?:[^"\\]++|\\.)*+"\}\]\}$'
+"""What stands behind the members of the event itself, in a value as radosgw and remora write it."""
+
+
+def _document(text: Column) -> Column:
+    """The notification, where the text is one JSON document and nothing else.
+
+    Spark reads the first document of a text and passes over the rest. Within another document, the member behind the
+    text is reached only when the text is one whole value.
+    """
+    around = F.concat(F.lit('{"value":'), text, F.lit(f',"{_END}":true}}'))
+    read = F.from_json(around, _struct(value=_NOTIFICATION, **{_END: BooleanType()}), _STRICT)
+    return F.when(read.getField(_END), read.getField("value"))
+
+
+def _is_key_of(name: str, bucket: Column, key: Column) -> Column:
+    """Whether a Kafka key is `bucket/key`. JSON tells no bytes that are not UTF-8: these count as alike."""
+    told, found = F.concat(bucket, F.lit("/"), key), F.col(name)
+    is_alike = _collapsed(F.make_valid_utf8(found)) == _collapsed(told)
+    return F.coalesce(F.when(F.is_valid_utf8(found), found == told).otherwise(is_alike), F.lit(False))
+
+
+def _collapsed(text: Column) -> Column:
+    return F.regexp_replace(text, "\ufffd+", "\ufffd")
 
 
 def positions_of_headers(raw: DataFrame) -> DataFrame:
@@ -100,7 +149,19 @@ def positions_of_headers(raw: DataFrame) -> DataFrame:
 
 
 def _header(name: str) -> Column:
-    return F.get(F.filter("headers", lambda each: each["key"] == name), F.lit(0)).getField("value").cast("string")
+    """The value of a header; null where it is not there, or there twice."""
+    found = F.filter("headers", lambda each: each["key"] == name)
+    return F.when(F.size(found) == 1, F.get(found, F.lit(0)).getField("value").cast("string"))
+
+
+def _has_any(names: tuple[str, ...]) -> Column:
+    return F.coalesce(F.exists("headers", lambda each: each["key"].isin(*names)), F.lit(False))
+
+
+def _has_one_twice() -> Column:
+    ours = F.filter("headers", lambda each: each["key"].isin(*_HEADERS))
+    names = F.transform(ours, lambda each: each["key"])
+    return F.coalesce(F.size(names) > F.size(F.array_distinct(names)), F.lit(False))
 
 
 def _is_mark(pair: Column) -> Column:
@@ -131,11 +192,17 @@ def _problem() -> Column:
     is_place = _all(*[F.col(name).isNotNull() for name in places]) & F.col("incarnation").eqNullSafe(
         F.col("next_incarnation")
     )
+    turn, next_turn = F.col("turn"), F.col("next_turn")
+    is_behind = (next_turn > turn) | ((next_turn == turn) & (F.col("next_place") > F.col("place")))
     is_one_id = F.col("header_id").isNull() | F.col("header_id").eqNullSafe(F.col("event_id"))
     return (
         F.when(~is_notification, NO_NOTIFICATION)
+        .when(F.col("has_one_twice"), TWO_HEADERS)
         .when(F.col("has_position") & ~is_place, NO_POSITION)
+        .when(F.col("has_position") & ~is_behind, NOT_BEHIND)
         .when(~is_one_id, TWO_IDS)
+        # Of records of other origin nothing is known of their keys.
+        .when(F.col("has_position") & ~F.col("is_keyed"), OTHER_KEY)
     )
 
 

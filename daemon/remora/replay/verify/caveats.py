@@ -1,0 +1,33 @@
+"""What a verdict does not say: what nobody can know from journals and topics. Rules only, no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+_COMPARED = {
+    "ingest": "opaqueData is the topic's own, and was compared with nothing; all other bytes of each value were",
+    "s3": "the gateway writes the records: only bucket, key, event name, Kafka key, size of plain writes and the mark"
+    " of the event are known and were compared; a removal is known by its place alone",
+    "null": "nothing was sent by this run: only bucket, key, event name, Kafka key, size and the mark of the event were"
+    " compared",
+}
+_ALONE = "without a journal nothing is known of what was sent: values were not compared, and what never came into a"
+_ALONE += " queue is not missed"
+_CHAIN = "the last record of each queue names a next one that is not there yet: behind it nothing is proven"
+_MOVED = "keys are looked for by the partitions that the topic has now: records from before a change of their number"
+_MOVED += " lie elsewhere"
+
+
+def caveats(target: str | None, counts: Mapping[str, int]) -> tuple[str, ...]:
+    """What is to be said beside the counts of results.Verdict. `target` is that of the run, None for a topic alone."""
+    return tuple(_caveats(target, counts))
+
+
+def _caveats(target: str | None, counts: Mapping[str, int]) -> Iterator[str]:
+    yield _ALONE if target is None else _COMPARED.get(target, _COMPARED["null"])
+    if counts["unchained"] < counts["in_kafka"]:
+        yield _CHAIN
+    if counts["unchained"]:
+        yield f"{counts['unchained']} records tell no position: no gap before or behind them can be seen"
+    if counts["keys_misplaced"] or counts["keys_in_several_partitions"]:
+        yield _MOVED

@@ -1,0 +1,49 @@
+"""Questions to `remora replay verify`, and what is wrong by its answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from remora.replay.results import Verdict
+from remora.replay.verify.job import Question, Window
+from remora.replay.verify.judgement import Rules
+from remora.replay.verify.kafka import UNCOMMITTED, Patience, Source
+from support.kafka import Kafka
+from support.replayed import Rec, fill, new_topic
+
+WRONG = (
+    "lost", "ghosts", "altered", "foreign", "malformed", "duplicates", "resent", "inversions", "keys_inverted",
+    "max_depth", "keys_in_several_partitions", "keys_misplaced", "out_of_window",
+    "final_state_wrong", "chain_gaps", "chain_gaps_explained", "unchained",
+    "sequencer_inversions", "outside",
+)  # fmt: skip
+
+
+def question(kafka: Kafka, topic: str, **options: Any) -> Question:
+    """What is asked when nothing else is said."""
+    return Question(
+        source=Source(kafka.address, topic, options.get("isolation", UNCOMMITTED), {}),
+        window=Window(None, None, 60_000_000),
+        patience=Patience(0, 0, 0),
+        recalled=options.get("recalled"),
+        letters=options.get("letters"),
+        rules=Rules(options.get("duplicates", "count"), "fail", 5_000, 0.1),
+        draws=options.get("draws", False),
+    )
+
+
+def filled(kafka: Kafka, recs: list[Rec]) -> str:
+    """A topic with these records."""
+
+    async def work() -> str:
+        topic = await new_topic(kafka.address)
+        await fill(kafka.address, topic, recs)
+        return topic
+
+    return asyncio.run(work())
+
+
+def wrong(verdict: Verdict) -> dict[str, int]:
+    """The counts of what is wrong that are not 0."""
+    return {name: verdict.counts[name] for name in WRONG if verdict.counts.get(name)}
