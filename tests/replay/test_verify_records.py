@@ -142,7 +142,7 @@ def judged(spark: SparkSession, kafka: Kafka, tmp_path_factory: pytest.TempPathF
     shown = {
         seqs[each.partition, each.offset]: (name, each.detail or "")
         for name in ("malformed", "altered")
-        for each in verdict.examples[name]
+        for each in verdict.examples.get(name, ())
     }
     return Judged(verdict, shown)
 
@@ -159,7 +159,7 @@ def test_nothing_else_is_shown(judged: Judged) -> None:
 
     assert set(judged.shown) <= set(PLACES.values())
     assert wrong(judged.verdict) == {
-        "lost": sum(of.values()), **of, "duplicates": 1, "keys_misplaced": 1, "chain_gaps": 4, "unchained": 2,
+        "lost": sum(of.values()), **of, "duplicates": 1, "keys_misplaced": 1, "chain_gaps": 3, "unchained": 2,
     }  # fmt: skip
 
 
@@ -168,7 +168,7 @@ def test_copies_that_name_different_next_entries_are_a_gap(judged: Judged) -> No
     gaps = judged.verdict.examples["chain_gaps"]
 
     assert Counter(each.detail for each in gaps) == {
-        "nothing leads to it": 3, "copies of this entry name different next ones": 1,
+        "nothing leads to it": 2, "copies of this entry name different next ones": 1,
     }  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from remora.replay.verify.examples import is_unfinished
 from remora.replay.verify.frames import THERE
 from remora.replay.verify.judgement import Rules, judge
 from remora.replay.verify.kafka import Frozen, Offsets, Patience, Source
-from remora.replay.verify.records import records
+from remora.replay.verify.records import NOT_BEHIND, records
 from remora.replay.verify.sent import with_digests
 from remora.replay.verify.series import Axis, Measured
 
@@ -385,6 +385,7 @@ def _findings(
 def _gaps(topic: _Topic, elsewhere: DataFrame | None = None) -> DataFrame:
     found = topic.records if elsewhere is None else topic.records.union(elsewhere)
     placed = F.col("shard").isNotNull() & F.col("turn").isNotNull() & F.col("next_turn").isNotNull()
+    placed &= ~F.col("problem").eqNullSafe(NOT_BEHIND)  # which would lead to itself
     links = chain.links(found.filter(placed), topic.letters)
     return chain.gaps(links).filter(topic.question.window.holds())
 
