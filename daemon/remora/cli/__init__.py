@@ -29,6 +29,7 @@ COMMANDS = MappingProxyType(
         "send": "send:send",
         "replay": "replay:replay",
         "pipeline": "pipeline:pipeline",
+        "simulate": "simulate:simulate",
         "completion": "completion:completion",
     }
 )

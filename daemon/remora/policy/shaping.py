@@ -1,0 +1,241 @@
+"""A group of traffic that is shaped together: buckets of its members, filled tick by tick.
+
+The members are the workers of a host. What one of them leaves unused of its guarantee serves the others of its
+priority in the next tick, then the spare (the priority queue), and from there any priority, the highest first; what
+nobody uses is lost. No credit is minted: what was granted and what is held never exceeds what the ticks dealt out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from remora.model.traffic import BUCKETS, PRIORITY_QUEUE, UNMETERED, Meter, Priority, burst_of, limit_of
+from remora.policy.bucket import Bucket, capacity_of, share_of
+from remora.policy.scaling import Scale
+
+PRIORITIES: tuple[str, ...] = tuple(str(each) for each in Priority)
+
+
+class Tier:
+    """One bucket of each member, and what they share: overflow and unused caps of the last tick and of this one."""
+
+    __slots__ = ("buckets", "cur_budget", "cur_over", "last_budget", "last_over", "meter", "name", "ticks", "ticks_max")
+
+    def __init__(self, name: str, members: int) -> None:
+        self.name = name
+        self.meter = UNMETERED
+        self.buckets = [Bucket() for _ in range(members)]
+        self.clear()
+
+    def clear(self) -> None:
+        """Start from nothing."""
+        for each in self.buckets:
+            each.level = each.capacity = each.returned = 0
+        self.last_over = self.cur_over = self.last_budget = self.cur_budget = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Count ticks from 0 again, as remainders are carried for one rate among one number of members."""
+        self.ticks = self.ticks_max = 0
+
+    def set_meter(self, meter: Meter) -> None:
+        """Other rates; those that stay go on carrying their remainders."""
+        if meter.guaranteed != self.meter.guaranteed:
+            self.ticks = 0
+        if meter.max != self.meter.max:
+            self.ticks_max = 0
+        self.meter = meter
+
+    def resize(self, members: int) -> None:
+        """Members come with nothing, or the last ones go with what they have."""
+        del self.buckets[members:]
+        self.buckets.extend(Bucket() for _ in range(members - len(self.buckets)))
+        self.restart()
+
+    def visit(self, member: int, tick_us: int, spare: Bucket | None) -> int:
+        """Fill one member's bucket in this tick, at last from its `spare`; answers what came from that."""
+        bucket, meter, members = self.buckets[member], self.meter, len(self.buckets)
+        bucket.capacity = capacity_of(meter.burst, member, members)
+        cap = start = 0
+        if meter.max is None:
+            bucket.budget = None
+        else:
+            cap = share_of(meter.max, self.ticks_max, member, members, tick_us)
+            bucket.budget = start = cap + self.last_budget
+
+        self.cur_over += bucket.fill(share_of(meter.guaranteed, self.ticks, member, members, tick_us))
+        self.last_over += bucket.take_returned()
+        self.last_over = bucket.fill(self.last_over)
+        moved = 0 if spare is None else bucket.transfer(spare, bucket.capacity - bucket.level)
+
+        if bucket.budget is not None:
+            spent = max(0, start - bucket.budget)  # a cut of the level is no cap for others
+            if spent < cap:
+                self.cur_budget += cap - spent
+            else:
+                self.last_budget -= spent - cap
+        return moved
+
+
+class Group:
+    """The buckets of one group, by priority and member.
+
+    Counters only grow: `granted` by member and priority, `transferred` and `donated` by priority, `lost`, and
+    `passed`, by priority, while the group is disabled.
+    """
+
+    def __init__(
+        self,
+        meters: Mapping[str, Meter],
+        members: int,
+        tick_us: int,
+        *,
+        enabled: bool = True,
+        adaptive: bool = False,
+    ) -> None:
+        self.enabled = enabled
+        self.adaptive = adaptive
+        self.times_disabled = 0
+        self.scale = Scale()
+        self.tiers = {name: Tier(name, members) for name in BUCKETS}
+        self.granted = [dict.fromkeys(PRIORITIES, 0) for _ in range(members)]
+        self.transferred = dict.fromkeys(PRIORITIES, 0)
+        self.donated = dict.fromkeys(PRIORITIES, 0)
+        self.passed = dict.fromkeys(PRIORITIES, 0)
+        self.lost = 0
+        self._tick_us = tick_us
+        self._spare = self.tiers[PRIORITY_QUEUE]
+        self._priorities = [self.tiers[name] for name in PRIORITIES]
+        self.meters = dict(meters)
+        self._apply()
+
+    @property
+    def policy(self) -> dict[str, Meter]:
+        """The meters of all seven buckets as they count now, the spare's scaled."""
+        return {name: tier.meter for name, tier in self.tiers.items()}
+
+    @property
+    def limit(self) -> int:
+        """The sum of the guaranteed rates as they count now."""
+        return limit_of(self.policy)
+
+    @property
+    def burst(self) -> int:
+        """The sum of the bursts as they count now."""
+        return burst_of(self.policy)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no bucket can take more: then ticks change no level."""
+        return all(
+            bucket.level >= capacity_of(tier.meter.burst, member, len(tier.buckets))
+            for tier in self.tiers.values()
+            for member, bucket in enumerate(tier.buckets)
+        )
+
+    def tick(self, order: Sequence[int]) -> None:
+        """Deal out one tick's credit, to the members in this order. A disabled group gets none."""
+        if not self.enabled:
+            return
+        self._rotate()
+        for member in order:
+            spare = self._spare.buckets[member]
+            for tier in self._priorities:
+                moved = tier.visit(member, self._tick_us, spare)
+                if moved:
+                    self.transferred[tier.name] += moved
+            self._spare.visit(member, self._tick_us, None)
+        for tier in self.tiers.values():
+            tier.ticks += 1
+            tier.ticks_max += 1
+
+    def configure(
+        self,
+        meters: Mapping[str, Meter] | None = None,
+        *,
+        enabled: bool | None = None,
+        adaptive: bool | None = None,
+    ) -> None:
+        """Change what is given. Levels survive all but disabling; that forgets them, and what was returned or left.
+
+        What waits is not released by this: `Waiting.release` does it.
+        """
+        if meters is not None:
+            if meters.get(PRIORITY_QUEUE) != self.meters.get(PRIORITY_QUEUE):
+                self.scale = Scale()
+            self.meters = dict(meters)
+        if adaptive is not None:
+            self.adaptive = adaptive
+        if enabled is not None and enabled != self.enabled:
+            self.enabled = enabled
+            self.times_disabled += not enabled
+            for tier in self.tiers.values():
+                tier.clear()
+        if not (self.enabled and self.adaptive):
+            self.scale = Scale()
+        self._apply()
+
+    def resize(self, members: int) -> None:
+        """So many members from now on: new ones have nothing, and the last ones go with what they have."""
+        for tier in self.tiers.values():
+            tier.resize(members)
+        del self.granted[members:]
+        self.granted.extend(dict.fromkeys(PRIORITIES, 0) for _ in range(members - len(self.granted)))
+
+    def window(self, unacked: int) -> None:
+        """A second has passed, and so many bytes are granted and not acknowledged: scale the spare."""
+        if self.enabled and self.adaptive:
+            self.scale.window(unacked)
+            self._apply()
+
+    def level(self, member: int, bucket: str) -> int:
+        """The credit of a member; negative is a debt."""
+        return self.tiers[bucket].buckets[member].level
+
+    def is_open(self, member: int, priority: str) -> bool:
+        """Whether something may pass that nobody waits before."""
+        return not self.enabled or self.level(member, priority) > 0
+
+    def charge(self, member: int, priority: str, amount: int) -> None:
+        """Take from a member's credit, from any level."""
+        self.tiers[priority].buckets[member].drain(amount, force=True)
+
+    def give_back(self, member: int, priority: str, amount: int) -> None:
+        """Return credit that was charged; what does not fit serves the other members."""
+        if self.enabled:
+            self.tiers[priority].buckets[member].give_back(amount)
+
+    def settle(self, member: int, priority: str, granted: int, actual: int) -> None:
+        """What was granted was really worth this much: the difference comes back, or is taken by force."""
+        if not self.enabled:
+            return
+        if actual > granted:
+            self.charge(member, priority, actual - granted)
+        else:
+            self.give_back(member, priority, granted - actual)
+
+    def count(self, member: int, priority: str, amount: int, *, charged: bool) -> None:
+        """Something goes, charged here, or because the group is disabled."""
+        if charged:
+            self.granted[member][priority] += amount
+        else:
+            self.passed[priority] += amount
+
+    def _rotate(self) -> None:
+        """What is left over moves on: the spare's is lost, the others' goes to the spare, this tick's to the next."""
+        spare = self._spare
+        self.lost += spare.last_over
+        spare.last_over = 0
+        for tier in self.tiers.values():
+            if tier is not spare:
+                spare.cur_over += tier.last_over
+                self.donated[tier.name] += tier.last_over
+            tier.last_over, tier.cur_over = tier.cur_over, 0
+            tier.last_budget, tier.cur_budget = tier.cur_budget, 0
+
+    def _apply(self) -> None:
+        """Let the configured meters count, the spare's at its scale; the six priorities are never scaled."""
+        limit = limit_of(self.meters)
+        for name, tier in self.tiers.items():
+            meter = self.meters.get(name, UNMETERED)
+            tier.set_meter(self.scale.of(meter, limit) if tier is self._spare else meter)

@@ -1,0 +1,95 @@
+"""Model `select`: the class and the groups of a shard's next listing."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from remora.model.errors import ConfigError
+from remora.model.traffic import (
+    Principal,
+    Scope,
+    ScopeKind,
+    TrafficClass,
+    check_principals,
+    check_scopes,
+    class_from,
+)
+from remora.policy.classes import class_of, groups_of, has_backlog, highest_class
+from remora.simulate.checks import not_negative, one_of
+from remora.simulate.form import Optional, flag, listed, members, number, or_null, text
+from remora.simulate.script import Form
+
+STATES = ("tail", "backlog", "unknown")
+
+
+class SelectModel:
+    """The operator's classes, principals and scopes."""
+
+    def __init__(self, config: SimpleNamespace) -> None:
+        self._default = class_from(config.default_class, "default_class")
+        not_negative(backlog_age=config.backlog_age, relief_at=config.relief_at)
+        if config.relief_at > 100:
+            raise ConfigError("relief_at", "must be at most 100")
+        self._backlog_age_s = config.backlog_age
+        self._relief_at = config.relief_at
+        self._principals = [
+            Principal(each.name, tuple(each.match), class_from(each.max_class, f"principals.{each.name}.max_class"))
+            for each in config.principals
+        ]
+        check_principals(self._principals, "principals")
+        self._scopes = [
+            Scope(
+                each.name,
+                ScopeKind(one_of(each.of, list(ScopeKind), f"scopes.{each.name}.of")),
+                tuple(each.match),
+                each.each,
+            )
+            for each in config.scopes
+        ]
+        check_scopes(self._scopes, "scopes")
+
+    def step(self, op: str, given: SimpleNamespace) -> dict[str, Any]:
+        """Choose for one listing; or say what one that has come shows."""
+        if op == "state":
+            not_negative(newest_age=given.newest_age)
+            behind = has_backlog(
+                truncated=given.truncated, newest_age_s=given.newest_age, backlog_age_s=self._backlog_age_s
+            )
+            return {"state": "backlog" if behind else "tail"}
+        one_of(given.state, STATES, "state")
+        not_negative(full=given.full)
+        label = f"{given.tenant}:{given.topic}" if given.tenant else given.topic
+        chosen: TrafficClass = class_of(
+            highest_class(label, self._principals, self._default, given.asked),
+            at_tail=given.state == "tail",
+            full=given.full,
+            relief_at=self._relief_at,
+        )
+        groups = groups_of(self._scopes, label=label, tenant=given.tenant, destination=given.destination)
+        return {"class": str(chosen), "priority": str(chosen.priority), "groups": groups}
+
+
+FORM = Form(
+    config=members(
+        default_class=Optional(text, "tail"),
+        backlog_age=Optional(number, 5),
+        relief_at=Optional(number, 80),
+        principals=Optional(listed(members(name=text, match=listed(text), max_class=text)), []),
+        scopes=Optional(
+            listed(members(name=text, of=text, match=Optional(listed(text), ["*"]), each=Optional(flag, True))), []
+        ),
+    ),
+    ops={
+        "select": members(
+            topic=text,
+            tenant=Optional(text, ""),
+            destination=Optional(text, ""),
+            asked=Optional(or_null(text), ""),
+            state=Optional(text, "unknown"),
+            full=Optional(number, 0),
+        ),
+        "state": members(truncated=flag, newest_age=Optional(or_null(number), None)),
+    },
+    begin=SelectModel,
+)

@@ -1,0 +1,265 @@
+"""Shaping beyond the tables: what holds for any members, meters and sends."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remora.model.traffic import BUCKETS, Meter, Priority
+from remora.policy.bucket import SECOND_US, capacity_of, share_of
+from remora.policy.shaping import PRIORITIES, Group
+from remora.policy.waiting import Request, Waiting
+
+RATES = st.integers(0, 5_000_000)
+TICKS_US = st.sampled_from((1_000, 10_000, 12_500, 100_000, 1_000_000))
+
+
+@st.composite
+def meters(draw: st.DrawFn) -> dict[str, Meter]:
+    """Any meters that a configuration may have."""
+    found = {}
+    for bucket in draw(st.sets(st.sampled_from(BUCKETS))):
+        most = draw(st.none() | RATES)
+        guaranteed = draw(RATES) if most is None else draw(st.integers(0, most))
+        found[bucket] = Meter(guaranteed, draw(st.integers(1 if guaranteed else 0, 200_000)), most)
+    return found
+
+
+@dataclass
+class Run:
+    """A group with requests that come, are granted, settled and given up at random; it counts what was dealt out."""
+
+    group: Group
+    members: int
+    tick_us: int
+    chance: random.Random
+    dealt: int = 0
+    out: int = 0
+    grants: list[tuple[int, str, int]] = field(default_factory=list)
+    waiting: list[Waiting] = field(default_factory=list)
+    number: int = 0
+
+    def __post_init__(self) -> None:
+        self.waiting = [Waiting(member, {"host": self.group}) for member in range(self.members)]
+
+    def tick(self) -> None:
+        """One tick in some order, and releases behind it."""
+        for tier in self.group.tiers.values():
+            for member in range(self.members):
+                self.dealt += share_of(tier.meter.guaranteed, tier.ticks, member, self.members, self.tick_us)
+        order = self.chance.sample(range(self.members), self.members)
+        self.group.tick(order)
+        self._check_levels()
+        self._release()
+
+    def send(self) -> None:
+        """A request of some size, from any member."""
+        self.number += 1
+        member, want = self.chance.randrange(self.members), self.chance.choice((0, 1, 500, 40_000, 3_000_000))
+        request = Request(
+            str(self.number), self.chance.choice(PRIORITIES), ("host",), want, self.chance.randint(0, want)
+        )
+        if self.waiting[member].ask(request):
+            self._granted(member, request)
+
+    def settle(self) -> None:
+        """A grant is really worth less or more."""
+        if self.grants:
+            member, priority, granted = self.grants.pop(self.chance.randrange(len(self.grants)))
+            actual = self.chance.choice((0, granted // 2, granted, granted * 2))
+            self.group.settle(member, priority, granted, actual)
+            self.out += actual - granted
+            self._release()
+
+    def cancel(self) -> None:
+        """Somebody gives up, or has none to give up."""
+        for each in self.waiting:
+            each.cancel(str(self.chance.randint(1, self.number + 1)))
+        self._release()
+
+    def resize(self) -> None:
+        """Workers come or go."""
+        self.members = self.chance.randint(1, 5)
+        for tier in self.group.tiers.values():  # a worker's debt goes with it
+            self.dealt += sum(bucket.debt for bucket in tier.buckets[self.members :])
+        self.group.resize(self.members)
+        del self.waiting[self.members :]
+        self.waiting.extend(Waiting(member, {"host": self.group}) for member in range(len(self.waiting), self.members))
+        self.grants = [each for each in self.grants if each[0] < self.members]
+
+    @property
+    def held(self) -> int:
+        """All levels, debts included."""
+        return sum(bucket.level for tier in self.group.tiers.values() for bucket in tier.buckets)
+
+    def _release(self) -> None:
+        for member in self.chance.sample(range(self.members), self.members):
+            for request in self.waiting[member].release():
+                self._granted(member, request)
+
+    def _granted(self, member: int, request: Request) -> None:
+        self.out += request.want
+        self.grants.append((member, request.priority, request.want))
+
+    def _check_levels(self) -> None:
+        for tier in self.group.tiers.values():
+            for member, bucket in enumerate(tier.buckets):
+                assert bucket.level <= capacity_of(tier.meter.burst, member, self.members)
+            assert min(tier.last_over, tier.cur_over, tier.last_budget, tier.cur_budget) >= 0
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    meters=meters(),
+    others=meters(),
+    members=st.integers(1, 5),
+    tick_us=TICKS_US,
+    seed=st.integers(0, 2**32),
+    steps=st.lists(st.sampled_from(("tick", "tick", "send", "send", "settle", "cancel")), max_size=80),
+)
+def test_nothing_is_minted(
+    meters: dict[str, Meter], others: dict[str, Meter], members: int, tick_us: int, seed: int, steps: list[str]
+) -> None:
+    """Whatever is sent, settled, cancelled and changed: what went out and what is held was dealt out before."""
+    run = Run(Group(meters, members, tick_us), members, tick_us, random.Random(seed))
+
+    for place, step in enumerate(steps):
+        if place == len(steps) // 2:
+            run.resize()
+            run.group.configure(others)
+        getattr(run, step)()
+
+        assert run.out + run.held <= run.dealt
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rate=st.integers(1, 3_000_000),
+    members=st.integers(1, 8),
+    tick_us=TICKS_US,
+    rivals=meters(),
+    seed=st.integers(0, 2**32),
+    ticks=st.integers(1, 60),
+)
+def test_a_class_gets_its_guarantee(
+    rate: int, members: int, tick_us: int, rivals: dict[str, Meter], seed: int, ticks: int
+) -> None:
+    """A class that spends all, and whose bursts hold a tick's share, gets at least its guarantee beside any others."""
+    burst = members * (rate * tick_us // SECOND_US + 1)
+    group = Group({**rivals, Priority.CLIENT_LOW: Meter(rate, burst)}, members, tick_us)
+    chance = random.Random(seed)
+    spent = dealt = 0
+
+    for tick in range(ticks):
+        group.tick(chance.sample(range(members), members))
+        dealt += sum(share_of(rate, tick, member, members, tick_us) for member in range(members))
+        for member in range(members):
+            for priority in PRIORITIES:
+                level = group.level(member, priority)
+                if level > 0 and (priority == Priority.CLIENT_LOW or chance.random() < 0.5):
+                    group.charge(member, priority, level)
+                    spent += level if priority == Priority.CLIENT_LOW else 0
+
+        assert spent >= dealt
+
+
+@given(rate=st.integers(0, 10**15), members=st.integers(1, 64), tick_us=TICKS_US, second=st.integers(0, 10**6))
+def test_any_second_of_ticks_deals_out_the_rate(rate: int, members: int, tick_us: int, second: int) -> None:
+    """One member or many, few ticks or many: a second's worth of shares is the rate, to the unit, in any second."""
+    ticks = SECOND_US // tick_us
+    first = second * ticks + second % ticks
+
+    dealt = sum(
+        share_of(rate, first + tick, member, members, tick_us)
+        for tick in (range(ticks) if ticks <= 100 else (0,))
+        for member in range(members)
+    )
+
+    start, end = (rate * place * members * tick_us // (members * SECOND_US) for place in (first, first + ticks))
+    assert end - start == rate
+    assert ticks > 100 or dealt == rate
+
+
+@given(burst=st.integers(0, 10**9), members=st.integers(1, 64))
+def test_capacities_are_the_burst(burst: int, members: int) -> None:
+    """The members' capacities add up to the burst, or are 1 each where it is smaller than they are many."""
+    capacities = [capacity_of(burst, member, members) for member in range(members)]
+
+    assert sum(capacities) == (max(burst, members) if burst else 0)
+    assert max(capacities) - min(capacities) <= 1
+
+
+def test_a_charge_that_its_group_forgot_is_not_given_back() -> None:
+    """A request charged before its group was disabled gets nothing back from it when it is given up afterwards."""
+    groups = {
+        "topic": Group({Priority.IDLE: Meter(1_000_000, 10_000)}, 1, 10_000),
+        "host": Group({}, 1, 10_000),
+    }
+    groups["topic"].tick([0])
+    waiting = Waiting(0, groups)
+    assert not waiting.ask(Request("a", Priority.IDLE, ("topic", "host"), 4_000, 4_000))
+    groups["topic"].configure(enabled=False)
+    groups["topic"].configure(enabled=True)
+
+    assert waiting.cancel("a")
+    assert not waiting.cancel("a")
+
+    assert groups["topic"].level(0, Priority.IDLE) == 0
+    assert groups["topic"].tiers[Priority.IDLE].buckets[0].returned == 0
+
+
+def test_credit_that_comes_back_releases_others_at_once() -> None:
+    """What a wide group does not grant goes back to the narrow one, and who waits there goes on in the same pass."""
+    topic = Group({Priority.IDLE: Meter(1_000_000, 10_000)}, 1, 10_000)
+    host = Group({Priority.IDLE: Meter(0, 10_000)}, 1, 10_000)
+    waiting = Waiting(0, {"topic": topic, "host": host})
+    topic.tick([0])
+    host.tick([0])
+    assert not waiting.ask(Request("wide", Priority.IDLE, ("topic", "host"), 10_000, 1_000))
+    assert not waiting.ask(Request("narrow", Priority.IDLE, ("topic",), 500, 500))
+    host.tiers[Priority.IDLE].buckets[0].level = 3_000
+
+    released = waiting.release()
+
+    assert [(each.name, each.want) for each in released] == [("wide", 3_000), ("narrow", 500)]
+    assert topic.level(0, Priority.IDLE) == 6_500
+
+
+def test_a_look_waits_its_turn_and_costs_nothing() -> None:
+    """A request for nothing is charged nothing, yet waits behind others and where there is no credit."""
+    group = Group({Priority.IDLE: Meter(1_000_000, 10_000)}, 1, 10_000)
+    waiting = Waiting(0, {"host": group})
+    assert not waiting.ask(Request("look", Priority.IDLE, ("host",), 0, 0))
+    group.tick([0])
+
+    assert [each.want for each in waiting.release()] == [0]
+
+    assert group.level(0, Priority.IDLE) == 10_000
+
+
+def test_an_unchanged_rate_carries_its_remainder_on() -> None:
+    """Other meters leave a rate's carried remainder alone; another rate, or another number of members, begins anew."""
+    group = Group({Priority.IDLE: Meter(150, 100)}, 1, 10_000)
+    group.tick([0])
+
+    group.configure({Priority.IDLE: Meter(150, 100), Priority.MAX: Meter(5, 5)})
+    group.tick([0])
+    assert group.level(0, Priority.IDLE) == 3
+    group.configure({Priority.IDLE: Meter(151, 100)})
+    group.tick([0])
+    assert group.level(0, Priority.IDLE) == 4
+    group.resize(1)
+    assert group.tiers[Priority.IDLE].ticks == 0
+
+
+def test_a_full_group_says_so() -> None:
+    """A group is full when no bucket can take more, and then ticks leave its levels alone."""
+    group = Group({Priority.IDLE: Meter(1_000, 20)}, 2, 10_000)
+    assert not group.is_full
+    for _ in range(4):
+        group.tick([0, 1])
+
+    assert group.is_full

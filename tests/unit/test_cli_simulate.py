@@ -1,0 +1,282 @@
+"""`remora simulate`: scripts in, answers out, and what is no script."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from remora.cli import group
+from remora.cli.simulate import simulate
+from remora.model.exits import Exit
+from support.scripts import CASES, shaping
+
+METER = {"guaranteed": 1_000_000, "burst": 10_000}
+SCRIPT: dict[str, Any] = {
+    "version": 1,
+    "model": "shaping",
+    "config": {"groups": {"host": {"meters": {"client_low": METER}}}},
+    "steps": [{"op": "send", "id": "a", "bucket": "client_low", "bytes": 4_000}, {"op": "tick"}],
+}
+
+
+def run(document: object) -> Result:
+    """What the command makes of a document on standard input; of text as it stands."""
+    text = document if isinstance(document, str | bytes) else json.dumps(document)
+    return CliRunner().invoke(group, ["simulate", "-"], input=text, prog_name="remora")
+
+
+def with_step(**step: Any) -> dict[str, Any]:
+    """The script with one step."""
+    return {**SCRIPT, "steps": [step]}
+
+
+def with_group(**options: Any) -> dict[str, Any]:
+    """The script with one group."""
+    return {**SCRIPT, "config": {"groups": {"host": options}}}
+
+
+def with_config(**config: Any) -> dict[str, Any]:
+    """The script with this config beside its groups."""
+    return {**SCRIPT, "config": {**SCRIPT["config"], **config}}
+
+
+def test_a_file_is_answered_as_standard_input(tmp_path: Path) -> None:
+    """A script in a file and on standard input gives the same bytes, again and again."""
+    file = tmp_path / "script.json"
+    file.write_text(json.dumps(SCRIPT))
+
+    results = [CliRunner().invoke(group, ["simulate", str(file)]), run(SCRIPT), run(SCRIPT)]
+
+    assert len({each.stdout for each in results}) == 1
+    assert [each.exit_code for each in results] == [0, 0, 0]
+    answer = json.loads(results[0].stdout)
+    assert answer["results"][1]["released"] == [{"id": "a", "member": 0, "granted": 4_000}]
+
+
+def test_a_list_is_answered_by_a_list() -> None:
+    """A file with several scripts gives the answer of each, in order; one that is refused is said by the exit code."""
+    refused = next(each["input"] for each in CASES if each["name"] == "S5-08")
+
+    both = run([SCRIPT, refused])
+
+    assert both.exit_code == Exit.CONFIG
+    first, second = json.loads(both.stdout)
+    assert first == json.loads(run(SCRIPT).stdout)
+    assert second == {
+        "version": 1,
+        "model": "shaping",
+        "refused": "host.meters.max.guaranteed: must not be negative",
+    }
+    assert (run([]).stdout, run([]).exit_code) == ("[]\n", 0)
+
+
+BAD: list[tuple[object, str]] = [
+    ("", "is no JSON"),
+    ("{", "is no JSON"),
+    (b"\xff", "is no JSON"),
+    ("[" * 100_000, "is no JSON"),
+    ('{"version": NaN}', "is no JSON"),
+    (5, "must be an object"),
+    ({}, "version: is missing"),
+    ({**SCRIPT, "version": 2}, "version: must be 1"),
+    ({**SCRIPT, "version": True}, "version: must be a whole number"),
+    ({**SCRIPT, "model": "nope"}, "model: nope is unknown"),
+    ({**SCRIPT, "steps": {}}, "steps: must be a list"),
+    ({**SCRIPT, "extra": 1}, "extra: is unknown"),
+    ({**SCRIPT, "config": {}}, "config.groups: is missing"),
+    ({**SCRIPT, "config": []}, "config: must be an object"),
+    ([SCRIPT, {**SCRIPT, "steps": [3]}], "[1].steps[0]: must be an object"),
+    (with_group(meters=3), "config.groups.host.meters: must be an object"),
+    (with_group(enabled=1), "config.groups.host.enabled: must be true or false"),
+    (with_group(meters={"max": {"guaranteed": True, "burst": 1}}), "config.groups.host.meters.max.guaranteed: must be"),
+    (with_group(meters={"max": {"guaranteed": 1.5, "burst": 1}}), "config.groups.host.meters.max.guaranteed: must be"),
+    (with_group(nope=1), "config.groups.host.nope: is unknown"),
+    (with_config(order=3), "config.order: must be a list"),
+    (with_config(order=[[True]]), "config.order[0][0]: must be a whole number"),
+    (with_step(), "steps[0].op: is missing"),
+    (with_step(op="nope"), "steps[0].op: nope is unknown"),
+    (with_step(op=["tick"]), "steps[0].op: must be a string"),
+    (with_step(op="tick", times="2"), "steps[0].times: must be a whole number"),
+    (with_step(op="tick", nope=1), "steps[0].nope: is unknown"),
+    (with_step(op="tick", spend=[{"bucket": "max", "bytes": "al"}]), "steps[0].spend[0].bytes: must be a whole number"),
+    (with_step(op="send", id="a", bucket="max"), "steps[0].bytes: is missing"),
+    (with_step(op="send", id=1, bucket="max", bytes=1), "steps[0].id: must be a string"),
+    (with_step(op="send", id="a", bucket="max", bytes=10**101), "steps[0].bytes: is too large"),
+    ('{"version": 1, "version": 1, "model": "bucket", "steps": []}', "version: is there twice"),
+    (
+        '{"version": 1, "model": "bucket", "steps": [{"op": "fill", "credit": 1, "credit": 2}]}',
+        "steps[0].credit: is there",
+    ),
+]
+
+
+@pytest.mark.parametrize(("document", "why"), BAD, ids=lambda value: value if isinstance(value, str) else "")
+def test_what_is_no_script(document: object, why: str) -> None:
+    """A document that is no script ends with code 2 and one line that says where and why, and no answer."""
+    result = run(document)
+
+    assert (result.exit_code, result.stdout) == (Exit.USAGE, "")
+    assert result.stderr.startswith(f"remora: {why}")
+    assert result.stderr.count("\n") == 1
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (with_config(tick_us=0), "tick_us: "),
+    (with_config(members=0), "members: "),
+    (with_config(order="random"), "order: "),
+    (with_config(order=[]), "order: "),
+    (with_config(members=2, order=[[0, 1], [1]]), "order[1]: "),
+    (with_group(meters={"max": {"burst": 1}}), "host.meters.max.guaranteed: is missing"),
+    (with_group(meters={"max": {"guaranteed": 1, "burst": 0}}), "host.meters.max.burst: "),
+    (with_group(meters={"max": {"guaranteed": 1, "burst": 1, "max": -1}}), "host.meters.max.max: "),
+    (with_group(meters={"max": {"guaranteed": 1, "burst": 1, "rate": 1}}), "host.meters.max.rate: "),
+    ({**SCRIPT, "model": "bucket", "config": {"capacity": -1}, "steps": []}, "capacity: "),
+    ({**SCRIPT, "model": "select", "config": {"default_class": "urgent"}, "steps": []}, "default_class: "),
+    ({**SCRIPT, "model": "select", "config": {"relief_at": 101}, "steps": []}, "relief_at: "),
+    (
+        {**SCRIPT, "model": "select", "config": {"scopes": [{"name": "Up", "of": "host"}]}, "steps": []},
+        "scopes.Up: ",
+    ),
+    (
+        {**SCRIPT, "model": "select", "config": {"scopes": [{"name": "up", "of": "rack"}]}, "steps": []},
+        "scopes.up.of: ",
+    ),
+    (
+        {
+            **SCRIPT,
+            "model": "select",
+            "config": {"principals": [{"name": "p", "match": ["a*b"], "max_class": "tail"}]},
+            "steps": [],
+        },
+        "principals.p.match: ",
+    ),
+    (
+        {**SCRIPT, "model": "rate", "config": {"limits": [{"of": "token", "name": "g", "bytes": 5}]}, "steps": []},
+        "limits.g.burst: is missing",
+    ),
+    (
+        {**SCRIPT, "model": "rate", "config": {"limits": [{"of": "user", "name": "g"}]}, "steps": []},
+        "limits.g.of: ",
+    ),
+    (
+        {**SCRIPT, "model": "rate", "config": {"limits": [{"of": "token", "name": "g"}] * 2}, "steps": []},
+        "limits.token:g: ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("document", "why"), REFUSED, ids=[why for _, why in REFUSED])
+def test_a_config_that_is_refused(document: dict[str, Any], why: str) -> None:
+    """A config that the policy refuses is answered with the option's path, and ends with code 78."""
+    result = run(document)
+
+    assert result.exit_code == Exit.CONFIG
+    answer = json.loads(result.stdout)
+    assert list(answer) == ["version", "model", "refused"]
+    assert answer["refused"].startswith(why)
+
+
+def test_a_refused_step_changes_nothing() -> None:
+    """Steps with values that no policy takes are refused in their place, with the member, and the run goes on."""
+    bad: list[dict[str, Any]] = [
+        {"op": "send", "id": "b", "bucket": "priority_queue", "bytes": 1},
+        {"op": "send", "id": "b", "bucket": "max", "bytes": -1},
+        {"op": "send", "id": "b", "bucket": "max", "bytes": 1, "member": 1},
+        {"op": "send", "id": "b", "bucket": "max", "bytes": 1, "path": ["nope"]},
+        {"op": "send", "id": "b", "bucket": "max", "bytes": 1, "path": ["host", "host"]},
+        {"op": "send", "id": "a", "bucket": "max", "bytes": 1},
+        {"op": "tick", "times": -1},
+        {"op": "tick", "spend": [{"bucket": "max", "bytes": 1}, {"bucket": "foo", "bytes": 1}]},
+        {"op": "tick", "spend": [{"bucket": "max", "bytes": -1}]},
+        {"op": "settle", "bucket": "max", "granted": -1, "actual": 1},
+        {"op": "level", "bucket": "max", "level": 1, "group": "nope"},
+        {"op": "configure", "meters": {"foo": METER}, "enabled": False},
+        {"op": "members", "members": 0},
+        {"op": "pause", "us": -1},
+        {"op": "window", "unacked": -1},
+    ]
+    show: dict[str, Any] = {"op": "show"}
+
+    results = shaping(SCRIPT["steps"][0], show, *bad, show, **SCRIPT["config"])
+
+    assert results[-1] == results[1]
+    assert [list(each) for each in results[2:-1]] == [["refused"]] * len(bad)
+    starts = [each["refused"].partition(":")[0] for each in results[2:-1]]
+    assert starts == [
+        *("bucket", "bytes", "member", "path[0]", "path.host", "id", "times", "spend[1].bucket", "spend[0].bytes"),
+        *("granted", "group", "host.meters.foo", "members", "us", "unacked"),
+    ]
+
+
+def test_shuffled_orders_depend_on_the_seed_alone() -> None:
+    """The same seed visits the members in the same orders, and another one in others."""
+    spend = [{"member": member, "bucket": "max", "bytes": "all"} for member in (0, 1)]
+    steps = [{"op": "tick", "times": 7, "spend": spend}] * 5
+    config = {
+        "members": 5,
+        "order": "shuffle",
+        "groups": {"host": {"meters": {"max": {"guaranteed": 10_000, "burst": 500}}}},
+    }
+
+    first, again, other = (shaping(*steps, **config, seed=seed) for seed in (1, 1, 2))
+
+    assert first == again
+    assert first != other
+
+
+def test_a_pause_is_made_up_for() -> None:
+    """Late ticks are made up one by one, a part of a tick is kept, and a long pause ends when all buckets are full."""
+    results = shaping(
+        {"op": "pause", "us": 15_000},
+        {"op": "pause", "us": 5_000},
+        {"op": "pause", "us": 10**15},
+        groups={"host": {"meters": {"client_low": {"guaranteed": 10_000, "burst": 10_000}}}},
+    )
+
+    assert [each["levels"]["host"][0]["client_low"] for each in results] == [100, 200, 10_000]
+
+
+def test_members_come_with_nothing_and_go_with_what_they_have() -> None:
+    """A worker that comes has no credit, and the credit of one that goes is gone with what waited in it."""
+    results = shaping(
+        {"op": "tick", "times": 3},
+        {"op": "members", "members": 2},
+        {"op": "send", "id": "b", "bucket": "client_low", "bytes": 10, "member": 1},
+        {"op": "members", "members": 1},
+        {"op": "cancel", "id": "b"},
+        **SCRIPT["config"],
+    )
+
+    assert [[each["client_low"] for each in result["levels"]["host"]] for result in results[:2]] == [
+        [10_000],
+        [10_000, 0],
+    ]
+    assert results[2]["waits_in"] == "host"
+    assert results[4]["ok"] is False
+
+
+def test_help_teaches_with_an_example_that_runs() -> None:
+    """The example of the help is a script whose answer is what it is said to be."""
+    example = (simulate.help or "").partition("echo '")[2].partition("'")[0]
+
+    result = run(example)
+
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["results"][1]["released"] == [{"id": "a", "member": 0, "granted": 4_000}]
+
+
+def test_examples_of_the_document_run() -> None:
+    """Each script of docs/shaping.md runs, and no step of it is refused."""
+    text = (Path(__file__).parents[2] / "docs/shaping.md").read_text()
+    blocks = re.findall(r"(?ms)^```json\n(.*?)^```", text)
+
+    answers = [run(each) for each in blocks]
+
+    assert blocks
+    assert [each.exit_code for each in answers] == [0] * len(blocks)
+    assert not any("refused" in step for each in answers for step in json.loads(each.stdout)["results"])
