@@ -21,9 +21,12 @@ def simulate(file: BinaryIO) -> None:
 
     A script says what is configured and what happens, step by step; the answer has one result for each step. It runs
     the policies themselves, in virtual time, and neither needs nor changes a daemon; the daemon does not shape its
-    traffic yet. Equal scripts give equal answers. A file may hold a list of scripts; then the answer is a list. Models: shaping (guaranteed
-    rates, caps and a shared spare), bucket, select (classes and groups), rate (limits of ingest) and split (a limit of
-    the whole store). docs/shaping.md has their steps.
+    traffic yet. Equal scripts give equal answers. A file may hold a list of scripts; then the answer is a list.
+
+    Models of traffic shaping: shaping (guaranteed rates, caps and a shared spare), bucket, select (classes and
+    groups), rate (limits of ingest), split (a limit of the whole store). Models of load: shed (which shards move),
+    memory (of ingest), reads (how many entries), readahead (what is turned back), quarantine, advice (the number of
+    shards). docs/shaping.md has their steps.
 
     Exit code 2: the file is no script, and the path in it is named. 78: the config of a script is refused.
 

@@ -83,15 +83,14 @@ def look_every_s(destinations: int) -> float:
     return max(LOOK_EVERY_S, destinations / LOOKS_PER_SECOND)
 
 
-def read_limit(successes: int, most: int) -> int:
+def read_limit(successes: int, most: int, least: int = PROBE_ENTRIES, growth: int = GROWTH) -> int:
     """How many entries to read after a failure and that many rounds without one.
 
-    The first attempt after a failure is a probe: what is read and held while an endpoint is down stays small,
-    so that many broken topics do not use up the worker's bytes. It then grows eightfold a round.
+    The first attempt after a failure is a probe of `least`: what is read and held while an endpoint is down stays
+    small, so that many broken topics do not use up the worker's bytes. It then grows `growth`-fold a round.
     """
-    limit = PROBE_ENTRIES
-    for _ in range(min(successes, 8)):
-        if limit >= most:
-            break
-        limit *= GROWTH
+    limit = least
+    while successes > 0 and growth > 1 and limit < most:
+        limit *= growth
+        successes -= 1
     return min(limit, most)

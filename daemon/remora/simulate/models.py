@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from remora.simulate import bucket, rate, select, shaping, split
+from remora.simulate import (
+    advice,
+    bucket,
+    memory,
+    quarantine,
+    rate,
+    readahead,
+    reads,
+    select,
+    shaping,
+    shed,
+    split,
+)
 
 FORMS = MappingProxyType(
     {
@@ -13,5 +25,11 @@ FORMS = MappingProxyType(
         "select": select.FORM,
         "rate": rate.FORM,
         "split": split.FORM,
+        "shed": shed.FORM,
+        "memory": memory.FORM,
+        "reads": reads.FORM,
+        "readahead": readahead.FORM,
+        "quarantine": quarantine.FORM,
+        "advice": advice.FORM,
     }
 )

@@ -9,7 +9,7 @@ import pytest
 from remora.simulate.models import FORMS
 from support.scripts import CASES, differences, run
 
-NOT_YET = ("shed", "memory", "reads", "readahead", "quarantine", "advice", "fleet")
+NOT_YET = ("fleet",)
 """Models whose policies are not there."""
 
 

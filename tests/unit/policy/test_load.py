@@ -1,0 +1,202 @@
+"""Moving, bounding and turning back load beyond the tables: what holds for any load."""
+
+from __future__ import annotations
+
+import random
+from fractions import Fraction
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remora.model.member import Member
+from remora.model.traffic import Priority
+from remora.policy import balance
+from remora.policy.advice import MOST_SHARDS, Peak, advise
+from remora.policy.eviction import ReadAhead, turn_back
+from remora.policy.intake import Intake
+from remora.policy.permits import Permits
+from remora.policy.quarantine import Options as QuarantineOptions
+from remora.policy.quarantine import Quarantine, owners
+from remora.policy.retry import read_limit
+from remora.policy.shedding import Load, Options, plan, targets, usage_of
+
+SIZES = st.integers(0, 500_000_000)
+
+
+@st.composite
+def loads(draw: st.DrawFn) -> list[Load]:
+    """Workers with any shards, usage and history."""
+    found = []
+    for number in range(draw(st.integers(1, 6))):
+        shards = {f"{number}-{place}": draw(SIZES) for place in range(draw(st.integers(0, 6)))}
+        usage, history = (draw(st.floats(0, 1, allow_nan=False)) for _ in range(2))
+        found.append(Load(f"w{number}", usage, history, shards, sum(shards.values())))
+    return found
+
+
+@given(loads=loads(), by_overload=st.booleans(), lower_boundary=st.booleans())
+def test_a_round_moves_shards_downhill(loads: list[Load], by_overload: bool, lower_boundary: bool) -> None:
+    """Each shard moves once, from a busier worker to one with no need; nobody ends above its giver, or gives its last."""
+    options = Options(by_overload=by_overload, lower_boundary=lower_boundary, threshold=5, minimum=1)
+    done = plan(loads, options, {}, 0.0)
+    by_name = {each.name: each for each in loads}
+    givers = {move.giver for move in done.moves}
+
+    assert len({move.shard for move in done.moves}) == len(done.moves)
+    assert not givers & {move.to for move in done.moves}
+    assert not givers & set(done.skipped)
+    for move in done.moves:
+        giver = by_name[move.giver]
+        assert len(giver.shards) > 1
+        came = sum(giver.shards[each.shard] for each in done.moves if each.to == move.to)
+        figure = by_name[move.to].usage if by_overload else max(by_name[move.to].usage, by_name[move.to].history)
+        assert figure + came / max(1, giver.bytes) * giver.usage < giver.low + 1e-9
+        assert {each.giver for each in done.moves if each.to == move.to} == {move.giver}
+
+
+def test_a_wrong_limit_does_not_decide() -> None:
+    """A resource above all that there is does not count, also where it is the only one."""
+    assert usage_of({"cpu": 20, "memory": 101}, {}) == 0.2
+    assert usage_of({"memory": 101}, {}) == 0
+    assert usage_of({"cpu": 80}, {"cpu": 0.5}) == 0.4
+
+
+@given(
+    held=st.lists(st.tuples(st.integers(0, 40), st.integers(-5, 5), st.booleans()), min_size=1, max_size=8),
+    shards=st.integers(0, 200),
+)
+def test_without_skew_nothing_changes(held: list[tuple[int, int, bool]], shards: int) -> None:
+    """The targets without any moves for load are those of the balance by number; drained workers keep no skew."""
+    members = [Member(f"w{place}", "h", count, draining) for place, (count, _, draining) in enumerate(held)]
+    skews = {f"w{place}": skew for place, (_, skew, _) in enumerate(held)}
+
+    assert targets(members, {}, shards) == balance.targets(members, shards)
+    assert all(targets(members, skews, shards)[each.cookie] == 0 for each in members if each.draining)
+
+
+@settings(max_examples=200)
+@given(
+    limit=st.none() | st.integers(-1, 100),
+    steps=st.lists(st.tuples(st.sampled_from(("begin", "begin", "end", "grow", "set")), st.integers(0, 60))),
+    seed=st.integers(0, 2**32),
+)
+def test_intake_counts_each_body_once(limit: int | None, steps: list[tuple[str, int]], seed: int) -> None:
+    """Pending is what was admitted and is not over; requests wait only while it is paused, and all get in at last."""
+    chance = random.Random(seed)
+    intake = Intake(limit)
+    admitted: dict[str, int] = {}
+    waiting: dict[str, int] = {}
+
+    def let_in(names: list[str]) -> None:
+        for name in names:
+            admitted[name] = waiting.pop(name)
+
+    for number, (step, amount) in enumerate(steps):
+        name = chance.choice([*admitted, *waiting, "nobody"])
+        if step == "begin":
+            (admitted if intake.begin(str(number), amount) else waiting)[str(number)] = amount
+        elif step == "grow" and intake.is_growing(name):
+            admitted[name] += amount if intake.grow(name, amount) else 0
+        elif step == "end":
+            admitted.pop(name, None)
+            waiting.pop(name, None)
+            let_in(intake.end(name))
+            assert intake.end(name) == []
+        elif step == "set":
+            limit = amount
+            let_in(intake.set_limit(amount))
+        assert intake.pending == sum(admitted.values())
+        assert intake.waiting == len(waiting)
+        assert intake.is_paused or not waiting
+        assert not intake.is_paused or 2 * intake.pending >= (limit or 0) > 0
+
+    while admitted:
+        name = next(iter(admitted))
+        del admitted[name]
+        let_in(intake.end(name))
+    assert (intake.pending, intake.waiting) == (0, 0)
+
+
+def test_only_the_oldest_body_without_a_length_grows_while_paused() -> None:
+    """Of two bodies without a length the older one goes on while the other waits, so neither waits for the other."""
+    intake = Intake(10)
+    assert intake.begin("a", 0)
+    assert intake.begin("b", 0)
+    assert intake.grow("b", 10)
+
+    assert not intake.grow("b", 1)
+    assert intake.grow("a", 1)
+    intake.end("a")
+    assert intake.grow("b", 1)
+
+    assert intake.pending == 11
+
+
+PRIORITIES = st.sampled_from(tuple(Priority))
+
+
+@given(
+    shards=st.dictionaries(
+        st.text("abc", min_size=1, max_size=3),
+        st.builds(ReadAhead, PRIORITIES, st.lists(st.integers(0, 100), max_size=4).map(tuple)),
+    ),
+    held=st.integers(0, 500),
+    need=st.integers(0, 100),
+    priority=PRIORITIES,
+)
+def test_only_lower_priorities_turn_back(
+    shards: dict[str, ReadAhead], held: int, need: int, priority: Priority
+) -> None:
+    """Whole listings of lower priorities alone are turned back, those there are, and none where there is room."""
+    done = turn_back(shards, limit=300, held=held, need=need, priority=priority, watermark=Fraction(9, 10))
+
+    order = tuple(Priority)
+    assert done.freed == sum(sum(shards[name].listings[-count:]) for name, count in done.listings.items())
+    assert all(order.index(shards[name].priority) > order.index(priority) for name in done.listings)
+    assert all(0 < count <= len(shards[name].listings) for name, count in done.listings.items())
+    assert (done.to_free > 0) == (held + need > 300)
+    assert done.to_free or not done.listings
+
+
+def test_read_limit_has_no_bound_on_its_steps() -> None:
+    """A limit grows as long as rounds arrive, also with small steps, and stays where it does not grow."""
+    assert read_limit(20, 10_000_000, 1, 2) == 2**20
+    assert read_limit(1_000, 10**9, 1, 2) == 10**9
+    assert read_limit(1_000, 100, 3, 1) == 3
+
+
+def test_an_endpoint_that_takes_nothing_gets_a_probe_only_with_permits() -> None:
+    """An endpoint that is not writable counts as one permit, and none where there is none."""
+    assert Permits().entries(10, writable=False) == 1
+    assert Permits(permits=0).entries(10, writable=False) == 0
+
+
+def test_a_quarantine_that_is_switched_off_ends_with_its_window() -> None:
+    """Switched off, a quarantine lasts until the window's end, which releases it and lets nobody in."""
+    quarantine = Quarantine(QuarantineOptions())
+    quarantine.error("k", "timeout", 5)
+    quarantine.close(60, {})
+    quarantine.enabled = False
+    quarantine.error("j", "timeout", 5)
+
+    assert quarantine.is_quarantined("k", 100)
+    closed = quarantine.close(120, {})
+
+    assert (closed.entered, closed.released) == ((), 1)
+    assert quarantine.until(120) == {}
+
+
+def test_owners_are_enough() -> None:
+    """Where too few workers are free of a quarantine, others fill up by name, after those."""
+    assert owners({"c": False, "b": True, "a": True}, 2) == ["c", "a"]
+
+
+@given(shards=st.integers(1, 2_000), events=st.integers(0, 10**7))
+def test_advice_halves_the_hottest(shards: int, events: int) -> None:
+    """With the advised shards the hottest one is at half of its limit at most, unless that takes too many."""
+    found = advise(shards, [Peak(events, 0)], Peak(30_000, 1))
+
+    assert found.shards >= shards
+    assert bool(found.because) == (events > 30_000)
+    if found.because and found.shards < MOST_SHARDS:
+        assert events * shards <= found.shards * 15_000
