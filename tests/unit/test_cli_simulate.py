@@ -126,8 +126,10 @@ def test_what_is_no_script(document: object, why: str) -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    (with_config(tick_us=0), "tick_us: "),
+    (with_config(tick_us=999), "tick_us: "),
+    (with_config(tick_us=1_000_001), "tick_us: "),
     (with_config(members=0), "members: "),
+    (with_config(members=10**9), "members: "),
     (with_config(order="random"), "order: "),
     (with_config(order=[]), "order: "),
     (with_config(members=2, order=[[0, 1], [1]]), "order[1]: "),
@@ -258,6 +260,14 @@ def test_members_come_with_nothing_and_go_with_what_they_have() -> None:
     ]
     assert results[2]["waits_in"] == "host"
     assert results[4]["ok"] is False
+
+
+def test_names_that_are_no_text_are_answered() -> None:
+    """A name with half a character is taken as it is, and stands so in the answer."""
+    result = run('{"version": 1, "model": "split", "steps": [{"op": "split", "limit": 1, "wants": {"\\ud800": 1}}]}')
+
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["results"] == [{"shares": {"\ud800": 1}}]
 
 
 def test_help_teaches_with_an_example_that_runs() -> None:

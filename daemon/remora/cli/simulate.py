@@ -59,4 +59,4 @@ def simulate(file: BinaryIO) -> None:
 
 
 def _line(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return json.dumps(value, allow_nan=False)  # escaped: names of a script may be no text that can be written

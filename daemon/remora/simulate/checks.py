@@ -16,11 +16,23 @@ def not_negative(path: str = "", /, **values: Any) -> None:
             raise ConfigError(f"{path}{name}", "must not be negative")
 
 
+TICK_US = (1_000, 1_000_000)
+MOST_MEMBERS = 10_000
+"""Workers of one host; each has buckets of its own."""
+
+
 def at_least(least: int, /, **values: Any) -> None:
     """Refuse numbers below a bound."""
     for name, value in values.items():
         if value < least:
             raise ConfigError(name, f"must be at least {least}")
+
+
+def within(least: int, most: int, /, **values: Any) -> None:
+    """Refuse numbers outside of two bounds."""
+    for name, value in values.items():
+        if not least <= value <= most:
+            raise ConfigError(name, f"must be from {least} to {most}")
 
 
 def bucket_named(name: str, path: str = "bucket") -> str:

@@ -8,12 +8,13 @@ from typing import Any
 
 from remora.model.errors import ConfigError
 from remora.policy.quarantine import CONNECT, COUNTED, NOT_COUNTED, Options, Quarantine, owners
-from remora.simulate.checks import at_least, not_negative, one_of
+from remora.simulate.checks import at_least, not_negative, one_of, within
 from remora.simulate.form import Optional, flag, members, named, number, or_null, text, whole
 from remora.simulate.script import Form
 
 KINDS = (*COUNTED, CONNECT, *NOT_COUNTED)
 ONE = "destination"
+MOST_CLIENTS = 1_000_000
 
 
 class QuarantineModel:
@@ -74,7 +75,8 @@ class QuarantineModel:
 
     def _clients(self, given: SimpleNamespace) -> dict[str, Any]:
         """So many workers, for all of which one destination fails in each window."""
-        not_negative(number=given.number, windows=given.windows)
+        within(0, MOST_CLIENTS, number=given.number)
+        not_negative(windows=given.windows)
         chance = random.Random(given.seed)  # noqa: S311  (a script's own chance, which is to repeat)
         options = Options(True, self._options.threshold, self._options.time_s, _part(given.ratio))
         workers = [Quarantine(options) for _ in range(given.number)]

@@ -9,7 +9,7 @@ from typing import Any
 from remora.model.errors import ConfigError
 from remora.policy.bucket import SECOND_US
 from remora.policy.rates import Cost, Limit, Limited, Limits, Reserved, admit, rate_from
-from remora.simulate.checks import at_least, no_doubles, not_negative, one_of
+from remora.simulate.checks import TICK_US, no_doubles, not_negative, one_of, within
 from remora.simulate.form import Optional, listed, members, number, or_null, text, whole
 from remora.simulate.script import Form
 
@@ -23,7 +23,7 @@ class RateModel:
     """The limits of a host with one worker, and the reservations that are open."""
 
     def __init__(self, config: SimpleNamespace) -> None:
-        at_least(1, tick_us=config.tick_us)
+        within(*TICK_US, tick_us=config.tick_us)
         limits = [_limit(each) for each in config.limits]
         no_doubles((f"{each.of}:{each.name}" for each in limits), "limits")
         self._tick_us: int = config.tick_us

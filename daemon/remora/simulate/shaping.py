@@ -12,7 +12,16 @@ from remora.policy.bucket import SECOND_US
 from remora.policy.scaling import FULL
 from remora.policy.shaping import PRIORITIES, Group, Tier
 from remora.policy.waiting import Request, Waiting
-from remora.simulate.checks import at_least, bucket_named, no_doubles, not_negative, one_of, priority_named
+from remora.simulate.checks import (
+    MOST_MEMBERS,
+    TICK_US,
+    bucket_named,
+    no_doubles,
+    not_negative,
+    one_of,
+    priority_named,
+    within,
+)
 from remora.simulate.form import Optional, either, flag, listed, members, named, or_null, text, whole
 from remora.simulate.orders import Orders
 from remora.simulate.script import Form
@@ -24,7 +33,8 @@ class ShapingModel:
     """What the supervisor and the workers of a host do, in one place: deal out, release, send."""
 
     def __init__(self, config: SimpleNamespace) -> None:
-        at_least(1, tick_us=config.tick_us, members=config.members)
+        within(*TICK_US, tick_us=config.tick_us)
+        within(1, MOST_MEMBERS, members=config.members)
         self._orders = Orders(config.order, config.seed, config.members)
         self._tick_us: int = config.tick_us
         self._groups: dict[str, Group] = {
@@ -190,7 +200,7 @@ class ShapingModel:
         return {"ok": True, "released": self._release()}
 
     def _members(self, given: SimpleNamespace) -> dict[str, Any]:
-        at_least(1, members=given.members)
+        within(1, MOST_MEMBERS, members=given.members)
         for group in self._groups.values():
             group.resize(given.members)
         del self._waiting[given.members :]

@@ -36,7 +36,7 @@ def loads(draw: st.DrawFn) -> list[Load]:
 
 @given(loads=loads(), by_overload=st.booleans(), lower_boundary=st.booleans())
 def test_a_round_moves_shards_downhill(loads: list[Load], by_overload: bool, lower_boundary: bool) -> None:
-    """Each shard moves once, from a busier worker to one with no need; nobody ends above its giver, or gives its last."""
+    """Each shard moves once, to a worker without a need; nobody ends above its giver, or gives its last shard."""
     options = Options(by_overload=by_overload, lower_boundary=lower_boundary, threshold=5, minimum=1)
     done = plan(loads, options, {}, 0.0)
     by_name = {each.name: each for each in loads}

@@ -263,3 +263,17 @@ def test_a_full_group_says_so() -> None:
         group.tick([0, 1])
 
     assert group.is_full
+
+
+def test_a_smaller_burst_lends_no_cap() -> None:
+    """What a smaller burst cuts from a level serves others as overflow, and raises the cap of nobody."""
+    group = Group({Priority.IDLE: Meter(0, 1_000, 100_000)}, 2, 10_000)
+    for bucket in group.tiers[Priority.IDLE].buckets:
+        bucket.level = 500
+
+    group.configure({Priority.IDLE: Meter(0, 200, 100_000)})
+    group.tick([0, 1])
+
+    tier = group.tiers[Priority.IDLE]
+    assert [bucket.level for bucket in tier.buckets] == [100, 100]
+    assert (tier.cur_over, tier.cur_budget) == (800, 1_000)
