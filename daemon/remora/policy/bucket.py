@@ -81,7 +81,9 @@ def share_of(rate: int, tick: int, member: int, members: int, tick_us: int) -> i
     """
     place = tick * members + member
     unit = members * SECOND_US
-    return rate * (place + 1) * tick_us // unit - rate * place * tick_us // unit
+    step = rate * tick_us
+    before = step * place
+    return (before + step) // unit - before // unit
 
 
 def capacity_of(burst: int, member: int, members: int) -> int:

@@ -19,12 +19,24 @@ PRIORITIES: tuple[str, ...] = tuple(str(each) for each in Priority)
 class Tier:
     """One bucket of each member, and what they share: overflow and unused caps of the last tick and of this one."""
 
-    __slots__ = ("buckets", "cur_budget", "cur_over", "last_budget", "last_over", "meter", "name", "ticks", "ticks_max")
+    __slots__ = (
+        "buckets",
+        "capacities",
+        "cur_budget",
+        "cur_over",
+        "last_budget",
+        "last_over",
+        "meter",
+        "name",
+        "ticks",
+        "ticks_max",
+    )
 
     def __init__(self, name: str, members: int) -> None:
         self.name = name
         self.meter = UNMETERED
         self.buckets = [Bucket() for _ in range(members)]
+        self.capacities = [0] * members
         self.clear()
 
     def clear(self) -> None:
@@ -45,17 +57,19 @@ class Tier:
         if meter.max != self.meter.max:
             self.ticks_max = 0
         self.meter = meter
+        self._share_burst()
 
     def resize(self, members: int) -> None:
         """Members come with nothing, or the last ones go with what they have."""
         del self.buckets[members:]
         self.buckets.extend(Bucket() for _ in range(members - len(self.buckets)))
         self.restart()
+        self._share_burst()
 
     def visit(self, member: int, tick_us: int, spare: Bucket | None) -> int:
         """Fill one member's bucket in this tick, at last from its `spare`; answers what came from that."""
         bucket, meter, members = self.buckets[member], self.meter, len(self.buckets)
-        bucket.capacity = capacity_of(meter.burst, member, members)
+        bucket.capacity = self.capacities[member]
         cap = start = 0
         if meter.max is None:
             bucket.budget = None
@@ -63,10 +77,14 @@ class Tier:
             cap = share_of(meter.max, self.ticks_max, member, members, tick_us)
             bucket.budget = start = cap + self.last_budget
 
-        self.cur_over += bucket.fill(share_of(meter.guaranteed, self.ticks, member, members, tick_us))
+        guaranteed = share_of(meter.guaranteed, self.ticks, member, members, tick_us) if meter.guaranteed else 0
+        self.cur_over += bucket.fill(guaranteed)
         self.last_over += bucket.take_returned()
-        self.last_over = bucket.fill(self.last_over)
-        moved = 0 if spare is None else bucket.transfer(spare, bucket.capacity - bucket.level)
+        if self.last_over:
+            self.last_over = bucket.fill(self.last_over)
+        moved = 0
+        if spare is not None and bucket.level < bucket.capacity:
+            moved = bucket.transfer(spare, bucket.capacity - bucket.level)
 
         if bucket.budget is not None:
             spent = max(0, start - bucket.budget)  # a cut of the level is no cap for others
@@ -75,6 +93,10 @@ class Tier:
             else:
                 self.last_budget -= spent - cap
         return moved
+
+    def _share_burst(self) -> None:
+        members = len(self.buckets)
+        self.capacities = [capacity_of(self.meter.burst, member, members) for member in range(members)]
 
 
 class Group:
@@ -128,9 +150,9 @@ class Group:
     def is_full(self) -> bool:
         """Whether no bucket can take more: then ticks change no level."""
         return all(
-            bucket.level >= capacity_of(tier.meter.burst, member, len(tier.buckets))
+            bucket.level >= capacity
             for tier in self.tiers.values()
-            for member, bucket in enumerate(tier.buckets)
+            for bucket, capacity in zip(tier.buckets, tier.capacities, strict=True)
         )
 
     def tick(self, order: Sequence[int]) -> None:
