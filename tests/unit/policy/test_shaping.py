@@ -277,3 +277,17 @@ def test_a_smaller_burst_lends_no_cap() -> None:
     tier = group.tiers[Priority.IDLE]
     assert [bucket.level for bucket in tier.buckets] == [100, 100]
     assert (tier.cur_over, tier.cur_budget) == (800, 1_000)
+
+
+def test_returned_credit_waits_for_the_next_visit() -> None:
+    """Credit that did not fit serves members visited after its own in this tick, and none visited before."""
+    group = Group({Priority.MAX: Meter(20_000, 200)}, 2, 1_000)
+    group.tick([1, 0])
+    tier = group.tiers[Priority.MAX]
+    tier.buckets[0].level, tier.buckets[1].level = 100, 0
+    group.settle(0, Priority.MAX, 30, 0)
+
+    group.tick([1, 0])
+
+    assert [bucket.level for bucket in tier.buckets] == [100, 10]
+    assert (tier.last_over, tier.cur_over) == (30, 10)
