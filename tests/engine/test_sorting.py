@@ -84,7 +84,7 @@ def test_what_is_corrupt_says_nothing() -> None:
     target = attributes(entries[0]).target
 
     part = same_target(listing, target)
-    found = sort_entries(part, a_topic(), Limits(), {b"0/3"}, {}, Renderer())
+    found = sort_entries(part, a_topic(), Limits(), {b"0/3"}, {}, {}, Renderer())
 
     assert part.entries == entries[:5]
     assert [each.event_id for each in found.records] == [b"id-0", b"id-4"]
