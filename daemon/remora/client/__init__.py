@@ -1,4 +1,4 @@
-"""A client of the ingest API, for programs that send events.
+"""Clients of the ingest API, for programs that send events, and of a sequencer.
 
     async with IngestClient("unix:/run/remora/ingest.sock") as client:
         await client.publish("photos", [record, record])
@@ -21,6 +21,7 @@ from remora.client.errors import (
     TopicNotFound,
 )
 from remora.client.ingest import Failure, IngestClient, Reservation, Taken
+from remora.client.sequencer import OutcomeUnknown, SequencerClient, SequencerUnavailable
 
 __all__ = [
     "Ambiguous",
@@ -31,10 +32,13 @@ __all__ = [
     "IngestMisconfigured",
     "IngestUnavailable",
     "NotPermitted",
+    "OutcomeUnknown",
     "Problem",
     "RequestRejected",
     "Reservation",
     "ReservationGone",
+    "SequencerClient",
+    "SequencerUnavailable",
     "Taken",
     "TopicNotFound",
 ]

@@ -16,9 +16,8 @@ from remora.codec.sequencer import INIT_LOG, Core, reply
 from remora.model.log import LogName
 from remora.servers.sequencer import Closed, Rounds
 from remora.servers.sequencer import rounds as module
+from support.sequencer import FAR, LOG, OTHER, listening
 
-LOG, OTHER = LogName(b"pool", b"log"), LogName(b"pool", b"other")
-FAR = 1 << 62
 PATIENCE_S = 60
 
 
@@ -45,21 +44,14 @@ Connect = Callable[[], Any]
 @asynccontextmanager
 async def serving(path: Path | None, core: Core, **options: Any) -> AsyncIterator[tuple[Rounds, Connect]]:
     """Rounds on a Unix socket, or on TCP without a path, and how to connect to them."""
-    if path is None:
-        listener = socket.create_server(("127.0.0.1", 0))
-    else:
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(path / "s"))
-        listener.listen()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 << 10)  # those that are accepted inherit it
-    address = listener.getsockname()
+    with listening(path / "s" if path else None) as listener:
+        address = listener.getsockname()
 
-    async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if path is None:
-            return await asyncio.open_connection(*address)
-        return await asyncio.open_unix_connection(address)
+        async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            if path is None:
+                return await asyncio.open_connection(*address)
+            return await asyncio.open_unix_connection(address)
 
-    with listener:
         async with asyncio.timeout(PATIENCE_S), Rounds(core, [listener], **options) as rounds:
             yield rounds, connect
 

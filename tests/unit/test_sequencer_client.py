@@ -1,0 +1,234 @@
+"""The sequencer's client against the daemon's own core, over real sockets, and against scripted servers."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remora.client import OutcomeUnknown, SequencerClient, SequencerUnavailable
+from remora.codec.sequencer import INIT_LOG, Core, parse_request, reply
+from remora.model.log import LogName, Token
+from remora.servers.sequencer import Rounds
+from support.sequencer import FAR, LOG, OTHER, listening
+
+PATIENCE_S = 60
+
+
+@asynccontextmanager
+async def served(folder: Path, core: Core, name: str = "s") -> AsyncIterator[str]:
+    """The address of a server with this core."""
+    with listening(folder / name) as listener:
+        async with asyncio.timeout(PATIENCE_S), Rounds(core, [listener]):
+            yield f"unix:{folder / name}"
+
+
+@asynccontextmanager
+async def scripted(
+    folder: Path, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+) -> AsyncIterator[str]:
+    """The address of a server that does what a script says with each connection."""
+
+    ended: list[asyncio.Future[None]] = []
+
+    async def run(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ended.append(end := asyncio.get_running_loop().create_future())
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            await serve(reader, writer)
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        end.set_result(None)
+
+    server = await asyncio.start_unix_server(run, folder / "scripted")
+    async with asyncio.timeout(PATIENCE_S), server:
+        yield f"unix:{folder / 'scripted'}"
+        await asyncio.gather(*ended)
+
+
+async def frame(reader: asyncio.StreamReader) -> Any:
+    """The next request."""
+    (size,) = struct.unpack(">I", await reader.readexactly(4))
+    return parse_request(await reader.readexactly(size))
+
+
+def a_core(epoch: int = 3) -> Core:
+    core = Core(lambda _log, _result: None)
+    core.serve(LOG, epoch, 0, FAR)
+    core.serve(OTHER, epoch, 50, FAR)
+    return core
+
+
+async def test_positions_tail_and_range(tmp_path: Path) -> None:
+    """Tokens carry the epoch that is served and positions in order; a range says how many it has."""
+    async with served(tmp_path, a_core()) as address, SequencerClient([address]) as client:
+        assert await client.tail(LOG) == Token(3, 0)
+        assert await client.next(LOG) == Token(3, 1)
+        assert await client.next_range(LOG, 10) == (Token(3, 2), 10)
+        assert await client.next_range(LOG, 10_000) == (Token(3, 12), 4096)
+        assert await client.next(OTHER) == Token(3, 51)
+        assert await client.tail(LOG) == Token(3, 4107)
+
+
+async def test_thousands_at_once_get_each_position_once(tmp_path: Path) -> None:
+    """Whoever asks in the same turn shares ranges, and each gets a position of its own, in the order of asking."""
+    core = a_core()
+    async with served(tmp_path, core) as address, SequencerClient([address]) as client:
+        await client.next(LOG)
+        before = core.counters[LOG].requests
+
+        tokens = await asyncio.gather(*(client.next(LOG) for _ in range(6000)), *(client.next(OTHER) for _ in range(9)))
+
+        assert [token.position for token in tokens[:6000]] == list(range(2, 6002))
+        assert [token.position for token in tokens[6000:]] == list(range(51, 60))
+        assert core.counters[LOG].requests - before < 10
+
+
+async def test_who_gives_up_leaves_a_hole(tmp_path: Path) -> None:
+    """A waiter that was cancelled still owns its reply: nobody else gets that position."""
+    gate = asyncio.Event()
+    core = a_core()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            data = await reader.read(1 << 16)
+            if not data:
+                return
+            answer = core.answer(data)
+            assert answer.consumed == len(data)
+            if core.counters[LOG].position > 1:
+                await gate.wait()
+            writer.write(answer.replies)
+
+    async with scripted(tmp_path, serve) as address, SequencerClient([address]) as client:
+        assert (await client.next(LOG)).position == 1
+        waiting = [asyncio.ensure_future(client.next(LOG)) for _ in range(5)]
+        while core.counters[LOG].position < 6:  # noqa: ASYNC110  # the script tells nobody
+            await asyncio.sleep(0)
+        waiting[1].cancel()
+        gate.set()
+
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+
+    positions = [each.position for each in found if isinstance(each, Token)]
+    assert positions == [2, 4, 5, 6]
+
+
+@pytest.mark.parametrize("cut", range(1, 22))
+async def test_a_connection_cut_anywhere_costs_holes_only(tmp_path: Path, cut: int) -> None:
+    """Wherever a server's replies are cut off, a client that repeats gets positions that nobody else has."""
+    core, budget = a_core(), [cut]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        left = budget.pop() if budget else 1 << 30
+        while left > 0 and (data := await reader.read(1 << 16)):
+            replies = core.answer(data).replies[:left]
+            left -= len(replies)
+            writer.write(replies)
+            await writer.drain()
+
+    async with scripted(tmp_path, serve) as address, SequencerClient([address]) as client:
+        tokens = await asyncio.gather(*(client.next(LOG) for _ in range(4)))
+
+    positions = [token.position for token in tokens]
+    assert len(set(positions)) == 4
+    assert max(positions) == core.counters[LOG].position
+
+
+async def test_without_repeats_a_lost_reply_is_said(tmp_path: Path) -> None:
+    """A client that is not to repeat learns that a position may have been handed out."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await frame(reader)
+        writer.write(reply(0, epoch=3))
+        await frame(reader)
+
+    async with scripted(tmp_path, serve) as address, SequencerClient([address], repeats=False) as client:
+        with pytest.raises(OutcomeUnknown):
+            await client.next(LOG)
+
+
+async def test_a_server_that_knows_no_ranges(tmp_path: Path) -> None:
+    """A server of 2014, which skips what it does not know, gets single requests and the epoch that storage tells."""
+    seen, position = [], 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal position
+        while True:
+            request = await frame(reader)
+            seen.append(request)
+            position += request.next
+            writer.write(reply(position))
+
+    async def projection(_log: LogName) -> int:
+        return 8
+
+    async with scripted(tmp_path, serve) as address, SequencerClient([address], projection=projection) as client:
+        assert await client.next_range(LOG, 5) == (Token(8, 1), 1)
+        tokens = await asyncio.gather(*(client.next(LOG) for _ in range(20)))
+
+    assert [token.position for token in tokens] == list(range(2, 22))
+    assert all(not each.range for each in seen[1:])
+    assert {each.epoch for each in seen} == {8}
+
+
+async def test_a_new_epoch_is_learnt(tmp_path: Path) -> None:
+    """After STALE_EPOCH the client learns the epoch that is served, and goes on with it."""
+    core = a_core()
+    async with served(tmp_path, core) as address, SequencerClient([address]) as client:
+        await client.next(LOG)
+        core.serve(LOG, 4, 100, FAR)
+
+        assert await client.next(LOG) == Token(4, 101)
+
+
+async def test_a_log_that_is_not_served_yet_is_waited_for(tmp_path: Path) -> None:
+    """INIT_LOG is asked again until the log is served, or the time is over, and then with the reason."""
+    core, asked = a_core(), asyncio.Event()
+    core.forget(LOG)
+    core._on_miss = lambda _log, _result: asked.set()
+    async with served(tmp_path, core) as address:
+        async with SequencerClient([address]) as client:
+            waiting = asyncio.ensure_future(client.next(LOG))
+            await asked.wait()
+            core.serve(LOG, 9, 0, FAR)
+            assert await waiting == Token(9, 1)
+        async with SequencerClient([address], timeout_s=0.05) as client:
+            with pytest.raises(SequencerUnavailable, match="the log is not served now"):
+                await client.next(LogName(b"pool", b"none"))
+    assert INIT_LOG
+
+
+async def test_another_address_is_tried(tmp_path: Path) -> None:
+    """Where nobody listens at one address the next one is used; where nobody does at all that is said in time."""
+    nobody = f"unix:{tmp_path / 'nobody'}"
+    async with served(tmp_path, a_core()) as address, SequencerClient([nobody, address]) as client:
+        assert await client.next(LOG) == Token(3, 1)
+    async with SequencerClient([nobody], timeout_s=0.05) as client:
+        with pytest.raises(SequencerUnavailable, match="no server answers"):
+            await client.next(LOG)
+
+
+async def test_replies_that_are_none_end_the_connection(tmp_path: Path) -> None:
+    """What is no reply ends the connection, and the client asks again over another one."""
+    core, garbage = a_core(), [b"\0\0\0\1\xff", b"\xff" * 8, reply(1) * 2]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if garbage:
+            await frame(reader)
+            writer.write(garbage.pop())
+            await reader.read()
+            return
+        while data := await reader.read(1 << 16):
+            writer.write(core.answer(data).replies)
+
+    async with scripted(tmp_path, serve) as address, SequencerClient([address]) as client:
+        token = await client.next(LOG)
+
+    assert token.position >= 1
+    assert not garbage
