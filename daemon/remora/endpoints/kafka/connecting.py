@@ -88,7 +88,8 @@ async def _ask_for_live(broker: Broker, options: dict[str, Any], client_id: str,
         async with asyncio.timeout(timeout_s):
             await resolve(broker.host, timeout_s)
             answer = await _greet(broker, options, client_id, timeout_s)
-    except Exception:  # whatever answers on that port, and however: it is not up
+    except Exception as exc:  # whatever answers on that port, and however: it is not up
+        without_frames(exc)
         return frozenset()
     return frozenset(str(node) for node, *_ in answer.brokers)
 
