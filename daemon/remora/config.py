@@ -501,20 +501,24 @@ def load(path: Path | str | None, environment: Mapping[str, str] = MappingProxyT
     """
     if path is None:
         return from_document({}, environment)
+    return from_document(read_toml(path, MOST_BYTES, "configuration file"), environment)
+
+
+def read_toml(path: Path | str, most_bytes: int, what: str) -> dict[str, Any]:
+    """A TOML file's content. Raises ConfigError with the file where it is none, or too large for `what` it is to be."""
     try:
         with Path(path).open("rb") as file:
-            raw = file.read(MOST_BYTES + 1)
+            raw = file.read(most_bytes + 1)
     except OSError as exc:
         raise ConfigError("", f"cannot read {path}: {exc.strerror}") from exc
-    if len(raw) > MOST_BYTES:
-        raise ConfigError("", f"{path} is larger than {show_size(MOST_BYTES)}: not a configuration file")
+    if len(raw) > most_bytes:
+        raise ConfigError("", f"{path} is larger than {show_size(most_bytes)}: not a {what}")
     try:
-        document = tomllib.loads(raw.decode())
+        return tomllib.loads(raw.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
         raise ConfigError("", f"{path} is not TOML: {exc}") from exc
     except RecursionError as exc:
         raise ConfigError("", f"{path} is not TOML that can be read: nested too deeply") from exc
-    return from_document(document, environment)
 
 
 def from_document(document: Mapping[str, object], environment: Mapping[str, str] = MappingProxyType({})) -> Settings:

@@ -7,7 +7,6 @@ that read the options of commands check what a value means.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +15,7 @@ import msgspec
 
 from remora import app
 from remora.cli.attributes import SECRETS, Given, has_password, read_password, unknown_argument, whole_seconds
-from remora.config import Settings, refuse
+from remora.config import Settings, read_toml, refuse
 from remora.model.errors import ConfigError, EndpointMisconfigured
 from remora.model.shard import Origin
 from remora.model.topic import DEFAULT_SHARDS, MOST_SHARDS, NAME, UNSET, Delivery, Target, Topic
@@ -51,19 +50,7 @@ class Declared(msgspec.Struct, frozen=True):
 
 def load_topics(path: Path, settings: Settings) -> list[Declared]:
     """The topics of a file, in its order. Raises ConfigError with all its problems, each with the path of its key."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MOST_BYTES + 1)
-        document = tomllib.loads(raw.decode())
-    except OSError as exc:
-        raise ConfigError("", f"cannot read {path}: {exc.strerror}") from exc
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
-        raise ConfigError("", f"{path} is not TOML: {exc}") from exc
-    except RecursionError as exc:
-        raise ConfigError("", f"{path} is not TOML that can be read: nested too deeply") from exc
-    if len(raw) > MOST_BYTES:
-        raise ConfigError("", f"{path} is larger than {MOST_BYTES} bytes: not a file of topics")
-
+    document = read_toml(path, MOST_BYTES, "file of topics")
     problems, found = [], []
     for key, each in _each(document, path.parent, settings):
         if isinstance(each, Declared):

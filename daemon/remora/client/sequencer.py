@@ -234,13 +234,13 @@ class SequencerClient:
 
     async def _ask(self, log: LogName, asks: Literal["next", "tail"], wanted: int) -> tuple[_Reply, int]:
         """Ask until there is an answer, or the time is over."""
-        pause_s, failures, last = FIRST_PAUSE_S, 0, "no server answers"
+        pause_s, last = FIRST_PAUSE_S, "no server answers"
         try:
             async with asyncio.timeout(self._timeout_s):
                 while True:
                     try:
                         if log not in self._epochs:
-                            await self._learn(log, anew=failures > 1)
+                            await self._learn(log)
                         reply, epoch = await self._once(log, asks, wanted)
                     except OutcomeUnknown:
                         if not self._repeats:
@@ -249,7 +249,6 @@ class SequencerClient:
                         continue
                     if reply.status == OK:
                         return reply, epoch
-                    failures += 1
                     self._epochs.pop(log, None)
                     last = "the log is not served now" if reply.status == INIT_LOG else "its epoch is over"
                     await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311  # spreads clients
@@ -257,9 +256,9 @@ class SequencerClient:
         except TimeoutError:
             raise SequencerUnavailable(f"no position within {self._timeout_s:g} s: {last}") from None
 
-    async def _learn(self, log: LogName, *, anew: bool) -> None:
+    async def _learn(self, log: LogName) -> None:
         """Learn which epoch a log is served in, from where it is kept or from the server."""
-        if self._projection is not None and (anew or log not in self._epochs):
+        if self._projection is not None:
             epoch = await self._projection(log)
             if epoch is not None:
                 self._epochs[log] = epoch
