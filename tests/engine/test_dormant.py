@@ -354,7 +354,7 @@ async def test_thousands_of_dormant_shards_cost_only_what_keeps_them() -> None:
         await asyncio.sleep(60)
         calls = dict(store.calls)
 
-    assert tasks < 13
+    assert tasks < 12
     kept_by = {"renew_all", "renew", "expire_all", "expire", "survey", "balances", "members", "announce"}
     assert calls.keys() == kept_by
     assert calls["renew_all"] <= 4
