@@ -18,7 +18,8 @@ from remora.endpoints.kafka import KafkaEndpoint
 from remora.metrics import Telemetry
 from remora.model.errors import DaemonNotReachable, EndpointMisconfigured
 from remora.model.topic import Delivery, Target
-from remora.ports import Endpoint, ShardStore
+from remora.ports.endpoint import Endpoint
+from remora.ports.store import ShardStore
 
 
 class Opening(Endpoint, Protocol):

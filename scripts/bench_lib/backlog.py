@@ -18,7 +18,7 @@ from bench_lib.processes import cpu_s, memory_bytes
 from remora.codec.topic import DELIVERY
 from remora.model.ingest import Placed
 from remora.model.topic import Delivery, Topic
-from remora.ports import ShardStore
+from remora.ports.store import ShardStore
 
 PARTITIONS = 11
 STORED_BYTES = 4 << 20
@@ -76,14 +76,14 @@ async def deliver(clusters: Clusters, folder: Path, entries: int, shape: Shape) 
 async def _made(store: ShardStore, name: str, number: int, address: str, shape: Shape) -> Topic:
     topic = own_topic(f"{name}-{number}", f"kafka://{address}", shape.shards)
     target = replace(topic.target, topic=name, args=f"{DELIVERY}={shape.delivery}")
-    return await store.create_topic(replace(topic, target=target))
+    return await store.own_topics.create(replace(topic, target=target))
 
 
 async def _store(store: ShardStore, topic: Topic, entries: int, payload: int, number: int) -> None:
     load, at_once = Load(number, topic.target, payload), max(1, STORED_BYTES // payload)
     for first in range(0, entries, at_once):
         made = enumerate(load.entries(first, min(at_once, entries - first)), first)
-        await store.publish(topic, [Placed(n % topic.shards, b"bench:%d" % n, entry) for n, entry in made])
+        await store.ingest.publish(topic, [Placed(n % topic.shards, b"bench:%d" % n, entry) for n, entry in made])
 
 
 async def _measured(store: ShardStore, topics: Sequence[Topic], entries: int, pids: dict[str, int]) -> Turn:
@@ -93,7 +93,7 @@ async def _measured(store: ShardStore, topics: Sequence[Topic], entries: int, pi
     left_then, deadline = entries, began + PATIENCE_S
     used: dict[str, float] = {}
     while True:
-        left, now = sum(each.entries for each in await store.survey(shards)), time.monotonic()
+        left, now = sum(each.entries for each in await store.inspection.backlog(shards)), time.monotonic()
         if left == entries:
             before = now
         elif not used:

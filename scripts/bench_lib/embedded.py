@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from remora.config import RadosSettings, SqliteSettings, show_size
 from remora.model.shard import Origin
 from remora.model.topic import Target, Topic
-from remora.ports import ShardStore
+from remora.ports.store import ShardStore
 from remora.storage.rados import RadosStore
 from remora.storage.sqlite import SqliteStore
 
@@ -70,7 +70,7 @@ class Embedded:
     async def entries(self, topic: Topic) -> int:
         """How many entries wait in a topic; without a daemon."""
         async with self.store() as store:
-            return sum(each.entries for each in await store.survey(topic.all_shards()))
+            return sum(each.entries for each in await store.inspection.backlog(topic.all_shards()))
 
     async def status(self) -> Any:
         """What the running daemon says of its workers and shards."""
@@ -94,7 +94,7 @@ class Embedded:
     async def make_topics(self, names: Iterable[str], endpoint: str, shards: int) -> list[Topic]:
         """Make topics that deliver to the Kafka topics of their names."""
         async with self.store() as store:
-            return [await store.create_topic(own_topic(name, endpoint, shards)) for name in names]
+            return [await store.own_topics.create(own_topic(name, endpoint, shards)) for name in names]
 
     @property
     def command(self) -> Sequence[str]:

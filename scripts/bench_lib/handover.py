@@ -36,7 +36,7 @@ from bench_lib.load import Load
 from remora.config import RadosSettings
 from remora.model.ingest import Placed
 from remora.model.topic import Topic
-from remora.ports import Ingest
+from remora.ports.producing import IngestStore
 
 TITLE = "handover: how long a shard is not delivered when it changes hands"
 
@@ -235,7 +235,7 @@ _TURNS: Mapping[str, Callable[[Sequence[_Host]], Any]] = {
 
 
 @asynccontextmanager
-async def _steady(store: Ingest, topic: Topic, pace: float) -> AsyncIterator[list[int]]:
+async def _steady(store: IngestStore, topic: Topic, pace: float) -> AsyncIterator[list[int]]:
     """Events for every shard at this pace while the block runs; yields a list that then holds how many."""
     stored: list[int] = []
     over = asyncio.Event()
@@ -245,7 +245,7 @@ async def _steady(store: Ingest, topic: Topic, pace: float) -> AsyncIterator[lis
         while not over.is_set():
             payloads = load.entries(first, SHARDS)
             placed = [Placed(n % SHARDS, b"bench:%d" % n, payload) for n, payload in enumerate(payloads, first)]
-            await store.publish(topic, placed)
+            await store.ingest.publish(topic, placed)
             first += SHARDS
             with suppress(TimeoutError):
                 async with asyncio.timeout(1 / pace):

@@ -171,7 +171,7 @@ async def _store(embedded: Embedded, topic: Topic, entries: int) -> None:
         for first in range(0, entries, STORED_AT_ONCE):
             payloads = load.entries(first, min(STORED_AT_ONCE, entries - first))
             placed = [Placed(n % topic.shards, b"bench:%d" % n, payload) for n, payload in enumerate(payloads, first)]
-            await store.publish(topic, placed)
+            await store.ingest.publish(topic, placed)
 
 
 class _Newest:

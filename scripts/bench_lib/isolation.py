@@ -31,7 +31,7 @@ from bench_lib.load import Load, event_id
 from bench_lib.processes import cpu_s
 from remora.model.ingest import Placed
 from remora.model.topic import Target, Topic
-from remora.ports import Ingest
+from remora.ports.producing import IngestStore
 from support.bad_endpoints import Door, door_before, hanging_endpoint
 
 TITLE = "isolation: a healthy topic alone, and beside fifty queues whose endpoints hang"
@@ -146,7 +146,7 @@ async def _trouble(
     }
     for name, target in targets.items():
         bad = own_topic(f"{slow}-{name}", target.uri, max(1, options.queues // len(targets)))
-        made = await store.create_topic(replace(bad, target=target))
+        made = await store.own_topics.create(replace(bad, target=target))
         await _store(store, made, Load(1, target, 1000), min(BAD_ENTRIES, options.entries) * made.shards)
 
 
@@ -172,15 +172,15 @@ async def _opening_and_shutting(port: int, at: int) -> AsyncIterator[None]:
 # --------------------------------------------------------------------------------------- what is measured
 
 
-async def _store(store: Ingest, topic: Topic, load: Load, entries: int) -> None:
+async def _store(store: IngestStore, topic: Topic, load: Load, entries: int) -> None:
     """Store a backlog, evenly over the shards."""
     for first in range(0, entries, STORED_AT_ONCE):
         await _publish(store, topic, load, first, min(STORED_AT_ONCE, entries - first))
 
 
-async def _publish(store: Ingest, topic: Topic, load: Load, first: int, count: int) -> None:
+async def _publish(store: IngestStore, topic: Topic, load: Load, first: int, count: int) -> None:
     payloads = load.entries(first, count)
-    await store.publish(
+    await store.ingest.publish(
         topic, [Placed(n % topic.shards, b"bench:%d" % n, payload) for n, payload in enumerate(payloads, first)]
     )
 
@@ -202,7 +202,9 @@ async def _rate(address: str, topic: Topic, entries: int) -> float:
             await asyncio.sleep(0.01)
 
 
-async def _ages(address: str, topic: Topic, store: Ingest, load: Load, options: argparse.Namespace) -> Sequence[float]:
+async def _ages(
+    address: str, topic: Topic, store: IngestStore, load: Load, options: argparse.Namespace
+) -> Sequence[float]:
     """Seconds from the moment that each event of a steady load is handed to the store until the broker has it."""
     stored_at: dict[bytes, float] = {}
     batch = max(1, options.pace // PUBLISHED_A_SECOND)

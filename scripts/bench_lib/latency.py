@@ -137,7 +137,9 @@ async def _committing(embedded: Embedded, topic: Topic, batch: int) -> AsyncIter
 
         def publish(number: int) -> Awaitable[object]:
             entries = enumerate(load.entries(number * batch, batch), number * batch)
-            return store.publish(topic, [Placed(n % topic.shards, b"bench:%d" % n, entry) for n, entry in entries])
+            return store.ingest.publish(
+                topic, [Placed(n % topic.shards, b"bench:%d" % n, entry) for n, entry in entries]
+            )
 
         yield publish
 

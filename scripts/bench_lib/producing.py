@@ -56,7 +56,7 @@ async def _read_along(store: RadosStore, queues: Sequence[str], address: str, to
     places = [TopicPartition(topic, number) for number in range(partitions)]
     try:
         for queue in queues:
-            hold = await store.acquire(Shard(queue), "bench/reader", LEASE_S)
+            hold = await store.locks.acquire(Shard(queue), "bench/reader", LEASE_S)
             if not isinstance(hold, Hold):
                 raise BenchError(f"{queue} is locked by {hold.cookie}")
             holds.append(hold)
@@ -65,11 +65,13 @@ async def _read_along(store: RadosStore, queues: Sequence[str], address: str, to
             while True:
                 sent = sum((await consumer.end_offsets(places)).values())
                 while listed < sent:
-                    reads = [store.read(hold, start, LIST_ENTRIES) for hold, start in zip(holds, starts, strict=True)]
+                    reads = [
+                        store.queue.read(hold, start, LIST_ENTRIES) for hold, start in zip(holds, starts, strict=True)
+                    ]
                     listings = await asyncio.gather(*reads)
                     starts = [each.positions[-1] if each.truncated else b"" for each in listings]
                     listed += sum(len(each.entries) for each in listings)
                 await asyncio.sleep(LOOK_S)
     finally:
         for hold in holds:
-            await store.release(hold)
+            await store.locks.release(hold)

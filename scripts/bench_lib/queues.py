@@ -64,8 +64,8 @@ def names(clusters: Clusters, topics: Sequence[str]) -> list[str]:
 
 async def targets(store: RadosStore, names: Sequence[str]) -> list[Target]:
     """What radosgw remembered of the topics, and so writes into each entry."""
-    await store.shards()
-    known = await store.topics()
+    await store.catalog.shards()
+    known = await store.catalog.topics()
     return [known[Shard(name)].target for name in names]
 
 
@@ -74,8 +74,8 @@ async def fill(store: RadosStore, queue: str, load: Load, first: int, count: int
     shard = Shard(queue)
     for start in range(first, first + count, COMMIT_ENTRIES):
         entries = list(load.entries(start, min(COMMIT_ENTRIES, first + count - start)))
-        reservation = await store.reserve(shard, len(entries), sum(map(len, entries)))
-        await store.commit(shard, reservation, entries)
+        reservation = await store.two_phase.reserve(shard, len(entries), sum(map(len, entries)))
+        await store.two_phase.commit(shard, reservation, entries)
 
 
 def offer(ioctx: rados.Ioctx, queues: Sequence[str], others: Sequence[str]) -> None:

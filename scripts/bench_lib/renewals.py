@@ -26,7 +26,7 @@ from remora.config import OwnershipSettings
 from remora.engine.spread import LOOK_S, TTL_S
 from remora.model.member import Member
 from remora.model.shard import Hold, Shard
-from remora.ports import Locks
+from remora.ports.store import ShardStore
 
 TITLE = "renewals: what keeping locks costs, with many workers and shards"
 
@@ -88,15 +88,15 @@ async def _run(options: argparse.Namespace, clusters: Clusters, folder: Path) ->
 
         async def renew() -> None:
             answers = await asyncio.gather(
-                *(store.renew_all(of, ownership.lease_s) for store, of in zip(stores, holds, strict=True))
+                *(store.locks.renew_all(of, ownership.lease_s) for store, of in zip(stores, holds, strict=True))
             )
             if any(answer is not None for each in answers for answer in each):
                 raise BenchError("a lock was lost")
 
         async def look() -> None:
             for number, store in enumerate(stores):
-                await store.announce(Member(_cookie(number), "bench", len(holds[number])), TTL_S)
-                await store.members()
+                await store.members.announce(Member(_cookie(number), "bench", len(holds[number])), TTL_S)
+                await store.members.live()
 
         renewal_s, renewal_osds_s = await _cost_s(renew, options.rounds, osds)
         look_s, look_osds_s = await _cost_s(look, options.rounds, osds)
@@ -113,8 +113,8 @@ async def _run(options: argparse.Namespace, clusters: Clusters, folder: Path) ->
     )
 
 
-async def _hold(store: Locks, number: int, shards: Sequence[Shard]) -> list[Hold]:
-    answers = [await store.acquire(shard, _cookie(number), OwnershipSettings().lease_s) for shard in shards]
+async def _hold(store: ShardStore, number: int, shards: Sequence[Shard]) -> list[Hold]:
+    answers = [await store.locks.acquire(shard, _cookie(number), OwnershipSettings().lease_s) for shard in shards]
     holds = [answer for answer in answers if isinstance(answer, Hold)]
     if len(holds) != len(shards):
         raise BenchError("a new queue was held by somebody")

@@ -157,7 +157,9 @@ class _Fleet:
         ]
         store = self._stand.store
         return clients + [
-            Gateway(f"g{number}{each}", shard, topic.name, store, (uri, topic.args), seed, 2 * PAUSE_S, account)
+            Gateway(
+                f"g{number}{each}", shard, topic.name, store.two_phase, (uri, topic.args), seed, 2 * PAUSE_S, account
+            )
             for each, shard in zip("abcdefg", topic.by_gateways, strict=False)
         ]
 
@@ -195,7 +197,7 @@ class _Fleet:
         deadline = time.monotonic() + EMPTY_S
         while True:
             try:
-                left = [each for each in await self._stand.store.survey(shards) if each.entries]
+                left = [each for each in await self._stand.store.inspection.backlog(shards) if each.entries]
             except StoreError as error:
                 left, why = [], [f"the store cannot be looked at: {error}"]
             else:

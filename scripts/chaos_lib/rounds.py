@@ -255,9 +255,13 @@ class _Chaos:
         async with self._embedded.store() as store:
             shards = [shard for topic in self._topics for shard in topic.all_shards()]
             left = [
-                f"{each.entries} entries left in {each.shard}" for each in await store.survey(shards) if each.entries
+                f"{each.entries} entries left in {each.shard}"
+                for each in await store.inspection.backlog(shards)
+                if each.entries
             ]
-            return left + [f"dead letter: {each.queue} {each.position} {each.reason}" async for each in store.letters()]
+            return left + [
+                f"dead letter: {each.queue} {each.position} {each.reason}" async for each in store.letters.stored()
+            ]
 
     def _tell(self, wrong: Sequence[str], arrived: Arrived, seconds: float) -> None:
         """The summary."""

@@ -18,7 +18,7 @@ from chaos_lib.requests import NDJSON, Answer, Connection, Event, Request, Undec
 from chaos_lib.verdict import Fate
 from remora.model.errors import StoreError, StoreFull, StoreUnavailable
 from remora.model.shard import Shard
-from remora.ports import TwoPhase
+from remora.ports.producing import TwoPhase
 
 KEYS = 5
 MOST_AT_ONCE = 20

@@ -13,7 +13,7 @@ from bench_lib.embedded import own_topic
 from remora.config import SqliteSettings
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from remora.ports import ShardStore
+from remora.ports.store import ShardStore
 from remora.storage.sqlite import SqliteStore
 
 QUEUE_BYTES = 32_000_000
@@ -73,6 +73,6 @@ async def own(store: ShardStore, wanted: Wanted, name: str, by_gateways: int = 0
     full_name = f"{wanted.run}-{name}"
     fed = Fed(full_name, wanted.modes[name], (), takes_ingest=True)
     topic = own_topic(full_name, wanted.uri, OWN_SHARDS)
-    made = await store.create_topic(dataclasses.replace(topic, target=Target(wanted.uri, fed.args, full_name)))
+    made = await store.own_topics.create(dataclasses.replace(topic, target=Target(wanted.uri, fed.args, full_name)))
     shards = made.all_shards()
     return dataclasses.replace(fed, shards=shards, by_gateways=shards[:by_gateways])

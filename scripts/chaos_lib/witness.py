@@ -13,7 +13,7 @@ from aiokafka.structs import ConsumerRecord
 from chaos_lib import entries
 from chaos_lib.history import Letter, Seen
 from chaos_lib.verdict import Place
-from remora.ports import ShardStore
+from remora.ports.store import ShardStore
 
 READ_S = 90.0
 """A transaction that nobody ends is ended by the brokers well within this."""
@@ -106,7 +106,7 @@ def _seen(record: ConsumerRecord) -> Seen:
 async def letters(store: ShardStore, queues: Mapping[str, str]) -> Mapping[str, Sequence[Letter]]:
     """All dead letters, by the topics that their queues belong to."""
     found: dict[str, list[Letter]] = {topic: [] for topic in queues.values()}
-    async for each in store.letters():
+    async for each in store.letters.stored():
         if topic := queues.get(each.queue):
             place = Place.read(each.queue, f"{each.incarnation}:{each.position}")
             end = Place.read(each.queue, f"{each.incarnation}:{each.next_position}")

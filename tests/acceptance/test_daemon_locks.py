@@ -45,9 +45,9 @@ async def test_stolen_lock(queues: Queues, fragile_kafka: Kafka, tmp_path: Path)
         try:
             await queues.fill(topic, 500, start=10)
             await daemon.until(lambda: in_flight(daemon, topic), "entries in flight")
-            holder = (await queues.store.stats(Shard(topic))).holder
+            holder = (await queues.store.inspection.stats(Shard(topic))).holder
             assert holder is not None
-            await queues.store.evict(Shard(topic), holder)
+            await queues.store.locks.evict(Shard(topic), holder)
             assert queues.gateway.lock(topic)
             front = queues.front(topic)
         finally:

@@ -55,7 +55,7 @@ async def test_sigterm_under_load(queues: Queues, kafka: Kafka, tmp_path: Path) 
             await load.finish()
             await queues.drained(topic)
             assert await second.stop() == Exit.OK
-        assert (await queues.store.stats(Shard(topic))).holder is None
+        assert (await queues.store.inspection.stats(Shard(topic))).holder is None
 
     assert_clean(await numbered(kafka.address, topic, load.end))
 
@@ -77,7 +77,7 @@ async def test_drain_timeout(queues: Queues, tmp_path: Path) -> None:
             assert code == Exit.DRAIN_TIMEOUT
             assert 2 <= took < 8
             assert "drain_timeout" in daemon.logged()
-        assert (await queues.store.stats(Shard(topic))).holder is None
+        assert (await queues.store.inspection.stats(Shard(topic))).holder is None
         assert len(await queues.contents(topic)) == 10
 
 
@@ -96,7 +96,7 @@ async def test_second_sigterm(queues: Queues, tmp_path: Path) -> None:
             daemon.send(signal.SIGTERM)
 
             assert await daemon.ended(5) == Exit.DRAIN_TIMEOUT
-        assert (await queues.store.stats(Shard(topic))).holder is None
+        assert (await queues.store.inspection.stats(Shard(topic))).holder is None
 
 
 async def is_draining(daemon: Daemon) -> bool:

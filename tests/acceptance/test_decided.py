@@ -46,9 +46,9 @@ def sections(folder: Path) -> Sections:
 async def publish(folder: Path, topic: str, *entries: bytes) -> None:
     """Store entries of one key in one request, as the ingest API does."""
     async with SqliteStore(SqliteSettings(directory=str(folder / "queues"), files=1)) as store:
-        found = await store.own_topic(topic)
+        found = await store.own_topics.find(topic)
         assert found is not None
-        await store.publish(found, [Placed(0, b"bkt:k", each) for each in entries])
+        await store.ingest.publish(found, [Placed(0, b"bkt:k", each) for each in entries])
 
 
 async def books(daemon: Daemon, topic: str) -> tuple[int, int, int]:

@@ -15,7 +15,7 @@ from remora.model.exits import Exit
 from remora.model.ingest import Placed
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic
-from remora.ports import ShardStore
+from remora.ports.store import ShardStore
 from remora.storage.sqlite import SqliteStore
 from support.daemon import Daemon, running_daemon
 from support.entries import raw_entry
@@ -57,7 +57,7 @@ class OnRados:
         await self._queues.fill(self._topic, count, start=start)
 
     async def waiting(self) -> int:
-        return (await self._queues.store.stats(Shard(self._topic))).entries
+        return (await self._queues.store.inspection.stats(Shard(self._topic))).entries
 
 
 class Embedded:
@@ -84,18 +84,18 @@ class Embedded:
     async def begin(self, kafka: Kafka) -> str:
         name = await create_topic(kafka.address)
         target = Target(f"kafka://{kafka.address}", EXACT, name)
-        self._topic = await self._store.create_topic(Topic(name, "", name, target, shards=1, origin=Origin.REMORA))
+        self._topic = await self._store.own_topics.create(Topic(name, "", name, target, shards=1, origin=Origin.REMORA))
         return name
 
     async def store(self, count: int, start: int) -> None:
         assert self._topic is not None
         numbers = range(start, start + count)
         events = [Placed(0, b"k%d" % (i % 20), raw_entry(f"k{i % 20}", i, topic=self._topic.name)) for i in numbers]
-        await self._store.publish(self._topic, events)
+        await self._store.ingest.publish(self._topic, events)
 
     async def waiting(self) -> int:
         assert self._topic is not None
-        return (await self._store.stats(self._topic.first_shard)).entries
+        return (await self._store.inspection.stats(self._topic.first_shard)).entries
 
 
 @contextlib.asynccontextmanager

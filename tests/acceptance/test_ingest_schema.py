@@ -67,7 +67,7 @@ class Site:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         files = SqliteSettings(directory=str(self._folder / "store"), files=1, queue_bytes=10**9)
         async with SqliteStore(files) as store:
-            await store.create_topic(own_topic("t"))
+            await store.own_topics.create(own_topic("t"))
             async with listening_ingest(IngestSettings(listen="127.0.0.1:0"), store, self.telemetry) as server:
                 self.address = server.address
                 self._listens.set()

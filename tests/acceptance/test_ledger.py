@@ -39,8 +39,8 @@ def batch(topic: str, number: int) -> list[bytes]:
 
 
 async def commit(store: SqliteStore, shard: Shard, entries: list[bytes]) -> None:
-    reservation = await store.reserve(shard, len(entries), sum(map(len, entries)))
-    await store.commit(shard, reservation, entries)
+    reservation = await store.two_phase.reserve(shard, len(entries), sum(map(len, entries)))
+    await store.two_phase.commit(shard, reservation, entries)
 
 
 async def fill(store: SqliteStore, topic: Topic, killed: asyncio.Event, kill: Callable[[], None]) -> None:
@@ -55,7 +55,7 @@ async def fill(store: SqliteStore, topic: Topic, killed: asyncio.Event, kill: Ca
 
 async def emptied(daemon: Daemon, store: SqliteStore, topic: Topic) -> None:
     async def is_empty() -> bool:
-        return not any([(await store.stats(shard)).entries for shard in topic.all_shards()])
+        return not any([(await store.inspection.stats(shard)).entries for shard in topic.all_shards()])
 
     await daemon.until(is_empty, "all entries to leave", 90.0)
 
@@ -74,7 +74,7 @@ async def test_every_entry_is_accounted_for(kafka: Kafka, tmp_path: Path) -> Non
     target = Target(f"kafka://{kafka.address}", "", name)
     wanted = Topic(name, "", name, target, time_to_live_s=3600, shards=SHARDS, origin=Origin.REMORA)
     async with SqliteStore(SqliteSettings(directory=str(directory), files=2)) as store:
-        topic = await store.create_topic(wanted)
+        topic = await store.own_topics.create(wanted)
         async with running_daemon(tmp_path, sections) as daemon:
             may_kill, killed = asyncio.Event(), asyncio.Event()
             filling = asyncio.ensure_future(fill(store, topic, killed, may_kill.set))

@@ -51,7 +51,7 @@ def sections(folder: Path) -> dict[str, Mapping[str, object]]:
 async def publish(folder: Path, topic: str, numbers: Sequence[int], keys: int = 4) -> None:
     """Store events in a topic, as the ingest API does."""
     async with SqliteStore(SqliteSettings(directory=str(folder / "queues"), files=1)) as store:
-        found = await store.own_topic(topic)
+        found = await store.own_topics.find(topic)
         assert found is not None
         events = []
         for number in numbers:
@@ -59,7 +59,7 @@ async def publish(folder: Path, topic: str, numbers: Sequence[int], keys: int = 
             sharded_by = f"bkt:{key}".encode()
             entry = raw_entry(key, number, topic=topic, created=time.time())
             events.append(Placed(shard_number(sharded_by, found.shards), sharded_by, entry))
-        await store.publish(found, events)
+        await store.ingest.publish(found, events)
 
 
 async def made(daemon: Daemon, topic: str, *options: str) -> None:

@@ -208,7 +208,7 @@ async def test_a_topic_beside_a_radosgws_of_the_same_name(queues: Queues, tmp_pa
     created = await topic("create", name, "--endpoint", NOBODY, "--shards", "3")
     entry = queues.event(name, 1)
     second = Shard(f"{name}.1", Origin.REMORA)
-    await queues.store.commit(second, await queues.store.reserve(second, 1, len(entry)), [entry])
+    await queues.store.two_phase.commit(second, await queues.store.two_phase.reserve(second, 1, len(entry)), [entry])
     listed = (await topic("list", "--json")).json
     unclear = await topic("show", name)
     shown = [(await topic("show", name, "--origin", origin, "--json")).json for origin in ("radosgw", "remora")]

@@ -14,7 +14,7 @@ from remora.endpoints.kafka import KafkaEndpoint, KafkaRoute
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from remora.ports import Endpoint, Parcel, Route
+from remora.ports.endpoint import Endpoint, Parcel, Route
 from support.kafka import (
     Kafka,
     create_topic,

@@ -28,7 +28,7 @@ from remora.model.errors import EndpointFenced, EndpointMisconfigured, EndpointU
 from remora.model.record import DeadLetter, Record
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from remora.ports import ExactRoute
+from remora.ports.endpoint import ExactRoute
 from support.entries import raw_entry
 from support.kafka import Kafka, create_topic, limit_topic, read_committed, settled, until
 from support.kafka_sender import INCARNATION, Watcher, make_records, verdict

@@ -19,7 +19,7 @@ from remora.model.ledger import Tally
 from remora.model.shard import Hold, Shard
 from remora.storage.rados import RadosStore
 from support.ceph import Ceph, Gateway, reached
-from support.stores import until
+from support.stores import renew, until
 
 pytestmark = pytest.mark.ceph
 
@@ -61,7 +61,7 @@ async def thawed(ceph: Ceph, *daemons: str) -> None:
 async def works_again(store: RadosStore, within_s: float = 40) -> None:
     async def peeked() -> bool:
         with suppress(StoreUnavailable):
-            await store.peek(Q)
+            await store.catalog.peek(Q)
             return True
         return False
 
@@ -73,9 +73,15 @@ async def test_frozen_osds(ceph: Ceph, settings: RadosSettings, gateway: Gateway
     gateway.make_queue("q")
     told: list[bool] = []
     async with reached(replace(settings, op_timeout_s=QUICK_S), lambda there, _: told.append(there)) as store:
-        hold = await store.acquire(Q, "w", 90)
+        hold = await store.locks.acquire(Q, "w", 90)
         assert isinstance(hold, Hold)
-        calls = (store.renew(hold, 90), store.read(hold, b"", 9), store.peek(Q), store.shards(), store.stats(Q))
+        calls = (
+            renew(store, hold, 90),
+            store.queue.read(hold, b"", 9),
+            store.catalog.peek(Q),
+            store.catalog.shards(),
+            store.inspection.stats(Q),
+        )
         await frozen(ceph, *OSDS)
         try:
             begin = time.monotonic()
@@ -88,7 +94,7 @@ async def test_frozen_osds(ceph: Ceph, settings: RadosSettings, gateway: Gateway
         assert [type(answer) for answer in answers] == [StoreUnavailable] * len(calls)
         assert QUICK_S * 0.9 < took < QUICK_S + 4
         await works_again(store)
-        await store.renew(hold, 90)
+        await renew(store, hold, 90)
         assert told == [True, False, True]
 
 
@@ -103,7 +109,7 @@ async def test_one_frozen_osd_costs_only_its_queues(ceph: Ceph, settings: RadosS
         await frozen(ceph, "osd.0")
         try:
             begin = time.monotonic()
-            answers = {shard: [asyncio.ensure_future(store.peek(shard)) for _ in range(50)] for shard in shards}
+            answers = {shard: [asyncio.ensure_future(store.catalog.peek(shard)) for _ in range(50)] for shard in shards}
             hanging = [shard for shard in shards if await all_fail(answers[shard])]
             took = time.monotonic() - begin
         finally:
@@ -129,7 +135,7 @@ async def peek_for_ever(store: RadosStore, shards: list[Shard]) -> None:
     async def ask(shard: Shard) -> None:
         while True:
             with suppress(StoreUnavailable):
-                await store.peek(shard)
+                await store.catalog.peek(shard)
             await asyncio.sleep(0.1)
 
     async with asyncio.TaskGroup() as tasks:
@@ -139,7 +145,7 @@ async def peek_for_ever(store: RadosStore, shards: list[Shard]) -> None:
 
 async def works_again_all(store: RadosStore, shards: list[Shard]) -> None:
     async def all_answer() -> bool:
-        answers = await asyncio.gather(*(store.peek(shard) for shard in shards), return_exceptions=True)
+        answers = await asyncio.gather(*(store.catalog.peek(shard) for shard in shards), return_exceptions=True)
         return all(answer is None for answer in answers)
 
     await until(all_answer, 40)
@@ -150,23 +156,23 @@ async def test_unknown_outcome_of_a_removal(ceph: Ceph, settings: RadosSettings,
     gateway.make_queue("q")
     async with reached(replace(settings, op_timeout_s=QUICK_S)) as store:
         entries = [b"%02d" % number for number in range(60)]
-        reservation = await store.reserve(Q, 60, 120)
-        await store.commit(Q, reservation, entries)
-        hold = await store.acquire(Q, "w", 90)
+        reservation = await store.two_phase.reserve(Q, 60, 120)
+        await store.two_phase.commit(Q, reservation, entries)
+        hold = await store.locks.acquire(Q, "w", 90)
         assert isinstance(hold, Hold)
-        listing = await store.read(hold, b"", 60)
+        listing = await store.queue.read(hold, b"", 60)
         await frozen(ceph, *OSDS)
         try:
             with pytest.raises(StoreUnavailable):
-                await store.remove(hold, listing.positions[3], 3, Tally(delivered=3))
+                await store.queue.remove(hold, listing.positions[3], 3, Tally(delivered=3))
         finally:
             await thawed(ceph, *OSDS)
         await works_again(store)
 
-        await store.remove(hold, listing.positions[3], 3, Tally(delivered=3))
+        await store.queue.remove(hold, listing.positions[3], 3, Tally(delivered=3))
 
-        assert (await store.read(hold, b"", 60)).entries == entries[3:]
-        stats = await store.stats(Q)
+        assert (await store.queue.read(hold, b"", 60)).entries == entries[3:]
+        stats = await store.inspection.stats(Q)
         assert (stats.entries, stats.used_bytes) == (57, 57 * 12)
 
 
@@ -180,7 +186,7 @@ async def test_cancelled_call(ceph: Ceph, settings: RadosSettings, gateway: Gate
             for _ in range(3):
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(0.05):
-                        await asyncio.gather(*(store.stats(Q) for _ in range(50)))
+                        await asyncio.gather(*(store.inspection.stats(Q) for _ in range(50)))
             assert time.monotonic() - begin < 5
         finally:
             await thawed(ceph, *OSDS)
@@ -193,10 +199,10 @@ async def test_closing_under_calls(ceph: Ceph, settings: RadosSettings, gateway:
     gateway.make_queue("q")
     try:
         async with reached(replace(settings, op_timeout_s=30.0)) as store:
-            hold = await store.acquire(Q, "w", 90)
+            hold = await store.locks.acquire(Q, "w", 90)
             assert isinstance(hold, Hold)
             await frozen(ceph, *OSDS)
-            calls = asyncio.gather(store.read(hold, b"", 1), store.renew(hold, 90), return_exceptions=True)
+            calls = asyncio.gather(store.queue.read(hold, b"", 1), renew(store, hold, 90), return_exceptions=True)
             await asyncio.wait([calls], timeout=0.1)
         answers = await calls
     finally:
@@ -204,26 +210,26 @@ async def test_closing_under_calls(ceph: Ceph, settings: RadosSettings, gateway:
 
     assert [type(answer) for answer in answers] == [StoreUnavailable, StoreUnavailable]
     with pytest.raises(StoreUnavailable):
-        await store.peek(Q)
+        await store.catalog.peek(Q)
 
 
 async def test_restarted_daemons(ceph: Ceph, settings: RadosSettings, gateway: Gateway) -> None:
     """After the monitor and an OSD were killed and started again the same locks are held and calls succeed."""
     gateway.make_queue("q")
     async with reached(replace(settings, op_timeout_s=QUICK_S * 2)) as store:
-        hold = await store.acquire(Q, "w", 120)
+        hold = await store.locks.acquire(Q, "w", 120)
         assert isinstance(hold, Hold)
 
         for daemon in ("mon.a", *OSDS):
             await asyncio.to_thread(ceph.send, daemon, "KILL")
             async with loop_stays_free():
                 with suppress(StoreUnavailable):
-                    await store.peek(Q)
+                    await store.catalog.peek(Q)
                 await asyncio.to_thread(ceph.start, daemon)
 
         await works_again(store, 60)
-        await store.renew(hold, 90)
-        assert (await store.read(hold, b"", 1)).entries == []
+        await renew(store, hold, 90)
+        assert (await store.queue.read(hold, b"", 1)).entries == []
 
 
 async def test_unreachable_monitor_at_start(ceph: Ceph, settings: RadosSettings, gateway: Gateway) -> None:
@@ -236,7 +242,7 @@ async def test_unreachable_monitor_at_start(ceph: Ceph, settings: RadosSettings,
         begin = time.monotonic()
         async with loop_stays_free(), RadosStore(replace(settings, mount_timeout_s=60)) as store:
             with pytest.raises(StoreUnavailable):
-                await store.peek(Q)
+                await store.catalog.peek(Q)
             assert not store.connected
         assert time.monotonic() - begin < 8
 
@@ -249,7 +255,7 @@ async def test_unreachable_monitor_at_start(ceph: Ceph, settings: RadosSettings,
         await thawed(ceph, "mon.a")
 
     await until(lambda: _true(store.connected), 40)
-    assert await store.peek(Q) is None
+    assert await store.catalog.peek(Q) is None
     assert "default.rgw.log" in store.description
     await store.__aexit__(None, None, None)
 
@@ -262,15 +268,15 @@ async def test_shut_out_client(ceph: Ceph, settings: RadosSettings, gateway: Gat
     """A client that the cluster has shut out connects anew; its locks are another client's then, and so lost."""
     gateway.make_queue("q")
     async with reached(settings) as store:
-        hold = await store.acquire(Q, "w", 90)
+        hold = await store.locks.acquire(Q, "w", 90)
         assert isinstance(hold, Hold)
-        holder = (await store.stats(Q)).holder
+        holder = (await store.inspection.stats(Q)).holder
         assert holder is not None
         ceph.command(prefix="osd blocklist", blocklistop="add", addr=holder.address)
 
         async def lost() -> bool:
             try:
-                await store.read(hold, b"", 1)
+                await store.queue.read(hold, b"", 1)
             except StoreUnavailable:
                 return False
             except OwnershipLost:
@@ -278,10 +284,10 @@ async def test_shut_out_client(ceph: Ceph, settings: RadosSettings, gateway: Gat
             return False
 
         await until(lost, 30)
-        answer = await store.acquire(Q, "w", 90)
+        answer = await store.locks.acquire(Q, "w", 90)
         assert not isinstance(answer, Hold)  # the old instance's lock runs out by itself, or is evicted
-        await store.evict(Q, answer)
-        assert isinstance(await store.acquire(Q, "w", 90), Hold)
+        await store.locks.evict(Q, answer)
+        assert isinstance(await store.locks.acquire(Q, "w", 90), Hold)
 
 
 _ENDING = """
@@ -293,7 +299,7 @@ _ENDING = """
     async def main():
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)
         async with RadosStore(RadosSettings({settings})) as store:
-            calls = [asyncio.ensure_future(store.peek(Shard("q"))) for _ in range(20)]
+            calls = [asyncio.ensure_future(store.catalog.peek(Shard("q"))) for _ in range(20)]
             print("ready", flush=True)
             try:
                 await asyncio.sleep(60)
@@ -329,12 +335,12 @@ async def test_deleted_pool(ceph: Ceph, settings: RadosSettings) -> None:
     """A pool that is deleted under the store is reported as missing, and not taken for one without queues."""
     ceph.command(prefix="osd pool create", pool="doomed", pg_num=1)
     async with reached(replace(settings, pool="doomed")) as store:
-        assert await store.shards() == []
+        assert await store.catalog.shards() == []
         ceph.command(prefix="osd pool delete", pool="doomed", pool2="doomed", yes_i_really_really_mean_it=True)
 
         async def reported() -> bool:
             try:
-                await store.shards()
+                await store.catalog.shards()
             except StoreError as exc:
                 return "doomed" in str(exc)
             return False

@@ -32,7 +32,7 @@ from remora.storage.rados.requests import Stage
 from support.ceph import Ceph, Gateway, reached
 from support.entries import delivered
 from support.rados_victim import DIGEST, EVENTS, ONCE, SHARDS, Victim, after_write, armed, rooms, victims
-from support.stores import by_shard, own_topic, spread, until
+from support.stores import by_shard, expire, own_topic, spread, until
 
 pytestmark = pytest.mark.ceph
 
@@ -49,27 +49,27 @@ async def store(settings: RadosSettings, monkeypatch: pytest.MonkeyPatch) -> Asy
 
 async def pending(store: RadosStore, topic: Topic) -> list[list[bytes]]:
     """All pending entries of each of a topic's shards."""
-    return [[entry async for _, entry in store.dump(shard)] for shard in topic.all_shards()]
+    return [[entry async for _, entry in store.inspection.dump(shard)] for shard in topic.all_shards()]
 
 
 async def reserved(store: RadosStore, topic: Topic) -> int:
     """Open reservations of all shards."""
-    return sum([(await store.stats(shard)).reservations for shard in topic.all_shards()])
+    return sum([(await store.inspection.stats(shard)).reservations for shard in topic.all_shards()])
 
 
 async def topic_of(store: RadosStore, victim: Victim) -> Topic:
-    topic = await store.own_topic(victim.topic)
+    topic = await store.own_topics.find(victim.topic)
     assert topic is not None
     return topic
 
 
-async def expire(store: RadosStore, topic: Topic) -> None:
+async def expire_topic(store: RadosStore, topic: Topic) -> None:
     """What the holder of each shard does to reservations that are too old, done to all of them."""
     for shard in topic.all_shards():
-        hold = await store.acquire(shard, "w", 90)
+        hold = await store.locks.acquire(shard, "w", 90)
         assert isinstance(hold, Hold)
-        await store.expire_reservations(hold, -60)
-        await store.release(hold)
+        await expire(store, hold, -60)
+        await store.locks.release(hold)
 
 
 async def outcomes(store: RadosStore, left: Sequence[Victim]) -> list[bool]:
@@ -104,7 +104,7 @@ async def test_killed_while_publishing(settings: RadosSettings, store: RadosStor
     assert stored == [False] * (SHARDS + 1) + [True] * (SHARDS + 4)
     for victim, was_stored in zip(left, stored, strict=True):
         topic = await topic_of(store, victim)
-        assert await store.publish(topic, spread(topic, EVENTS), ONCE) == Stored(EVENTS, repeated=was_stored)
+        assert await store.ingest.publish(topic, spread(topic, EVENTS), ONCE) == Stored(EVENTS, repeated=was_stored)
     assert all(await outcomes(store, left))
 
 
@@ -116,7 +116,7 @@ async def test_repeated_at_once_after_a_kill(settings: RadosSettings, store: Rad
         for victim in left:
             topic = await topic_of(store, victim)
             answers = await asyncio.gather(
-                *(each.publish(topic, spread(topic, EVENTS), ONCE) for each in (store, other, store, other))
+                *(each.ingest.publish(topic, spread(topic, EVENTS), ONCE) for each in (store, other, store, other))
             )
             assert {answer.events for answer in answers} == {EVENTS}
             assert sum(not answer.repeated for answer in answers) <= 1
@@ -130,7 +130,7 @@ async def test_killed_while_reserving(settings: RadosSettings, store: RadosStore
         topic = await topic_of(store, victim)
 
         assert await pending(store, topic) == [[]] * SHARDS
-        await expire(store, topic)
+        await expire_topic(store, topic)
         assert await reserved(store, topic) == 0
 
 
@@ -141,10 +141,10 @@ async def test_killed_while_committing(settings: RadosSettings, store: RadosStor
     for victim in left:
         topic = await topic_of(store, victim)
         events = spread(topic, EVENTS)
-        answer = await store.commit_events(topic, victim.reservation, events, DIGEST)
+        answer = await store.ingest.commit(topic, victim.reservation, events, DIGEST)
         assert answer == Stored(EVENTS, repeated=answer.repeated)
         with pytest.raises(OnceConflict):
-            await store.commit_events(topic, victim.reservation, events, b"other")
+            await store.ingest.commit(topic, victim.reservation, events, b"other")
         assert await reserved(store, topic) == 0
 
     assert all(await outcomes(store, left))
@@ -155,11 +155,11 @@ async def test_killed_while_aborting(settings: RadosSettings, store: RadosStore)
     for victim in await victims(settings, "abort"):
         topic = await topic_of(store, victim)
 
-        await store.abort_events(topic, victim.reservation)
+        await store.ingest.abort(topic, victim.reservation)
 
         with pytest.raises(ReservationExpired):
-            await store.commit_events(topic, victim.reservation, spread(topic, EVENTS), DIGEST)
-        await expire(store, topic)
+            await store.ingest.commit(topic, victim.reservation, spread(topic, EVENTS), DIGEST)
+        await expire_topic(store, topic)
         assert (await pending(store, topic), await reserved(store, topic)) == ([[]] * SHARDS, 0)
 
 
@@ -168,14 +168,14 @@ async def test_killed_while_making_a_topic(settings: RadosSettings, store: Rados
     left = await victims(settings, "create")
 
     for victim in left[:-2]:
-        assert await store.own_topic(victim.topic) is None
-        made = await store.create_topic(own_topic(victim.topic, SHARDS))
-        await store.publish(made, spread(made, EVENTS))
+        assert await store.own_topics.find(victim.topic) is None
+        made = await store.own_topics.create(own_topic(victim.topic, SHARDS))
+        await store.ingest.publish(made, spread(made, EVENTS))
         assert await pending(store, made) == by_shard(made, spread(made, EVENTS))
     for victim in left[-2:]:  # killed after the last write, and not at all
         with pytest.raises(TopicRefused):
-            await store.create_topic(own_topic(victim.topic, SHARDS))
-    assert len(await store.shards()) == SHARDS * len(left)
+            await store.own_topics.create(own_topic(victim.topic, SHARDS))
+    assert len(await store.catalog.shards()) == SHARDS * len(left)
 
 
 async def test_killed_while_removing_a_topic(settings: RadosSettings, store: RadosStore) -> None:
@@ -185,13 +185,13 @@ async def test_killed_while_removing_a_topic(settings: RadosSettings, store: Rad
     for victim in left[:-2]:
         topic = await topic_of(store, victim)
         assert topic.closed
-        assert topic.first_shard not in await store.topics()
+        assert topic.first_shard not in await store.catalog.topics()
         with pytest.raises(TopicRefused, match="removed"):
-            await store.create_topic(own_topic(victim.topic, SHARDS))
-        removed = await store.remove_topic(topic, discard=True)
+            await store.own_topics.create(own_topic(victim.topic, SHARDS))
+        removed = await store.own_topics.remove(topic, discard=True)
         assert removed == Removed(SHARDS, removed.entries)
     for victim in left:
-        made = await store.create_topic(own_topic(victim.topic, SHARDS))
+        made = await store.own_topics.create(own_topic(victim.topic, SHARDS))
         assert await pending(store, made) == [[]] * SHARDS
 
 
@@ -201,7 +201,7 @@ async def test_killed_while_removing_a_topic(settings: RadosSettings, store: Rad
 async def undone(settings: RadosSettings, topic: Topic, events: Sequence[Placed], writes: int) -> None:
     """Leave a request that went no further than so many writes; nobody has looked after it yet."""
     async with reached(settings) as another:
-        publishing = asyncio.ensure_future(armed(another.publish(topic, events, ONCE)))
+        publishing = asyncio.ensure_future(armed(another.ingest.publish(topic, events, ONCE)))
         after_write(another, writes, publishing.cancel)
         with pytest.raises(asyncio.CancelledError):
             await publishing
@@ -213,13 +213,15 @@ DECIDED = SHARDS + 2
 
 async def test_expiry_after_the_decision(settings: RadosSettings, store: RadosStore) -> None:
     """Events that are decided are stored once even when their reservations have expired before they were committed."""
-    topic = await store.create_topic(own_topic("t", SHARDS))
+    topic = await store.own_topics.create(own_topic("t", SHARDS))
     events = spread(topic, EVENTS, "x" * 20_000)  # more than is read of a request at once
     await undone(settings, topic, events, DECIDED)
-    await expire(store, topic)
+    await expire_topic(store, topic)
 
     async with reached(settings) as other:
-        answers = await asyncio.gather(*(each.publish(topic, events, ONCE) for each in (store, other, store, other)))
+        answers = await asyncio.gather(
+            *(each.ingest.publish(topic, events, ONCE) for each in (store, other, store, other))
+        )
 
     assert set(answers) == {Stored(EVENTS, repeated=True)}
     assert await pending(store, topic) == by_shard(topic, events)
@@ -228,7 +230,7 @@ async def test_expiry_after_the_decision(settings: RadosSettings, store: RadosSt
 
 async def test_more_events_than_an_osd_takes_at_once(settings: RadosSettings, store: RadosStore) -> None:
     """Events of one shard that take several commits are stored once and in order though who began stops."""
-    topic = await store.create_topic(own_topic("t", 2))
+    topic = await store.own_topics.create(own_topic("t", 2))
     events = [Placed(1, b"bkt:k", b"%d" % i) for i in range(1_300)] + [
         Placed(0, b"bkt:k", b""),
         Placed(0, b"bkt:l", b"x"),
@@ -238,53 +240,53 @@ async def test_more_events_than_an_osd_takes_at_once(settings: RadosSettings, st
     begun = (await pending(store, topic))[1]
     assert begun == by_shard(topic, events)[1][: len(begun)]
 
-    answer = await store.publish(topic, events, ONCE)
+    answer = await store.ingest.publish(topic, events, ONCE)
 
     assert answer == Stored(len(events), repeated=True)
     assert await pending(store, topic) == by_shard(topic, events)
-    reservation = await store.reserve_events(topic, rooms(events))
-    assert await store.commit_events(topic, reservation, events, DIGEST) == Stored(len(events))
-    await store.publish(topic, events)
+    reservation = await store.ingest.reserve(topic, rooms(events))
+    assert await store.ingest.commit(topic, reservation, events, DIGEST) == Stored(len(events))
+    await store.ingest.publish(topic, events)
     assert await pending(store, topic) == by_shard(topic, events, events, events)
     assert await reserved(store, topic) == 0
 
 
 async def test_removal_after_the_decision(settings: RadosSettings, store: RadosStore) -> None:
     """Events that were decided for a topic which is removed then never get into a later topic of its name."""
-    old = await store.create_topic(own_topic("t", SHARDS))
+    old = await store.own_topics.create(own_topic("t", SHARDS))
     events = spread(old, EVENTS)
     await undone(settings, old, events, DECIDED)
-    await store.remove_topic(old, discard=True)
-    new = await store.create_topic(own_topic("t", SHARDS))
-    reservation = await store.reserve_events(new, rooms(events))  # its queues' own numbers are those of the old ones
+    await store.own_topics.remove(old, discard=True)
+    new = await store.own_topics.create(own_topic("t", SHARDS))
+    reservation = await store.ingest.reserve(new, rooms(events))  # its queues' own numbers are those of the old ones
 
     with pytest.raises(TopicUnknown):
-        await store.publish(old, events, ONCE)
+        await store.ingest.publish(old, events, ONCE)
 
     async def carried_out() -> bool:
         return not (await store._recovery._requests.agenda())[Stage.OPEN]
 
     await until(carried_out, 60)
     assert (await pending(store, new), await reserved(store, new)) == ([[]] * SHARDS, SHARDS)
-    assert await store.commit_events(new, reservation, events, DIGEST) == Stored(EVENTS)
+    assert await store.ingest.commit(new, reservation, events, DIGEST) == Stored(EVENTS)
 
 
 async def test_full_queue_after_the_decision(settings: RadosSettings, store: RadosStore) -> None:
     """Events that are decided, but whose room was lost to others, wait for room and are then stored once."""
-    topic = await store.create_topic(own_topic("t", SHARDS))
+    topic = await store.own_topics.create(own_topic("t", SHARDS))
     events = spread(topic, EVENTS, "x" * 200)
     await undone(settings, topic, events, DECIDED)
-    await expire(store, topic)
-    stats = await store.stats(topic.shard(1))
-    blocker = await store.reserve(topic.shard(1), 1, stats.capacity_bytes - 1000)
+    await expire_topic(store, topic)
+    stats = await store.inspection.stats(topic.shard(1))
+    blocker = await store.two_phase.reserve(topic.shard(1), 1, stats.capacity_bytes - 1000)
 
     with pytest.raises(StoreUnavailable):
-        await store.publish(topic, events, ONCE)
+        await store.ingest.publish(topic, events, ONCE)
     expected = by_shard(topic, events)
     assert await pending(store, topic) == [expected[0], [], expected[2]]
 
-    await store.abort(topic.shard(1), blocker)
-    assert await store.publish(topic, events, ONCE) == Stored(EVENTS, repeated=True)
+    await store.two_phase.abort(topic.shard(1), blocker)
+    assert await store.ingest.publish(topic, events, ONCE) == Stored(EVENTS, repeated=True)
     assert await pending(store, topic) == expected
 
 
@@ -309,43 +311,43 @@ async def looked_after(store: RadosStore, stage: Stage) -> None:
 
 async def test_reservation_that_nobody_commits(ceph: Ceph, store: RadosStore) -> None:
     """A reservation that is too old is ended, and its room comes back, though nobody holds the topic's shards."""
-    topic = await store.create_topic(own_topic("t", SHARDS))
-    reservation = await store.reserve_events(topic, rooms(spread(topic, EVENTS)))
+    topic = await store.own_topics.create(own_topic("t", SHARDS))
+    reservation = await store.ingest.reserve(topic, rooms(spread(topic, EVENTS)))
 
     make_due(ceph, Stage.HELD, reservation)
     await looked_after(store, Stage.HELD)
 
     assert await reserved(store, topic) == 0
     with pytest.raises(ReservationExpired):
-        await store.commit_events(topic, reservation, spread(topic, EVENTS), DIGEST)
+        await store.ingest.commit(topic, reservation, spread(topic, EVENTS), DIGEST)
 
 
 async def test_reservation_of_a_removed_topic(ceph: Ceph, store: RadosStore) -> None:
     """Ending a reservation of a removed topic does not touch one of the same number in a later topic of its name."""
-    old = await store.create_topic(own_topic("t", SHARDS))
+    old = await store.own_topics.create(own_topic("t", SHARDS))
     events = spread(old, EVENTS)
-    reservation = await store.reserve_events(old, rooms(events))
-    await store.remove_topic(old, discard=False)
-    new = await store.create_topic(own_topic("t", SHARDS))
-    kept = await store.reserve_events(new, rooms(events))
+    reservation = await store.ingest.reserve(old, rooms(events))
+    await store.own_topics.remove(old, discard=False)
+    new = await store.own_topics.create(own_topic("t", SHARDS))
+    kept = await store.ingest.reserve(new, rooms(events))
 
     make_due(ceph, Stage.HELD, reservation)
     await looked_after(store, Stage.HELD)
 
     assert await reserved(store, new) == SHARDS
-    assert await store.commit_events(new, kept, events, DIGEST) == Stored(EVENTS)
+    assert await store.ingest.commit(new, kept, events, DIGEST) == Stored(EVENTS)
 
 
 async def test_forgetting(ceph: Ceph, store: RadosStore) -> None:
     """What was done leaves nothing behind when it is forgotten: no request, no mark in a queue, no reminder."""
-    topic = await store.create_topic(own_topic("t", SHARDS))
+    topic = await store.own_topics.create(own_topic("t", SHARDS))
     events = spread(topic, EVENTS)
-    await store.publish(topic, events, ONCE)
-    await store.publish(topic, events)
-    reservation = await store.reserve_events(topic, rooms(events))
-    await store.commit_events(topic, reservation, events, DIGEST)
-    aborted = await store.reserve_events(topic, rooms(events))
-    await store.abort_events(topic, aborted)
+    await store.ingest.publish(topic, events, ONCE)
+    await store.ingest.publish(topic, events)
+    reservation = await store.ingest.reserve(topic, rooms(events))
+    await store.ingest.commit(topic, reservation, events, DIGEST)
+    aborted = await store.ingest.reserve(topic, rooms(events))
+    await store.ingest.abort(topic, aborted)
     with ceph.client(namespace="remora") as ioctx:
         names = [each.key.removeprefix("remora.request.") for each in ioctx.list_objects() if ".request." in each.key]
         assert len(names) == 4
@@ -361,13 +363,13 @@ async def test_forgetting(ceph: Ceph, store: RadosStore) -> None:
         left = {each.key for each in ioctx.list_objects()}
         assert left == {"remora.topics", "remora.requests", *(shard.queue for shard in topic.all_shards())}
         assert [omap_keys(ioctx, shard.queue) for shard in topic.all_shards()] == [[]] * SHARDS
-    assert await store.publish(topic, events, ONCE) == Stored(EVENTS)
+    assert await store.ingest.publish(topic, events, ONCE) == Stored(EVENTS)
 
 
 async def test_damaged_request(ceph: Ceph, store: RadosStore, caplog: pytest.LogCaptureFixture) -> None:
     """A request that cannot be read is told of once, and keeps nobody from looking after the others."""
-    topic = await store.create_topic(own_topic("t", SHARDS))
-    reservation = await store.reserve_events(topic, rooms(spread(topic, EVENTS)))
+    topic = await store.own_topics.create(own_topic("t", SHARDS))
+    reservation = await store.ingest.reserve(topic, rooms(spread(topic, EVENTS)))
     with ceph.client(namespace="remora") as ioctx:
         ioctx.write_full("remora.request.t.damaged", b"\xc1")
 
@@ -394,13 +396,13 @@ def omap_keys(ioctx: rados.Ioctx, oid: str) -> list[str]:
 
 async def test_removal_while_events_come(settings: RadosSettings, store: RadosStore) -> None:
     """Of a topic that is removed while events come every one that was answered is counted, and the others are none."""
-    topic = await store.create_topic(own_topic("t", SHARDS))
+    topic = await store.own_topics.create(own_topic("t", SHARDS))
     answered, begun = [0], asyncio.Event()
 
     async def publisher(mine: RadosStore) -> None:
         while True:
             try:
-                answered[0] += (await mine.publish(topic, spread(topic, SHARDS))).events
+                answered[0] += (await mine.ingest.publish(topic, spread(topic, SHARDS))).events
             except StoreUnavailable:
                 continue
             except (TopicUnknown, TopicClosed):
@@ -411,12 +413,12 @@ async def test_removal_while_events_come(settings: RadosSettings, store: RadosSt
         for each in (store, other, store, other):
             tasks.create_task(publisher(each))
         await begun.wait()
-        removed = await store.remove_topic(topic, discard=True)
+        removed = await store.own_topics.remove(topic, discard=True)
 
     assert 0 < answered[0] <= removed.entries
     for shard in topic.all_shards():
         with pytest.raises(ShardGone):
-            await store.stats(shard)
+            await store.inspection.stats(shard)
 
 
 # ------------------------------------------------------------------------------------ a cluster that is away
@@ -425,9 +427,9 @@ async def test_removal_while_events_come(settings: RadosSettings, store: RadosSt
 @pytest.mark.parametrize("writes", [0, SHARDS, DECIDED])
 async def test_frozen_osds(ceph: Ceph, settings: RadosSettings, store: RadosStore, writes: int) -> None:
     """A publication whose OSDs stop answering at any step fails in time, and its repeat stores its events once."""
-    topic = await store.create_topic(own_topic("t", SHARDS))
+    topic = await store.own_topics.create(own_topic("t", SHARDS))
     events = spread(topic, EVENTS)
-    await store.publish(topic, events[:1])
+    await store.ingest.publish(topic, events[:1])
     async with reached(replace(settings, op_timeout_s=1.0)) as hasty, AsyncExitStack() as frost:
         after_write(hasty, writes, lambda: frost.enter_context(ceph.frozen(*OSDS)))
         if writes == 0:
@@ -435,10 +437,10 @@ async def test_frozen_osds(ceph: Ceph, settings: RadosSettings, store: RadosStor
 
         with pytest.raises(StoreUnavailable):
             async with asyncio.timeout(30):
-                await armed(hasty.publish(topic, events, ONCE))
+                await armed(hasty.ingest.publish(topic, events, ONCE))
 
     await until(lambda: answers(store, topic), 60)
-    answer = await store.publish(topic, events, ONCE)
+    answer = await store.ingest.publish(topic, events, ONCE)
     assert answer.events == EVENTS
     assert await pending(store, topic) == by_shard(topic, events[:1], events)
 
@@ -456,13 +458,13 @@ async def test_full_pool(ceph: Ceph, settings: RadosSettings) -> None:
     ceph.command(prefix="osd pool create", pool="narrow", pg_num=1)
     try:
         async with reached(replace(settings, pool="narrow")) as store:
-            topic = await store.create_topic(own_topic("t", SHARDS))
+            topic = await store.own_topics.create(own_topic("t", SHARDS))
             events = spread(topic, EVENTS)
             ceph.command(prefix="osd pool set-quota", pool="narrow", field="max_objects", val="1")
 
             async def refused() -> bool:
                 try:
-                    await store.publish(topic, events[:1], Once(uuid.uuid4().hex, b""))
+                    await store.ingest.publish(topic, events[:1], Once(uuid.uuid4().hex, b""))
                 except StoreFull:
                     return True
                 except StoreUnavailable:  # decided when there was room, and to be stored when there is again
@@ -472,28 +474,28 @@ async def test_full_pool(ceph: Ceph, settings: RadosSettings) -> None:
             await until(refused, 60)
             before = await pending(store, topic), await reserved(store, topic)
             with pytest.raises(StoreFull):
-                await store.publish(topic, events, ONCE)
+                await store.ingest.publish(topic, events, ONCE)
             with pytest.raises(StoreFull):
-                await store.publish(topic, events[:1])
+                await store.ingest.publish(topic, events[:1])
             with pytest.raises(StoreFull):
-                await store.reserve_events(topic, rooms(events))
+                await store.ingest.reserve(topic, rooms(events))
             assert (await pending(store, topic), await reserved(store, topic)) == before
-            hold = await store.acquire(topic.shard(0), "w", 90)
+            hold = await store.locks.acquire(topic.shard(0), "w", 90)
             assert isinstance(hold, Hold)
-            listing = await store.read(hold, b"", 1000)
-            await store.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
+            listing = await store.queue.read(hold, b"", 1000)
+            await store.queue.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
             assert (await pending(store, topic))[0] == []
 
             ceph.command(prefix="osd pool set-quota", pool="narrow", field="max_objects", val="0")
 
             async def taken() -> bool:
                 with suppress(StoreFull):
-                    return (await store.publish(topic, events[:1])).events == 1
+                    return (await store.ingest.publish(topic, events[:1])).events == 1
                 return False
 
             await until(taken, 60)
             await until(lambda: is_settled(store), 60)
-            assert (await store.publish(topic, events, ONCE)).events == EVENTS
+            assert (await store.ingest.publish(topic, events, ONCE)).events == EVENTS
             assert [found[-EVENTS // SHARDS :] for found in await pending(store, topic)] == by_shard(topic, events)
     finally:
         ceph.command(prefix="osd pool delete", pool="narrow", pool2="narrow", yes_i_really_really_mean_it=True)
@@ -505,21 +507,21 @@ async def test_full_pool(ceph: Ceph, settings: RadosSettings) -> None:
 async def test_least_permissions(ceph: Ceph, namespace: str) -> None:
     """A user with the permissions that an operator is told to give makes, fills, delivers and removes topics."""
     async with reached(ceph.least) as store:
-        topic = await store.create_topic(own_topic("t", SHARDS))
+        topic = await store.own_topics.create(own_topic("t", SHARDS))
         events = spread(topic, EVENTS)
-        await store.publish(topic, events, ONCE)
-        reservation = await store.reserve_events(topic, rooms(events))
-        await store.commit_events(topic, reservation, events, DIGEST)
-        await store.change_topic(replace(topic, closed=True))
+        await store.ingest.publish(topic, events, ONCE)
+        reservation = await store.ingest.reserve(topic, rooms(events))
+        await store.ingest.commit(topic, reservation, events, DIGEST)
+        await store.own_topics.change(replace(topic, closed=True))
 
-        hold = await store.acquire(topic.shard(1), "w", 90)
+        hold = await store.locks.acquire(topic.shard(1), "w", 90)
         assert isinstance(hold, Hold)
-        listing = await store.read(hold, b"", 100)
-        await store.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
+        listing = await store.queue.read(hold, b"", 100)
+        await store.queue.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
 
         assert listing.entries == by_shard(topic, events, events)[1]
-        assert set(topic.all_shards()) <= set(await store.shards())
-        assert await store.remove_topic(topic, discard=True) == Removed(SHARDS, 2 * EVENTS * 2 // SHARDS)
+        assert set(topic.all_shards()) <= set(await store.catalog.shards())
+        assert await store.own_topics.remove(topic, discard=True) == Removed(SHARDS, 2 * EVENTS * 2 // SHARDS)
 
 
 async def test_without_permission_for_own_topics(
@@ -531,9 +533,9 @@ async def test_without_permission_for_own_topics(
     with user_of(ceph, f"client.{settings.namespace}", settings.namespace, keyring) as user:
         async with reached(replace(settings, name=user, keyring=str(keyring))) as store:
             for _ in range(3):
-                assert list(await store.shards()) == [Shard("q")]
+                assert list(await store.catalog.shards()) == [Shard("q")]
             with pytest.raises(StoreMisconfigured, match="permission"):
-                await store.create_topic(own_topic("t"))
+                await store.own_topics.create(own_topic("t"))
 
     remarks = [record for record in caplog.records if "remora's own" in record.getMessage()]
     assert len(remarks) == 1

@@ -34,20 +34,20 @@ class Desk:
     gateway: Gateway
 
     async def commit(self, count: int) -> None:
-        reservation = await self.store.reserve(Q, count, 10 * count)
-        await self.store.commit(Q, reservation, [b"%010d" % i for i in range(count)])
+        reservation = await self.store.two_phase.reserve(Q, count, 10 * count)
+        await self.store.two_phase.commit(Q, reservation, [b"%010d" % i for i in range(count)])
 
     async def held(self, cookie: str = WORKER) -> Hold:
-        hold = await self.store.acquire(Q, cookie, 90)
+        hold = await self.store.locks.acquire(Q, cookie, 90)
         assert isinstance(hold, Hold), hold
         return hold
 
     async def listed(self, hold: Hold, count: int = 100) -> Listing:
-        return await self.store.read(hold, b"", count)
+        return await self.store.queue.read(hold, b"", count)
 
     async def unaccounted(self, hold: Hold) -> list[int]:
         """As both ways of looking have it."""
-        looks = [await self.store.balance(Q), *await self.store.balances([hold])]
+        looks = [await self.store.ledger.balance(Q), *await self.store.ledger.balances([hold])]
         return [each.unaccounted for each in looks]
 
     def remove_as_gateway(self, upto: bytes) -> None:
@@ -91,18 +91,18 @@ async def test_removal_whose_answer_is_lost(desk: Desk, monkeypatch: pytest.Monk
     listing = await desk.listed(hold)
     lose_answers(monkeypatch, desk.store, carried_out=True)
     with pytest.raises(StoreUnavailable, match="no answer"):
-        await desk.store.remove(hold, listing.positions[3], 3, Tally(delivered=3))
+        await desk.store.queue.remove(hold, listing.positions[3], 3, Tally(delivered=3))
 
     if further:
         with pytest.raises(StoreUnavailable, match="front"):
-            await desk.store.remove(hold, listing.positions[5], 5, Tally(delivered=5))
+            await desk.store.queue.remove(hold, listing.positions[5], 5, Tally(delivered=5))
     else:
-        await desk.store.remove(hold, listing.positions[3], 3, Tally(delivered=3))
-    assert await desk.store.balance(Q) == Balance(Q, 10, 7, Tally(delivered=3))
+        await desk.store.queue.remove(hold, listing.positions[3], 3, Tally(delivered=3))
+    assert await desk.store.ledger.balance(Q) == Balance(Q, 10, 7, Tally(delivered=3))
 
     rest = await desk.listed(hold)
-    await desk.store.remove(hold, rest.positions[-1], 7, Tally(delivered=7))
-    assert await desk.store.balance(Q) == Balance(Q, 10, 0, Tally(delivered=10))
+    await desk.store.queue.remove(hold, rest.positions[-1], 7, Tally(delivered=7))
+    assert await desk.store.ledger.balance(Q) == Balance(Q, 10, 0, Tally(delivered=10))
 
 
 async def test_removal_that_was_not_carried_out(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,11 +112,11 @@ async def test_removal_that_was_not_carried_out(desk: Desk, monkeypatch: pytest.
     listing = await desk.listed(hold)
     lose_answers(monkeypatch, desk.store, carried_out=False)
     with pytest.raises(StoreUnavailable, match="no answer"):
-        await desk.store.remove(hold, listing.positions[3], 3, Tally(delivered=3))
+        await desk.store.queue.remove(hold, listing.positions[3], 3, Tally(delivered=3))
 
-    await desk.store.remove(hold, listing.positions[5], 5, Tally(delivered=4, expired=1))
+    await desk.store.queue.remove(hold, listing.positions[5], 5, Tally(delivered=4, expired=1))
 
-    assert await desk.store.balance(Q) == Balance(Q, 10, 5, Tally(delivered=4, expired=1))
+    assert await desk.store.ledger.balance(Q) == Balance(Q, 10, 5, Tally(delivered=4, expired=1))
 
 
 async def test_removal_that_comes_late(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,16 +126,16 @@ async def test_removal_that_comes_late(desk: Desk, monkeypatch: pytest.MonkeyPat
     listing = await desk.listed(hold)
     late = lose_answers(monkeypatch, desk.store, carried_out=False)
     with pytest.raises(StoreUnavailable, match="no answer"):
-        await desk.store.remove(hold, listing.positions[3], 3, Tally(delivered=3))
-    await desk.store.remove(hold, listing.positions[5], 5, Tally(delivered=5))
-    await desk.store.release(hold)
+        await desk.store.queue.remove(hold, listing.positions[3], 3, Tally(delivered=3))
+    await desk.store.queue.remove(hold, listing.positions[5], 5, Tally(delivered=5))
+    await desk.store.locks.release(hold)
     again = await desk.held()
-    expected = await desk.store.balance(Q)
+    expected = await desk.store.ledger.balance(Q)
 
     with pytest.raises(StoreError):
         await late[0]()  # type: ignore[operator]  # carries the operation out now
 
-    assert await desk.store.balance(Q) == expected == Balance(Q, 10, 5, Tally(delivered=5))
+    assert await desk.store.ledger.balance(Q) == expected == Balance(Q, 10, 5, Tally(delivered=5))
     assert len((await desk.listed(again)).entries) == 5
 
 
@@ -146,14 +146,14 @@ async def test_late_removal_between_a_look_and_the_next_one(desk: Desk, monkeypa
     listing = await desk.listed(hold)
     late = lose_answers(monkeypatch, desk.store, carried_out=False)
     with pytest.raises(StoreUnavailable, match="no answer"):
-        await desk.store.remove(hold, listing.positions[3], 3, Tally(delivered=3))
+        await desk.store.queue.remove(hold, listing.positions[3], 3, Tally(delivered=3))
     again = await desk.listed(hold)
     await late[0]()  # type: ignore[operator]  # carries the operation out now
 
     with pytest.raises(StoreUnavailable, match="front"):
-        await desk.store.remove(hold, again.positions[5], 5, Tally(delivered=5))
+        await desk.store.queue.remove(hold, again.positions[5], 5, Tally(delivered=5))
 
-    assert await desk.store.balance(Q) == Balance(Q, 10, 7, Tally(delivered=3))
+    assert await desk.store.ledger.balance(Q) == Balance(Q, 10, 7, Tally(delivered=3))
 
 
 async def test_ledger_begins_where_remora_first_takes_the_queue(desk: Desk) -> None:
@@ -161,15 +161,15 @@ async def test_ledger_begins_where_remora_first_takes_the_queue(desk: Desk) -> N
     await desk.commit(6)
     hold = await desk.held()
     listing = await desk.listed(hold)
-    await desk.store.release(hold)
+    await desk.store.locks.release(hold)
     desk.gateway.ioctx.rm_xattr("q", "remora.state")  # as if it had never been here
     desk.remove_as_gateway(listing.positions[4])
-    assert await desk.store.balance(Q) == Balance(Q, 2, 2, Tally())
+    assert await desk.store.ledger.balance(Q) == Balance(Q, 2, 2, Tally())
 
     again = await desk.held()
 
     assert await desk.unaccounted(again) == [0, 0]
-    assert await desk.store.balance(Q) == Balance(Q, 2, 2, Tally())
+    assert await desk.store.ledger.balance(Q) == Balance(Q, 2, 2, Tally())
 
 
 async def test_what_a_gateway_removed_is_removed_elsewhere(desk: Desk) -> None:
@@ -177,23 +177,23 @@ async def test_what_a_gateway_removed_is_removed_elsewhere(desk: Desk) -> None:
     await desk.commit(10)
     hold = await desk.held()
     listing = await desk.listed(hold)
-    await desk.store.remove(hold, listing.positions[2], 2, Tally(delivered=2))
-    await desk.store.release(hold)
+    await desk.store.queue.remove(hold, listing.positions[2], 2, Tally(delivered=2))
+    await desk.store.locks.release(hold)
 
     assert desk.gateway.lock("q")
     desk.remove_as_gateway(listing.positions[6])
     expected = Balance(Q, 10, 4, Tally(delivered=2, removed_elsewhere=4))
-    assert await desk.store.balance(Q) == expected
+    assert await desk.store.ledger.balance(Q) == expected
 
-    holder = await desk.store.acquire(Q, WORKER, 90)
+    holder = await desk.store.locks.acquire(Q, WORKER, 90)
     assert isinstance(holder, LockHolder)
-    await desk.store.evict(Q, holder)
+    await desk.store.locks.evict(Q, holder)
     again = await desk.held()
     assert await desk.unaccounted(again) == [0, 0]
-    assert await desk.store.balance(Q) == expected
+    assert await desk.store.ledger.balance(Q) == expected
     rest = await desk.listed(again)
-    await desk.store.remove(again, rest.positions[-1], 4, Tally(delivered=4))
-    assert await desk.store.balance(Q) == Balance(Q, 10, 0, Tally(delivered=6, removed_elsewhere=4))
+    await desk.store.queue.remove(again, rest.positions[-1], 4, Tally(delivered=4))
+    assert await desk.store.ledger.balance(Q) == Balance(Q, 10, 0, Tally(delivered=6, removed_elsewhere=4))
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -203,52 +203,52 @@ async def test_removed_behind_our_back(desk: Desk, before: bool) -> None:
     hold = await desk.held()
     listing = await desk.listed(hold)
     if before:
-        await desk.store.remove(hold, listing.positions[2], 2, Tally(delivered=2))
+        await desk.store.queue.remove(hold, listing.positions[2], 2, Tally(delivered=2))
     desk.remove_as_gateway(listing.positions[5])
     missing = 3 if before else 5
     assert all(0 < each < 10 for each in await desk.unaccounted(hold))
 
     again = await desk.listed(hold)
-    await desk.store.remove(hold, again.positions[2], 2, Tally(delivered=2))
+    await desk.store.queue.remove(hold, again.positions[2], 2, Tally(delivered=2))
     assert await desk.unaccounted(hold) == [missing, missing]
 
-    await desk.store.release(hold)
+    await desk.store.locks.release(hold)
     another = await desk.held("remora/h/b/2")
     assert await desk.unaccounted(another) == [0, 0]
-    assert (await desk.store.balance(Q)).removed.removed_elsewhere == missing
+    assert (await desk.store.ledger.balance(Q)).removed.removed_elsewhere == missing
 
 
 async def test_topic_that_is_being_removed(ceph: Ceph, settings: RadosSettings, namespace: str) -> None:
     """What waits in the queues of a topic that is being removed with them counts as dropped, until they are gone."""
     async with reached(settings) as store:
-        topic = await store.create_topic(own_topic(f"{namespace}-t", 1))
+        topic = await store.own_topics.create(own_topic(f"{namespace}-t", 1))
         shard = topic.shard(0)
-        await store.publish(topic, [Placed(0, b"b:k", b"entry")] * 3)
-        hold = await store.acquire(shard, WORKER, 90)
+        await store.ingest.publish(topic, [Placed(0, b"b:k", b"entry")] * 3)
+        hold = await store.locks.acquire(shard, WORKER, 90)
         assert isinstance(hold, Hold)
-        listing = await store.read(hold, b"", 1)
-        await store.remove(hold, listing.positions[-1], 1, Tally(delivered=1))
+        listing = await store.queue.read(hold, b"", 1)
+        await store.queue.remove(hold, listing.positions[-1], 1, Tally(delivered=1))
 
         with ceph.client(namespace="remora") as ioctx:
             ioctx.set_xattr(shard.queue, "remora.topic", b"removing " + topic.id.encode())
 
         expected = Balance(shard, 3, 0, Tally(delivered=1, dropped=2))
-        assert await store.balance(shard) == expected
-        assert [each.unaccounted for each in await store.balances([hold])] == [0]
-        assert (await store.remove_topic(topic, discard=True)).entries == 2
+        assert await store.ledger.balance(shard) == expected
+        assert [each.unaccounted for each in await store.ledger.balances([hold])] == [0]
+        assert (await store.own_topics.remove(topic, discard=True)).entries == 2
         with pytest.raises(ShardGone):
-            await store.balance(shard)
+            await store.ledger.balance(shard)
 
 
 async def test_ledger_of_a_newer_version(desk: Desk) -> None:
     """A ledger that a newer remora wrote is not touched: the queue is refused with the reason."""
     hold = await desk.held()
-    await desk.store.release(hold)
+    await desk.store.locks.release(hold)
     value = desk.gateway.ioctx.get_xattr("q", "remora.state").replace(b"\xa7version\x01", b"\xa7version\x02")
     desk.gateway.ioctx.set_xattr("q", "remora.state", value)
 
     with pytest.raises(StoreError, match="newer than this remora"):
-        await desk.store.acquire(Q, WORKER, 90)
+        await desk.store.locks.acquire(Q, WORKER, 90)
 
     assert desk.gateway.ioctx.get_xattr("q", "remora.state") == value
 
@@ -277,7 +277,7 @@ async def test_fence_of_the_state(desk: Desk, monkeypatch: pytest.MonkeyPatch) -
         return answer
 
     monkeypatch.setattr(connection, "run", outpaced)
-    await desk.store.remove(hold, listing.positions[3], 3, Tally(delivered=3))
+    await desk.store.queue.remove(hold, listing.positions[3], 3, Tally(delivered=3))
 
     assert len(refused) == 1
-    assert await desk.store.balance(Q) == Balance(Q, 4, 1, Tally(delivered=3))
+    assert await desk.store.ledger.balance(Q) == Balance(Q, 4, 1, Tally(delivered=3))

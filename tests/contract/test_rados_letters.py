@@ -22,8 +22,8 @@ SHARD = Shard("q")
 async def filled(store: RadosStore, gateway: Gateway, count: int) -> Hold:
     """A queue of so many entries, held."""
     gateway.make_queue("q", 1 << 20)
-    await store.commit(SHARD, await store.reserve(SHARD, count, count), [b"x"] * count)
-    hold = await store.acquire(SHARD, "w", 90)
+    await store.two_phase.commit(SHARD, await store.two_phase.reserve(SHARD, count, count), [b"x"] * count)
+    hold = await store.locks.acquire(SHARD, "w", 90)
     assert isinstance(hold, Hold)
     return hold
 
@@ -50,18 +50,18 @@ async def test_announcements_go_with_their_entries(settings: RadosSettings, gate
     is left keeps its own."""
     async with reached(settings) as store:
         hold = await filled(store, gateway, 4)
-        listing = await store.read(hold, b"", 4)
+        listing = await store.queue.read(hold, b"", 4)
         letters = letters_of(hold, listing)
         assert await announced(store) == []
 
-        await store.park(hold, *letters[:2])
-        await store.park(hold, letters[1])
-        await store.park(hold, letters[3])
+        await store.letters.park(hold, *letters[:2])
+        await store.letters.park(hold, letters[1])
+        await store.letters.park(hold, letters[3])
         assert await announced(store) == [f"remora.parking.{letters[i].position}" for i in (1, 3)]
 
-        await store.remove(hold, listing.positions[2], 2, Tally(expired=2))
+        await store.queue.remove(hold, listing.positions[2], 2, Tally(expired=2))
         assert await announced(store) == [f"remora.parking.{letters[3].position}"]
-        await store.remove(hold, listing.positions[4], 2, Tally(delivered=1, expired=1))
+        await store.queue.remove(hold, listing.positions[4], 2, Tally(delivered=1, expired=1))
         assert await announced(store) == []
 
 
@@ -69,13 +69,13 @@ async def test_a_name_that_comes_late_is_replaced(settings: RadosSettings, gatew
     """Where an earlier holder's name is written over that of the holder, a letter is refused once and then stored."""
     async with reached(settings) as store:
         hold = await filled(store, gateway, 2)
-        letters = letters_of(hold, await store.read(hold, b"", 2))
-        await store.park(hold, letters[0])
+        letters = letters_of(hold, await store.queue.read(hold, b"", 2))
+        await store.letters.park(hold, letters[0])
         face: DeadLetters = store.park.__self__  # type: ignore[attr-defined]  # a bound method
         await face._sit_down(hold, _Desk())
 
         with pytest.raises(StoreUnavailable):
-            await store.park(hold, letters[1])
-        await store.park(hold, letters[1])
+            await store.letters.park(hold, letters[1])
+        await store.letters.park(hold, letters[1])
 
-        assert [each async for each in store.letters("q")] == letters
+        assert [each async for each in store.letters.stored("q")] == letters

@@ -11,6 +11,7 @@ from remora.model.errors import OwnershipLost, StoreMisconfigured
 from remora.model.ledger import Tally
 from remora.model.shard import Hold, LockHolder, Shard
 from support.ceph import Ceph, Gateway, reached
+from support.stores import expire, renew
 
 pytestmark = pytest.mark.ceph
 
@@ -19,7 +20,7 @@ async def test_gateway_respects_our_lock(settings: RadosSettings, gateway: Gatew
     """While remora holds a queue a gateway is refused, and what it sees is what a gateway's lock looks like."""
     gateway.make_queue("q")
     async with reached(settings) as store:
-        hold = await store.acquire(Shard("q"), "remora/h/b/w", 60)
+        hold = await store.locks.acquire(Shard("q"), "remora/h/b/w", 60)
         assert isinstance(hold, Hold)
 
         assert not gateway.lock("q")
@@ -27,7 +28,7 @@ async def test_gateway_respects_our_lock(settings: RadosSettings, gateway: Gatew
         assert locker.cookie == "remora/h/b/w"
         assert locker.description == ""
 
-        await store.release(hold)
+        await store.locks.release(hold)
         assert gateway.lock("q")
 
 
@@ -36,12 +37,12 @@ async def test_we_respect_a_gateways_lock(settings: RadosSettings, gateway: Gate
     gateway.make_queue("q")
     assert gateway.lock("q")
     async with reached(settings) as store:
-        holder = await store.acquire(Shard("q"), "remora/h/b/w", 60)
+        holder = await store.locks.acquire(Shard("q"), "remora/h/b/w", 60)
         assert isinstance(holder, LockHolder)
         assert (holder.cookie, holder.entity) == ("gatewaycookie016", gateway.lockers("q")[0].entity)
 
-        await store.evict(Shard("q"), holder)
-        assert isinstance(await store.acquire(Shard("q"), "remora/h/b/w", 60), Hold)
+        await store.locks.evict(Shard("q"), holder)
+        assert isinstance(await store.locks.acquire(Shard("q"), "remora/h/b/w", 60), Hold)
 
         assert not gateway.lock("q")
 
@@ -50,7 +51,7 @@ async def test_lock_of_a_queue_that_a_gateway_takes(settings: RadosSettings, gat
     """Once a gateway has broken remora's lock and taken its own, remora's next call is refused."""
     gateway.make_queue("q")
     async with reached(settings) as store:
-        hold = await store.acquire(Shard("q"), "w", 60)
+        hold = await store.locks.acquire(Shard("q"), "w", 60)
         assert isinstance(hold, Hold)
         (ours,) = gateway.lockers("q")
         client = gateway.ioctx
@@ -58,24 +59,24 @@ async def test_lock_of_a_queue_that_a_gateway_takes(settings: RadosSettings, gat
         assert gateway.lock("q")
 
         with pytest.raises(OwnershipLost):
-            await store.read(hold, b"", 1)
+            await store.queue.read(hold, b"", 1)
 
 
 async def test_queue_stays_usable_for_gateways(settings: RadosSettings, gateway: Gateway) -> None:
     """Locking a name whose queue is deleted leaves nothing behind on which a gateway's new queue would fail."""
     async with reached(settings) as store:
         gateway.make_queue("q")
-        hold = await store.acquire(Shard("q"), "w", 60)
+        hold = await store.locks.acquire(Shard("q"), "w", 60)
         assert isinstance(hold, Hold)
         gateway.delete_queue("q")
-        for attempt in (store.acquire(Shard("q"), "w", 60), store.renew(hold, 60)):
+        for attempt in (store.locks.acquire(Shard("q"), "w", 60), renew(store, hold, 60)):
             with pytest.raises(Exception, match="no such queue"):
                 await attempt
 
         gateway.make_queue("q")  # creates exclusively, as radosgw does
 
-        reservation = await store.reserve(Shard("q"), 1, 10)
-        await store.commit(Shard("q"), reservation, [b"x"])
+        reservation = await store.two_phase.reserve(Shard("q"), 1, 10)
+        await store.two_phase.commit(Shard("q"), reservation, [b"x"])
 
 
 @pytest.mark.parametrize("queue", ["t", ":t", "tenant:t", "t.3"])
@@ -87,19 +88,19 @@ async def test_least_permissions(ceph: Ceph, queue: str) -> None:
         shard = Shard(queue)
         try:
             async with reached(replace(ceph.least, op_timeout_s=5)) as store:
-                assert shard in await store.shards()
-                await store.topics()
-                reservation = await store.reserve(shard, 1, 10)
-                await store.commit(shard, reservation, [b"entry"])
-                hold = await store.acquire(shard, "w", 60)
+                assert shard in await store.catalog.shards()
+                await store.catalog.topics()
+                reservation = await store.two_phase.reserve(shard, 1, 10)
+                await store.two_phase.commit(shard, reservation, [b"entry"])
+                hold = await store.locks.acquire(shard, "w", 60)
                 assert isinstance(hold, Hold)
-                await store.renew(hold, 60)
-                listing = await store.read(hold, b"", 10)
+                await renew(store, hold, 60)
+                listing = await store.queue.read(hold, b"", 10)
                 assert listing.entries == [b"entry"]
-                await store.remove(hold, listing.positions[-1], 1, Tally(delivered=1))
-                await store.expire_reservations(hold, 120)
-                assert (await store.stats(shard)).entries == 0
-                await store.release(hold)
+                await store.queue.remove(hold, listing.positions[-1], 1, Tally(delivered=1))
+                await expire(store, hold, 120)
+                assert (await store.inspection.stats(shard)).entries == 0
+                await store.locks.release(hold)
         finally:
             gateway.delete_queue(queue)
 
@@ -109,7 +110,7 @@ async def test_missing_permission_is_named(ceph: Ceph, gateway: Gateway, namespa
     gateway.make_queue("q")
     async with reached(replace(ceph.least, namespace=namespace)) as store:
         with pytest.raises(StoreMisconfigured) as refused:
-            await store.acquire(Shard("q"), "w", 60)
+            await store.locks.acquire(Shard("q"), "w", 60)
 
     assert "locking q" in str(refused.value)
     assert "client.remora" in str(refused.value)

@@ -29,7 +29,7 @@ async def refused(settings: RadosSettings) -> str:
 
 async def _said(store: RadosStore) -> str:
     try:
-        await store.shards()
+        await store.catalog.shards()
     except StoreMisconfigured as refusal:
         return str(refusal)
     except StoreUnavailable:

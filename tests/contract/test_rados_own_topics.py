@@ -30,11 +30,11 @@ async def store(settings: RadosSettings) -> AsyncIterator[RadosStore]:
 
 
 async def contents(store: RadosStore, shard: Shard) -> list[bytes]:
-    return [entry async for _, entry in store.dump(shard)]
+    return [entry async for _, entry in store.inspection.dump(shard)]
 
 
 async def commit(store: RadosStore, shard: Shard, payload: bytes) -> None:
-    await store.commit(shard, await store.reserve(shard, 1, len(payload)), [payload])
+    await store.two_phase.commit(shard, await store.two_phase.reserve(shard, 1, len(payload)), [payload])
 
 
 async def test_beside_a_topic_of_a_radosgw(store: RadosStore, gateway: Gateway) -> None:
@@ -42,30 +42,32 @@ async def test_beside_a_topic_of_a_radosgw(store: RadosStore, gateway: Gateway) 
     gateway.make_queue("t")
     theirs = Shard("t")
     await commit(store, theirs, b"theirs")
-    topic = await store.create_topic(own_topic("t", 2))
+    topic = await store.own_topics.create(own_topic("t", 2))
     ours, events = topic.first_shard, spread(topic, 6)
 
-    await store.publish(topic, events)
+    await store.ingest.publish(topic, events)
 
-    assert sorted(await store.shards()) == sorted([theirs, *topic.all_shards()])
-    assert [shard.queue for shard in await store.shards()] == ["t", "t", "t.1"]
+    assert sorted(await store.catalog.shards()) == sorted([theirs, *topic.all_shards()])
+    assert [shard.queue for shard in await store.catalog.shards()] == ["t", "t", "t.1"]
     assert await contents(store, theirs) == [b"theirs"]
     assert await contents(store, ours) == by_shard(topic, events)[0]
-    assert (await store.peek(theirs), await store.peek(ours)) == (b"theirs", events[0].payload)
-    first, second = await store.acquire(theirs, "w", 90), await store.acquire(ours, "w", 90)
+    assert (await store.catalog.peek(theirs), await store.catalog.peek(ours)) == (b"theirs", events[0].payload)
+    first, second = await store.locks.acquire(theirs, "w", 90), await store.locks.acquire(ours, "w", 90)
     assert isinstance(first, Hold)
     assert isinstance(second, Hold)
     assert first.incarnation != second.incarnation
-    assert [len(each.entries) for each in (await store.read(first, b"", 9), await store.read(second, b"", 9))] == [1, 3]
+    assert [
+        len(each.entries) for each in (await store.queue.read(first, b"", 9), await store.queue.read(second, b"", 9))
+    ] == [1, 3]
     letters = [
         DeadLetter("t", hold.incarnation, "0/1", "0/2", "refused", "", 1, 1.0, 1.0, b"") for hold in (first, second)
     ]
     for hold, letter in [*zip((first, second), letters, strict=True)] * 2:
-        await store.park(hold, letter)
-    assert sorted([each async for each in store.letters("t")], key=str) == sorted(letters, key=str)
+        await store.letters.park(hold, letter)
+    assert sorted([each async for each in store.letters.stored("t")], key=str) == sorted(letters, key=str)
 
-    assert (await store.remove_topic(topic, discard=True)).entries == 6
-    assert list(await store.shards()) == [theirs]
+    assert (await store.own_topics.remove(topic, discard=True)).entries == 6
+    assert list(await store.catalog.shards()) == [theirs]
     assert await contents(store, theirs) == [b"theirs"]
 
 
@@ -73,7 +75,7 @@ async def test_nothing_of_ours_where_a_radosgw_looks(store: RadosStore, gateway:
     """The queues of our topics are neither in a radosgw's registry nor in its namespace."""
     gateway.make_queue("theirs")
 
-    await store.publish(topic := await store.create_topic(own_topic("t", 2)), spread(topic, 4))
+    await store.ingest.publish(topic := await store.own_topics.create(own_topic("t", 2)), spread(topic, 4))
 
     assert sorted(each.key for each in gateway.ioctx.list_objects()) == ["queues_list_object", "theirs"]
     with rados.ReadOpCtx() as op:
@@ -84,15 +86,15 @@ async def test_nothing_of_ours_where_a_radosgw_looks(store: RadosStore, gateway:
 
 async def test_looks_are_cheap(store: RadosStore) -> None:
     """While nothing changes the answers are the very objects of the last time."""
-    await store.create_topic(own_topic("t", 2))
+    await store.own_topics.create(own_topic("t", 2))
 
-    assert await store.shards() is await store.shards()
+    assert await store.catalog.shards() is await store.catalog.shards()
 
 
 async def test_more_topics_than_one_page(ceph: Ceph, settings: RadosSettings) -> None:
     """Topics are found however many there are, and one that cannot be read hides none of the others."""
     async with reached(settings) as store:
-        made = await store.create_topic(own_topic("t-0000", 3))
+        made = await store.own_topics.create(own_topic("t-0000", 3))
         with ceph.client(namespace="remora") as ioctx:
             with rados.ReadOpCtx() as op:
                 found, _ = ioctx.get_omap_vals(op, "", "", 10)
@@ -104,7 +106,7 @@ async def test_more_topics_than_one_page(ceph: Ceph, settings: RadosSettings) ->
                 ioctx.set_omap(op, ("broken",), (b"\xc1",))
                 ioctx.operate_write_op(op, "remora.topics")
 
-        shards, topics = await store.shards(), await store.topics()
+        shards, topics = await store.catalog.shards(), await store.catalog.topics()
 
     assert len(shards) == 3 * 2_500
     assert topics[Shard("t-2499", Origin.REMORA)] == replace(made, name="t-2499", queue="t-2499")
@@ -113,7 +115,7 @@ async def test_more_topics_than_one_page(ceph: Ceph, settings: RadosSettings) ->
 
 async def test_topic_of_a_newer_version(ceph: Ceph, store: RadosStore) -> None:
     """What a later version adds to a topic's entry in the registry does not keep this one from reading it."""
-    made = await store.create_topic(own_topic("t", 2))
+    made = await store.own_topics.create(own_topic("t", 2))
     with ceph.client(namespace="remora") as ioctx:
         with rados.ReadOpCtx() as op:
             found, _ = ioctx.get_omap_vals(op, "", "", 10)
@@ -124,22 +126,22 @@ async def test_topic_of_a_newer_version(ceph: Ceph, store: RadosStore) -> None:
             ioctx.set_omap(op, ("t",), (newer,))
             ioctx.operate_write_op(op, "remora.topics")
 
-    assert await store.own_topic("t") == made
-    assert (await store.topics())[made.first_shard] == made
+    assert await store.own_topics.find("t") == made
+    assert (await store.catalog.topics())[made.first_shard] == made
 
 
 async def test_what_another_topic_left_behind(ceph: Ceph, store: RadosStore) -> None:
     """A queue that a lost topic left under a new one's name is made anew, and so is an object that is no queue."""
-    lost = await store.create_topic(own_topic("t", 3))
-    await store.publish(lost, spread(lost, 9))
+    lost = await store.own_topics.create(own_topic("t", 3))
+    await store.ingest.publish(lost, spread(lost, 9))
     with ceph.client(namespace="remora") as ioctx:
         ioctx.remove_object("remora.topics")
         ioctx.remove_object("t.2")
         ioctx.write_full("t.2", b"")
 
-    topic = await store.create_topic(own_topic("t", 3))
+    topic = await store.own_topics.create(own_topic("t", 3))
     events = spread(topic, 6)
-    await store.publish(topic, events)
+    await store.ingest.publish(topic, events)
 
     assert [await contents(store, shard) for shard in topic.all_shards()] == by_shard(topic, events)
 
@@ -147,12 +149,12 @@ async def test_what_another_topic_left_behind(ceph: Ceph, store: RadosStore) -> 
 async def test_interrupted_creation_with_other_shards(settings: RadosSettings, store: RadosStore) -> None:
     """A creation that was cut short does not bind the next one to its number of shards."""
     async with reached(settings) as another:
-        announced = await another._own_topics._announce(own_topic("t", 3))
-        await another._own_topics._queues.make(Shard("t", Origin.REMORA), announced.stored.id, _pass)
+        announced = await another.own_topics._announce(own_topic("t", 3))
+        await another.own_topics._queues.make(Shard("t", Origin.REMORA), announced.stored.id, _pass)
 
-    topic = await store.create_topic(own_topic("t", 2))
+    topic = await store.own_topics.create(own_topic("t", 2))
     events = spread(topic, 6)
-    await store.publish(topic, events)
+    await store.ingest.publish(topic, events)
 
     assert topic.id != announced.stored.id
     assert [await contents(store, shard) for shard in topic.all_shards()] == by_shard(topic, events)
@@ -164,61 +166,61 @@ async def _pass() -> None:
 
 async def test_waiting_entries_during_a_resumed_removal(store: RadosStore, settings: RadosSettings) -> None:
     """A removal that stopped before anything was removed is taken back when entries wait; the topic delivers on."""
-    topic = await store.create_topic(own_topic("t", 2))
+    topic = await store.own_topics.create(own_topic("t", 2))
     events = spread(topic, 6)
-    await store.publish(topic, events)
+    await store.ingest.publish(topic, events)
     await fenced(store, topic)
-    assert topic.first_shard not in await store.topics()
+    assert topic.first_shard not in await store.catalog.topics()
 
     with pytest.raises(TopicRefused, match="6"):
-        await store.remove_topic(topic, discard=False)
+        await store.own_topics.remove(topic, discard=False)
 
-    assert await store.own_topic("t") == topic
-    assert topic.first_shard in await store.topics()
-    await store.publish(topic, events)
+    assert await store.own_topics.find("t") == topic
+    assert topic.first_shard in await store.catalog.topics()
+    await store.ingest.publish(topic, events)
     assert [await contents(store, shard) for shard in topic.all_shards()] == by_shard(topic, events, events)
 
 
 async def fenced(store: RadosStore, topic: Topic) -> None:
     """Where a removal has got to when it looks for entries the last time."""
-    await store._own_topics._leave(topic)
+    await store.own_topics._leave(topic)
     for shard in topic.all_shards():
-        await store._own_topics._queues.fence(shard, topic.id)
+        await store.own_topics._queues.fence(shard, topic.id)
 
 
 async def test_half_a_removal_is_not_taken_back(ceph: Ceph, store: RadosStore) -> None:
     """A removal with its entries that has begun can be finished only so."""
-    topic = await store.create_topic(own_topic("t", 2))
-    await store.publish(topic, spread(topic, 6))
+    topic = await store.own_topics.create(own_topic("t", 2))
+    await store.ingest.publish(topic, spread(topic, 6))
     await fenced(store, topic)
     with ceph.client(namespace="remora") as ioctx:
         ioctx.remove_object("t.1")
 
     with pytest.raises(TopicRefused, match="begun"):
-        await store.remove_topic(topic, discard=False)
+        await store.own_topics.remove(topic, discard=False)
     with pytest.raises(TopicRefused, match="removed"):
-        await store.change_topic(topic)
+        await store.own_topics.change(topic)
 
-    assert (await store.remove_topic(topic, discard=True)).entries == 3
-    assert await store.own_topic("t") is None
+    assert (await store.own_topics.remove(topic, discard=True)).entries == 3
+    assert await store.own_topics.find("t") is None
 
 
 async def test_closed_and_opened_side_by_side(settings: RadosSettings, store: RadosStore) -> None:
     """When workers close and open a topic at once, its queues take events afterwards just as the registry says."""
-    topic = await store.create_topic(own_topic("t", 2))
+    topic = await store.own_topics.create(own_topic("t", 2))
     async with reached(settings) as other:
         for _ in range(10):
             await asyncio.gather(
                 *(
-                    each.change_topic(replace(topic, closed=closed))
+                    each.own_topics.change(replace(topic, closed=closed))
                     for each in (store, other)
                     for closed in (True, False)
                 )
             )
-            now = await store.own_topic("t")
+            now = await store.own_topics.find("t")
             assert now is not None
             if now.closed:
                 with pytest.raises(TopicClosed):
-                    await store.publish(topic, spread(topic, 2))
+                    await store.ingest.publish(topic, spread(topic, 2))
             else:
-                await store.publish(topic, spread(topic, 2))
+                await store.ingest.publish(topic, spread(topic, 2))

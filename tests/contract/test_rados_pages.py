@@ -30,20 +30,20 @@ async def store(settings: RadosSettings, gateway: Gateway) -> AsyncIterator[Rado
 
 
 async def commit(store: RadosStore, count: int) -> None:
-    reservation = await store.reserve(Q, count, 1000 * count)
-    await store.commit(Q, reservation, [b"%01000d" % number for number in range(count)])
+    reservation = await store.two_phase.reserve(Q, count, 1000 * count)
+    await store.two_phase.commit(Q, reservation, [b"%01000d" % number for number in range(count)])
 
 
 async def empty(store: RadosStore, hold: Hold) -> None:
-    while (listing := await store.read(hold, b"", 100)).entries:
+    while (listing := await store.queue.read(hold, b"", 100)).entries:
         count = len(listing.entries)
-        await store.remove(hold, listing.positions[-1], count, Tally(delivered=count))
+        await store.queue.remove(hold, listing.positions[-1], count, Tally(delivered=count))
 
 
 async def test_a_front_that_moved_refuses_the_look(store: RadosStore) -> None:
     """A position that the ring's turn has left behind its end is not listed from, and the OSD goes on."""
     pages = Pages(store._connection, Q, store._connection.session.places.notif)
-    hold = await store.acquire(Q, "remora/h/b/1", 90)
+    hold = await store.locks.acquire(Q, "remora/h/b/1", 90)
     assert isinstance(hold, Hold)
     await commit(store, 40)
     head = await pages.head()

@@ -11,28 +11,29 @@ from remora.model.errors import StoreUnavailable
 from remora.model.record import Again, DeadLetter, LetterTotals
 from remora.model.shard import Hold, Shard
 from remora.storage.rados import RadosStore
-from remora.storage.rados.redriving import Redriving
+from remora.storage.rados.redriving import Letters
 from support.ceph import Gateway, reached
+from support.stores import expire
 
 pytestmark = pytest.mark.ceph
 
 
 async def parked(store: RadosStore, shard: Shard, count: int) -> list[Again]:
     """So many letters of a queue, to be re-driven."""
-    hold = await store.acquire(shard, "w", 90)
+    hold = await store.locks.acquire(shard, "w", 90)
     assert isinstance(hold, Hold)
     letters = [
         DeadLetter(shard.queue, hold.incarnation, f"0/{i}", f"0/{i + 1}", "expired", "", 0, 1.0, 2.0, b"%d" % i)
         for i in range(count)
     ]
     for each in letters:
-        await store.park(hold, each)
-    await store.release(hold)
+        await store.letters.park(hold, each)
+    await store.locks.release(hold)
     return [Again(each, each.raw) for each in letters]
 
 
 async def contents(store: RadosStore, shard: Shard) -> list[bytes]:
-    return [entry async for _, entry in store.dump(shard)]
+    return [entry async for _, entry in store.inspection.dump(shard)]
 
 
 class Killed(StoreUnavailable):
@@ -42,15 +43,15 @@ class Killed(StoreUnavailable):
 async def cut_short(store: RadosStore, shard: Shard, again: Sequence[Again], monkeypatch: pytest.MonkeyPatch) -> None:
     """Re-drive letters in a process that is killed when their entries were committed."""
 
-    async def die(self: Redriving, queue: str, keys: Sequence[str], *, redriven: bool) -> set[str]:
+    async def die(self: Letters, queue: str, keys: Sequence[str], *, redriven: bool) -> set[str]:
         if keys:
             raise Killed("killed")
         return set()
 
     with monkeypatch.context() as patched:
-        patched.setattr(Redriving, "_forget", die)
+        patched.setattr(Letters, "_forget", die)
         with pytest.raises(Killed):
-            await store.redrive(shard, None, again)
+            await store.letters.redrive(shard, None, again)
 
 
 async def test_the_same_letters_again(
@@ -62,13 +63,13 @@ async def test_the_same_letters_again(
     async with reached(settings) as store, reached(settings) as other:
         again = await parked(store, shard, 3)
         await cut_short(store, shard, again[:2], monkeypatch)
-        assert len([each async for each in other.letters("q")]) == 3
+        assert len([each async for each in other.letters.stored("q")]) == 3
 
-        assert await other.redrive(shard, None, again) == 3
+        assert await other.letters.redrive(shard, None, again) == 3
 
         assert await contents(other, shard) == [b"0", b"1", b"2"]
-        assert [each async for each in other.letters("q")] == []
-        assert (await other.letter_totals())["q"] == LetterTotals(redriven=3)
+        assert [each async for each in other.letters.stored("q")] == []
+        assert (await other.letters.totals())["q"] == LetterTotals(redriven=3)
 
 
 async def test_other_letters_next(settings: RadosSettings, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,9 +80,9 @@ async def test_other_letters_next(settings: RadosSettings, gateway: Gateway, mon
         again = await parked(store, shard, 3)
         await cut_short(store, shard, again[:1], monkeypatch)
 
-        assert await store.redrive(shard, None, again[2:]) == 1
-        assert [each.raw async for each in store.letters("q")] == [b"1"]
-        assert await store.redrive(shard, None, again) == 1
+        assert await store.letters.redrive(shard, None, again[2:]) == 1
+        assert [each.raw async for each in store.letters.stored("q")] == [b"1"]
+        assert await store.letters.redrive(shard, None, again) == 1
 
         assert await contents(store, shard) == [b"0", b"2", b"1"]
 
@@ -94,7 +95,7 @@ async def test_a_reservation_that_expired(
     shard = Shard("q")
     async with reached(settings) as store:
         again = await parked(store, shard, 1)
-        hold = await store.acquire(shard, "w", 90)
+        hold = await store.locks.acquire(shard, "w", 90)
         assert isinstance(hold, Hold)
         redriving = store.redrive.__self__  # type: ignore[attr-defined]  # a bound method
         commit, first = redriving._own_queues.commit_marked, True
@@ -103,11 +104,11 @@ async def test_a_reservation_that_expired(
             nonlocal first
             if first:
                 first = False
-                await store.expire_reservations(hold, 0)
+                await expire(store, hold, 0)
             await commit(*args)
 
         monkeypatch.setattr(redriving._own_queues, "commit_marked", slowly)
-        assert await store.redrive(shard, None, again) == 1
+        assert await store.letters.redrive(shard, None, again) == 1
 
         assert await contents(store, shard) == [b"0"]
-        assert (await store.stats(shard)).reservations == 0
+        assert (await store.inspection.stats(shard)).reservations == 0

@@ -24,7 +24,7 @@ A, B, C = Shard(f"a-{MARK}"), Shard(f":b-{MARK}"), Shard(f"tenant:c-{MARK}")
 
 async def released(store: RadosStore) -> set[Shard]:
     """What is released of this test's queues."""
-    return {each for each in await store.released() if each.queue.endswith(MARK)}
+    return {each for each in await store.releases.released() if each.queue.endswith(MARK)}
 
 
 async def test_releases_are_seen_by_all_and_outlive_who_made_them(settings: RadosSettings) -> None:
@@ -32,13 +32,13 @@ async def test_releases_are_seen_by_all_and_outlive_who_made_them(settings: Rado
     async with reached(settings) as reader:
         assert await released(reader) == set()
         async with reached(settings) as writer:
-            await writer.set_released([A, B, C], released=True)
-            await writer.set_released([A, B], released=True)
-            await writer.set_released([B], released=False)
+            await writer.releases.set_released([A, B, C], released=True)
+            await writer.releases.set_released([A, B], released=True)
+            await writer.releases.set_released([B], released=False)
 
         assert await released(reader) == {A, C}
-        assert await reader.released() is await reader.released()
-        await reader.set_released([A, B, C], released=False)
+        assert await reader.releases.released() is await reader.releases.released()
+        await reader.releases.set_released([A, B, C], released=False)
         assert await released(reader) == set()
 
 
@@ -46,7 +46,7 @@ async def test_queues_of_remoras_own_are_not_released(settings: RadosSettings) -
     """No radosgw comes to a queue of remora's own, so it is refused, and nothing is kept."""
     async with reached(settings) as store:
         with pytest.raises(ValueError, match="own"):
-            await store.set_released([A, Shard("own", Origin.REMORA)], released=True)
+            await store.releases.set_released([A, Shard("own", Origin.REMORA)], released=True)
 
         assert await released(store) == set()
 
@@ -54,18 +54,18 @@ async def test_queues_of_remoras_own_are_not_released(settings: RadosSettings) -
 async def test_what_was_never_read_is_not_taken_for_nothing(ceph: Ceph, settings: RadosSettings) -> None:
     """Before the first answer it is not known what is released, and an error says so; later the last answer stands."""
     async with reached(replace(settings, op_timeout_s=1)) as known, reached(replace(settings, op_timeout_s=1)) as new:
-        await known.set_released([A], released=True)
+        await known.releases.set_released([A], released=True)
         assert await released(known) == {A}
         with ceph.frozen("osd.0", "osd.1"):
             assert await released(known) == {A}
             with pytest.raises(StoreUnavailable):
-                await new.released()
+                await new.releases.released()
         await until(lambda: _took_back(known), 60)
 
 
 async def _took_back(store: RadosStore) -> bool:
     with suppress(StoreUnavailable):
-        await store.set_released([A], released=False)
+        await store.releases.set_released([A], released=False)
         return True
     return False
 
@@ -73,6 +73,6 @@ async def _took_back(store: RadosStore) -> bool:
 async def test_an_operator_s_permissions_suffice(ceph: Ceph) -> None:
     """The user that the documentation asks for reads and changes what is released."""
     async with reached(replace(ceph.least, op_timeout_s=5)) as store:
-        await store.set_released([A], released=True)
+        await store.releases.set_released([A], released=True)
         assert await released(store) == {A}
-        await store.set_released([A], released=False)
+        await store.releases.set_released([A], released=False)

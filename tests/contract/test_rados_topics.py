@@ -82,7 +82,7 @@ async def test_captured_metadata(release: str, zone: RadosSettings, gateway: Gat
     (topics if oid.startswith("topic.") else gateway.ioctx).write_full(oid, raw)
 
     async with reached(zone) as store:
-        found = await store.topics()
+        found = await store.catalog.topics()
 
     assert found
     for shard, topic in found.items():
@@ -92,7 +92,7 @@ async def test_captured_metadata(release: str, zone: RadosSettings, gateway: Gat
 
 async def by_queue(store: RadosStore) -> dict[str, Topic]:
     """The topics that are seen now, by the name of their first queue."""
-    return {shard.queue: topic for shard, topic in (await store.topics()).items()}
+    return {shard.queue: topic for shard, topic in (await store.catalog.topics()).items()}
 
 
 async def test_changes_are_seen_at_once(zone: RadosSettings, gateway: Gateway, topics: rados.Ioctx) -> None:
@@ -101,14 +101,14 @@ async def test_changes_are_seen_at_once(zone: RadosSettings, gateway: Gateway, t
         gateway.register(queue)
         topics.write_full(oid, topic_v2(queue.rpartition(":")[2], queue))
     async with reached(zone) as store:
-        await store.shards()
+        await store.catalog.shards()
         assert sorted(await by_queue(store)) == [":a", "b", "d", "ten:c"]
 
         topics.write_full("topic.:a", topic_v2("a", ":a", uri="kafka://elsewhere"))
         gateway.register(":e")
         topics.write_full("topic.:e", topic_v2("e", ":e"))
         topics.remove_object("topic.:b")
-        await store.shards()
+        await store.catalog.shards()
         found = await by_queue(store)
 
     assert sorted(found) == [":a", ":e", "d", "ten:c"]
@@ -123,8 +123,8 @@ async def test_metadata_after_the_queue(
     """Metadata that is written after its queue was seen is found in the next reading."""
     async with reached(zone) as store:
         gateway.register(queue)
-        await store.shards()
-        assert await store.topics() == {}
+        await store.catalog.shards()
+        assert await store.catalog.topics() == {}
 
         topics.write_full(oid, topic_v2("b", queue))
 
@@ -134,12 +134,12 @@ async def test_metadata_after_the_queue(
 async def test_version_1_object(zone: RadosSettings, gateway: Gateway) -> None:
     """The object of the empty tenant is followed from its creation to its deletion; other tenants' are found."""
     async with reached(zone) as store:
-        assert await store.topics() == {}
+        assert await store.catalog.topics() == {}
         gateway.register("a", "b", "c")
         gateway.ioctx.write_full("pubsub.ten", v1_map("c"))
         gateway.ioctx.write_full("pubsub.ten.bucket.bkt/marker", b"not a topic object")
         gateway.ioctx.write_full("pubsub.", v1_map("a", "b"))
-        await store.shards()
+        await store.catalog.shards()
         assert sorted(await by_queue(store)) == ["a", "b", "c"]
 
         gateway.ioctx.write_full("pubsub.", v1_map("b"))
@@ -155,7 +155,7 @@ async def test_topic_that_its_queue_does_not_name(zone: RadosSettings, gateway: 
         await by_queue(store)
         topics.write_full("topic.ten:old", topic_v2("old", "old", tenant="ten"))
         gateway.register("old")
-        await store.shards()
+        await store.catalog.shards()
 
         found = await by_queue(store)
 
@@ -167,7 +167,7 @@ async def test_sharded_topic(zone: RadosSettings, gateway: Gateway, topics: rado
     gateway.register(":s", ":s.1", ":s.2")
     topics.write_full("topic.:s", topic_v2("s", ":s", shards=3))
     async with reached(zone) as store:
-        await store.shards()
+        await store.catalog.shards()
         found = await by_queue(store)
 
     assert list(found) == [":s"]
@@ -182,7 +182,7 @@ async def test_broken_metadata_costs_one_topic(
     topics.write_full("topic.:good", topic_v2("good", ":good"))
     topics.write_full("topic.:bad", b"\x04\x01\xff\xff\x00\x00")
     async with reached(zone) as store:
-        await store.shards()
+        await store.catalog.shards()
         for _ in range(3):
             assert list(await by_queue(store)) == [":good"]
 
@@ -200,7 +200,7 @@ async def test_metadata_that_may_not_be_read(
     missing = replace(zone, topics_pool="no.such.pool:topics")
     for settings in (hidden, missing):
         async with reached(settings) as store:
-            assert await store.topics() == {}
+            assert await store.catalog.topics() == {}
 
 
 async def test_large_object(zone: RadosSettings, gateway: Gateway) -> None:
@@ -220,7 +220,7 @@ async def test_thousand_topics_cost_little(zone: RadosSettings, gateway: Gateway
     for name in names:
         topics.write_full(f"topic.{name}", topic_v2(name[1:], name))
     async with reached(zone) as store:
-        await store.shards()
+        await store.catalog.shards()
         first = await by_queue(store)
         second = await by_queue(store)
 

@@ -19,7 +19,7 @@ from remora.model.shard import Hold
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, refusals, watch
 from support.faulty_disk import FAULTS, faulty_disk
-from support.stores import QUIET_S, by_shard, own_topic, spread, until
+from support.stores import QUIET_S, by_shard, own_topic, renew, spread, until
 
 LONG_S = 60
 
@@ -59,8 +59,8 @@ class States:
 async def in_use(settings: SqliteSettings) -> AsyncIterator[tuple[SqliteStore, Topic, States]]:
     """A store with a topic that has more entries than are kept in memory."""
     async with SqliteStore(settings) as store:
-        topic = await store.create_topic(own_topic("t", 2))
-        await store.publish(topic, entries(topic))
+        topic = await store.own_topics.create(own_topic("t", 2))
+        await store.ingest.publish(topic, entries(topic))
     states = States()
     async with SqliteStore(settings, states) as store:
         assert await states.are(True)
@@ -73,9 +73,9 @@ def entries(topic: Topic) -> list[Placed]:
 
 async def assert_as_left(store: SqliteStore, topic: Topic) -> None:
     """Everything that was stored is there, and the store takes and gives."""
-    found = [[entry async for _, entry in store.dump(shard)] for shard in topic.all_shards()]
+    found = [[entry async for _, entry in store.inspection.dump(shard)] for shard in topic.all_shards()]
     assert found == by_shard(topic, entries(topic))
-    assert await store.publish(topic, spread(topic, 2)) == Stored(2)
+    assert await store.ingest.publish(topic, spread(topic, 2)) == Stored(2)
 
 
 def aside(settings: SqliteSettings) -> Path:
@@ -101,12 +101,12 @@ def is_there(settings: SqliteSettings) -> bool:
 
 
 async def read(store: SqliteStore, topic: Topic) -> None:
-    async for _ in store.dump(topic.shard(1)):
+    async for _ in store.inspection.dump(topic.shard(1)):
         pass
 
 
 async def write(store: SqliteStore, topic: Topic) -> None:
-    await store.publish(topic, spread(topic, 2))
+    await store.ingest.publish(topic, spread(topic, 2))
 
 
 @pytest.mark.parametrize(("doing", "code"), [("reading", errno.EIO), ("writing", errno.EIO), ("writing", errno.EROFS)])
@@ -156,7 +156,7 @@ async def test_a_directory_that_is_gone(settings: SqliteSettings) -> None:
     """A directory that goes while the store is open is noticed though nobody asks, nothing is made or taken in its
     place, and when it is back everything goes on, also the locks that were held."""
     async with in_use(settings) as (store, topic, states):
-        hold = await store.acquire(topic.shard(0), "w", QUIET_S)
+        hold = await store.locks.acquire(topic.shard(0), "w", QUIET_S)
         assert isinstance(hold, Hold)
         take_away(settings)
 
@@ -169,7 +169,7 @@ async def test_a_directory_that_is_gone(settings: SqliteSettings) -> None:
 
         bring_back(settings)
         await states.are(True)
-        await store.renew(hold, QUIET_S)
+        await renew(store, hold, QUIET_S)
         await assert_as_left(store, topic)
 
 
@@ -193,7 +193,7 @@ async def test_other_files_in_their_place(settings: SqliteSettings) -> None:
     async with in_use(settings):
         shutil.copytree(settings.directory, backup)
     async with in_use_again(settings) as (store, topic, states):
-        hold = await store.acquire(topic.shard(0), "w", QUIET_S)
+        hold = await store.locks.acquire(topic.shard(0), "w", QUIET_S)
         assert isinstance(hold, Hold)
         take_away(settings)
         await states.are(False)
@@ -202,7 +202,7 @@ async def test_other_files_in_their_place(settings: SqliteSettings) -> None:
         await states.are(True)
 
         with pytest.raises(OwnershipLost):
-            await store.renew(hold, QUIET_S)
+            await renew(store, hold, QUIET_S)
         telling = asyncio.create_task(told_of(store, topic))
         await assert_as_left(store, topic)
         await asyncio.wait_for(telling, LONG_S)
@@ -213,7 +213,7 @@ async def in_use_again(settings: SqliteSettings) -> AsyncIterator[tuple[SqliteSt
     """The store as `in_use` has left it."""
     states = States()
     async with SqliteStore(settings, states) as store:
-        topic = await store.own_topic("t")
+        topic = await store.own_topics.find("t")
         assert topic is not None
         yield store, topic, states
 
@@ -222,7 +222,7 @@ async def told_of(store: SqliteStore, topic: Topic) -> None:
     """Return when new entries of all queues were told."""
     missing = set(topic.all_shards())
     while missing:
-        missing -= set(await store.arrivals())
+        missing -= set(await store.arrivals.wait())
 
 
 @pytest.mark.parametrize("left", ["nothing", "an empty directory"])

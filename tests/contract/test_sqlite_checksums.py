@@ -36,19 +36,21 @@ async def store(settings: SqliteSettings) -> AsyncIterator[SqliteStore]:
 
 
 async def held(store: SqliteStore, shard: Shard) -> Hold:
-    hold = await store.acquire(shard, "w", QUIET_S)
+    hold = await store.locks.acquire(shard, "w", QUIET_S)
     assert isinstance(hold, Hold)
     return hold
 
 
 async def listed(store: SqliteStore, shard: Shard) -> Listing:
     """All that waits in a queue."""
-    return await store.read(await held(store, shard), b"", 1000)
+    return await store.queue.read(await held(store, shard), b"", 1000)
 
 
 async def append(store: SqliteStore, shard: Shard, *payloads: bytes) -> None:
     """Commit to a single queue, as a gateway does."""
-    await store.commit(shard, await store.reserve(shard, len(payloads), sum(map(len, payloads))), payloads)
+    await store.two_phase.commit(
+        shard, await store.two_phase.reserve(shard, len(payloads), sum(map(len, payloads))), payloads
+    )
 
 
 async def committed_in_every_way(store: SqliteStore, topic: Topic) -> list[bytes]:
@@ -56,17 +58,17 @@ async def committed_in_every_way(store: SqliteStore, topic: Topic) -> list[bytes
     shard = topic.shard(0)
     await append(store, shard, b"one", b"two", b"")
     for number in range(2):  # from the queue's front, then behind others
-        await store.publish(topic, spread(topic, 3, f"{number}-"))
+        await store.ingest.publish(topic, spread(topic, 3, f"{number}-"))
     events = spread(topic, 2, "r-")
     rooms = [Room(each.shard, each.key, len(each.payload)) for each in events]
-    await store.commit_events(topic, await store.reserve_events(topic, rooms), events, b"d")
+    await store.ingest.commit(topic, await store.ingest.reserve(topic, rooms), events, b"d")
     hold = await held(store, shard)
-    first = (await store.read(hold, b"", 1)).positions
+    first = (await store.queue.read(hold, b"", 1)).positions
     at, behind = (each.decode() for each in first)
     letter = DeadLetter(shard.queue, hold.incarnation, at, behind, "expired", "why", 0, 1.0, 1.0, b"again")
-    await store.park(hold, letter)
-    await store.remove(hold, first[1], 1, Tally(expired=1))  # the letter of an entry that stands is not re-driven
-    await store.redrive(shard, topic, [Again(letter, b"again")])
+    await store.letters.park(hold, letter)
+    await store.queue.remove(hold, first[1], 1, Tally(expired=1))  # the letter of an entry that stands is not re-driven
+    await store.letters.redrive(shard, topic, [Again(letter, b"again")])
     return [
         *(b"two", b""),
         *(b"%d-%06d" % (number, i) for number in range(2) for i in range(3)),
@@ -77,7 +79,7 @@ async def committed_in_every_way(store: SqliteStore, topic: Topic) -> list[bytes
 
 async def test_every_commit_makes_them(store: SqliteStore, settings: SqliteSettings) -> None:
     """However an entry is committed, a change of its bytes is noticed, and without one it is as committed."""
-    topic = await store.create_topic(own_topic("t", 1))
+    topic = await store.own_topics.create(own_topic("t", 1))
     expected = await committed_in_every_way(store, topic)
 
     sound = await listed(store, topic.shard(0))
@@ -103,7 +105,7 @@ async def test_every_commit_makes_them(store: SqliteStore, settings: SqliteSetti
 )
 async def test_one_changed_entry(store: SqliteStore, settings: SqliteSettings, values: str) -> None:
     """Other bytes, none, a value of another type, another checksum, another entry's row: noticed, and there alone."""
-    topic = await store.create_topic(own_topic("t", 2))
+    topic = await store.own_topics.create(own_topic("t", 2))
     for shard in topic.all_shards():
         await append(store, shard, b"one", b"two", b"three")
     places = {"first": rowid(1, 0), "second": rowid(1, 1), "elsewhere": rowid(2, 1)}
@@ -116,17 +118,17 @@ async def test_one_changed_entry(store: SqliteStore, settings: SqliteSettings, v
 
 async def test_looks_from_outside(store: SqliteStore, settings: SqliteSettings) -> None:
     """Who looks at a changed entry without its lock is told, and nothing is made of what its bytes say."""
-    shard = (await store.create_topic(own_topic("t", 1))).shard(0)
+    shard = (await store.own_topics.create(own_topic("t", 1))).shard(0)
     await append(store, shard, raw_entry("k", 0), raw_entry("k", 1))
-    assert (await store.stats(shard)).oldest_age_s is not None
+    assert (await store.inspection.stats(shard)).oldest_age_s is not None
     change(settings, f"UPDATE entries SET data = x'00' || substr(data, 2) WHERE id & {END_OF_QUEUE} = 0")
 
-    dumped = [entry async for _, entry in store.dump(shard)]
+    dumped = [entry async for _, entry in store.inspection.dump(shard)]
 
     assert [type(each) for each in dumped] == [CorruptBytes, bytes]
     assert dumped[0] == b"\0" + raw_entry("k", 0)[1:]
-    assert isinstance(await store.peek(shard), CorruptBytes)
-    assert (await store.stats(shard)).oldest_age_s is None
+    assert isinstance(await store.catalog.peek(shard), CorruptBytes)
+    assert (await store.inspection.stats(shard)).oldest_age_s is None
 
 
 async def test_file_from_before(settings: SqliteSettings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +149,7 @@ async def test_file_from_before(settings: SqliteSettings, monkeypatch: pytest.Mo
 
     async with SqliteStore(settings) as store:
         assert version(settings) == len(schema.MIGRATIONS)
-        (shard,) = await store.shards()
+        (shard,) = await store.catalog.shards()
         assert await listed(store, shard) == Listing([b"0/3", b"0/4", b"0/5"], [b"\3", b"\4"], truncated=False)
         change(settings, before.format(rowid(1, 5), 5), "UPDATE queues SET tail = 6, used_bytes = 33")
         await append(store, shard, b"new", b"newer")

@@ -28,7 +28,7 @@ from support import sqlite_peer
 from support import sqlite_victim as victim
 from support.mounts import with_mount
 from support.programs import program
-from support.stores import QUIET_S, by_shard, own_topic, spread, until
+from support.stores import QUIET_S, by_shard, expire, own_topic, spread, until
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
 DISK = 24 << 20
@@ -57,7 +57,7 @@ async def ended(command: Sequence[str]) -> str:
 
 async def contents(store: SqliteStore, topic: Topic) -> list[list[bytes]]:
     """All that waits in each of a topic's shards."""
-    return [[entry async for _, entry in store.dump(shard)] for shard in topic.all_shards()]
+    return [[entry async for _, entry in store.inspection.dump(shard)] for shard in topic.all_shards()]
 
 
 # ---------------------------------------------------------------------------------------- killed processes
@@ -76,7 +76,7 @@ async def after_deaths(kind: str, directory: Path) -> AsyncIterator[tuple[Sqlite
     async with SqliteStore(victim.settings(directory)) as store:
         topics = []
         for step, outcome in outcomes.items():
-            topic = await store.own_topic(f"{kind}-{step}")
+            topic = await store.own_topics.find(f"{kind}-{step}")
             assert topic is not None
             topics.append((topic, outcome == "answered"))
         yield store, topics
@@ -88,7 +88,7 @@ def reservation_of(topic: Topic, directory: Path) -> str:
 
 async def reserved(store: SqliteStore, topic: Topic) -> list[int]:
     """Open reservations of each shard; where there are none, no bytes are reserved either."""
-    found = [await store.stats(shard) for shard in topic.all_shards()]
+    found = [await store.inspection.stats(shard) for shard in topic.all_shards()]
     assert not any(each.reserved_bytes for each in found if not each.reservations)
     return [each.reservations for each in found]
 
@@ -103,7 +103,7 @@ async def test_killed_while_publishing(tmp_path: Path) -> None:
             stored = any(found)
             assert stored or not answered
 
-            again = await store.publish(topic, events, Once("key", victim.DIGEST))
+            again = await store.ingest.publish(topic, events, Once("key", victim.DIGEST))
 
             assert again == Stored(victim.EVENTS, repeated=stored)
             assert await contents(store, topic) == by_shard(topic, events)
@@ -117,9 +117,9 @@ async def test_killed_while_reserving(tmp_path: Path) -> None:
             assert found in ([1, 1, 1], [0, 0, 0])
             assert any(found) or not answered
 
-            hold = await store.acquire(topic.shard(1), "w", QUIET_S)
+            hold = await store.locks.acquire(topic.shard(1), "w", QUIET_S)
             assert isinstance(hold, Hold)
-            await store.expire_reservations(hold, -1)
+            await expire(store, hold, -1)
 
             assert await reserved(store, topic) == [0, 0, 0]
 
@@ -136,7 +136,7 @@ async def test_killed_while_committing(tmp_path: Path) -> None:
             assert found == (by_shard(topic, events) if stored else [[], [], []])
             assert await reserved(store, topic) == ([0, 0, 0] if stored else [1, 1, 1])
 
-            again = await store.commit_events(topic, reservation_of(topic, directory), events, victim.DIGEST)
+            again = await store.ingest.commit(topic, reservation_of(topic, directory), events, victim.DIGEST)
 
             assert again == Stored(victim.EVENTS, repeated=stored)
             assert await contents(store, topic) == by_shard(topic, events)
@@ -152,7 +152,7 @@ async def test_killed_while_aborting(tmp_path: Path) -> None:
             assert found in ([1, 1, 1], [0, 0, 0])
             assert not any(found) or not answered
 
-            await store.abort_events(topic, reservation_of(topic, directory))
+            await store.ingest.abort(topic, reservation_of(topic, directory))
 
             assert await reserved(store, topic) == [0, 0, 0]
             assert await contents(store, topic) == [[], [], []]
@@ -166,7 +166,7 @@ async def test_killed_while_appending(tmp_path: Path) -> None:
             found = (await contents(store, topic))[0]
             assert found in ([], payloads)
             assert found or not answered
-            stats = await store.stats(topic.shard(0))
+            stats = await store.inspection.stats(topic.shard(0))
             assert (stats.entries, stats.reservations) == ((len(payloads), 0) if found else (0, 1))
             assert bool(stats.used_bytes) != bool(stats.reserved_bytes)
 
@@ -180,31 +180,31 @@ async def test_killed_while_removing(tmp_path: Path) -> None:
             found = (await contents(store, topic))[0]
             assert found in (all_of_it, all_of_it[victim.REMOVED :])
             assert found != all_of_it or not answered
-            assert (await store.stats(shard)).entries == len(found)
+            assert (await store.inspection.stats(shard)).entries == len(found)
 
-            hold = await store.acquire(shard, "w", QUIET_S)
+            hold = await store.locks.acquire(shard, "w", QUIET_S)
             assert isinstance(hold, Hold), "the lock of a dead process was not free"
-            listing = await store.read(hold, b"", 100)
+            listing = await store.queue.read(hold, b"", 100)
             assert listing.entries == found
-            await store.remove(hold, listing.positions[-1], len(found), Tally(delivered=len(found)))
+            await store.queue.remove(hold, listing.positions[-1], len(found), Tally(delivered=len(found)))
 
-            assert (await store.stats(shard)).used_bytes == 0
+            assert (await store.inspection.stats(shard)).used_bytes == 0
 
 
 async def test_killed_while_parking(tmp_path: Path) -> None:
     """At whatever step a process dies: a letter is stored whole or not at all, and parking again keeps one."""
     async with after_deaths("park", tmp_path / "store") as (store, topics):
         for topic, answered in topics:
-            hold = await store.acquire(topic.shard(0), "w", QUIET_S)
+            hold = await store.locks.acquire(topic.shard(0), "w", QUIET_S)
             assert isinstance(hold, Hold)
             expected = victim.letter(hold)
-            found = [letter async for letter in store.letters(topic.name)]
+            found = [letter async for letter in store.letters.stored(topic.name)]
             assert found in ([], [expected])
             assert found or not answered
 
-            await store.park(hold, expected)
+            await store.letters.park(hold, expected)
 
-            assert [letter async for letter in store.letters(topic.name)] == [expected]
+            assert [letter async for letter in store.letters.stored(topic.name)] == [expected]
 
 
 async def test_killed_while_making_a_topic(tmp_path: Path) -> None:
@@ -212,12 +212,12 @@ async def test_killed_while_making_a_topic(tmp_path: Path) -> None:
     async with after_deaths("create", tmp_path / "store") as (store, topics):
         for topic, answered in topics:
             name = f"{topic.name}-made"
-            made = await store.own_topic(name)
+            made = await store.own_topics.find(name)
             assert made is not None or not answered
 
-            made = made or await store.create_topic(own_topic(name, victim.SHARDS))
+            made = made or await store.own_topics.create(own_topic(name, victim.SHARDS))
 
-            await store.publish(made, spread(made, 9))
+            await store.ingest.publish(made, spread(made, 9))
             assert await contents(store, made) == by_shard(made, spread(made, 9))
 
 
@@ -229,7 +229,7 @@ async def test_killed_while_discarding_a_topic(tmp_path: Path) -> None:
     async with SqliteStore(victim.settings(directory)) as store:
         whole = []
         for step, outcome in outcomes.items():
-            if topic := await store.own_topic(f"discard-{step}"):
+            if topic := await store.own_topics.find(f"discard-{step}"):
                 assert outcome == "killed"
                 assert await contents(store, topic) == by_shard(topic, spread(topic, victim.EVENTS))
                 whole.append(topic)
@@ -252,7 +252,7 @@ async def test_two_processes(settings: SqliteSettings) -> None:
     """Two processes store and deliver on one directory: everything is delivered once, and in order of each one."""
     requests = 150
     async with SqliteStore(settings) as store:
-        topic = await store.create_topic(own_topic("t", 4))
+        topic = await store.own_topics.create(own_topic("t", 4))
         processes = [await peer(settings, topic, me, requests) for me in ("a", "b")]
         try:
             async with asyncio.timeout(100):
@@ -353,10 +353,10 @@ async def in_two_files(store: SqliteStore) -> tuple[Topic, Topic]:
     names: dict[int, str] = {}
     for i in range(100):
         names.setdefault(zlib.crc32(b"t-%d" % i) % 2, f"t-{i}")
-    topics = [await store.create_topic(own_topic(names[number])) for number in (0, 1)]
+    topics = [await store.own_topics.create(own_topic(names[number])) for number in (0, 1)]
     for topic in topics:
         for i in range(10):
-            await store.publish(topic, large(topic, i))
+            await store.ingest.publish(topic, large(topic, i))
     return topics[0], topics[1]
 
 
@@ -377,15 +377,15 @@ async def assert_damaged(store: SqliteStore, topic: Topic, path: Path) -> None:
     hold = Hold(shard, "w", "incarnation")
     for attempt in (
         lambda: contents(store, topic),
-        lambda: store.publish(topic, events),
-        lambda: store.reserve_events(topic, []),
-        lambda: store.commit_events(topic, f"{topic.name}.0", events, b"digest"),
-        lambda: store.abort_events(topic, f"{topic.name}.0"),
-        lambda: store.acquire(shard, "w", QUIET_S),
-        lambda: store.read(hold, b"", 10),
-        lambda: store.remove(hold, b"0/0", 0, Tally()),
-        lambda: store.stats(shard),
-        lambda: store.own_topic(topic.name),
+        lambda: store.ingest.publish(topic, events),
+        lambda: store.ingest.reserve(topic, []),
+        lambda: store.ingest.commit(topic, f"{topic.name}.0", events, b"digest"),
+        lambda: store.ingest.abort(topic, f"{topic.name}.0"),
+        lambda: store.locks.acquire(shard, "w", QUIET_S),
+        lambda: store.queue.read(hold, b"", 10),
+        lambda: store.queue.remove(hold, b"0/0", 0, Tally()),
+        lambda: store.inspection.stats(shard),
+        lambda: store.own_topics.find(topic.name),
     ):
         with pytest.raises(StoreDamaged, match=path.name):
             await attempt()
@@ -396,14 +396,14 @@ async def assert_sound(store: SqliteStore, topic: Topic) -> None:
     """This topic's events are all there, and it takes and gives as ever."""
     expected = by_shard(topic, *(large(topic, i) for i in range(10)))
     assert await contents(store, topic) == expected
-    assert await store.publish(topic, spread(topic, 3)) == Stored(3)
-    hold = await store.acquire(topic.shard(0), "w", QUIET_S)
+    assert await store.ingest.publish(topic, spread(topic, 3)) == Stored(3)
+    hold = await store.locks.acquire(topic.shard(0), "w", QUIET_S)
     assert isinstance(hold, Hold)
-    listing = await store.read(hold, b"", 5)
+    listing = await store.queue.read(hold, b"", 5)
     assert listing.entries == expected[0][:5]
-    await store.remove(hold, listing.positions[-1], 5, Tally(delivered=5))
-    assert topic.first_shard in await store.shards()
-    assert (await store.topics())[topic.first_shard] == topic
+    await store.queue.remove(hold, listing.positions[-1], 5, Tally(delivered=5))
+    assert topic.first_shard in await store.catalog.shards()
+    assert (await store.catalog.topics())[topic.first_shard] == topic
 
 
 async def test_corrupted_pages(settings: SqliteSettings) -> None:
@@ -436,7 +436,7 @@ async def test_corrupted_where_events_are_added(settings: SqliteSettings) -> Non
 
     async with SqliteStore(settings) as store:
         answers = await asyncio.gather(
-            *(store.publish(hurt, spread(hurt, 30, f"{i}")) for i in range(5)), return_exceptions=True
+            *(store.ingest.publish(hurt, spread(hurt, 30, f"{i}")) for i in range(5)), return_exceptions=True
         )
 
         assert [type(each) for each in answers] == [StoreDamaged] * 5

@@ -35,7 +35,7 @@ from remora.storage.sqlite import SqliteStore, sheet
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.schema import END_OF_QUEUE
 from support.entries import delivered
-from support.stores import QUIET_S, by_shard, own_topic, spread, until
+from support.stores import QUIET_S, by_shard, expire, own_topic, spread, until
 
 MINUTE_S = 60.0
 
@@ -84,7 +84,7 @@ def rooms(events: Sequence[Placed]) -> list[Room]:
 
 
 async def pending(store: SqliteStore, topic: Topic) -> list[list[bytes]]:
-    return [[entry async for _, entry in store.dump(shard)] for shard in topic.all_shards()]
+    return [[entry async for _, entry in store.inspection.dump(shard)] for shard in topic.all_shards()]
 
 
 def rows(configured: SqliteSettings, table: str) -> int:
@@ -99,10 +99,12 @@ def rows(configured: SqliteSettings, table: str) -> int:
 
 async def test_requests_that_come_together_share_a_sync(store: SqliteStore) -> None:
     """Requests made at one time, also for several topics, are one transaction, and each is answered by itself."""
-    topics = [await store.create_topic(own_topic(f"t-{i}")) for i in range(4)]
+    topics = [await store.own_topics.create(own_topic(f"t-{i}")) for i in range(4)]
     (before,) = [each.durable for each in store.writers.values()]
 
-    answers = await asyncio.gather(*(store.publish(topics[i % 4], spread(topics[i % 4], i + 1)) for i in range(80)))
+    answers = await asyncio.gather(
+        *(store.ingest.publish(topics[i % 4], spread(topics[i % 4], i + 1)) for i in range(80))
+    )
 
     assert answers == [Stored(i + 1) for i in range(80)]
     assert [each.durable - before for each in store.writers.values()] == [1]
@@ -113,18 +115,18 @@ async def test_requests_that_come_together_share_a_sync(store: SqliteStore) -> N
 
 async def test_refusals_are_each_ones_own(store: SqliteStore) -> None:
     """Of requests that come together some may be refused, each for its own reason, and the others are stored."""
-    topic = await store.create_topic(own_topic("t"))
-    capacity = (await store.stats(topic.first_shard)).capacity_bytes
+    topic = await store.own_topics.create(own_topic("t"))
+    capacity = (await store.inspection.stats(topic.first_shard)).capacity_bytes
     events = spread(topic, 9)
 
     answers = await asyncio.gather(
-        store.publish(topic, events, Once("key", b"one")),
-        store.publish(topic, spread(topic, 6), Once("key", b"two")),
-        store.publish(replace(topic, id="other"), events),
-        store.reserve_events(topic, [Room(0, b"bkt:k", capacity)]),
-        store.commit_events(topic, "t.none", events, b""),
-        store.publish(topic, events, Once("key", b"one")),
-        store.publish(topic, events, Once("other", b"one")),
+        store.ingest.publish(topic, events, Once("key", b"one")),
+        store.ingest.publish(topic, spread(topic, 6), Once("key", b"two")),
+        store.ingest.publish(replace(topic, id="other"), events),
+        store.ingest.reserve(topic, [Room(0, b"bkt:k", capacity)]),
+        store.ingest.commit(topic, "t.none", events, b""),
+        store.ingest.publish(topic, events, Once("key", b"one")),
+        store.ingest.publish(topic, events, Once("other", b"one")),
         return_exceptions=True,
     )
 
@@ -136,19 +138,19 @@ async def test_refusals_are_each_ones_own(store: SqliteStore) -> None:
 
 async def test_more_than_one_transaction_takes(store: SqliteStore) -> None:
     """Requests that are too large or too many for one transaction are all stored, in order."""
-    topic = await store.create_topic(own_topic("t", 1))
+    topic = await store.own_topics.create(own_topic("t", 1))
     large = [[Placed(0, b"bkt:k", b"%03d" % i * (1 << 18))] for i in range(30)]
     small = [[Placed(0, b"bkt:k", b"%06d" % i)] for i in range(2_500)]
 
-    await asyncio.gather(*(store.publish(topic, events) for events in large + small))
+    await asyncio.gather(*(store.ingest.publish(topic, events) for events in large + small))
 
     assert await pending(store, topic) == by_shard(topic, *large, *small)
 
 
 async def test_whoever_stops_waiting_takes_nobody_along(store: SqliteStore) -> None:
     """A caller that is cancelled undoes nothing for those whose requests came with its own."""
-    topic = await store.create_topic(own_topic("t"))
-    callers = [asyncio.create_task(store.publish(topic, spread(topic, 3, f"{i}-"))) for i in range(5)]
+    topic = await store.own_topics.create(own_topic("t"))
+    callers = [asyncio.create_task(store.ingest.publish(topic, spread(topic, 3, f"{i}-"))) for i in range(5)]
     await asyncio.sleep(0)
     callers[0].cancel()
 
@@ -161,11 +163,11 @@ async def test_whoever_stops_waiting_takes_nobody_along(store: SqliteStore) -> N
 
 async def test_what_is_stored_is_let_go(store: SqliteStore) -> None:
     """Once a request is answered, nothing holds its events in memory any more."""
-    topic = await store.create_topic(own_topic("t"))
+    topic = await store.own_topics.create(own_topic("t"))
     event = Placed(0, b"bkt:k", bytes(100))
     before = sys.getrefcount(event.payload)
 
-    await store.publish(topic, [event])
+    await store.ingest.publish(topic, [event])
 
     async def is_let_go() -> bool:  # the writer's thread may be a step behind the answer
         return sys.getrefcount(event.payload) == before
@@ -176,44 +178,44 @@ async def test_what_is_stored_is_let_go(store: SqliteStore) -> None:
 async def test_closed_store(configured: SqliteSettings) -> None:
     """Requests that were made before the store is closed are answered; later ones are refused."""
     async with SqliteStore(configured) as store:
-        topic = await store.create_topic(own_topic("t"))
-        asked = asyncio.create_task(store.publish(topic, spread(topic, 3)))
+        topic = await store.own_topics.create(own_topic("t"))
+        asked = asyncio.create_task(store.ingest.publish(topic, spread(topic, 3)))
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(asked), 0.001)
 
     assert await asked == Stored(3)
     with pytest.raises(StoreUnavailable):
-        await store.publish(topic, spread(topic, 3))
+        await store.ingest.publish(topic, spread(topic, 3))
 
 
 async def test_1024_shards(store: SqliteStore) -> None:
     """A request may touch any of the most shards that a topic can have."""
-    topic = await store.create_topic(own_topic("t", 1024))
+    topic = await store.own_topics.create(own_topic("t", 1024))
     events = spread(topic, 2048)
 
-    await store.publish(topic, [Placed(1000, b"bkt:k", b"first")])
-    reservation = await store.reserve_events(topic, rooms(events))
-    await store.commit_events(topic, reservation, events, b"digest")
+    await store.ingest.publish(topic, [Placed(1000, b"bkt:k", b"first")])
+    reservation = await store.ingest.reserve(topic, rooms(events))
+    await store.ingest.commit(topic, reservation, events, b"digest")
 
     expected = by_shard(topic, [Placed(1000, b"bkt:k", b"first")], events)
     assert await pending(store, topic) == expected
-    assert {(await store.stats(shard)).reservations for shard in topic.all_shards()} == {0}
+    assert {(await store.inspection.stats(shard)).reservations for shard in topic.all_shards()} == {0}
 
 
 async def test_positions_run_out(store: SqliteStore, configured: SqliteSettings) -> None:
     """Where a queue has no positions left it is full, before its entries could be taken for another queue's."""
-    topic = await store.create_topic(own_topic("t"))
+    topic = await store.own_topics.create(own_topic("t"))
     with closing(sqlite3.connect(Path(configured.directory) / "queues-000.db")) as connection, connection:
         connection.execute("UPDATE queues SET head = :n, tail = :n WHERE number = 1", {"n": END_OF_QUEUE - 3})
     event = Placed(1, b"bkt:k", b"x")
 
     with pytest.raises(QueueFull):
-        await store.publish(topic, [event] * 4)
-    reservation = await store.reserve_events(topic, rooms([event]))
+        await store.ingest.publish(topic, [event] * 4)
+    reservation = await store.ingest.reserve(topic, rooms([event]))
     with pytest.raises(QueueFull):
-        await store.publish(topic, [event] * 3)
-    await store.publish(topic, [event] * 2)
-    await store.commit_events(topic, reservation, [event], b"digest")
+        await store.ingest.publish(topic, [event] * 3)
+    await store.ingest.publish(topic, [event] * 2)
+    await store.ingest.commit(topic, reservation, [event], b"digest")
 
     assert await pending(store, topic) == [[], [b"x"] * 3, []]
 
@@ -223,120 +225,120 @@ async def test_positions_run_out(store: SqliteStore, configured: SqliteSettings)
 
 async def test_late_commit(store: SqliteStore, clock: Clock) -> None:
     """After 120 s a commit is refused although nobody has expired the reservation; just before, it is taken."""
-    topic = await store.create_topic(own_topic("t"))
+    topic = await store.own_topics.create(own_topic("t"))
     events = spread(topic, 3)
-    early, late = [await store.reserve_events(topic, rooms(events)) for _ in range(2)]
+    early, late = [await store.ingest.reserve(topic, rooms(events)) for _ in range(2)]
 
     clock.ahead_s = 100
-    assert await store.commit_events(topic, early, events, b"digest") == Stored(3)
+    assert await store.ingest.commit(topic, early, events, b"digest") == Stored(3)
     clock.ahead_s = 121
     with pytest.raises(ReservationExpired):
-        await store.commit_events(topic, late, events, b"digest")
+        await store.ingest.commit(topic, late, events, b"digest")
 
     assert await pending(store, topic) == by_shard(topic, events)
-    await store.abort_events(topic, late)
-    assert (await store.stats(topic.first_shard)).reserved_bytes == 0
+    await store.ingest.abort(topic, late)
+    assert (await store.inspection.stats(topic.first_shard)).reserved_bytes == 0
 
 
 async def test_old_reservations_end_and_young_ones_stay(store: SqliteStore, clock: Clock) -> None:
     """Expiry by age ends a reservation of all shards through any of them, and leaves younger ones open."""
-    topic = await store.create_topic(own_topic("t"))
+    topic = await store.own_topics.create(own_topic("t"))
     events = spread(topic, 3)
-    old = await store.reserve_events(topic, rooms(events))
+    old = await store.ingest.reserve(topic, rooms(events))
     clock.ahead_s = 100
-    young = await store.reserve_events(topic, rooms(events))
-    hold = await store.acquire(topic.shard(1), "w", QUIET_S)
+    young = await store.ingest.reserve(topic, rooms(events))
+    hold = await store.locks.acquire(topic.shard(1), "w", QUIET_S)
     assert isinstance(hold, Hold)
 
     clock.ahead_s = 130
-    await store.expire_reservations(hold, 120)
+    await expire(store, hold, 120)
 
-    assert [(await store.stats(shard)).reservations for shard in topic.all_shards()] == [1, 1, 1]
+    assert [(await store.inspection.stats(shard)).reservations for shard in topic.all_shards()] == [1, 1, 1]
     with pytest.raises(ReservationExpired):
-        await store.commit_events(topic, old, events, b"digest")
-    assert await store.commit_events(topic, young, events, b"digest") == Stored(3)
+        await store.ingest.commit(topic, old, events, b"digest")
+    assert await store.ingest.commit(topic, young, events, b"digest") == Stored(3)
 
 
 async def test_reservation_of_an_earlier_start_of_the_host(store: SqliteStore, clock: Clock) -> None:
     """After a restart of the host a reservation's age counts from there: it is open for 120 s, then it expires."""
-    topic = await store.create_topic(own_topic("t"))
+    topic = await store.own_topics.create(own_topic("t"))
     events = spread(topic, 3)
-    early, late = [await store.reserve_events(topic, rooms(events)) for _ in range(2)]
-    hold = await store.acquire(topic.shard(1), "w", QUIET_S)
+    early, late = [await store.ingest.reserve(topic, rooms(events)) for _ in range(2)]
+    hold = await store.locks.acquire(topic.shard(1), "w", QUIET_S)
     assert isinstance(hold, Hold)
 
     clock.restart()
     clock.ahead_s = 60
-    await store.expire_reservations(hold, 120)
-    assert await store.commit_events(topic, early, events, b"digest") == Stored(3)
+    await expire(store, hold, 120)
+    assert await store.ingest.commit(topic, early, events, b"digest") == Stored(3)
     clock.ahead_s = 121
     with pytest.raises(ReservationExpired):
-        await store.commit_events(topic, late, events, b"digest")
-    await store.expire_reservations(hold, 120)
+        await store.ingest.commit(topic, late, events, b"digest")
+    await expire(store, hold, 120)
 
-    assert (await store.stats(topic.first_shard)).reservations == 0
+    assert (await store.inspection.stats(topic.first_shard)).reservations == 0
 
 
 async def test_requests_are_remembered_for_ten_minutes(
     store: SqliteStore, configured: SqliteSettings, clock: Clock
 ) -> None:
     """A repeat after ten minutes is recognised, however many requests came meanwhile; later they are forgotten."""
-    topic = await store.create_topic(own_topic("t"))
+    topic = await store.own_topics.create(own_topic("t"))
     events, once = spread(topic, 3), Once("first", b"digest")
-    await store.publish(topic, events, once)
-    reservation = await store.reserve_events(topic, rooms(events))
-    await store.commit_events(topic, reservation, events, b"digest")
+    await store.ingest.publish(topic, events, once)
+    reservation = await store.ingest.reserve(topic, rooms(events))
+    await store.ingest.commit(topic, reservation, events, b"digest")
 
     for minute in range(1, 11):
         clock.ahead_s = minute * MINUTE_S
         for i in range(20):
-            await store.publish(topic, events, Once(f"{minute}-{i}", b"digest"))
-            await store.abort_events(topic, await store.reserve_events(topic, rooms(events)))
-    assert await store.publish(topic, events, once) == Stored(3, repeated=True)
-    assert await store.commit_events(topic, reservation, events, b"digest") == Stored(3, repeated=True)
+            await store.ingest.publish(topic, events, Once(f"{minute}-{i}", b"digest"))
+            await store.ingest.abort(topic, await store.ingest.reserve(topic, rooms(events)))
+    assert await store.ingest.publish(topic, events, once) == Stored(3, repeated=True)
+    assert await store.ingest.commit(topic, reservation, events, b"digest") == Stored(3, repeated=True)
     assert (rows(configured, "once"), rows(configured, "reservations")) == (201, 201)
 
     clock.ahead_s = 30 * MINUTE_S
     for i in range(110):
-        await store.publish(topic, events, Once(f"later-{i}", b"digest"))
-        await store.abort_events(topic, await store.reserve_events(topic, rooms(events)))
+        await store.ingest.publish(topic, events, Once(f"later-{i}", b"digest"))
+        await store.ingest.abort(topic, await store.ingest.reserve(topic, rooms(events)))
 
     assert (rows(configured, "once"), rows(configured, "reservations")) == (110, 110)
     with pytest.raises(ReservationUnknown):
-        await store.commit_events(topic, reservation, events, b"digest")
+        await store.ingest.commit(topic, reservation, events, b"digest")
 
 
 async def test_requests_of_an_earlier_start_of_the_host(store: SqliteStore, clock: Clock) -> None:
     """After a restart of the host a request is remembered for ten minutes more, and then forgotten."""
-    topic = await store.create_topic(own_topic("t"))
+    topic = await store.own_topics.create(own_topic("t"))
     events = spread(topic, 3)
-    await store.publish(topic, events, Once("first", b"digest"))
+    await store.ingest.publish(topic, events, Once("first", b"digest"))
 
     clock.restart()
     clock.ahead_s = 10 * MINUTE_S
-    await store.publish(topic, events, Once("second", b"digest"))
-    assert (await store.publish(topic, events, Once("first", b"digest"))).repeated
+    await store.ingest.publish(topic, events, Once("second", b"digest"))
+    assert (await store.ingest.publish(topic, events, Once("first", b"digest"))).repeated
     clock.ahead_s = 12 * MINUTE_S
-    await store.publish(topic, events, Once("third", b"digest"))
+    await store.ingest.publish(topic, events, Once("third", b"digest"))
 
-    assert not (await store.publish(topic, events, Once("first", b"digest"))).repeated
+    assert not (await store.ingest.publish(topic, events, Once("first", b"digest"))).repeated
 
 
 async def test_open_reservations_are_not_forgotten(
     store: SqliteStore, configured: SqliteSettings, clock: Clock
 ) -> None:
     """However old it is, an open reservation keeps its room until it is expired or aborted."""
-    topic = await store.create_topic(own_topic("t"))
+    topic = await store.own_topics.create(own_topic("t"))
     events = spread(topic, 3)
-    reservation = await store.reserve_events(topic, rooms(events))
+    reservation = await store.ingest.reserve(topic, rooms(events))
 
     clock.ahead_s = 60 * MINUTE_S
     for _ in range(20):
-        await store.abort_events(topic, await store.reserve_events(topic, rooms(events)))
+        await store.ingest.abort(topic, await store.ingest.reserve(topic, rooms(events)))
 
-    assert (await store.stats(topic.first_shard)).reservations == 1
-    await store.abort_events(topic, reservation)
-    assert (await store.stats(topic.first_shard)).reservations == 0
+    assert (await store.inspection.stats(topic.first_shard)).reservations == 1
+    await store.ingest.abort(topic, reservation)
+    assert (await store.inspection.stats(topic.first_shard)).reservations == 0
 
 
 # ---------------------------------------------------------------------------------------------- a model
@@ -449,7 +451,7 @@ class Pair:
     async def play(self, taken: Sequence[tuple[str, object, object]]) -> None:
         await self.store.__aenter__()
         try:
-            self.topic = await self.store.create_topic(own_topic("t", SHARDS))
+            self.topic = await self.store.own_topics.create(own_topic("t", SHARDS))
             for number, (kind, *arguments) in enumerate(taken):
                 await getattr(self, kind)(number, *arguments)
                 await self.compare()
@@ -459,7 +461,7 @@ class Pair:
     async def compare(self) -> None:
         assert await pending(self.store, self.topic) == self.model.entries
         for number, shard in enumerate(self.topic.all_shards()):
-            stats = await self.store.stats(shard)
+            stats = await self.store.inspection.stats(shard)
             promised = self.model.promised(number)
             assert stats.used_bytes == self.model.used(number)
             assert stats.reserved_bytes == sum(room.nbytes for room in promised)
@@ -469,12 +471,12 @@ class Pair:
         events = [Placed(shard, b"bkt:k", mark.encode().ljust(size, b".")) for shard, size in sized]
         once = Once(key, repr(events).encode()) if key else None
         expected = _tried(lambda: self.model.publish(events, key))
-        assert await self._done(self.store.publish(self.topic, events, once)) == expected
+        assert await self._done(self.store.ingest.publish(self.topic, events, once)) == expected
 
     async def reserve(self, number: int, sized: list[tuple[int, int]], _: None) -> None:
         rooms = [Room(shard, b"bkt:%d" % i, size) for i, (shard, size) in enumerate(sized)]
         expected = _tried(lambda: self.model.reserve(rooms))
-        answer = await self._done(self.store.reserve_events(self.topic, rooms))
+        answer = await self._done(self.store.ingest.reserve(self.topic, rooms))
         if expected is None:
             self.ids.append(str(answer))
         else:
@@ -489,23 +491,23 @@ class Pair:
         events = events[1:] if how == "fewer" else events
         expected = _tried(lambda: self.model.commit(promise, events))
         reservation = self.ids[which % len(self.ids)]
-        answer = self.store.commit_events(self.topic, reservation, events, repr(events).encode())
+        answer = self.store.ingest.commit(self.topic, reservation, events, repr(events).encode())
         assert await self._done(answer) == expected
 
     async def abort(self, number: int, which: int, _: None) -> None:
         if self.ids:
             promise = self.model.reserved[which % len(self.ids)]
             expected = _tried(lambda: self.model.abort(promise))
-            assert await self._done(self.store.abort_events(self.topic, self.ids[which % len(self.ids)])) == expected
+            assert await self._done(self.store.ingest.abort(self.topic, self.ids[which % len(self.ids)])) == expected
 
     async def remove(self, number: int, shard: int, count: int) -> None:
         hold = await self._hold(shard)
-        listing = await self.store.read(hold, b"", count)
-        await self.store.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
+        listing = await self.store.queue.read(hold, b"", count)
+        await self.store.queue.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
         del self.model.entries[shard][:count]
 
     async def expire(self, number: int, shard: int, _: None) -> None:
-        await self.store.expire_reservations(await self._hold(shard), -1)
+        await expire(self.store, await self._hold(shard), -1)
         self.model.expire()
 
     async def restart(self, number: int, _: None, __: None) -> None:
@@ -513,7 +515,7 @@ class Pair:
         self.store = await SqliteStore(self.configured).__aenter__()
 
     async def _hold(self, shard: int) -> Hold:
-        hold = await self.store.acquire(self.topic.shard(shard), "w", QUIET_S)
+        hold = await self.store.locks.acquire(self.topic.shard(shard), "w", QUIET_S)
         assert isinstance(hold, Hold)
         return hold
 

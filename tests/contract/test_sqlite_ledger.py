@@ -30,16 +30,16 @@ async def store(settings: SqliteSettings) -> AsyncIterator[SqliteStore]:
 
 async def filled(store: SqliteStore, count: int) -> tuple[Shard, Hold]:
     """A held shard with so many entries."""
-    shard = (await store.create_topic(own_topic("t", 1))).shard(0)
+    shard = (await store.own_topics.create(own_topic("t", 1))).shard(0)
     await commit(store, shard, count)
-    hold = await store.acquire(shard, "w", QUIET_S)
+    hold = await store.locks.acquire(shard, "w", QUIET_S)
     assert isinstance(hold, Hold)
     return shard, hold
 
 
 async def commit(store: SqliteStore, shard: Shard, count: int) -> None:
     payloads = [b"%06d" % i for i in range(count)]
-    await store.commit(shard, await store.reserve(shard, count, 6 * count), payloads)
+    await store.two_phase.commit(shard, await store.two_phase.reserve(shard, count, 6 * count), payloads)
 
 
 def prepare(settings: SqliteSettings) -> None:
@@ -56,7 +56,7 @@ async def test_row_deleted_behind_our_back(store: SqliteStore, settings: SqliteS
 
     change(settings, f"DELETE FROM entries WHERE id & {schema.END_OF_QUEUE} = {place}")
 
-    for balance in (await store.balance(shard), *await store.balances([hold])):
+    for balance in (await store.ledger.balance(shard), *await store.ledger.balances([hold])):
         assert (balance.committed, balance.pending, balance.unaccounted) == (10, 9, 1)
 
 
@@ -65,10 +65,10 @@ async def test_entry_removed_without_being_booked(store: SqliteStore, settings: 
     shard, hold = await filled(store, 10)
     change(settings, f"DELETE FROM entries WHERE id & {schema.END_OF_QUEUE} = 0", "UPDATE queues SET head = head + 1")
 
-    listing = await store.read(hold, b"", 5)
-    await store.remove(hold, listing.positions[-1], 5, delivered(listing))
+    listing = await store.queue.read(hold, b"", 5)
+    await store.queue.remove(hold, listing.positions[-1], 5, delivered(listing))
 
-    for balance in (await store.balance(shard), *await store.balances([hold])):
+    for balance in (await store.ledger.balance(shard), *await store.ledger.balances([hold])):
         assert (balance.removed, balance.pending, balance.unaccounted) == (Tally(delivered=5), 4, 1)
 
 
@@ -77,27 +77,27 @@ async def test_row_far_behind_the_front(store: SqliteStore, settings: SqliteSett
     shard, hold = await filled(store, 40_000)
     change(settings, f"DELETE FROM entries WHERE id & {schema.END_OF_QUEUE} = 30000")
 
-    assert (await store.balance(shard)).unaccounted == 1
-    assert [each.unaccounted for each in await store.balances([hold])] == [0]
+    assert (await store.ledger.balance(shard)).unaccounted == 1
+    assert [each.unaccounted for each in await store.ledger.balances([hold])] == [0]
 
-    listing = await store.read(hold, b"", 25_000)
-    await store.remove(hold, listing.positions[-1], 25_000, delivered(listing))
-    assert [each.unaccounted for each in await store.balances([hold])] == [1]
+    listing = await store.queue.read(hold, b"", 25_000)
+    await store.queue.remove(hold, listing.positions[-1], 25_000, delivered(listing))
+    assert [each.unaccounted for each in await store.ledger.balances([hold])] == [1]
 
 
 async def test_removal_that_begins_before_the_front(store: SqliteStore) -> None:
     """When a removal that was given up has been carried out, a larger one over it is refused, and counts nothing."""
     shard, hold = await filled(store, 10)
-    listing = await store.read(hold, b"", 10)
-    await store.remove(hold, listing.positions[4], 4, Tally(delivered=4))  # and its answer is lost
+    listing = await store.queue.read(hold, b"", 10)
+    await store.queue.remove(hold, listing.positions[4], 4, Tally(delivered=4))  # and its answer is lost
 
     with pytest.raises(StoreUnavailable, match="its front is at 4"):
-        await store.remove(hold, listing.positions[7], 7, Tally(delivered=7))
-    assert await store.balance(shard) == Balance(shard, 10, 6, Tally(delivered=4))
+        await store.queue.remove(hold, listing.positions[7], 7, Tally(delivered=7))
+    assert await store.ledger.balance(shard) == Balance(shard, 10, 6, Tally(delivered=4))
 
-    again = await store.read(hold, b"", 10)
-    await store.remove(hold, again.positions[3], 3, Tally(expired=3))
-    assert await store.balance(shard) == Balance(shard, 10, 3, Tally(delivered=4, expired=3))
+    again = await store.queue.read(hold, b"", 10)
+    await store.queue.remove(hold, again.positions[3], 3, Tally(expired=3))
+    assert await store.ledger.balance(shard) == Balance(shard, 10, 3, Tally(delivered=4, expired=3))
 
 
 async def test_store_from_before_there_were_ledgers(settings: SqliteSettings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,10 +114,10 @@ async def test_store_from_before_there_were_ledgers(settings: SqliteSettings, mo
     monkeypatch.undo()
 
     async with SqliteStore(settings) as store:
-        (shard,) = await store.shards()
-        assert await store.balance(shard) == Balance(shard, 2, 2, Tally())
-        hold = await store.acquire(shard, "w", QUIET_S)
+        (shard,) = await store.catalog.shards()
+        assert await store.ledger.balance(shard) == Balance(shard, 2, 2, Tally())
+        hold = await store.locks.acquire(shard, "w", QUIET_S)
         assert isinstance(hold, Hold)
-        listing = await store.read(hold, b"", 1)
-        await store.remove(hold, listing.positions[-1], 1, Tally(delivered=1))
-        assert await store.balances([hold]) == [Balance(shard, 2, 1, Tally(delivered=1))]
+        listing = await store.queue.read(hold, b"", 1)
+        await store.queue.remove(hold, listing.positions[-1], 1, Tally(delivered=1))
+        assert await store.ledger.balances([hold]) == [Balance(shard, 2, 1, Tally(delivered=1))]

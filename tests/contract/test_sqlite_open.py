@@ -40,18 +40,18 @@ def settings(directory: Path) -> SqliteSettings:
 async def in_use(settings: SqliteSettings) -> Topic:
     """Open a store, and leave a topic with entries in it."""
     async with SqliteStore(settings) as store:
-        topic = await store.create_topic(own_topic("t"))
-        await store.publish(topic, spread(topic, 9))
+        topic = await store.own_topics.create(own_topic("t"))
+        await store.ingest.publish(topic, spread(topic, 9))
         return topic
 
 
 async def assert_as_left(settings: SqliteSettings, topic: Topic) -> None:
     """The topic and its entries are as `in_use` left them, and it takes further ones."""
     async with SqliteStore(settings) as store:
-        assert await store.own_topic(topic.name) == topic
-        found = [[entry async for _, entry in store.dump(shard)] for shard in topic.all_shards()]
+        assert await store.own_topics.find(topic.name) == topic
+        found = [[entry async for _, entry in store.inspection.dump(shard)] for shard in topic.all_shards()]
         assert found == by_shard(topic, spread(topic, 9))
-        await store.publish(topic, spread(topic, 3))
+        await store.ingest.publish(topic, spread(topic, 3))
 
 
 async def refusal(settings: SqliteSettings) -> str:
@@ -79,7 +79,7 @@ async def test_nobody_else_may_look(directory: Path, settings: SqliteSettings) -
     before = os.umask(0)
     try:
         async with SqliteStore(settings) as store:
-            await store.create_topic(own_topic("t"))
+            await store.own_topics.create(own_topic("t"))
             modes = modes_of_files(directory)
     finally:
         os.umask(before)
@@ -267,9 +267,9 @@ async def test_made_by_several_at_once(settings: SqliteSettings) -> None:
     stores = [SqliteStore(settings) for _ in range(4)]
     await asyncio.gather(*(store.__aenter__() for store in stores))
     try:
-        topic = await stores[0].create_topic(own_topic("t"))
+        topic = await stores[0].own_topics.create(own_topic("t"))
         for store in stores:
-            assert await store.own_topic("t") == topic
+            assert await store.own_topics.find("t") == topic
     finally:
         await asyncio.gather(*(store.__aexit__() for store in stores))
 

@@ -31,10 +31,10 @@ async def store(settings: SqliteSettings) -> AsyncIterator[SqliteStore]:
 
 async def filled(store: SqliteStore) -> tuple[Hold, list[bytes]]:
     """A held queue, and its entries, which are large."""
-    shard = (await store.create_topic(own_topic("t", 1))).shard(0)
+    shard = (await store.own_topics.create(own_topic("t", 1))).shard(0)
     payloads = [b"%06d" % i * (SIZE // 6) for i in range(COUNT)]
-    await store.commit(shard, await store.reserve(shard, COUNT, sum(map(len, payloads))), payloads)
-    hold = await store.acquire(shard, "w", QUIET_S)
+    await store.two_phase.commit(shard, await store.two_phase.reserve(shard, COUNT, sum(map(len, payloads))), payloads)
+    hold = await store.locks.acquire(shard, "w", QUIET_S)
     assert isinstance(hold, Hold)
     return hold, payloads
 
@@ -43,7 +43,7 @@ async def read_all(store: SqliteStore, hold: Hold, seen: list[bytes]) -> None:
     """List the queue to its end, and add the entries to those that were seen."""
     start, truncated = b"", True
     while truncated:
-        listing = await store.read(hold, start, 1024)
+        listing = await store.queue.read(hold, start, 1024)
         assert listing.nbytes < MOST_BYTES + 32 * SIZE
         assert len(listing.positions) == len(listing.entries) + 1
         seen += listing.entries

@@ -24,7 +24,7 @@ from remora.model.member import Member
 from remora.model.shard import Hold, LockHolder, Shard
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, arrivals, doorbell
-from support.stores import QUIET_S, own_topic, until
+from support.stores import QUIET_S, own_topic, renew, until
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
 FOR_EVER_S = 3600.0
@@ -80,10 +80,10 @@ async def commit_there(process: Process) -> None:
 
 async def test_lock_of_a_living_process(store: SqliteStore, settings: SqliteSettings) -> None:
     """A lock that another process holds is refused here, and the refusal names that process."""
-    topic = await store.create_topic(own_topic("t"))
+    topic = await store.own_topics.create(own_topic("t"))
 
     async with holder(settings, topic) as process:
-        found = await store.acquire(topic.shard(1), "me", QUIET_S)
+        found = await store.locks.acquire(topic.shard(1), "me", QUIET_S)
 
     assert isinstance(found, LockHolder)
     assert (found.cookie, found.lease_left_s > FOR_EVER_S / 2) == ("holder", True)
@@ -92,13 +92,13 @@ async def test_lock_of_a_living_process(store: SqliteStore, settings: SqliteSett
 
 async def test_lock_of_a_dead_process(store: SqliteStore, settings: SqliteSettings) -> None:
     """The locks of a process that was killed are free at once, however long their leases had yet to run."""
-    topic = await store.create_topic(own_topic("t"))
+    topic = await store.own_topics.create(own_topic("t"))
 
     async with holder(settings, topic) as process:
         process.kill()
         await process.wait()
-        stats = await store.stats(topic.shard(0))
-        taken = [await store.acquire(shard, "me", QUIET_S) for shard in topic.all_shards()]
+        stats = await store.inspection.stats(topic.shard(0))
+        taken = [await store.locks.acquire(shard, "me", QUIET_S) for shard in topic.all_shards()]
 
     assert all(isinstance(each, Hold) for each in taken)
     assert stats.holder is not None
@@ -107,69 +107,69 @@ async def test_lock_of_a_dead_process(store: SqliteStore, settings: SqliteSettin
 
 async def test_lock_of_a_frozen_process(store: SqliteStore, settings: SqliteSettings) -> None:
     """A process that is frozen is not taken for dead: its lock is kept until its lease has run out, and then lost."""
-    topic, brief = await store.create_topic(own_topic("t")), await store.create_topic(own_topic("brief", 1))
+    topic, brief = await store.own_topics.create(own_topic("t")), await store.own_topics.create(own_topic("brief", 1))
 
     async with holder(settings, topic) as process, holder(settings, brief, 1.0) as other:
         for each in (process, other):
             each.send_signal(signal.SIGSTOP)
 
         async def freed() -> bool:
-            return isinstance(await store.acquire(brief.shard(0), "me", QUIET_S), Hold)
+            return isinstance(await store.locks.acquire(brief.shard(0), "me", QUIET_S), Hold)
 
         await until(freed, within_s=30)
-        assert isinstance(await store.acquire(topic.shard(1), "me", QUIET_S), LockHolder)
+        assert isinstance(await store.locks.acquire(topic.shard(1), "me", QUIET_S), LockHolder)
 
 
 async def test_lock_of_a_closed_store(store: SqliteStore, settings: SqliteSettings) -> None:
     """Whoever closes the store leaves no lock behind that others would have to wait for."""
-    topic = await store.create_topic(own_topic("t"))
+    topic = await store.own_topics.create(own_topic("t"))
     async with SqliteStore(settings) as other:
-        assert isinstance(await other.acquire(topic.shard(0), "w", QUIET_S), Hold)
-        assert isinstance(await store.acquire(topic.shard(0), "w", QUIET_S), LockHolder)
+        assert isinstance(await other.locks.acquire(topic.shard(0), "w", QUIET_S), Hold)
+        assert isinstance(await store.locks.acquire(topic.shard(0), "w", QUIET_S), LockHolder)
 
-    assert isinstance(await store.acquire(topic.shard(0), "w", QUIET_S), Hold)
+    assert isinstance(await store.locks.acquire(topic.shard(0), "w", QUIET_S), Hold)
 
 
 async def test_worker_of_a_closed_store(store: SqliteStore, settings: SqliteSettings) -> None:
     """A worker whose store is closed, as by the death of its process, counts no more, however long it had yet."""
     async with SqliteStore(settings) as other:
-        await other.announce(Member("remora/h/b/w", "h"), FOR_EVER_S)
-        assert [each.cookie for each in await store.members()] == ["remora/h/b/w"]
+        await other.members.announce(Member("remora/h/b/w", "h"), FOR_EVER_S)
+        assert [each.cookie for each in await store.members.live()] == ["remora/h/b/w"]
 
-    assert await store.members() == []
+    assert await store.members.live() == []
 
 
 async def test_worker_of_an_earlier_start_of_the_host(store: SqliteStore) -> None:
     """A worker that announced itself before the host was last started does not count, and its row goes."""
-    await store.announce(Member("remora/h/b/w", "h"), FOR_EVER_S)
+    await store.members.announce(Member("remora/h/b/w", "h"), FOR_EVER_S)
     with closing(sqlite3.connect(store._files.all[0].path)) as connection, connection:
         connection.execute("UPDATE members SET boot = 'an earlier one', until_ns = 1 << 62")
 
-    assert await store.members() == []
-    await store.announce(Member("remora/h/b/other", "h"), FOR_EVER_S)
+    assert await store.members.live() == []
+    await store.members.announce(Member("remora/h/b/other", "h"), FOR_EVER_S)
     with closing(sqlite3.connect(store._files.all[0].path)) as connection:
         assert connection.execute("SELECT cookie FROM members").fetchall() == [("remora/h/b/other",)]
 
 
 async def test_lock_of_an_earlier_start_of_the_host(store: SqliteStore) -> None:
     """A lock that was taken before the host was last started counts for nothing, whatever its lease says."""
-    topic = await store.create_topic(own_topic("t"))
-    hold = await store.acquire(topic.shard(0), "w", QUIET_S)
+    topic = await store.own_topics.create(own_topic("t"))
+    hold = await store.locks.acquire(topic.shard(0), "w", QUIET_S)
     assert isinstance(hold, Hold)
 
     with closing(sqlite3.connect(store._files.file_of("t").path)) as connection, connection:
         connection.execute("UPDATE locks SET boot = 'an earlier one', until_ns = 1 << 62")
 
     with pytest.raises(OwnershipLost):
-        await store.read(hold, b"", 1)
+        await store.queue.read(hold, b"", 1)
     with pytest.raises(OwnershipLost):
-        await store.renew(hold, QUIET_S)
-    assert isinstance(await store.acquire(topic.shard(0), "another", QUIET_S), Hold)
+        await renew(store, hold, QUIET_S)
+    assert isinstance(await store.locks.acquire(topic.shard(0), "another", QUIET_S), Hold)
 
 
 async def test_traces_of_the_dead_are_swept(store: SqliteStore, settings: SqliteSettings) -> None:
     """What a killed process left to tell that it lived is gone with the next start, and that of the living stays."""
-    topic = await store.create_topic(own_topic("t"))
+    topic = await store.own_topics.create(own_topic("t"))
     owners = Path(settings.directory) / "owners"
     async with holder(settings, topic) as process:
         process.kill()
@@ -190,7 +190,7 @@ async def arrived(store: SqliteStore, wanted: set[Shard]) -> set[Shard]:
     found: set[Shard] = set()
     async with asyncio.timeout(60):
         while not wanted <= found:
-            answered = await store.arrivals()
+            answered = await store.arrivals.wait()
             assert len(set(answered)) == len(answered)
             found |= set(answered)
     return found
@@ -199,11 +199,11 @@ async def arrived(store: SqliteStore, wanted: set[Shard]) -> set[Shard]:
 async def test_arrivals_of_this_process(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """What this process commits announces itself without anybody's looking for it, that queue and no other."""
     monkeypatch.setattr(arrivals, "_LOOK_EVERY_S", FOR_EVER_S)
-    topic, other = await store.create_topic(own_topic("t")), await store.create_topic(own_topic("u"))
-    assert store.tells_arrivals
+    topic, other = await store.own_topics.create(own_topic("t")), await store.own_topics.create(own_topic("u"))
+    assert store.arrivals.notifies
 
-    await store.publish(topic, [Placed(1, b"b:k", b"x"), Placed(2, b"b:k", b"y")])
-    await store.commit(other.shard(0), await store.reserve(other.shard(0), 1, 9), [b"z"])
+    await store.ingest.publish(topic, [Placed(1, b"b:k", b"x"), Placed(2, b"b:k", b"y")])
+    await store.two_phase.commit(other.shard(0), await store.two_phase.reserve(other.shard(0), 1, 9), [b"z"])
 
     expected = {topic.shard(1), topic.shard(2), other.shard(0)}
     assert await arrived(store, expected) == expected
@@ -211,8 +211,8 @@ async def test_arrivals_of_this_process(store: SqliteStore, monkeypatch: pytest.
 
 async def test_arrivals_of_another_process(store: SqliteStore, settings: SqliteSettings) -> None:
     """What another process commits announces itself too, time after time, that queue and no other."""
-    topic = await store.create_topic(own_topic("t"))
-    await store.create_topic(own_topic("u"))
+    topic = await store.own_topics.create(own_topic("t"))
+    await store.own_topics.create(own_topic("u"))
     expected = set(topic.all_shards())
 
     async with holder(settings, topic) as process:
@@ -226,7 +226,7 @@ async def test_another_process_is_heard(
 ) -> None:
     """What another process commits is told without anybody's looking for it."""
     monkeypatch.setattr(arrivals, "_LOOK_EVERY_S", FOR_EVER_S)
-    topic = await store.create_topic(own_topic("t"))
+    topic = await store.own_topics.create(own_topic("t"))
     expected = set(topic.all_shards())
 
     async with holder(settings, topic) as process:
@@ -247,7 +247,7 @@ async def test_arrivals_without_a_doorbell(
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(arrivals, "Listener", none_left)
-    topic = await store.create_topic(own_topic("t"))
+    topic = await store.own_topics.create(own_topic("t"))
     expected = set(topic.all_shards())
 
     async with holder(settings, topic) as process:
@@ -259,13 +259,13 @@ async def test_a_lost_ring_is_looked_for(
     store: SqliteStore, settings: SqliteSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit for which nobody rang, as its process was killed just then, is found by looking."""
-    topic = await store.create_topic(own_topic("t"))
+    topic = await store.own_topics.create(own_topic("t"))
     waiting = asyncio.ensure_future(arrived(store, {topic.shard(1)}))
     await asyncio.sleep(0)
 
     async with SqliteStore(settings) as other:
         monkeypatch.setattr(doorbell, "ring", lambda path: None)
-        await other.publish(topic, [Placed(1, b"b:k", b"x")])
+        await other.ingest.publish(topic, [Placed(1, b"b:k", b"x")])
 
         assert await waiting == {topic.shard(1)}
 
@@ -273,12 +273,12 @@ async def test_a_lost_ring_is_looked_for(
 async def test_arrivals_since_the_store_was_opened(settings: SqliteSettings) -> None:
     """A commit between the opening and the first wait is not missed, whoever made it, nor one to a new topic."""
     async with SqliteStore(settings) as maker:
-        topic = await maker.create_topic(own_topic("t"))
-        await maker.publish(topic, [Placed(0, b"b:k", b"before")])
+        topic = await maker.own_topics.create(own_topic("t"))
+        await maker.ingest.publish(topic, [Placed(0, b"b:k", b"before")])
         async with SqliteStore(settings) as store:
-            new = await maker.create_topic(own_topic("u"))
-            await maker.publish(topic, [Placed(1, b"b:k", b"x")])
-            await maker.publish(new, [Placed(2, b"b:k", b"x")])
+            new = await maker.own_topics.create(own_topic("u"))
+            await maker.ingest.publish(topic, [Placed(1, b"b:k", b"x")])
+            await maker.ingest.publish(new, [Placed(2, b"b:k", b"x")])
 
             expected = {topic.shard(1), new.shard(2)}
             assert await arrived(store, expected) == expected
@@ -286,42 +286,42 @@ async def test_arrivals_since_the_store_was_opened(settings: SqliteSettings) -> 
 
 async def test_nothing_arrives(store: SqliteStore, settings: SqliteSettings) -> None:
     """Removals, locks, reservations and new topics are no arrivals."""
-    topic = await store.create_topic(own_topic("t"))
-    await store.publish(topic, [Placed(0, b"b:k", b"x")])
+    topic = await store.own_topics.create(own_topic("t"))
+    await store.ingest.publish(topic, [Placed(0, b"b:k", b"x")])
     await arrived(store, {topic.shard(0)})
     await drained_of_echoes(store)
 
     async with SqliteStore(settings) as other:
-        hold = await other.acquire(topic.shard(0), "w", QUIET_S)
+        hold = await other.locks.acquire(topic.shard(0), "w", QUIET_S)
         assert isinstance(hold, Hold)
-        listing = await other.read(hold, b"", 1)
-        await other.remove(hold, listing.positions[-1], 1, Tally(delivered=1))
-        await other.reserve(topic.shard(1), 1, 10)
-        await other.create_topic(own_topic("v"))
-        waiting = asyncio.ensure_future(store.arrivals())
+        listing = await other.queue.read(hold, b"", 1)
+        await other.queue.remove(hold, listing.positions[-1], 1, Tally(delivered=1))
+        await other.two_phase.reserve(topic.shard(1), 1, 10)
+        await other.own_topics.create(own_topic("v"))
+        waiting = asyncio.ensure_future(store.arrivals.wait())
         await until(lambda: looked(store), within_s=30)
         assert not waiting.done()
-        await other.publish(topic, [Placed(2, b"b:k", b"y")])
+        await other.ingest.publish(topic, [Placed(2, b"b:k", b"y")])
 
         assert list(await waiting) == [topic.shard(2)]
 
 
 async def drained_of_echoes(store: SqliteStore) -> None:
     """Look once more: a queue may be named again although nothing is new."""
-    store._arrivals._look()
+    store.arrivals._look()
     store._files.bell.take()
 
 
 async def looked(store: SqliteStore) -> bool:
     """Whether the wait for arrivals has seen each file as it is now."""
-    seen = store._arrivals._seen
+    seen = store.arrivals._seen
     return all(seen[file].version == file.version() for file in store._files.all)
 
 
 async def test_waiting_ends_with_the_store(settings: SqliteSettings) -> None:
     """Whoever waits for arrivals when the store is closed is told so."""
     async with SqliteStore(settings) as store:
-        waiting = asyncio.ensure_future(store.arrivals())
+        waiting = asyncio.ensure_future(store.arrivals.wait())
         await asyncio.sleep(0)
 
     with pytest.raises(StoreUnavailable):

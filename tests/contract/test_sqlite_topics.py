@@ -45,55 +45,55 @@ def entries_in(store: SqliteStore, topic: str) -> int:
 
 async def test_catalogue_that_stays(store: SqliteStore, settings: SqliteSettings) -> None:
     """While no topic changes the answers are the very same objects, whatever else happens."""
-    topic = await store.create_topic(own_topic("t"))
-    shards, known = await store.shards(), await store.topics()
+    topic = await store.own_topics.create(own_topic("t"))
+    shards, known = await store.catalog.shards(), await store.catalog.topics()
 
-    await store.publish(topic, spread(topic, 9))
-    assert isinstance(await store.acquire(topic.shard(0), "w", QUIET_S), Hold)
+    await store.ingest.publish(topic, spread(topic, 9))
+    assert isinstance(await store.locks.acquire(topic.shard(0), "w", QUIET_S), Hold)
     async with SqliteStore(settings):
         pass
 
-    assert await store.shards() is shards
-    assert await store.topics() is known
+    assert await store.catalog.shards() is shards
+    assert await store.catalog.topics() is known
     assert known == {topic.first_shard: topic}
 
 
 async def test_catalogue_that_changes(store: SqliteStore, settings: SqliteSettings) -> None:
     """What anybody makes, changes or removes shows at the next look, and what stayed stays."""
-    await store.create_topic(own_topic("b", 2))
-    await store.topics()
+    await store.own_topics.create(own_topic("b", 2))
+    await store.catalog.topics()
 
     async with SqliteStore(settings) as other:
-        made = await other.create_topic(own_topic("a", 2))
-        assert [shard.queue for shard in await store.shards()] == ["a", "a.1", "b", "b.1"]
+        made = await other.own_topics.create(own_topic("a", 2))
+        assert [shard.queue for shard in await store.catalog.shards()] == ["a", "a.1", "b", "b.1"]
         changed = replace(made, target=Target("kafka://other:9092", "x=y", "elsewhere"), closed=True)
-        await other.change_topic(changed)
-        assert (await store.topics())[made.first_shard] == changed
-        await other.remove_topic(changed, discard=False)
+        await other.own_topics.change(changed)
+        assert (await store.catalog.topics())[made.first_shard] == changed
+        await other.own_topics.remove(changed, discard=False)
 
-    assert [shard.queue for shard in await store.shards()] == ["b", "b.1"]
+    assert [shard.queue for shard in await store.catalog.shards()] == ["b", "b.1"]
 
 
 async def test_topic_that_cannot_be_read(store: SqliteStore) -> None:
     """A topic whose attributes are unreadable is left out; its queues are there still, with their entries."""
-    topic, sound = await store.create_topic(own_topic("t")), await store.create_topic(own_topic("u"))
-    await store.publish(topic, spread(topic, 9))
+    topic, sound = await store.own_topics.create(own_topic("t")), await store.own_topics.create(own_topic("u"))
+    await store.ingest.publish(topic, spread(topic, 9))
     with closing(sqlite3.connect(store._files.file_of("t").path)) as connection, connection:
         connection.execute("UPDATE topics SET attributes = x'ff' WHERE name = 't'")
         connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'catalogue'")
 
-    assert await store.topics() == {sound.first_shard: sound}
-    assert set(topic.all_shards()) <= set(await store.shards())
-    assert await store.peek(topic.shard(1)) is not None
+    assert await store.catalog.topics() == {sound.first_shard: sound}
+    assert set(topic.all_shards()) <= set(await store.catalog.shards())
+    assert await store.catalog.peek(topic.shard(1)) is not None
 
 
 async def test_attributes_of_a_later_version(store: SqliteStore) -> None:
     """Attributes that a later version added are skipped."""
-    topic = await store.create_topic(own_topic("t"))
+    topic = await store.own_topics.create(own_topic("t"))
     with closing(sqlite3.connect(store._files.file_of("t").path)) as connection, connection:
         connection.execute("UPDATE topics SET attributes = replace(CAST(attributes AS TEXT), '{', '{\"new\":[1],')")
 
-    assert await store.own_topic("t") == topic
+    assert await store.own_topics.find("t") == topic
 
 
 # ---------------------------------------------------------------------------------------------- removal
@@ -102,12 +102,15 @@ async def test_attributes_of_a_later_version(store: SqliteStore) -> None:
 async def test_room_of_discarded_entries_comes_back(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The entries of a removed topic are deleted bit by bit, all of them and nobody else's."""
     monkeypatch.setattr(topics, "_SWEPT_AT_ONCE", 10)
-    topic, same_file = await store.create_topic(own_topic("t")), await store.create_topic(neighbour(store, "t"))
-    await store.publish(topic, spread(topic, 100))
-    await store.publish(same_file, spread(same_file, 7))
+    topic, same_file = (
+        await store.own_topics.create(own_topic("t")),
+        await store.own_topics.create(neighbour(store, "t")),
+    )
+    await store.ingest.publish(topic, spread(topic, 100))
+    await store.ingest.publish(same_file, spread(same_file, 7))
 
-    assert await store.remove_topic(topic, discard=True) == Removed(3, 100)
-    assert await store.own_topic("t") is None
+    assert await store.own_topics.remove(topic, discard=True) == Removed(3, 100)
+    assert await store.own_topics.find("t") is None
 
     await until(lambda: holds(store, "t", 7), within_s=30)
     file = store.writers[store._files.file_of("t").path.name]
@@ -117,11 +120,11 @@ async def test_room_of_discarded_entries_comes_back(store: SqliteStore, monkeypa
 async def test_removal_that_was_cut_short(settings: SqliteSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a removal left to be deleted when its process ended is deleted after the next start."""
     async with SqliteStore(settings) as store:
-        topic = await store.create_topic(own_topic("t"))
-        await store.publish(topic, spread(topic, 100))
+        topic = await store.own_topics.create(own_topic("t"))
+        await store.ingest.publish(topic, spread(topic, 100))
         with monkeypatch.context() as patched:
             patched.setattr(topics, "_sweep", lambda file: None)  # as if the process had died here
-            await store.remove_topic(topic, discard=True)
+            await store.own_topics.remove(topic, discard=True)
         assert entries_in(store, "t") == 100
 
     async with SqliteStore(settings) as store:
@@ -140,11 +143,11 @@ def neighbour(store: SqliteStore, name: str) -> Topic:
 
 async def test_ids_are_never_used_again(store: SqliteStore) -> None:
     """A topic that is made again has new queues under the old names: nothing old can be taken for theirs."""
-    first = await store.create_topic(own_topic("t"))
-    old = await store.acquire(first.shard(0), "w", QUIET_S)
-    await store.remove_topic(first, discard=False)
-    second = await store.create_topic(own_topic("t"))
-    new = await store.acquire(second.shard(0), "w", QUIET_S)
+    first = await store.own_topics.create(own_topic("t"))
+    old = await store.locks.acquire(first.shard(0), "w", QUIET_S)
+    await store.own_topics.remove(first, discard=False)
+    second = await store.own_topics.create(own_topic("t"))
+    new = await store.locks.acquire(second.shard(0), "w", QUIET_S)
 
     assert first.id != second.id
     assert isinstance(old, Hold)
@@ -160,38 +163,38 @@ async def test_file_that_had_too_many_queues(store: SqliteStore) -> None:
         connection.execute("INSERT INTO sqlite_sequence VALUES ('queues', ?)", (schema.LAST_QUEUE_ID - 3,))
 
     with pytest.raises(TopicRefused, match="another name"):
-        await store.create_topic(own_topic("t", 4))
-    topic = await store.create_topic(own_topic("t", 3))
-    await store.publish(topic, spread(topic, 9))
+        await store.own_topics.create(own_topic("t", 4))
+    topic = await store.own_topics.create(own_topic("t", 3))
+    await store.ingest.publish(topic, spread(topic, 9))
 
-    assert [entry async for _, entry in store.dump(topic.shard(2))] == [b"000002", b"000005", b"000008"]
+    assert [entry async for _, entry in store.inspection.dump(topic.shard(2))] == [b"000002", b"000005", b"000008"]
 
 
 async def test_queue_that_had_too_many_entries(store: SqliteStore) -> None:
     """A queue's last position is its last: what would lie behind is refused, and nothing runs into the next queue."""
-    topic = await store.create_topic(own_topic("t", 2))
+    topic = await store.own_topics.create(own_topic("t", 2))
     with closing(sqlite3.connect(store._files.file_of("t").path)) as connection, connection:
         connection.execute("UPDATE queues SET head = :end, tail = :end", {"end": schema.END_OF_QUEUE - 2})
 
     with pytest.raises(QueueFull):
-        await store.reserve(topic.shard(0), 3, 30)
-    reservation = await store.reserve(topic.shard(0), 2, 30)
+        await store.two_phase.reserve(topic.shard(0), 3, 30)
+    reservation = await store.two_phase.reserve(topic.shard(0), 2, 30)
     with pytest.raises(QueueFull):
-        await store.reserve(topic.shard(0), 1, 1)
-    await store.commit(topic.shard(0), reservation, [b"a", b"b"])
+        await store.two_phase.reserve(topic.shard(0), 1, 1)
+    await store.two_phase.commit(topic.shard(0), reservation, [b"a", b"b"])
 
-    assert [entry async for _, entry in store.dump(topic.shard(0))] == [b"a", b"b"]
-    assert [entry async for _, entry in store.dump(topic.shard(1))] == []
+    assert [entry async for _, entry in store.inspection.dump(topic.shard(0))] == [b"a", b"b"]
+    assert [entry async for _, entry in store.inspection.dump(topic.shard(1))] == []
 
 
 async def test_room_is_as_configured_when_the_topic_was_made(settings: SqliteSettings) -> None:
     """A queue keeps the room that was configured when it was made."""
     async with SqliteStore(settings) as store:
-        await store.create_topic(own_topic("t"))
+        await store.own_topics.create(own_topic("t"))
     async with SqliteStore(replace(settings, queue_bytes=1 << 20)) as store:
-        await store.create_topic(own_topic("u"))
+        await store.own_topics.create(own_topic("u"))
 
-        found = [(await store.stats(shard)).capacity_bytes for shard in await store.shards()]
+        found = [(await store.inspection.stats(shard)).capacity_bytes for shard in await store.catalog.shards()]
 
     assert found == [settings.queue_bytes] * 3 + [1 << 20] * 3
 
@@ -201,23 +204,23 @@ async def test_closed_store(settings: SqliteSettings) -> None:
     store = SqliteStore(settings)
     shard = Shard("t")
     calls = (
-        store.shards,
-        store.topics,
-        lambda: store.peek(shard),
-        lambda: store.acquire(shard, "w", 1),
-        lambda: store.renew_all([Hold(shard, "w", "i")], 1),
-        lambda: store.stats(shard),
-        lambda: store.reserve(shard, 1, 1),
-        lambda: store.own_topic("t"),
-        lambda: store.create_topic(own_topic("t")),
-        store.arrivals,
+        store.catalog.shards,
+        store.catalog.topics,
+        lambda: store.catalog.peek(shard),
+        lambda: store.locks.acquire(shard, "w", 1),
+        lambda: store.locks.renew_all([Hold(shard, "w", "i")], 1),
+        lambda: store.inspection.stats(shard),
+        lambda: store.two_phase.reserve(shard, 1, 1),
+        lambda: store.own_topics.find("t"),
+        lambda: store.own_topics.create(own_topic("t")),
+        store.arrivals.wait,
     )
 
     for call in calls:
         with pytest.raises(StoreUnavailable):
             await call()
     async with store:
-        await store.create_topic(own_topic("t"))
+        await store.own_topics.create(own_topic("t"))
         assert store.connected
     for call in calls:
         with pytest.raises(StoreUnavailable):

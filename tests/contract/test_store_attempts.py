@@ -16,16 +16,16 @@ async def test_attempts_outlast_their_holder(bench: Bench) -> None:
     shard = await bench.queue()
     await bench.commit(shard, b"a", b"b")
     hold = await bench.held(shard)
-    first, second, _ = (await bench.store.read(hold, b"", 2)).positions
-    await bench.store.note_attempts(hold, {second: Attempt(7, 1.0)})
-    await bench.store.note_attempts(hold, {first: Attempt(2, 1_700_000_000.25)})
-    await bench.store.release(hold)
+    first, second, _ = (await bench.store.queue.read(hold, b"", 2)).positions
+    await bench.store.attempts.note(hold, {second: Attempt(7, 1.0)})
+    await bench.store.attempts.note(hold, {first: Attempt(2, 1_700_000_000.25)})
+    await bench.store.locks.release(hold)
 
     other = await bench.another()
-    taken = await other.acquire(shard, "w2", QUIET_S)
+    taken = await other.locks.acquire(shard, "w2", QUIET_S)
 
     assert isinstance(taken, Hold)
-    assert await other.attempts(taken) == {first: Attempt(2, 1_700_000_000.25)}
+    assert await other.attempts.noted(taken) == {first: Attempt(2, 1_700_000_000.25)}
 
 
 async def test_attempts_go_with_their_entries(bench: Bench) -> None:
@@ -33,15 +33,15 @@ async def test_attempts_go_with_their_entries(bench: Bench) -> None:
     shard = await bench.queue()
     await bench.commit(shard, b"a", b"b", b"c")
     hold = await bench.held(shard)
-    positions = (await bench.store.read(hold, b"", 3)).positions
+    positions = (await bench.store.queue.read(hold, b"", 3)).positions
     noted = {positions[0]: Attempt(1, 1.0), positions[1]: Attempt(1, 1.0)}
-    await bench.store.note_attempts(hold, noted)
+    await bench.store.attempts.note(hold, noted)
 
-    await bench.store.remove(hold, positions[1], 1, Tally(delivered=1))
-    assert (await bench.store.attempts(hold))[positions[1]] == Attempt(1, 1.0)
-    await bench.store.remove(hold, positions[2], 1, Tally(delivered=1))
-    assert await bench.store.attempts(hold) == {}
-    assert (await bench.store.read(hold, b"", 3)).entries == [b"c"]
+    await bench.store.queue.remove(hold, positions[1], 1, Tally(delivered=1))
+    assert (await bench.store.attempts.noted(hold))[positions[1]] == Attempt(1, 1.0)
+    await bench.store.queue.remove(hold, positions[2], 1, Tally(delivered=1))
+    assert await bench.store.attempts.noted(hold) == {}
+    assert (await bench.store.queue.read(hold, b"", 3)).entries == [b"c"]
 
 
 async def test_attempts_of_a_new_holder_go_too(bench: Bench) -> None:
@@ -49,15 +49,15 @@ async def test_attempts_of_a_new_holder_go_too(bench: Bench) -> None:
     shard = await bench.queue()
     await bench.commit(shard, b"a")
     hold = await bench.held(shard)
-    noted = {(await bench.store.read(hold, b"", 1)).positions[0]: Attempt(3, 5.0)}
-    await bench.store.note_attempts(hold, noted)
-    await bench.store.release(hold)
+    noted = {(await bench.store.queue.read(hold, b"", 1)).positions[0]: Attempt(3, 5.0)}
+    await bench.store.attempts.note(hold, noted)
+    await bench.store.locks.release(hold)
 
     hold = await bench.held(shard, "w2")
-    assert await bench.store.attempts(hold) == noted
-    listing = await bench.store.read(hold, b"", 1)
-    await bench.store.remove(hold, listing.positions[-1], 1, Tally(delivered=1))
-    assert await bench.store.attempts(hold) == {}
+    assert await bench.store.attempts.noted(hold) == noted
+    listing = await bench.store.queue.read(hold, b"", 1)
+    await bench.store.queue.remove(hold, listing.positions[-1], 1, Tally(delivered=1))
+    assert await bench.store.attempts.noted(hold) == {}
 
 
 async def test_attempts_need_the_lock(bench: Bench) -> None:
@@ -65,19 +65,19 @@ async def test_attempts_need_the_lock(bench: Bench) -> None:
     shard = await bench.queue()
     await bench.commit(shard, b"a")
     hold = await bench.held(shard)
-    first, _ = (await bench.store.read(hold, b"", 1)).positions
-    await bench.store.note_attempts(hold, {first: Attempt(1, 1.0)})
-    await bench.store.release(hold)
+    first, _ = (await bench.store.queue.read(hold, b"", 1)).positions
+    await bench.store.attempts.note(hold, {first: Attempt(1, 1.0)})
+    await bench.store.locks.release(hold)
 
     with pytest.raises(OwnershipLost):
-        await bench.store.note_attempts(hold, {first: Attempt(9, 1.0)})
+        await bench.store.attempts.note(hold, {first: Attempt(9, 1.0)})
     with pytest.raises(OwnershipLost):
-        await bench.store.attempts(hold)
+        await bench.store.attempts.noted(hold)
 
     hold = await bench.held(shard, "w2")
-    assert await bench.store.attempts(hold) == {first: Attempt(1, 1.0)}
-    await bench.store.note_attempts(hold, {})
-    assert await bench.store.attempts(hold) == {}
+    assert await bench.store.attempts.noted(hold) == {first: Attempt(1, 1.0)}
+    await bench.store.attempts.note(hold, {})
+    assert await bench.store.attempts.noted(hold) == {}
 
 
 async def test_attempts_of_a_deleted_queue(bench: Bench) -> None:
@@ -85,13 +85,13 @@ async def test_attempts_of_a_deleted_queue(bench: Bench) -> None:
     shard = await bench.queue()
     await bench.commit(shard, b"old")
     hold = await bench.held(shard)
-    first, _ = (await bench.store.read(hold, b"", 1)).positions
-    await bench.store.note_attempts(hold, {first: Attempt(1, 1.0)})
+    first, _ = (await bench.store.queue.read(hold, b"", 1)).positions
+    await bench.store.attempts.note(hold, {first: Attempt(1, 1.0)})
     await bench.yard.delete(shard.queue)
 
     with pytest.raises(ShardGone):
-        await bench.store.note_attempts(hold, {first: Attempt(2, 1.0)})
+        await bench.store.attempts.note(hold, {first: Attempt(2, 1.0)})
     await bench.yard.make(shard.queue, 1 << 20)
     await bench.commit(shard, b"new")
 
-    assert await bench.store.attempts(await bench.held(shard)) == {}
+    assert await bench.store.attempts.noted(await bench.held(shard)) == {}

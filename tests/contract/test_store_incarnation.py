@@ -8,7 +8,7 @@ from remora.model.errors import ShardGone
 from remora.model.ledger import Tally
 from remora.model.record import DeadLetter
 from remora.model.shard import Hold, Shard
-from support.stores import QUIET_S, Bench
+from support.stores import QUIET_S, Bench, expire, renew
 
 
 async def test_deleted_queue_stays_gone(bench: Bench) -> None:
@@ -16,31 +16,31 @@ async def test_deleted_queue_stays_gone(bench: Bench) -> None:
     shard = await bench.queue()
     await bench.commit(shard, b"a")
     hold = await bench.held(shard)
-    listing = await bench.store.read(hold, b"", 1)
-    holder = (await bench.store.stats(shard)).holder
+    listing = await bench.store.queue.read(hold, b"", 1)
+    holder = (await bench.store.inspection.stats(shard)).holder
     assert holder is not None
     await bench.yard.delete(shard.queue)
 
     for attempt in (
-        lambda: bench.store.remove(hold, listing.positions[-1], 1, Tally(delivered=1)),
-        lambda: bench.store.read(hold, b"", 1),
-        lambda: bench.store.renew(hold, QUIET_S),
-        lambda: bench.store.acquire(shard, "w1", QUIET_S),
-        lambda: bench.store.expire_reservations(hold, 0),
-        lambda: bench.store.peek(shard),
-        lambda: bench.store.stats(shard),
-        lambda: bench.store.reserve(shard, 1, 1),
-        lambda: bench.store.commit(shard, 1, [b"x"]),
-        lambda: bench.store.abort(shard, 1),
+        lambda: bench.store.queue.remove(hold, listing.positions[-1], 1, Tally(delivered=1)),
+        lambda: bench.store.queue.read(hold, b"", 1),
+        lambda: renew(bench.store, hold, QUIET_S),
+        lambda: bench.store.locks.acquire(shard, "w1", QUIET_S),
+        lambda: expire(bench.store, hold, 0),
+        lambda: bench.store.catalog.peek(shard),
+        lambda: bench.store.inspection.stats(shard),
+        lambda: bench.store.two_phase.reserve(shard, 1, 1),
+        lambda: bench.store.two_phase.commit(shard, 1, [b"x"]),
+        lambda: bench.store.two_phase.abort(shard, 1),
         lambda: bench.contents(shard),
     ):
         with pytest.raises(ShardGone):
             await attempt()
-    await bench.store.release(hold)
-    await bench.store.evict(shard, holder)
+    await bench.store.locks.release(hold)
+    await bench.store.locks.evict(shard, holder)
 
     assert not await bench.yard.exists(shard.queue)
-    assert shard not in await bench.store.shards()
+    assert shard not in await bench.store.catalog.shards()
 
 
 async def test_new_queue_of_the_name_is_another(bench: Bench) -> None:
@@ -48,24 +48,24 @@ async def test_new_queue_of_the_name_is_another(bench: Bench) -> None:
     shard = await bench.queue()
     await bench.commit(shard, b"old")
     old = await bench.held(shard)
-    listing = await bench.store.read(old, b"", 1)
+    listing = await bench.store.queue.read(old, b"", 1)
     await bench.yard.delete(shard.queue)
     await bench.yard.make(shard.queue, 1 << 20)
     await bench.commit(shard, b"new")
 
     with pytest.raises(ShardGone):
-        await bench.store.renew(old, QUIET_S)
+        await renew(bench.store, old, QUIET_S)
     new = await bench.held(shard, old.cookie)
     with pytest.raises(ShardGone):
-        await bench.store.remove(old, listing.positions[-1], 1, Tally(delivered=1))
+        await bench.store.queue.remove(old, listing.positions[-1], 1, Tally(delivered=1))
     with pytest.raises(ShardGone):
-        await bench.store.read(old, b"", 9)
+        await bench.store.queue.read(old, b"", 9)
     with pytest.raises(ShardGone):
-        await bench.store.expire_reservations(old, 0)
-    await bench.store.release(old)
+        await expire(bench.store, old, 0)
+    await bench.store.locks.release(old)
 
     assert new.incarnation != old.incarnation
-    assert (await bench.store.read(new, b"", 9)).entries == [b"new"]
+    assert (await bench.store.queue.read(new, b"", 9)).entries == [b"new"]
 
 
 async def test_incarnation_lasts(bench: Bench) -> None:
@@ -73,8 +73,8 @@ async def test_incarnation_lasts(bench: Bench) -> None:
     shard, other = await bench.queue(), await bench.another()
 
     first = await bench.held(shard)
-    await bench.store.release(first)
-    second = await other.acquire(shard, "w2", QUIET_S)
+    await bench.store.locks.release(first)
+    second = await other.locks.acquire(shard, "w2", QUIET_S)
     assert isinstance(second, Hold)
 
     assert second.incarnation == first.incarnation
@@ -87,7 +87,7 @@ async def test_unknown_queue(bench: Bench) -> None:
     shard = Shard("never-made", bench.yard.origin)
 
     with pytest.raises(ShardGone):
-        await bench.store.acquire(shard, "w1", QUIET_S)
+        await bench.store.locks.acquire(shard, "w1", QUIET_S)
 
     assert not await bench.yard.exists(shard.queue)
 
@@ -97,8 +97,8 @@ async def test_letters_outlive_their_queue(bench: Bench) -> None:
     shard = await bench.queue()
     hold = await bench.held(shard)
     letter = DeadLetter(shard.queue, hold.incarnation, "0/1", "0/2", "refused", "why", 1, 1.0, 2.0, b"raw")
-    await bench.store.park(hold, letter)
+    await bench.store.letters.park(hold, letter)
 
     await bench.yard.delete(shard.queue)
 
-    assert [each async for each in bench.store.letters(shard.queue)] == [letter]
+    assert [each async for each in bench.store.letters.stored(shard.queue)] == [letter]

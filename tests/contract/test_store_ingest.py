@@ -22,9 +22,9 @@ from remora.model.errors import (
 )
 from remora.model.ingest import Once, Placed, Room, Stored
 from remora.model.topic import Topic
-from remora.ports import ShardStore
+from remora.ports.store import ShardStore
 from support.entries import delivered
-from support.stores import Bench, by_shard, own_topic, spread
+from support.stores import Bench, by_shard, expire, own_topic, spread
 
 
 def rooms(events: Sequence[Placed], slack: int = 100) -> list[Room]:
@@ -34,14 +34,14 @@ def rooms(events: Sequence[Placed], slack: int = 100) -> list[Room]:
 
 async def reserved(bench: Bench, topic: Topic) -> list[int]:
     """Open reservations of each shard; where there are none, no bytes are reserved either."""
-    found = [await bench.store.stats(shard) for shard in topic.all_shards()]
+    found = [await bench.store.inspection.stats(shard) for shard in topic.all_shards()]
     assert not any(each.reserved_bytes for each in found if not each.reservations)
     return [each.reservations for each in found]
 
 
 async def all_but(bench: Bench, topic: Topic, shard: int, left: int = 1_000) -> Room:
     """As much room of one shard as leaves about so many bytes of it."""
-    stats = await bench.store.stats(topic.shard(shard))
+    stats = await bench.store.inspection.stats(topic.shard(shard))
     return Room(shard, b"bkt:large", stats.capacity_bytes - stats.used_bytes - stats.reserved_bytes - left)
 
 
@@ -53,26 +53,26 @@ async def test_stored_in_order(bench: Bench) -> None:
     topic = await bench.topic()
     first, second = spread(topic, 100, "a"), spread(topic, 7, "b")
 
-    assert await bench.store.publish(topic, first) == Stored(100)
-    assert await bench.store.publish(topic, second) == Stored(7)
-    await bench.store.publish(topic, [Placed(1, b"bkt:\xff", b"\x00\xff")])
+    assert await bench.store.ingest.publish(topic, first) == Stored(100)
+    assert await bench.store.ingest.publish(topic, second) == Stored(7)
+    await bench.store.ingest.publish(topic, [Placed(1, b"bkt:\xff", b"\x00\xff")])
 
     expected = by_shard(topic, first, second, [Placed(1, b"", b"\x00\xff")])
     assert await bench.pending(topic) == expected
     hold = await bench.held(topic.shard(1))
-    listing = await bench.store.read(hold, b"", 1_000)
+    listing = await bench.store.queue.read(hold, b"", 1_000)
     assert listing.entries == expected[1]
-    await bench.store.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
-    assert (await bench.store.stats(topic.shard(1))).used_bytes == 0
+    await bench.store.queue.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
+    assert (await bench.store.inspection.stats(topic.shard(1))).used_bytes == 0
 
 
 async def test_events_of_some_shards(bench: Bench) -> None:
     """A request may touch one shard or several; the others stay empty. One without events stores none."""
     topic = await bench.topic()
 
-    assert await bench.store.publish(topic, []) == Stored(0)
-    await bench.store.publish(topic, [Placed(2, b"bkt:k", b"one")])
-    await bench.store.publish(topic, [Placed(2, b"bkt:k", b"two"), Placed(0, b"bkt:l", b"three")])
+    assert await bench.store.ingest.publish(topic, []) == Stored(0)
+    await bench.store.ingest.publish(topic, [Placed(2, b"bkt:k", b"one")])
+    await bench.store.ingest.publish(topic, [Placed(2, b"bkt:k", b"two"), Placed(0, b"bkt:l", b"three")])
 
     assert await bench.pending(topic) == [[b"three"], [], [b"one", b"two"]]
 
@@ -84,7 +84,7 @@ async def test_side_by_side(bench: Bench) -> None:
     async def caller(store: ShardStore, number: int) -> list[Placed]:
         mine = spread(topic, 60, f"{number}-")
         for i in range(0, 60, 6):
-            await store.publish(topic, mine[i : i + 6])
+            await store.ingest.publish(topic, mine[i : i + 6])
         return mine
 
     requests = await asyncio.gather(*(caller(store, i) for i, store in enumerate((bench.store, other) * 4)))
@@ -98,34 +98,34 @@ async def test_side_by_side(bench: Bench) -> None:
 async def test_full_queue_refuses_the_whole_request(bench: Bench) -> None:
     """When one shard lacks room nothing is stored in any, and the same request passes when there is room again."""
     topic = await bench.topic()
-    blocker = await bench.store.reserve_events(topic, [await all_but(bench, topic, 2)])
+    blocker = await bench.store.ingest.reserve(topic, [await all_but(bench, topic, 2)])
     events = [*spread(topic, 2), Placed(2, b"bkt:k", b"x" * 2_000)]
     once = Once("key", b"digest")
 
     for _ in range(2):
         with pytest.raises(QueueFull):
-            await bench.store.publish(topic, events, once)
+            await bench.store.ingest.publish(topic, events, once)
     assert await bench.pending(topic) == [[], [], []]
     assert await reserved(bench, topic) == [0, 0, 1]
 
-    await bench.store.abort_events(topic, blocker)
-    assert await bench.store.publish(topic, events, once) == Stored(3)
+    await bench.store.ingest.abort(topic, blocker)
+    assert await bench.store.ingest.publish(topic, events, once) == Stored(3)
     assert await bench.pending(topic) == by_shard(topic, events)
 
 
 async def test_another_topic_of_the_name(bench: Bench) -> None:
     """Events for a topic that was removed are refused, and so they are when another one has its name now."""
     topic = await bench.topic()
-    await bench.store.publish(topic, spread(topic, 3))
-    await bench.store.remove_topic(topic, discard=True)
+    await bench.store.ingest.publish(topic, spread(topic, 3))
+    await bench.store.own_topics.remove(topic, discard=True)
     with pytest.raises(TopicUnknown):
-        await bench.store.publish(topic, spread(topic, 3))
-    new = await bench.store.create_topic(own_topic(topic.name))
+        await bench.store.ingest.publish(topic, spread(topic, 3))
+    new = await bench.store.own_topics.create(own_topic(topic.name))
 
     with pytest.raises(TopicUnknown):
-        await bench.store.publish(topic, spread(topic, 3), Once("key", b"digest"))
+        await bench.store.ingest.publish(topic, spread(topic, 3), Once("key", b"digest"))
     with pytest.raises(TopicUnknown):
-        await bench.store.reserve_events(topic, rooms(spread(topic, 3)))
+        await bench.store.ingest.reserve(topic, rooms(spread(topic, 3)))
 
     assert await bench.pending(new) == [[], [], []]
     assert await reserved(bench, new) == [0, 0, 0]
@@ -136,27 +136,27 @@ async def test_never_made_topic(bench: Bench) -> None:
     topic = replace(own_topic(f"t-{uuid.uuid4().hex[:8]}"), id="0" * 32)
 
     with pytest.raises(TopicUnknown):
-        await bench.store.publish(topic, spread(topic, 3))
+        await bench.store.ingest.publish(topic, spread(topic, 3))
 
 
 async def test_closed_topic(bench: Bench) -> None:
     """A closed topic takes nothing new, whatever the caller last knew, but what was promised; open again, it does."""
     topic = await bench.topic()
     early, once = spread(topic, 3, "early"), Once("key", b"digest")
-    promised = await bench.store.reserve_events(topic, rooms(early))
-    await bench.store.publish(topic, spread(topic, 3), once)
-    await bench.store.change_topic(replace(topic, closed=True))
+    promised = await bench.store.ingest.reserve(topic, rooms(early))
+    await bench.store.ingest.publish(topic, spread(topic, 3), once)
+    await bench.store.own_topics.change(replace(topic, closed=True))
 
     with pytest.raises(TopicClosed):
-        await bench.store.publish(topic, spread(topic, 3))
+        await bench.store.ingest.publish(topic, spread(topic, 3))
     with pytest.raises(TopicClosed):
-        await bench.store.reserve_events(topic, rooms(spread(topic, 3)))
-    assert await bench.store.publish(topic, spread(topic, 3), once) == Stored(3, repeated=True)
-    assert await bench.store.commit_events(topic, promised, early, b"digest") == Stored(3)
+        await bench.store.ingest.reserve(topic, rooms(spread(topic, 3)))
+    assert await bench.store.ingest.publish(topic, spread(topic, 3), once) == Stored(3, repeated=True)
+    assert await bench.store.ingest.commit(topic, promised, early, b"digest") == Stored(3)
 
     assert await bench.pending(topic) == by_shard(topic, spread(topic, 3), early)
-    await bench.store.change_topic(topic)
-    await bench.store.publish(topic, spread(topic, 3))
+    await bench.store.own_topics.change(topic)
+    await bench.store.ingest.publish(topic, spread(topic, 3))
 
 
 async def test_shards_that_the_topic_does_not_have(bench: Bench) -> None:
@@ -166,9 +166,9 @@ async def test_shards_that_the_topic_does_not_have(bench: Bench) -> None:
     for number in (-1, 3):
         events = [*spread(topic, 3), Placed(number, b"bkt:k", b"x")]
         with pytest.raises(ValueError, match="shard"):
-            await bench.store.publish(topic, events)
+            await bench.store.ingest.publish(topic, events)
         with pytest.raises(ValueError, match="shard"):
-            await bench.store.reserve_events(topic, rooms(events))
+            await bench.store.ingest.reserve(topic, rooms(events))
 
     assert await bench.pending(topic) == [[], [], []]
     assert await reserved(bench, topic) == [0, 0, 0]
@@ -181,12 +181,12 @@ async def test_repeat_is_recognised(bench: Bench) -> None:
     """The same request again stores nothing and is answered as the first time: here, elsewhere, after a restart."""
     topic, other = await bench.topic(), await bench.another()
     events, once = spread(topic, 9), Once("key", b"digest")
-    assert await bench.store.publish(topic, events, once) == Stored(9)
+    assert await bench.store.ingest.publish(topic, events, once) == Stored(9)
 
-    assert await bench.store.publish(topic, events, once) == Stored(9, repeated=True)
-    assert await other.publish(topic, events, once) == Stored(9, repeated=True)
+    assert await bench.store.ingest.publish(topic, events, once) == Stored(9, repeated=True)
+    assert await other.ingest.publish(topic, events, once) == Stored(9, repeated=True)
     store = await bench.reopened()
-    assert await store.publish(topic, events, once) == Stored(9, repeated=True)
+    assert await store.ingest.publish(topic, events, once) == Stored(9, repeated=True)
 
     assert await bench.pending(topic) == by_shard(topic, events)
 
@@ -195,12 +195,12 @@ async def test_key_used_for_something_else(bench: Bench) -> None:
     """Another request under a used key is refused, and the key still stands for the first one."""
     topic = await bench.topic()
     events = spread(topic, 3)
-    await bench.store.publish(topic, events, Once("key", b"digest"))
+    await bench.store.ingest.publish(topic, events, Once("key", b"digest"))
 
     with pytest.raises(OnceConflict):
-        await bench.store.publish(topic, spread(topic, 6), Once("key", b"other"))
+        await bench.store.ingest.publish(topic, spread(topic, 6), Once("key", b"other"))
 
-    assert (await bench.store.publish(topic, events, Once("key", b"digest"))).repeated
+    assert (await bench.store.ingest.publish(topic, events, Once("key", b"digest"))).repeated
     assert await bench.pending(topic) == by_shard(topic, events)
 
 
@@ -209,14 +209,14 @@ async def test_keys_are_apart(bench: Bench) -> None:
     topic, second = await bench.topic(), await bench.topic()
     events = spread(topic, 3)
     once = Once("key", b"digest")
-    await bench.store.publish(topic, events, once)
+    await bench.store.ingest.publish(topic, events, once)
 
-    assert await bench.store.publish(topic, events, Once("key ", b"digest")) == Stored(3)
-    assert await bench.store.publish(topic, events, Once("Key", b"digest")) == Stored(3)
-    assert await bench.store.publish(second, events, once) == Stored(3)
-    await bench.store.remove_topic(topic, discard=True)
-    new = await bench.store.create_topic(own_topic(topic.name))
-    assert await bench.store.publish(new, events, once) == Stored(3)
+    assert await bench.store.ingest.publish(topic, events, Once("key ", b"digest")) == Stored(3)
+    assert await bench.store.ingest.publish(topic, events, Once("Key", b"digest")) == Stored(3)
+    assert await bench.store.ingest.publish(second, events, once) == Stored(3)
+    await bench.store.own_topics.remove(topic, discard=True)
+    new = await bench.store.own_topics.create(own_topic(topic.name))
+    assert await bench.store.ingest.publish(new, events, once) == Stored(3)
 
     assert await bench.pending(new) == by_shard(topic, events)
     assert await bench.pending(second) == by_shard(topic, events)
@@ -228,7 +228,7 @@ async def test_repeats_side_by_side(bench: Bench) -> None:
     events, once = spread(topic, 9), Once("key", b"digest")
 
     answers = await asyncio.gather(
-        *(store.publish(topic, events, once) for store in (bench.store, other) for _ in range(4))
+        *(store.ingest.publish(topic, events, once) for store in (bench.store, other) for _ in range(4))
     )
 
     assert sorted(each.repeated for each in answers) == [False] + [True] * 7
@@ -243,7 +243,7 @@ async def test_reservation_keeps_room_only(bench: Bench) -> None:
     """A reservation names its topic, counts in the shards that it touches, and is no entry."""
     topic = await bench.topic()
 
-    reservation = await bench.store.reserve_events(topic, rooms(spread(topic, 2)))
+    reservation = await bench.store.ingest.reserve(topic, rooms(spread(topic, 2)))
 
     name, dot, rest = reservation.partition(".")
     assert (name, dot) == (topic.name, ".")
@@ -256,12 +256,12 @@ async def test_commit_stores_and_ends(bench: Bench) -> None:
     """A commit stores its events in the order of commits and gives back all room that they did not need."""
     topic = await bench.topic()
     early, late = spread(topic, 7, "early"), spread(topic, 5, "late")
-    one = await bench.store.reserve_events(topic, rooms(early))
-    two = await bench.store.reserve_events(topic, rooms(late, slack=0))
+    one = await bench.store.ingest.reserve(topic, rooms(early))
+    two = await bench.store.ingest.reserve(topic, rooms(late, slack=0))
 
-    assert await bench.store.commit_events(topic, two, late, b"late") == Stored(5)
+    assert await bench.store.ingest.commit(topic, two, late, b"late") == Stored(5)
     assert await reserved(bench, topic) == [1, 1, 1]
-    assert await bench.store.commit_events(topic, one, early, b"early") == Stored(7)
+    assert await bench.store.ingest.commit(topic, one, early, b"early") == Stored(7)
 
     assert await bench.pending(topic) == by_shard(topic, late, early)
     assert await reserved(bench, topic) == [0, 0, 0]
@@ -271,35 +271,35 @@ async def test_rooms_in_all_shards_or_in_none(bench: Bench) -> None:
     """When one shard lacks room, nothing is reserved in any; abort, commit and removal give room back."""
     topic = await bench.topic()
     large = await all_but(bench, topic, 1)
-    blocker = await bench.store.reserve_events(topic, [large])
+    blocker = await bench.store.ingest.reserve(topic, [large])
     wanted = [Room(i, b"bkt:k%d" % i, 4_096) for i in range(3)]
     with pytest.raises(QueueFull):
-        await bench.store.reserve_events(topic, wanted)
+        await bench.store.ingest.reserve(topic, wanted)
     assert await reserved(bench, topic) == [0, 1, 0]
 
-    await bench.store.abort_events(topic, blocker)
-    await bench.store.abort_events(topic, await bench.store.reserve_events(topic, wanted))
-    blocker = await bench.store.reserve_events(topic, [large])
+    await bench.store.ingest.abort(topic, blocker)
+    await bench.store.ingest.abort(topic, await bench.store.ingest.reserve(topic, wanted))
+    blocker = await bench.store.ingest.reserve(topic, [large])
     with pytest.raises(QueueFull):
-        await bench.store.reserve_events(topic, wanted)
-    await bench.store.commit_events(topic, blocker, [Placed(1, large.key, b"small after all")], b"digest")
+        await bench.store.ingest.reserve(topic, wanted)
+    await bench.store.ingest.commit(topic, blocker, [Placed(1, large.key, b"small after all")], b"digest")
 
-    reservation = await bench.store.reserve_events(topic, wanted)
+    reservation = await bench.store.ingest.reserve(topic, wanted)
     assert await reserved(bench, topic) == [1, 1, 1]
-    await bench.store.abort_events(topic, reservation)
+    await bench.store.ingest.abort(topic, reservation)
 
 
 async def test_repeated_commit(bench: Bench) -> None:
     """The same commit again stores nothing and is answered as the first time: here, elsewhere, after a restart."""
     topic, other = await bench.topic(), await bench.another()
     events = spread(topic, 4)
-    reservation = await bench.store.reserve_events(topic, rooms(events))
-    assert await bench.store.commit_events(topic, reservation, events, b"digest") == Stored(4)
+    reservation = await bench.store.ingest.reserve(topic, rooms(events))
+    assert await bench.store.ingest.commit(topic, reservation, events, b"digest") == Stored(4)
 
-    assert await bench.store.commit_events(topic, reservation, events, b"digest") == Stored(4, repeated=True)
-    assert await other.commit_events(topic, reservation, events, b"digest") == Stored(4, repeated=True)
+    assert await bench.store.ingest.commit(topic, reservation, events, b"digest") == Stored(4, repeated=True)
+    assert await other.ingest.commit(topic, reservation, events, b"digest") == Stored(4, repeated=True)
     store = await bench.reopened()
-    assert await store.commit_events(topic, reservation, events, b"digest") == Stored(4, repeated=True)
+    assert await store.ingest.commit(topic, reservation, events, b"digest") == Stored(4, repeated=True)
 
     assert await bench.pending(topic) == by_shard(topic, events)
 
@@ -308,10 +308,10 @@ async def test_commits_side_by_side(bench: Bench) -> None:
     """Of one commit made several times at once, over two workers, one stores and the others are repeats."""
     topic, other = await bench.topic(), await bench.another()
     events = spread(topic, 5)
-    reservation = await bench.store.reserve_events(topic, rooms(events))
+    reservation = await bench.store.ingest.reserve(topic, rooms(events))
 
     answers = await asyncio.gather(
-        *(store.commit_events(topic, reservation, events, b"d") for store in (bench.store, other) for _ in range(3))
+        *(store.ingest.commit(topic, reservation, events, b"d") for store in (bench.store, other) for _ in range(3))
     )
 
     assert sorted(each.repeated for each in answers) == [False] + [True] * 5
@@ -323,13 +323,13 @@ async def test_other_events_after_a_commit(bench: Bench) -> None:
     """A second commit of other events is refused, and so is an abort of what is stored."""
     topic = await bench.topic()
     events = spread(topic, 3)
-    reservation = await bench.store.reserve_events(topic, rooms(events))
-    await bench.store.commit_events(topic, reservation, events, b"digest")
+    reservation = await bench.store.ingest.reserve(topic, rooms(events))
+    await bench.store.ingest.commit(topic, reservation, events, b"digest")
 
     with pytest.raises(OnceConflict):
-        await bench.store.commit_events(topic, reservation, spread(topic, 3, "other"), b"other")
+        await bench.store.ingest.commit(topic, reservation, spread(topic, 3, "other"), b"other")
     with pytest.raises(OnceConflict):
-        await bench.store.abort_events(topic, reservation)
+        await bench.store.ingest.abort(topic, reservation)
 
     assert await bench.pending(topic) == by_shard(topic, events)
 
@@ -338,7 +338,7 @@ async def test_events_that_no_room_was_reserved_for(bench: Bench) -> None:
     """More, fewer, others or another order are refused, and the reservation stays open for the right ones."""
     topic = await bench.topic()
     events = spread(topic, 3)
-    reservation = await bench.store.reserve_events(topic, rooms(events))
+    reservation = await bench.store.ingest.reserve(topic, rooms(events))
 
     for wrong in (
         events[:2],
@@ -349,10 +349,10 @@ async def test_events_that_no_room_was_reserved_for(bench: Bench) -> None:
         [*events[:2], events[2]._replace(shard=0)],
     ):
         with pytest.raises(ReservationMismatch):
-            await bench.store.commit_events(topic, reservation, wrong, b"wrong")
+            await bench.store.ingest.commit(topic, reservation, wrong, b"wrong")
 
     assert await bench.pending(topic) == [[], [], []]
-    assert await bench.store.commit_events(topic, reservation, events, b"digest") == Stored(3)
+    assert await bench.store.ingest.commit(topic, reservation, events, b"digest") == Stored(3)
     assert await bench.pending(topic) == by_shard(topic, events)
 
 
@@ -360,14 +360,14 @@ async def test_event_that_is_too_large(bench: Bench) -> None:
     """One event beyond its own room is refused although all rooms together would do; the reservation stays open."""
     topic = await bench.topic()
     events = [Placed(0, b"bkt:a", b"12345"), Placed(0, b"bkt:b", b"1")]
-    reservation = await bench.store.reserve_events(topic, [Room(0, b"bkt:a", 4), Room(0, b"bkt:b", 100)])
+    reservation = await bench.store.ingest.reserve(topic, [Room(0, b"bkt:a", 4), Room(0, b"bkt:b", 100)])
 
     with pytest.raises(ReservationExceeded):
-        await bench.store.commit_events(topic, reservation, events, b"digest")
+        await bench.store.ingest.commit(topic, reservation, events, b"digest")
     assert await bench.pending(topic) == [[], [], []]
 
     fitting = [events[0]._replace(payload=b"1234"), events[1]]
-    assert await bench.store.commit_events(topic, reservation, fitting, b"fitting") == Stored(2)
+    assert await bench.store.ingest.commit(topic, reservation, fitting, b"fitting") == Stored(2)
     assert await bench.pending(topic) == by_shard(topic, fitting)
 
 
@@ -375,16 +375,16 @@ async def test_abort(bench: Bench) -> None:
     """An abort gives all room back, may be made again, also after a restart, and no commit comes after it."""
     topic = await bench.topic()
     events = spread(topic, 3)
-    reservation = await bench.store.reserve_events(topic, rooms(events))
+    reservation = await bench.store.ingest.reserve(topic, rooms(events))
 
-    await bench.store.abort_events(topic, reservation)
-    await bench.store.abort_events(topic, reservation)
+    await bench.store.ingest.abort(topic, reservation)
+    await bench.store.ingest.abort(topic, reservation)
     assert await reserved(bench, topic) == [0, 0, 0]
     with pytest.raises(ReservationExpired):
-        await bench.store.commit_events(topic, reservation, events, b"digest")
+        await bench.store.ingest.commit(topic, reservation, events, b"digest")
 
     store = await bench.reopened()
-    await store.abort_events(topic, reservation)
+    await store.ingest.abort(topic, reservation)
     assert await bench.pending(topic) == [[], [], []]
 
 
@@ -392,21 +392,21 @@ async def test_reservation_that_never_was(bench: Bench) -> None:
     """An unknown id, another topic's, and one of a removed topic of the name are reservations that never were."""
     topic, second = await bench.topic(), await bench.topic()
     events = spread(topic, 3)
-    reservation = await bench.store.reserve_events(topic, rooms(events))
+    reservation = await bench.store.ingest.reserve(topic, rooms(events))
     never = f"{topic.name}.{'0' * len(reservation.partition('.')[2])}"
 
     for of, wrong in ((topic, never), (topic, f"{topic.name}.nonsense"), (topic, ""), (second, reservation)):
         with pytest.raises(ReservationUnknown):
-            await bench.store.commit_events(of, wrong, events, b"digest")
+            await bench.store.ingest.commit(of, wrong, events, b"digest")
         with pytest.raises(ReservationUnknown):
-            await bench.store.abort_events(of, wrong)
+            await bench.store.ingest.abort(of, wrong)
 
-    await bench.store.remove_topic(topic, discard=True)
+    await bench.store.own_topics.remove(topic, discard=True)
     with pytest.raises(TopicUnknown):
-        await bench.store.commit_events(topic, reservation, events, b"digest")
-    new = await bench.store.create_topic(own_topic(topic.name))
+        await bench.store.ingest.commit(topic, reservation, events, b"digest")
+    new = await bench.store.own_topics.create(own_topic(topic.name))
     with pytest.raises(ReservationUnknown):
-        await bench.store.commit_events(new, reservation, events, b"digest")
+        await bench.store.ingest.commit(new, reservation, events, b"digest")
     assert await bench.pending(new) == [[], [], []]
 
 
@@ -414,22 +414,22 @@ async def test_expiry(bench: Bench) -> None:
     """Who holds a topic's shards ends old reservations: all room comes back and no commit is taken any more."""
     topic = await bench.topic()
     events, kept = spread(topic, 3), spread(topic, 3, "kept")
-    done = await bench.store.reserve_events(topic, rooms(kept))
-    await bench.store.commit_events(topic, done, kept, b"kept")
-    reservation = await bench.store.reserve_events(topic, rooms(events))
+    done = await bench.store.ingest.reserve(topic, rooms(kept))
+    await bench.store.ingest.commit(topic, done, kept, b"kept")
+    reservation = await bench.store.ingest.reserve(topic, rooms(events))
     holds = [await bench.held(shard) for shard in topic.all_shards()]
 
     for hold in holds:
-        await bench.store.expire_reservations(hold, 3600)
+        await expire(bench.store, hold, 3600)
     assert await reserved(bench, topic) == [1, 1, 1]
     for hold in holds:
-        await bench.store.expire_reservations(hold, -60)
+        await expire(bench.store, hold, -60)
 
     assert await reserved(bench, topic) == [0, 0, 0]
     with pytest.raises(ReservationExpired):
-        await bench.store.commit_events(topic, reservation, events, b"digest")
-    await bench.store.abort_events(topic, reservation)
-    assert await bench.store.commit_events(topic, done, kept, b"kept") == Stored(3, repeated=True)
+        await bench.store.ingest.commit(topic, reservation, events, b"digest")
+    await bench.store.ingest.abort(topic, reservation)
+    assert await bench.store.ingest.commit(topic, done, kept, b"kept") == Stored(3, repeated=True)
     assert await bench.pending(topic) == by_shard(topic, kept)
 
 
@@ -437,14 +437,14 @@ async def test_reservation_outlives_a_restart(bench: Bench) -> None:
     """Room that was reserved before a restart is there after it, for another worker too."""
     topic = await bench.topic()
     events = spread(topic, 3)
-    reservation = await bench.store.reserve_events(topic, rooms(events))
+    reservation = await bench.store.ingest.reserve(topic, rooms(events))
 
     store = await bench.reopened()
 
     assert await reserved(bench, topic) == [1, 1, 1]
     with pytest.raises(ReservationMismatch):
-        await store.commit_events(topic, reservation, spread(topic, 2), b"digest")
-    assert await store.commit_events(topic, reservation, events, b"digest") == Stored(3)
+        await store.ingest.commit(topic, reservation, spread(topic, 2), b"digest")
+    assert await store.ingest.commit(topic, reservation, events, b"digest") == Stored(3)
     assert await bench.pending(topic) == by_shard(topic, events)
     assert await reserved(bench, topic) == [0, 0, 0]
 
@@ -453,8 +453,8 @@ async def test_an_event_after_another_of_its_key(bench: Bench) -> None:
     """A reservation may have one key several times; its events come out in the order of the commit's."""
     topic = await bench.topic()
     events = [Placed(1, b"bkt:same", b"%d" % i) for i in range(5)]
-    reservation = await bench.store.reserve_events(topic, rooms(events))
+    reservation = await bench.store.ingest.reserve(topic, rooms(events))
 
-    await bench.store.commit_events(topic, reservation, events, b"digest")
+    await bench.store.ingest.commit(topic, reservation, events, b"digest")
 
     assert (await bench.pending(topic))[1] == [b"0", b"1", b"2", b"3", b"4"]

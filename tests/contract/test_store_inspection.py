@@ -17,13 +17,13 @@ from support.stores import Bench
 async def test_figures(bench: Bench) -> None:
     """Stats tell bytes, entries, reservations, and the age of the oldest entry."""
     shard = await bench.queue(ring_bytes=1 << 20)
-    empty = await bench.store.stats(shard)
+    empty = await bench.store.inspection.stats(shard)
     assert (empty.entries, empty.entries_exact, empty.used_bytes, empty.oldest_age_s) == (0, True, 0, None)
 
     entry = raw_entry("k", created=time.time() - 100)
     await bench.commit(shard, entry, raw_entry("k2"), raw_entry("k3"))
-    await bench.store.reserve(shard, 1, 4096)
-    stats = await bench.store.stats(shard)
+    await bench.store.two_phase.reserve(shard, 1, 4096)
+    stats = await bench.store.inspection.stats(shard)
 
     assert (stats.entries, stats.entries_exact) == (3, True)
     assert (stats.reservations, stats.reserved_bytes) == (1, 4096)
@@ -36,15 +36,15 @@ async def test_survey(bench: Bench) -> None:
     """A survey has the figures of the queues that hold something, of those that were asked for and are there."""
     filled, empty, reserved, unasked, gone = [await bench.queue() for _ in range(5)]
     await bench.commit(filled, raw_entry("k1"), raw_entry("k2"))
-    await bench.store.reserve(reserved, 1, 4096)
+    await bench.store.two_phase.reserve(reserved, 1, 4096)
     await bench.commit(unasked, b"x")
     await bench.commit(gone, b"x")
     await bench.yard.delete(gone.queue)
 
-    found = await bench.store.survey([filled, empty, gone, reserved])
+    found = await bench.store.inspection.backlog([filled, empty, gone, reserved])
 
     assert {each.shard: (each.entries, each.reservations) for each in found} == {filled: (2, 0), reserved: (0, 1)}
-    alone = await bench.store.stats(filled)
+    alone = await bench.store.inspection.stats(filled)
     assert [each.used_bytes for each in found if each.shard == filled] == [alone.used_bytes]
 
 
@@ -53,7 +53,7 @@ async def test_undecodable_oldest_entry(bench: Bench) -> None:
     shard = await bench.queue()
     await bench.commit(shard, b"\xff not an entry")
 
-    assert (await bench.store.stats(shard)).oldest_age_s is None
+    assert (await bench.store.inspection.stats(shard)).oldest_age_s is None
 
 
 async def test_many_entries(bench: Bench) -> None:
@@ -62,7 +62,7 @@ async def test_many_entries(bench: Bench) -> None:
     for _ in range(3):
         await bench.commit(shard, *[raw_entry(f"key-{i}") for i in range(500)])
 
-    quick, exact = await bench.store.stats(shard), await bench.store.stats(shard, exact=True)
+    quick, exact = await bench.store.inspection.stats(shard), await bench.store.inspection.stats(shard, exact=True)
 
     assert (exact.entries, exact.entries_exact) == (1500, True)
     assert quick.entries == (1500 if quick.entries_exact else pytest.approx(1500, rel=0.1))
@@ -71,11 +71,11 @@ async def test_many_entries(bench: Bench) -> None:
 async def test_peek(bench: Bench) -> None:
     """A peek shows the oldest entry, or that there is none, whoever holds the lock."""
     shard, other = await bench.queue(), await bench.another()
-    assert await bench.store.peek(shard) is None
+    assert await bench.store.catalog.peek(shard) is None
     await bench.commit(shard, b"first", b"second")
     await bench.held(shard)
 
-    assert await other.peek(shard) == b"first"
+    assert await other.catalog.peek(shard) == b"first"
 
 
 async def test_dump_shows_everything(bench: Bench) -> None:
@@ -84,13 +84,13 @@ async def test_dump_shows_everything(bench: Bench) -> None:
     expected = [b"%d" % i for i in range(3000)]
     for i in range(0, 3000, 500):
         await bench.commit(shard, *expected[i : i + 500])
-    listing = await bench.store.read(await bench.held(shard), b"", 3)
+    listing = await bench.store.queue.read(await bench.held(shard), b"", 3)
 
-    dumped = [each async for each in bench.store.dump(shard)]
+    dumped = [each async for each in bench.store.inspection.dump(shard)]
 
     assert [entry for _, entry in dumped] == expected
     assert [position.encode() for position, _ in dumped[:3]] == listing.positions[:3]
-    assert [entry for _, entry in [each async for each in bench.store.dump(shard)]] == expected
+    assert [entry for _, entry in [each async for each in bench.store.inspection.dump(shard)]] == expected
 
 
 async def test_dump_while_the_front_moves(bench: Bench) -> None:
@@ -101,7 +101,7 @@ async def test_dump_while_the_front_moves(bench: Bench) -> None:
     hold = await bench.held(shard)
 
     seen: list[int] = []
-    async for _, entry in bench.store.dump(shard):
+    async for _, entry in bench.store.inspection.dump(shard):
         seen.append(int(entry))
         if len(seen) == 10:
             await remove_oldest(bench, hold, 2500)
@@ -112,8 +112,8 @@ async def test_dump_while_the_front_moves(bench: Bench) -> None:
 
 
 async def remove_oldest(bench: Bench, hold: Hold, count: int) -> None:
-    listing = await bench.store.read(hold, b"", count)
-    await bench.store.remove(hold, listing.positions[-1], count, Tally(delivered=count))
+    listing = await bench.store.queue.read(hold, b"", count)
+    await bench.store.queue.remove(hold, listing.positions[-1], count, Tally(delivered=count))
 
 
 async def test_letters_are_kept_once_and_in_order(bench: Bench) -> None:
@@ -122,11 +122,11 @@ async def test_letters_are_kept_once_and_in_order(bench: Bench) -> None:
     hold = await bench.held(shard)
     positions = ["0/99999", "0/100000", "1/24576", "10/24576", "2/24576"]
     for position in positions:
-        await bench.store.park(hold, a_letter(hold, position))
+        await bench.store.letters.park(hold, a_letter(hold, position))
     again = a_letter(hold, "1/24576", reason="the second time")
-    await bench.store.park(hold, again)
+    await bench.store.letters.park(hold, again)
 
-    letters = [each async for each in bench.store.letters(shard.queue)]
+    letters = [each async for each in bench.store.letters.stored(shard.queue)]
 
     assert [each.position for each in letters] == sorted(positions, key=Position.parse)
     assert letters[2] == again
@@ -140,12 +140,12 @@ async def test_letters_of_all_queues(bench: Bench) -> None:
     for shard in (first, second):
         hold = await bench.held(shard)
         letters.append(a_letter(hold, "0/24576"))
-        await bench.store.park(hold, letters[-1])
+        await bench.store.letters.park(hold, letters[-1])
 
-    assert [each async for each in bench.store.letters(first.queue)] == letters[:1]
-    found = [each async for each in bench.store.letters()]
+    assert [each async for each in bench.store.letters.stored(first.queue)] == letters[:1]
+    found = [each async for each in bench.store.letters.stored()]
     assert all(letter in found for letter in letters)
-    assert [each async for each in bench.store.letters("no-such-queue")] == []
+    assert [each async for each in bench.store.letters.stored("no-such-queue")] == []
 
 
 def a_letter(hold: Hold, position: str, reason: str = "no format we know") -> DeadLetter:
@@ -165,9 +165,9 @@ def a_letter(hold: Hold, position: str, reason: str = "no format we know") -> De
 
 async def test_every_registered_queue_is_found(bench: Bench) -> None:
     """All registered queues are found, in name order, however many there are."""
-    assert await bench.store.shards() == []
+    assert await bench.store.catalog.shards() == []
     names = await bench.yard.register(2500)
 
-    shards = await bench.store.shards()
+    shards = await bench.store.catalog.shards()
 
     assert [shard.queue for shard in shards] == sorted(names)

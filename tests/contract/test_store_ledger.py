@@ -17,8 +17,8 @@ def entries(count: int, size: int = 100) -> list[bytes]:
 
 async def looked_at(bench: Bench, hold: Hold) -> Balance:
     """A held shard's balance; both ways of looking agree about what left, and that nothing is missing or not."""
-    (quick,) = await bench.store.balances([hold])
-    found = await bench.store.balance(hold.shard)
+    (quick,) = await bench.store.ledger.balances([hold])
+    found = await bench.store.ledger.balance(hold.shard)
     assert (quick.removed, quick.unaccounted) == (found.removed, found.unaccounted)
     return found
 
@@ -30,15 +30,15 @@ async def test_each_entry_is_under_one_cause(bench: Bench) -> None:
     assert await looked_at(bench, hold) == Balance(shard, 0, 0, Tally())
     await bench.commit(shard, *entries(10))
     await bench.commit(shard, *entries(10, size=200))
-    listing = await bench.store.read(hold, b"", 20)
+    listing = await bench.store.queue.read(hold, b"", 20)
 
     first = Tally(delivered=4, dead_lettered=2, expired=1)
-    await bench.store.remove(hold, listing.positions[7], 7, first)
+    await bench.store.queue.remove(hold, listing.positions[7], 7, first)
     balance = await looked_at(bench, hold)
     assert (balance, balance.unaccounted) == (Balance(shard, 20, 13, first), 0)
 
     second = Tally(delivered=12, dropped=1)
-    await bench.store.remove(hold, listing.positions[20], 13, second)
+    await bench.store.queue.remove(hold, listing.positions[20], 13, second)
     balance = await looked_at(bench, hold)
     assert (balance, balance.unaccounted) == (Balance(shard, 20, 0, first + second), 0)
 
@@ -48,25 +48,25 @@ async def test_nothing_is_booked_without_a_removal(bench: Bench) -> None:
     shard, other = await bench.queue(), await bench.another()
     await bench.commit(shard, *entries(6))
     hold = await bench.held(shard, "remora/h/b/1")
-    listing = await bench.store.read(hold, b"", 6)
-    await bench.store.remove(hold, listing.positions[2], 2, Tally(delivered=2))
+    listing = await bench.store.queue.read(hold, b"", 6)
+    await bench.store.queue.remove(hold, listing.positions[2], 2, Tally(delivered=2))
     expected = await looked_at(bench, hold)
 
-    await bench.store.remove(hold, listing.positions[2], 2, Tally(delivered=2))
-    await bench.store.remove(hold, listing.positions[2], 0, Tally())
+    await bench.store.queue.remove(hold, listing.positions[2], 2, Tally(delivered=2))
+    await bench.store.queue.remove(hold, listing.positions[2], 0, Tally())
     with pytest.raises(ValueError, match="tally"):
-        await bench.store.remove(hold, listing.positions[4], 2, Tally(delivered=1))
+        await bench.store.queue.remove(hold, listing.positions[4], 2, Tally(delivered=1))
     assert await looked_at(bench, hold) == expected
 
-    holder = await other.acquire(shard, "remora/h/b/2", QUIET_S)
+    holder = await other.locks.acquire(shard, "remora/h/b/2", QUIET_S)
     assert isinstance(holder, LockHolder)
-    await other.evict(shard, holder)
-    winner = await other.acquire(shard, "remora/h/b/2", QUIET_S)
+    await other.locks.evict(shard, holder)
+    winner = await other.locks.acquire(shard, "remora/h/b/2", QUIET_S)
     assert isinstance(winner, Hold)
     with pytest.raises(OwnershipLost):
-        await bench.store.remove(hold, listing.positions[4], 2, Tally(delivered=2))
-    assert await bench.store.balance(shard) == expected
-    assert [each.removed for each in await other.balances([winner])] == [expected.removed]
+        await bench.store.queue.remove(hold, listing.positions[4], 2, Tally(delivered=2))
+    assert await bench.store.ledger.balance(shard) == expected
+    assert [each.removed for each in await other.ledger.balances([winner])] == [expected.removed]
 
 
 async def test_ledger_over_turns_of_the_ring(bench: Bench) -> None:
@@ -76,8 +76,8 @@ async def test_ledger_over_turns_of_the_ring(bench: Bench) -> None:
     for turn in range(40):
         await bench.commit(shard, *entries(3, size=97 + turn * 13))
         made += 3
-        listing = await bench.store.read(hold, b"", 2 + turn % 3)
-        await bench.store.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
+        listing = await bench.store.queue.read(hold, b"", 2 + turn % 3)
+        await bench.store.queue.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
 
         balance = await looked_at(bench, hold)
         assert (balance.committed, balance.unaccounted) == (made, 0)
@@ -88,14 +88,14 @@ async def test_ledger_is_taken_over(bench: Bench) -> None:
     shard = await bench.queue()
     await bench.commit(shard, *entries(9))
     hold = await bench.held(shard, "remora/h/b/1")
-    listing = await bench.store.read(hold, b"", 3)
-    await bench.store.remove(hold, listing.positions[-1], 3, Tally(dead_lettered=3))
-    await bench.store.release(hold)
+    listing = await bench.store.queue.read(hold, b"", 3)
+    await bench.store.queue.remove(hold, listing.positions[-1], 3, Tally(dead_lettered=3))
+    await bench.store.locks.release(hold)
 
     store = await bench.reopened()
     again = await bench.held(shard, "remora/h/b/2")
-    listing = await store.read(again, b"", 4)
-    await store.remove(again, listing.positions[-1], 4, Tally(delivered=4))
+    listing = await store.queue.read(again, b"", 4)
+    await store.queue.remove(again, listing.positions[-1], 4, Tally(delivered=4))
 
     assert await looked_at(bench, again) == Balance(shard, 9, 2, Tally(delivered=4, dead_lettered=3))
 
@@ -105,19 +105,19 @@ async def test_ledger_ends_with_its_queue(bench: Bench) -> None:
     shard = await bench.queue()
     await bench.commit(shard, *entries(5))
     old = await bench.held(shard, "remora/h/b/1")
-    listing = await bench.store.read(old, b"", 5)
-    await bench.store.remove(old, listing.positions[-1], 5, Tally(delivered=5))
+    listing = await bench.store.queue.read(old, b"", 5)
+    await bench.store.queue.remove(old, listing.positions[-1], 5, Tally(delivered=5))
     await bench.yard.delete(shard.queue)
 
-    assert await bench.store.balances([old]) == []
+    assert await bench.store.ledger.balances([old]) == []
     with pytest.raises(ShardGone):
-        await bench.store.balance(shard)
+        await bench.store.ledger.balance(shard)
 
     await bench.yard.make(shard.queue, 1 << 20)
     await bench.commit(shard, *entries(2))
     new = await bench.held(shard, "remora/h/b/1")
     assert await looked_at(bench, new) == Balance(shard, 2, 2, Tally())
-    assert await bench.store.balances([old]) == []
+    assert await bench.store.ledger.balances([old]) == []
 
 
 async def test_look_while_entries_come_and_go(bench: Bench) -> None:
@@ -128,12 +128,12 @@ async def test_look_while_entries_come_and_go(bench: Bench) -> None:
     async def fill_and_empty() -> None:
         for _ in range(40):
             await bench.commit(shard, *entries(20))
-            listing = await bench.store.read(hold, b"", 15)
-            await bench.store.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
+            listing = await bench.store.queue.read(hold, b"", 15)
+            await bench.store.queue.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
 
     work, looks = asyncio.ensure_future(fill_and_empty()), 0
     while not work.done():
-        for each in [await bench.store.balance(shard), *await bench.store.balances([hold])]:
+        for each in [await bench.store.ledger.balance(shard), *await bench.store.ledger.balances([hold])]:
             assert each.unaccounted == 0, each
             looks += 1
         await asyncio.sleep(0.001)  # a look at an embedded store lets nobody else have a turn
@@ -144,14 +144,14 @@ async def test_look_while_entries_come_and_go(bench: Bench) -> None:
 
 async def test_many_ledgers(bench: Bench) -> None:
     """One look at many shards has each of those that are held, with its own causes."""
-    topic = await bench.store.create_topic(own_topic("many", 20))
+    topic = await bench.store.own_topics.create(own_topic("many", 20))
     holds = [await bench.held(shard, "remora/h/b/1") for shard in topic.all_shards()]
     for number in (3, 7):
         await bench.commit(topic.shard(number), *entries(number))
-    listing = await bench.store.read(holds[7], b"", 2)
-    await bench.store.remove(holds[7], listing.positions[-1], 2, Tally(expired=2))
+    listing = await bench.store.queue.read(holds[7], b"", 2)
+    await bench.store.queue.remove(holds[7], listing.positions[-1], 2, Tally(expired=2))
 
-    found = {each.shard: (each.pending > 0, each.removed) for each in await bench.store.balances(holds)}
+    found = {each.shard: (each.pending > 0, each.removed) for each in await bench.store.ledger.balances(holds)}
 
     expected = {shard: (False, Tally()) for shard in topic.all_shards()}
     expected |= {topic.shard(3): (True, Tally()), topic.shard(7): (True, Tally(expired=2))}
@@ -161,4 +161,4 @@ async def test_many_ledgers(bench: Bench) -> None:
 async def test_no_ledger_without_a_queue(bench: Bench) -> None:
     """Looking at the ledger of a queue that does not exist says so."""
     with pytest.raises(ShardGone):
-        await bench.store.balance(Shard("nobody", bench.yard.origin))
+        await bench.store.ledger.balance(Shard("nobody", bench.yard.origin))

@@ -10,8 +10,8 @@ import pytest
 from remora.model.errors import OwnershipLost, ShardGone
 from remora.model.ledger import Tally
 from remora.model.shard import Hold, LockHolder, Shard
-from remora.ports import ShardStore
-from support.stores import QUIET_S, Bench, until
+from remora.ports.store import ShardStore
+from support.stores import QUIET_S, Bench, expire, renew, until
 
 SHORT_S = 0.6
 
@@ -20,7 +20,7 @@ def taking(store: ShardStore, shard: Shard) -> Callable[[], Awaitable[Hold | Non
     """A condition for `until`: the lock, once it is to be had."""
 
     async def take() -> Hold | None:
-        answer = await store.acquire(shard, "w2", QUIET_S)
+        answer = await store.locks.acquire(shard, "w2", QUIET_S)
         return answer if isinstance(answer, Hold) else None
 
     return take
@@ -32,9 +32,9 @@ async def test_only_one_holds(bench: Bench) -> None:
     hold = await bench.held(shard, "w1", 60)
 
     answers = [
-        await other.acquire(shard, "w2", QUIET_S),
-        await other.acquire(shard, hold.cookie, QUIET_S),  # the cookie alone is no proof
-        await bench.store.acquire(shard, "w3", QUIET_S),
+        await other.locks.acquire(shard, "w2", QUIET_S),
+        await other.locks.acquire(shard, hold.cookie, QUIET_S),  # the cookie alone is no proof
+        await bench.store.locks.acquire(shard, "w3", QUIET_S),
     ]
 
     for answer in answers:
@@ -48,7 +48,7 @@ async def test_one_of_many_wins(bench: Bench) -> None:
     shard, other = await bench.queue(), await bench.another()
 
     answers = await asyncio.gather(
-        *(store.acquire(shard, f"w{i}", QUIET_S) for i in range(10) for store in (bench.store, other))
+        *(store.locks.acquire(shard, f"w{i}", QUIET_S) for i in range(10) for store in (bench.store, other))
     )
 
     assert sum(isinstance(answer, Hold) for answer in answers) == 1
@@ -61,7 +61,7 @@ async def test_acquire_extends_ones_own(bench: Bench) -> None:
 
     assert await bench.held(shard, "w1", 60) == hold
 
-    holder = await other.acquire(shard, "w2", 1)
+    holder = await other.locks.acquire(shard, "w2", 1)
     assert isinstance(holder, LockHolder)
     assert holder.lease_left_s > 50
 
@@ -71,9 +71,9 @@ async def test_renewal_extends(bench: Bench) -> None:
     shard, other = await bench.queue(), await bench.another()
     hold = await bench.held(shard, "w1", 5)
 
-    await bench.store.renew(hold, 60)
+    await renew(bench.store, hold, 60)
 
-    holder = await other.acquire(shard, "w2", 1)
+    holder = await other.locks.acquire(shard, "w2", 1)
     assert isinstance(holder, LockHolder)
     assert holder.lease_left_s > 50
 
@@ -97,45 +97,45 @@ async def test_late_renewal_is_refused(bench: Bench) -> None:
 
     async def refused() -> bool:
         try:
-            await bench.store.read(hold, b"", 1)
+            await bench.store.queue.read(hold, b"", 1)
         except OwnershipLost:
             return True
         return False
 
     await until(refused)
     with pytest.raises(OwnershipLost):
-        await bench.store.renew(hold, QUIET_S)
-    (answer,) = await bench.store.renew_all([hold], QUIET_S)
+        await renew(bench.store, hold, QUIET_S)
+    (answer,) = await bench.store.locks.renew_all([hold], QUIET_S)
 
     assert isinstance(answer, OwnershipLost)
-    assert isinstance(await other.acquire(shard, "w2", 1), Hold)
+    assert isinstance(await other.locks.acquire(shard, "w2", 1), Hold)
 
 
 async def test_loser_can_do_nothing(bench: Bench) -> None:
     """Whoever lost the lock can neither list nor remove nor expire nor renew, and nothing changes by trying."""
     shard, other = await bench.queue(), await bench.another()
     await bench.commit(shard, b"a", b"b")
-    reservation = await bench.store.reserve(shard, 1, 10)
+    reservation = await bench.store.two_phase.reserve(shard, 1, 10)
     hold = await bench.held(shard)
-    listing = await bench.store.read(hold, b"", 2)
-    holder = await other.acquire(shard, "w2", QUIET_S)
+    listing = await bench.store.queue.read(hold, b"", 2)
+    holder = await other.locks.acquire(shard, "w2", QUIET_S)
     assert isinstance(holder, LockHolder)
-    await other.evict(shard, holder)
-    winner = await other.acquire(shard, "w2", QUIET_S)
+    await other.locks.evict(shard, holder)
+    winner = await other.locks.acquire(shard, "w2", QUIET_S)
     assert isinstance(winner, Hold)
 
     for attempt in (
-        lambda: bench.store.remove(hold, listing.positions[-1], 2, Tally(delivered=2)),
-        lambda: bench.store.read(hold, b"", 1),
-        lambda: bench.store.expire_reservations(hold, -60),
-        lambda: bench.store.renew(hold, QUIET_S),
+        lambda: bench.store.queue.remove(hold, listing.positions[-1], 2, Tally(delivered=2)),
+        lambda: bench.store.queue.read(hold, b"", 1),
+        lambda: expire(bench.store, hold, -60),
+        lambda: renew(bench.store, hold, QUIET_S),
     ):
         with pytest.raises(OwnershipLost):
             await attempt()
 
-    assert (await other.read(winner, b"", 9)).entries == [b"a", b"b"]
-    await other.commit(shard, reservation, [b"c"])
-    assert (await other.read(winner, b"", 9)).entries == [b"a", b"b", b"c"]
+    assert (await other.queue.read(winner, b"", 9)).entries == [b"a", b"b"]
+    await other.two_phase.commit(shard, reservation, [b"c"])
+    assert (await other.queue.read(winner, b"", 9)).entries == [b"a", b"b", b"c"]
     assert winner.incarnation == hold.incarnation
 
 
@@ -144,65 +144,65 @@ async def test_release_lets_the_next_in(bench: Bench) -> None:
     shard, other = await bench.queue(), await bench.another()
     hold = await bench.held(shard)
 
-    await bench.store.release(hold)
-    winner = await other.acquire(shard, "w2", QUIET_S)
+    await bench.store.locks.release(hold)
+    winner = await other.locks.acquire(shard, "w2", QUIET_S)
     assert isinstance(winner, Hold)
-    await bench.store.release(hold)
+    await bench.store.locks.release(hold)
 
-    await other.read(winner, b"", 1)
+    await other.queue.read(winner, b"", 1)
     with pytest.raises(OwnershipLost):
-        await bench.store.read(hold, b"", 1)
+        await bench.store.queue.read(hold, b"", 1)
 
 
 async def test_evict_hits_one_holder(bench: Bench) -> None:
     """Evicting breaks exactly the named holder's lock: one that came later keeps it."""
     shard, other = await bench.queue(), await bench.another()
     await bench.held(shard, "w1")
-    named = await other.acquire(shard, "w2", QUIET_S)
+    named = await other.locks.acquire(shard, "w2", QUIET_S)
     assert isinstance(named, LockHolder)
 
-    await other.evict(shard, named)
-    winner = await other.acquire(shard, "w2", QUIET_S)
+    await other.locks.evict(shard, named)
+    winner = await other.locks.acquire(shard, "w2", QUIET_S)
     assert isinstance(winner, Hold)
-    await bench.store.evict(shard, named)
+    await bench.store.locks.evict(shard, named)
 
-    await other.read(winner, b"", 1)
+    await other.queue.read(winner, b"", 1)
 
 
 async def test_holder_is_shown(bench: Bench) -> None:
     """A look from outside tells who holds a queue, and that nobody does."""
     shard = await bench.queue()
-    assert (await bench.store.stats(shard)).holder is None
+    assert (await bench.store.inspection.stats(shard)).holder is None
 
     hold = await bench.held(shard, "w1", 60)
-    holder = (await bench.store.stats(shard)).holder
+    holder = (await bench.store.inspection.stats(shard)).holder
     assert holder is not None
     assert (holder.cookie, holder.lease_left_s > 50) == ("w1", True)
 
-    await bench.store.release(hold)
-    assert (await bench.store.stats(shard)).holder is None
+    await bench.store.locks.release(hold)
+    assert (await bench.store.inspection.stats(shard)).holder is None
 
 
 async def test_many_are_renewed_together(bench: Bench) -> None:
     """Renewing several locks extends those that are held, and says of each other one what became of it."""
     shards, other = [await bench.queue() for _ in range(5)], await bench.another()
     holds = [await bench.held(shard, "w1", 5) for shard in shards]
-    holder = await other.acquire(shards[1], "w2", QUIET_S)
+    holder = await other.locks.acquire(shards[1], "w2", QUIET_S)
     assert isinstance(holder, LockHolder)
     for number in (1, 4):
-        await other.evict(shards[number], holder)
-    await other.acquire(shards[1], "w2", QUIET_S)
+        await other.locks.evict(shards[number], holder)
+    await other.locks.acquire(shards[1], "w2", QUIET_S)
     await bench.held(shards[4], "another cookie")
     await bench.yard.delete(shards[3].queue)
 
-    answers = await bench.store.renew_all(holds, 60)
+    answers = await bench.store.locks.renew_all(holds, 60)
 
     assert [type(answer) for answer in answers] == [type(None), OwnershipLost, type(None), ShardGone, OwnershipLost]
     for number in (0, 2):
-        holder = await other.acquire(shards[number], "w2", QUIET_S)
+        holder = await other.locks.acquire(shards[number], "w2", QUIET_S)
         assert isinstance(holder, LockHolder)
         assert holder.lease_left_s > 50
-    assert await bench.store.renew_all([], 60) == []
+    assert await bench.store.locks.renew_all([], 60) == []
 
 
 async def test_renewal_of_a_successor(bench: Bench) -> None:
@@ -213,6 +213,6 @@ async def test_renewal_of_a_successor(bench: Bench) -> None:
     await bench.yard.make(shard.queue, 1 << 20)
     new = await bench.held(shard, old.cookie, 5)
 
-    answers = await bench.store.renew_all([old, new], QUIET_S)
+    answers = await bench.store.locks.renew_all([old, new], QUIET_S)
 
     assert [type(answer) for answer in answers] == [ShardGone, type(None)]

@@ -15,10 +15,10 @@ from remora.metrics import Telemetry
 from remora.model.errors import OwnershipLost
 from remora.model.member import Member, Offer
 from remora.model.shard import Hold, LockHolder, Origin, Shard
-from remora.ports import ShardStore
+from remora.ports.store import ShardStore
 from remora.servers.pipe import Start
 from remora.worker.clearing import Clearing
-from support.stores import QUIET_S, Bench, until
+from support.stores import QUIET_S, Bench, renew, until
 
 LONG_S, SHORT_S = 60.0, 0.3
 
@@ -30,7 +30,7 @@ def a_member(worker: str, shards: int = 0) -> Member:
 async def known(store: ShardStore, *of: Member) -> Sequence[Member]:
     """Those of these workers that count; one cluster's other tests may have workers too."""
     cookies = {each.cookie for each in of}
-    return [each for each in await store.members() if each.cookie in cookies]
+    return [each for each in await store.members.live() if each.cookie in cookies]
 
 
 async def test_workers_know_each_other(bench: Bench) -> None:
@@ -40,26 +40,26 @@ async def test_workers_know_each_other(bench: Bench) -> None:
     one = Member("remora/h/a/one", "h", 7, True, (offer,), (Shard("t"),))
     two = Member("remora/h/b/two", "h")
 
-    await other.announce(two, LONG_S)
-    await bench.store.announce(Member(one.cookie, "h", 1), LONG_S)
-    await bench.store.announce(one, LONG_S)
+    await other.members.announce(two, LONG_S)
+    await bench.store.members.announce(Member(one.cookie, "h", 1), LONG_S)
+    await bench.store.members.announce(one, LONG_S)
 
     assert list(await known(bench.store, one, two)) == [one, two]
     assert list(await known(other, one, two)) == [one, two]
-    await bench.store.withdraw(one.cookie)
-    await other.withdraw(two.cookie)
+    await bench.store.members.withdraw(one.cookie)
+    await other.members.withdraw(two.cookie)
 
 
 async def test_who_withdraws_counts_no_more(bench: Bench) -> None:
     """A worker that withdrew, or that another withdrew, is gone at once for all; doing it again is no error."""
     other, one, two = await bench.another(), a_member("1"), a_member("2")
-    await bench.store.announce(one, LONG_S)
-    await bench.store.announce(two, LONG_S)
+    await bench.store.members.announce(one, LONG_S)
+    await bench.store.members.announce(two, LONG_S)
     assert list(await known(other, one, two)) == sorted([one, two], key=lambda each: each.cookie)
 
-    await bench.store.withdraw(one.cookie)
-    await other.withdraw(two.cookie)
-    await other.withdraw(two.cookie)
+    await bench.store.members.withdraw(one.cookie)
+    await other.members.withdraw(two.cookie)
+    await other.members.withdraw(two.cookie)
 
     assert await known(other, one, two) == await known(bench.store, one, two) == []
 
@@ -67,18 +67,18 @@ async def test_who_withdraws_counts_no_more(bench: Bench) -> None:
 async def test_silent_worker_counts_no_more(bench: Bench) -> None:
     """A worker that announces nothing for its time to live is dropped, one that goes on counts, and may come back."""
     other, silent, lively = await bench.another(), a_member("1"), a_member("2")
-    await bench.store.announce(silent, SHORT_S)
-    await bench.store.announce(lively, LONG_S)
+    await bench.store.members.announce(silent, SHORT_S)
+    await bench.store.members.announce(lively, LONG_S)
 
     async def dropped() -> bool:
         return list(await known(other, silent, lively)) == [lively]
 
     await until(dropped, within_s=30)
-    await bench.store.announce(silent, LONG_S)
+    await bench.store.members.announce(silent, LONG_S)
 
     assert len(await known(other, silent, lively)) == 2
-    await bench.store.withdraw(silent.cookie)
-    await bench.store.withdraw(lively.cookie)
+    await bench.store.members.withdraw(silent.cookie)
+    await bench.store.members.withdraw(lively.cookie)
 
 
 async def test_locks_of_the_dead_are_broken(bench: Bench) -> None:
@@ -90,12 +90,12 @@ async def test_locks_of_the_dead_are_broken(bench: Bench) -> None:
         await bench.held(shards[number], dead)
     await bench.held(shards[1], f"remora/h/b/{uuid.uuid4().hex}")
 
-    freed = await other.evict_all(lambda cookie: cookie == dead)
+    freed = await other.locks.evict_all(lambda cookie: cookie == dead)
 
     assert sorted(freed) == sorted(shards[number] for number in (0, 2, 4))
-    answers = [await other.acquire(shard, "w2", QUIET_S) for shard in shards]
+    answers = [await other.locks.acquire(shard, "w2", QUIET_S) for shard in shards]
     assert [type(answer) for answer in answers] == [Hold, LockHolder, Hold, Hold, Hold]
-    assert await other.evict_all(lambda cookie: cookie == dead) == []
+    assert await other.locks.evict_all(lambda cookie: cookie == dead) == []
 
 
 async def test_who_announces_itself_keeps_its_locks(bench: Bench, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ async def test_who_announces_itself_keeps_its_locks(bench: Bench, tmp_path: Path
     shard, other, host = await bench.queue(), await bench.another(), uuid.uuid4().hex
     clone = Member(f"remora/{host}/other-boot/w", host)
     hold = await bench.held(shard, clone.cookie)
-    await bench.store.announce(clone, LONG_S)
+    await bench.store.members.announce(clone, LONG_S)
     settings = Settings(supervisor=SupervisorSettings(run_directory=str(tmp_path / "run")))
     start = Start(
         number=1,
@@ -119,12 +119,12 @@ async def test_who_announces_itself_keeps_its_locks(bench: Bench, tmp_path: Path
     worker, clearing = a_worker(other, FakeEndpoint(), cookie=start.cookie), Clearing(start, Telemetry())
 
     await worker.clear(clearing.is_dead)
-    await bench.store.renew(hold, QUIET_S)
-    await bench.store.withdraw(clone.cookie)
+    await renew(bench.store, hold, QUIET_S)
+    await bench.store.members.withdraw(clone.cookie)
     await worker.clear(clearing.is_dead)
 
     with pytest.raises(OwnershipLost):
-        await bench.store.renew(hold, QUIET_S)
+        await renew(bench.store, hold, QUIET_S)
 
 
 async def test_no_lock_is_broken_where_nobody_is_dead(bench: Bench) -> None:
@@ -137,7 +137,7 @@ async def test_no_lock_is_broken_where_nobody_is_dead(bench: Bench) -> None:
         asked.append(of)
         return False
 
-    assert await other.evict_all(nobody) == []
+    assert await other.locks.evict_all(nobody) == []
 
     assert cookie in asked
-    await bench.store.read(hold, b"", 1)
+    await bench.store.queue.read(hold, b"", 1)

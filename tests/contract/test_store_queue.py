@@ -12,7 +12,7 @@ from remora.model.ledger import Tally
 from remora.model.position import Position
 from remora.model.shard import Hold, LockHolder
 from support.entries import delivered
-from support.stores import Bench, until
+from support.stores import Bench, expire, until
 
 
 def payloads(count: int, size: int = 40) -> list[bytes]:
@@ -22,12 +22,12 @@ def payloads(count: int, size: int = 40) -> list[bytes]:
 async def test_commit_order_is_list_order(bench: Bench) -> None:
     """Entries come back in the order of their commits, not of their reservations, and byte for byte."""
     shard = await bench.queue()
-    early = await bench.store.reserve(shard, 2, 100)
-    late = await bench.store.reserve(shard, 2, 100)
-    await bench.store.commit(shard, late, [b"\x00first", b"second\xff"])
-    await bench.store.commit(shard, early, [b"third", b""])
+    early = await bench.store.two_phase.reserve(shard, 2, 100)
+    late = await bench.store.two_phase.reserve(shard, 2, 100)
+    await bench.store.two_phase.commit(shard, late, [b"\x00first", b"second\xff"])
+    await bench.store.two_phase.commit(shard, early, [b"third", b""])
 
-    listing = await bench.store.read(await bench.held(shard), b"", 10)
+    listing = await bench.store.queue.read(await bench.held(shard), b"", 10)
 
     assert listing.entries == [b"\x00first", b"second\xff", b"third", b""]
     assert not listing.truncated
@@ -36,16 +36,16 @@ async def test_commit_order_is_list_order(bench: Bench) -> None:
 async def test_reservation_is_invisible(bench: Bench) -> None:
     """What is only reserved is neither listed nor counted as an entry, and what is aborted never was."""
     shard = await bench.queue()
-    reservation = await bench.store.reserve(shard, 3, 300)
+    reservation = await bench.store.two_phase.reserve(shard, 3, 300)
 
-    listing = await bench.store.read(await bench.held(shard), b"", 10)
-    stats = await bench.store.stats(shard)
+    listing = await bench.store.queue.read(await bench.held(shard), b"", 10)
+    stats = await bench.store.inspection.stats(shard)
     assert listing.entries == []
     assert (stats.entries, stats.reservations, stats.reserved_bytes) == (0, 1, 300)
 
-    await bench.store.abort(shard, reservation)
-    await bench.store.abort(shard, reservation)
-    assert (await bench.store.stats(shard)).reservations == 0
+    await bench.store.two_phase.abort(shard, reservation)
+    await bench.store.two_phase.abort(shard, reservation)
+    assert (await bench.store.inspection.stats(shard)).reservations == 0
 
 
 async def test_pages_chain(bench: Bench) -> None:
@@ -56,7 +56,7 @@ async def test_pages_chain(bench: Bench) -> None:
 
     start, seen, positions = b"", [], []
     for page in range(15):
-        listing = await bench.store.read(hold, start, 7)
+        listing = await bench.store.queue.read(hold, start, 7)
         assert len(listing.positions) == len(listing.entries) + 1
         assert listing.truncated == (page < 14)
         if start:
@@ -67,7 +67,7 @@ async def test_pages_chain(bench: Bench) -> None:
 
     assert seen == expected
     assert positions == sorted(set(positions))
-    assert (await bench.store.read(hold, start, 7)).entries == []
+    assert (await bench.store.queue.read(hold, start, 7)).entries == []
 
 
 async def test_removal_is_exact(bench: Bench) -> None:
@@ -75,31 +75,31 @@ async def test_removal_is_exact(bench: Bench) -> None:
     shard, expected = await bench.queue(), payloads(60)
     await bench.commit(shard, *expected)
     hold = await bench.held(shard)
-    listing = await bench.store.read(hold, b"", 60)
+    listing = await bench.store.queue.read(hold, b"", 60)
 
-    await bench.store.remove(hold, listing.positions[4], 4, Tally(delivered=4))
-    assert (await bench.store.read(hold, b"", 60)).entries == expected[4:]
+    await bench.store.queue.remove(hold, listing.positions[4], 4, Tally(delivered=4))
+    assert (await bench.store.queue.read(hold, b"", 60)).entries == expected[4:]
 
-    await bench.store.remove(hold, listing.positions[4], 4, Tally(delivered=4))
-    assert (await bench.store.read(hold, b"", 60)).entries == expected[4:]
-    stats = await bench.store.stats(shard)
+    await bench.store.queue.remove(hold, listing.positions[4], 4, Tally(delivered=4))
+    assert (await bench.store.queue.read(hold, b"", 60)).entries == expected[4:]
+    stats = await bench.store.inspection.stats(shard)
     assert stats.entries == (56 if stats.entries_exact else pytest.approx(56, abs=2))
 
-    await bench.store.remove(hold, listing.positions[-1], 56, Tally(delivered=56))
-    assert (await bench.store.read(hold, b"", 60)).entries == []
-    assert (await bench.store.stats(shard)).used_bytes == 0
+    await bench.store.queue.remove(hold, listing.positions[-1], 56, Tally(delivered=56))
+    assert (await bench.store.queue.read(hold, b"", 60)).entries == []
+    assert (await bench.store.inspection.stats(shard)).used_bytes == 0
 
 
 async def test_nothing_to_trim(bench: Bench) -> None:
     """Trimming an empty queue up to its front succeeds: the check of the lock is what it is done for."""
     shard = await bench.queue()
     hold = await bench.held(shard)
-    listing = await bench.store.read(hold, b"", 1)
+    listing = await bench.store.queue.read(hold, b"", 1)
 
-    await bench.store.remove(hold, listing.positions[-1], 0, Tally())
+    await bench.store.queue.remove(hold, listing.positions[-1], 0, Tally())
 
     await bench.commit(shard, b"still works")
-    assert (await bench.store.read(hold, b"", 1)).entries == [b"still works"]
+    assert (await bench.store.queue.read(hold, b"", 1)).entries == [b"still works"]
 
 
 async def test_removal_of_nothing_checks_the_lock(bench: Bench) -> None:
@@ -107,15 +107,15 @@ async def test_removal_of_nothing_checks_the_lock(bench: Bench) -> None:
     shard, other = await bench.queue(), await bench.another()
     await bench.commit(shard, *payloads(3))
     hold = await bench.held(shard)
-    front = (await bench.store.read(hold, b"", 1)).positions[0]
-    await bench.store.remove(hold, front, 0, Tally())
-    holder = (await bench.store.stats(shard)).holder
+    front = (await bench.store.queue.read(hold, b"", 1)).positions[0]
+    await bench.store.queue.remove(hold, front, 0, Tally())
+    holder = (await bench.store.inspection.stats(shard)).holder
     assert holder is not None
-    await other.evict(shard, holder)
-    assert isinstance(await other.acquire(shard, "w2", 60), Hold)
+    await other.locks.evict(shard, holder)
+    assert isinstance(await other.locks.acquire(shard, "w2", 60), Hold)
 
     with pytest.raises(OwnershipLost):
-        await bench.store.remove(hold, front, 0, Tally())
+        await bench.store.queue.remove(hold, front, 0, Tally())
 
     assert await bench.contents(shard) == payloads(3)
 
@@ -125,20 +125,20 @@ async def test_nothing_to_trim_is_a_check_of_the_hold(bench: Bench) -> None:
     shard, other = await bench.queue(), await bench.another()
     await bench.commit(shard, b"a")
     hold = await bench.held(shard)
-    listing = await bench.store.read(hold, b"", 1)
-    holder = await other.acquire(shard, "w2", 90)
+    listing = await bench.store.queue.read(hold, b"", 1)
+    holder = await other.locks.acquire(shard, "w2", 90)
     assert isinstance(holder, LockHolder)
-    await other.evict(shard, holder)
+    await other.locks.evict(shard, holder)
     with pytest.raises(OwnershipLost):
-        await bench.store.remove(hold, listing.positions[0], 0, Tally())
+        await bench.store.queue.remove(hold, listing.positions[0], 0, Tally())
 
     again = await bench.held(shard)
-    listing = await bench.store.read(again, b"", 1)
-    await bench.store.remove(again, listing.positions[0], 0, Tally())
+    listing = await bench.store.queue.read(again, b"", 1)
+    await bench.store.queue.remove(again, listing.positions[0], 0, Tally())
     await bench.yard.delete(shard.queue)
     await bench.yard.make(shard.queue, 1 << 20)
     with pytest.raises(ShardGone):
-        await bench.store.remove(again, listing.positions[0], 0, Tally())
+        await bench.store.queue.remove(again, listing.positions[0], 0, Tally())
 
 
 async def test_unlisted_position_is_refused(bench: Bench) -> None:
@@ -146,12 +146,12 @@ async def test_unlisted_position_is_refused(bench: Bench) -> None:
     shard = await bench.queue()
     await bench.commit(shard, *payloads(3))
     hold = await bench.held(shard)
-    listing = await bench.store.read(hold, b"", 2)
+    listing = await bench.store.queue.read(hold, b"", 2)
     last = Position.parse(listing.positions[-1].decode())
 
     for beyond in (last._replace(gen=9), last._replace(offset=last.offset + 10_000)):
         with pytest.raises(ValueError, match="listed"):
-            await bench.store.remove(hold, str(beyond).encode(), 3, Tally(delivered=3))
+            await bench.store.queue.remove(hold, str(beyond).encode(), 3, Tally(delivered=3))
 
     assert await bench.contents(shard) == payloads(3)
 
@@ -159,45 +159,45 @@ async def test_unlisted_position_is_refused(bench: Bench) -> None:
 async def test_room_is_bounded_and_comes_back(bench: Bench) -> None:
     """A reservation beyond the room is refused with nothing changed; abort, commit and removal give room back."""
     shard = await bench.queue(ring_bytes=10_000)
-    first = await bench.store.reserve(shard, 1, 6_000)
+    first = await bench.store.two_phase.reserve(shard, 1, 6_000)
     with pytest.raises(QueueFull):
-        await bench.store.reserve(shard, 1, 6_000)
+        await bench.store.two_phase.reserve(shard, 1, 6_000)
 
-    await bench.store.abort(shard, first)
-    second = await bench.store.reserve(shard, 1, 6_000)
-    await bench.store.commit(shard, second, [b"x" * 1_000])
-    third = await bench.store.reserve(shard, 1, 6_000)
-    await bench.store.commit(shard, third, [b"y" * 6_000])
+    await bench.store.two_phase.abort(shard, first)
+    second = await bench.store.two_phase.reserve(shard, 1, 6_000)
+    await bench.store.two_phase.commit(shard, second, [b"x" * 1_000])
+    third = await bench.store.two_phase.reserve(shard, 1, 6_000)
+    await bench.store.two_phase.commit(shard, third, [b"y" * 6_000])
     with pytest.raises(QueueFull):
-        await bench.store.reserve(shard, 1, 6_000)
+        await bench.store.two_phase.reserve(shard, 1, 6_000)
 
     hold = await bench.held(shard)
-    listing = await bench.store.read(hold, b"", 10)
-    await bench.store.remove(hold, listing.positions[-1], 2, Tally(delivered=2))
-    await bench.store.reserve(shard, 1, 6_000)
+    listing = await bench.store.queue.read(hold, b"", 10)
+    await bench.store.queue.remove(hold, listing.positions[-1], 2, Tally(delivered=2))
+    await bench.store.two_phase.reserve(shard, 1, 6_000)
 
 
 async def test_commit_is_all_or_nothing(bench: Bench) -> None:
     """A commit larger than its reservation is refused as a whole, and the reservation stays open."""
     shard = await bench.queue()
-    reservation = await bench.store.reserve(shard, 2, 10)
+    reservation = await bench.store.two_phase.reserve(shard, 2, 10)
 
     with pytest.raises(StoreError):
-        await bench.store.commit(shard, reservation, [b"fits", b"does not fit any more"])
+        await bench.store.two_phase.commit(shard, reservation, [b"fits", b"does not fit any more"])
 
     assert await bench.contents(shard) == []
-    await bench.store.commit(shard, reservation, [b"fits"])
+    await bench.store.two_phase.commit(shard, reservation, [b"fits"])
     assert await bench.contents(shard) == [b"fits"]
 
 
 async def test_committing_twice_is_refused(bench: Bench) -> None:
     """A reservation ends with its commit: a second commit of it adds nothing."""
     shard = await bench.queue()
-    reservation = await bench.store.reserve(shard, 1, 10)
-    await bench.store.commit(shard, reservation, [b"once"])
+    reservation = await bench.store.two_phase.reserve(shard, 1, 10)
+    await bench.store.two_phase.commit(shard, reservation, [b"once"])
 
     with pytest.raises(StoreError, match="no reservation"):
-        await bench.store.commit(shard, reservation, [b"once"])
+        await bench.store.two_phase.commit(shard, reservation, [b"once"])
 
     assert await bench.contents(shard) == [b"once"]
 
@@ -206,16 +206,16 @@ async def test_stale_reservations_end(bench: Bench) -> None:
     """Expiry frees old reservations, whose commits are then refused, and leaves young ones and entries alone."""
     shard = await bench.queue()
     await bench.commit(shard, b"kept")
-    stale = await bench.store.reserve(shard, 1, 100)
+    stale = await bench.store.two_phase.reserve(shard, 1, 100)
     hold = await bench.held(shard)
 
-    await bench.store.expire_reservations(hold, 3600)
-    assert (await bench.store.stats(shard)).reservations == 1
-    await bench.store.expire_reservations(hold, -60)
+    await expire(bench.store, hold, 3600)
+    assert (await bench.store.inspection.stats(shard)).reservations == 1
+    await expire(bench.store, hold, -60)
 
-    assert (await bench.store.stats(shard)).reservations == 0
+    assert (await bench.store.inspection.stats(shard)).reservations == 0
     with pytest.raises(StoreError, match="no reservation"):
-        await bench.store.commit(shard, stale, [b"too late"])
+        await bench.store.two_phase.commit(shard, stale, [b"too late"])
     assert await bench.contents(shard) == [b"kept"]
 
 
@@ -225,22 +225,22 @@ async def test_a_wrong_wall_clock_ends_no_reservation(
 ) -> None:
     """A holder whose wall clock is minutes ahead, or behind, leaves fresh reservations alone and frees old ones."""
     shard = await bench.queue()
-    reservation = await bench.store.reserve(shard, 1, 100)
+    reservation = await bench.store.two_phase.reserve(shard, 1, 100)
     hold = await bench.held(shard)
     right = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: right() + ahead_s * 10**9)
     monkeypatch.setattr(time, "time", lambda: right() / 1e9 + ahead_s)
 
-    await bench.store.expire_reservations(hold, 120)
-    assert [type(each) for each in await bench.store.expire_all([hold], 120)] == [type(None)]
+    await expire(bench.store, hold, 120)
+    assert [type(each) for each in await bench.store.queue.expire_all([hold], 120)] == [type(None)]
 
-    await bench.store.commit(shard, reservation, [b"kept"])
+    await bench.store.two_phase.commit(shard, reservation, [b"kept"])
     assert await bench.contents(shard) == [b"kept"]
-    await bench.store.reserve(shard, 1, 100)
+    await bench.store.two_phase.reserve(shard, 1, 100)
 
     async def is_freed() -> bool:
-        await bench.store.expire_reservations(hold, 0.05)
-        return (await bench.store.stats(shard)).reservations == 0
+        await expire(bench.store, hold, 0.05)
+        return (await bench.store.inspection.stats(shard)).reservations == 0
 
     await until(is_freed)
 
@@ -250,12 +250,12 @@ async def test_very_many_stale_reservations_end_together(bench: Bench) -> None:
     shard = await bench.queue()
     await bench.commit(shard, b"kept")
     for _ in range(150):
-        await bench.store.reserve(shard, 1, 10)
+        await bench.store.two_phase.reserve(shard, 1, 10)
     hold = await bench.held(shard)
 
-    await bench.store.expire_reservations(hold, -60)
+    await expire(bench.store, hold, -60)
 
-    assert (await bench.store.stats(shard)).reservations == 0
+    assert (await bench.store.inspection.stats(shard)).reservations == 0
     assert await bench.contents(shard) == [b"kept"]
 
 
@@ -264,27 +264,29 @@ async def test_stale_reservations_of_many_queues_end(bench: Bench) -> None:
     shards, other = [await bench.queue() for _ in range(4)], await bench.another()
     holds = [await bench.held(shard) for shard in shards]
     for shard in shards[:3]:
-        await bench.store.reserve(shard, 1, 100)
-    holder = (await bench.store.stats(shards[1])).holder
+        await bench.store.two_phase.reserve(shard, 1, 100)
+    holder = (await bench.store.inspection.stats(shards[1])).holder
     assert holder is not None
-    await other.evict(shards[1], holder)
+    await other.locks.evict(shards[1], holder)
 
-    assert [type(each) for each in await bench.store.expire_all(holds, 3600)][::2] == [type(None)] * 2
-    assert [(await bench.store.stats(shard)).reservations for shard in shards] == [1, 1, 1, 0]
-    answers = await bench.store.expire_all(holds, -60)
+    assert [type(each) for each in await bench.store.queue.expire_all(holds, 3600)][::2] == [type(None)] * 2
+    assert [(await bench.store.inspection.stats(shard)).reservations for shard in shards] == [1, 1, 1, 0]
+    answers = await bench.store.queue.expire_all(holds, -60)
 
     assert [type(answer) for answer in answers] == [type(None), OwnershipLost, type(None), type(None)]
-    assert [(await bench.store.stats(shard)).reservations for shard in shards] == [0, 1, 0, 0]
+    assert [(await bench.store.inspection.stats(shard)).reservations for shard in shards] == [0, 1, 0, 0]
 
 
 async def test_many_committers_get_reservations_of_their_own(bench: Bench) -> None:
     """Reservations made side by side by two workers never share an id."""
     shard, other = await bench.queue(), await bench.another()
 
-    ids = await asyncio.gather(*(store.reserve(shard, 1, 10) for store in (bench.store, other) for _ in range(10)))
+    ids = await asyncio.gather(
+        *(store.two_phase.reserve(shard, 1, 10) for store in (bench.store, other) for _ in range(10))
+    )
 
     assert len(set(ids)) == 20
-    assert (await bench.store.stats(shard)).reservations == 20
+    assert (await bench.store.inspection.stats(shard)).reservations == 20
 
 
 @pytest.mark.parametrize("size", [37, 100, 1_000, 4_000])
@@ -313,7 +315,7 @@ async def test_ring_wraps(bench: Bench, size: int) -> None:
 
 async def _drain(bench: Bench, hold: Hold, seen: list[bytes], positions: list[Position]) -> None:
     """List and remove in small steps until the queue is empty."""
-    while (listing := await bench.store.read(hold, b"", 7)).entries:
+    while (listing := await bench.store.queue.read(hold, b"", 7)).entries:
         seen += listing.entries
         positions += [Position.parse(each.decode()) for each in listing.positions[:-1]]
-        await bench.store.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
+        await bench.store.queue.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))

@@ -38,16 +38,16 @@ async def parked(bench: Bench, shard: Shard, count: int) -> list[DeadLetter]:
     """So many letters of entries that have left an empty queue."""
     await bench.commit(shard, *(b"%d" % number for number in range(count)))
     hold = await bench.held(shard)
-    listing = await bench.store.read(hold, b"", count)
+    listing = await bench.store.queue.read(hold, b"", count)
     letters = letters_of(hold, listing)
-    await bench.store.park(hold, *letters)
-    await bench.store.remove(hold, listing.positions[-1], count, Tally(expired=count))
-    await bench.store.release(hold)
+    await bench.store.letters.park(hold, *letters)
+    await bench.store.queue.remove(hold, listing.positions[-1], count, Tally(expired=count))
+    await bench.store.locks.release(hold)
     return letters
 
 
 async def left(bench: Bench, shard: Shard) -> list[DeadLetter]:
-    return [each async for each in bench.store.letters(shard.queue)]
+    return [each async for each in bench.store.letters.stored(shard.queue)]
 
 
 def again(letters: list[DeadLetter]) -> list[Again]:
@@ -56,7 +56,7 @@ def again(letters: list[DeadLetter]) -> list[Again]:
 
 async def topic_of(bench: Bench, shard: Shard) -> Topic | None:
     """The topic of a queue where it is remora's own."""
-    return await bench.store.own_topic(shard.queue) if bench.yard.origin == shard.origin == "remora" else None
+    return await bench.store.own_topics.find(shard.queue) if bench.yard.origin == shard.origin == "remora" else None
 
 
 async def test_redriven_entries_are_committed_in_order(bench: Bench) -> None:
@@ -65,12 +65,12 @@ async def test_redriven_entries_are_committed_in_order(bench: Bench) -> None:
     letters = await parked(bench, shard, 5)
     await bench.commit(shard, b"before")
 
-    count = await bench.store.redrive(shard, await topic_of(bench, shard), again(letters[1:4]))
+    count = await bench.store.letters.redrive(shard, await topic_of(bench, shard), again(letters[1:4]))
 
     assert count == 3
     assert await bench.contents(shard) == [b"before", b"again 1", b"again 2", b"again 3"]
     assert await left(bench, shard) == [letters[0], letters[4]]
-    assert (await bench.store.letter_totals())[shard.queue] == LetterTotals(redriven=3)
+    assert (await bench.store.letters.totals())[shard.queue] == LetterTotals(redriven=3)
 
 
 async def test_nothing_is_redriven_twice(bench: Bench) -> None:
@@ -80,9 +80,9 @@ async def test_nothing_is_redriven_twice(bench: Bench) -> None:
     topic = await topic_of(bench, shard)
     other = await bench.another()
 
-    assert await bench.store.redrive(shard, topic, again(letters)) == 3
-    assert await bench.store.redrive(shard, topic, again(letters)) == 0
-    assert await other.redrive(shard, topic, again(letters[:1])) == 0
+    assert await bench.store.letters.redrive(shard, topic, again(letters)) == 3
+    assert await bench.store.letters.redrive(shard, topic, again(letters)) == 0
+    assert await other.letters.redrive(shard, topic, again(letters[:1])) == 0
 
     assert len(await bench.contents(shard)) == 3
 
@@ -94,12 +94,14 @@ async def test_two_at_the_same_time(bench: Bench) -> None:
     topic = await topic_of(bench, shard)
     stores = [bench.store, await bench.another(), await bench.another()]
 
-    counts = await asyncio.gather(*(store.redrive(shard, topic, [each]) for each in again(letters) for store in stores))
+    counts = await asyncio.gather(
+        *(store.letters.redrive(shard, topic, [each]) for each in again(letters) for store in stores)
+    )
 
     assert sum(counts) >= 6
     assert sorted(await bench.contents(shard)) == [b"again %d" % i for i in range(6)]
     assert await left(bench, shard) == []
-    assert (await bench.store.letter_totals())[shard.queue] == LetterTotals(redriven=6)
+    assert (await bench.store.letters.totals())[shard.queue] == LetterTotals(redriven=6)
 
 
 async def test_dropped_letters(bench: Bench) -> None:
@@ -108,13 +110,13 @@ async def test_dropped_letters(bench: Bench) -> None:
     letters = await parked(bench, shard, 3)
     await bench.commit(shard, b"entry")
 
-    assert await bench.store.drop(letters[:2]) == 2
-    assert await bench.store.drop(letters[:2]) == 0
-    assert await bench.store.drop([]) == 0
+    assert await bench.store.letters.drop(letters[:2]) == 2
+    assert await bench.store.letters.drop(letters[:2]) == 0
+    assert await bench.store.letters.drop([]) == 0
 
     assert await left(bench, shard) == letters[2:]
     assert await bench.contents(shard) == [b"entry"]
-    assert (await bench.store.letter_totals())[shard.queue] == LetterTotals(dropped=2)
+    assert (await bench.store.letters.totals())[shard.queue] == LetterTotals(dropped=2)
 
 
 async def test_a_queue_without_room(bench: Bench) -> None:
@@ -123,7 +125,9 @@ async def test_a_queue_without_room(bench: Bench) -> None:
     letters = await parked(bench, shard, 2)
 
     with pytest.raises(QueueFull):
-        await bench.store.redrive(shard, await topic_of(bench, shard), [Again(each, b"x" * 10_000) for each in letters])
+        await bench.store.letters.redrive(
+            shard, await topic_of(bench, shard), [Again(each, b"x" * 10_000) for each in letters]
+        )
 
     assert await left(bench, shard) == letters
     assert await bench.contents(shard) == []
@@ -137,7 +141,7 @@ async def test_a_queue_that_is_gone(bench: Bench) -> None:
     await bench.yard.delete(shard.queue)
 
     with pytest.raises((ShardGone, TopicUnknown)):
-        await bench.store.redrive(shard, topic, again(letters))
+        await bench.store.letters.redrive(shard, topic, again(letters))
 
     assert await left(bench, shard) == letters
 
@@ -148,30 +152,30 @@ async def test_own_topics(bench: Bench) -> None:
     first, second = topic.all_shards()
     letters = await parked(bench, first, 3)
 
-    assert await bench.store.redrive(second, topic, again(letters[:1])) == 1
+    assert await bench.store.letters.redrive(second, topic, again(letters[:1])) == 1
     assert await bench.contents(second) == [b"again 0"]
 
-    await bench.store.change_topic(replace(topic, closed=True))
+    await bench.store.own_topics.change(replace(topic, closed=True))
     with pytest.raises(TopicClosed):
-        await bench.store.redrive(first, topic, again(letters[1:]))
-    await bench.store.change_topic(replace(topic, closed=False))
+        await bench.store.letters.redrive(first, topic, again(letters[1:]))
+    await bench.store.own_topics.change(replace(topic, closed=False))
     with pytest.raises(TopicUnknown):
-        await bench.store.redrive(first, replace(topic, id="0" * len(topic.id)), again(letters[1:]))
+        await bench.store.letters.redrive(first, replace(topic, id="0" * len(topic.id)), again(letters[1:]))
 
     assert await left(bench, first) == letters[1:]
-    assert await bench.store.redrive(first, topic, again(letters[1:])) == 2
+    assert await bench.store.letters.redrive(first, topic, again(letters[1:])) == 2
 
 
 async def test_totals_survive_a_restart(bench: Bench) -> None:
     """What was counted is counted on by the next process, and where nothing was done there is nothing."""
     shard = await bench.queue()
     letters = await parked(bench, shard, 3)
-    assert (await bench.store.letter_totals()).get(shard.queue, LetterTotals()) == LetterTotals()
-    await bench.store.drop(letters[:1])
+    assert (await bench.store.letters.totals()).get(shard.queue, LetterTotals()) == LetterTotals()
+    await bench.store.letters.drop(letters[:1])
     await bench.reopened()
-    await bench.store.drop(letters[1:])
+    await bench.store.letters.drop(letters[1:])
 
-    assert (await bench.store.letter_totals())[shard.queue] == LetterTotals(dropped=3)
+    assert (await bench.store.letters.totals())[shard.queue] == LetterTotals(dropped=3)
 
 
 async def test_letters_that_are_unknown(bench: Bench) -> None:
@@ -180,8 +184,8 @@ async def test_letters_that_are_unknown(bench: Bench) -> None:
     [letter] = await parked(bench, shard, 1)
     topic = await topic_of(bench, shard)
 
-    assert await bench.store.redrive(shard, topic, []) == 0
-    assert await bench.store.redrive(shard, topic, again([replace(letter, position="0/77")])) == 0
+    assert await bench.store.letters.redrive(shard, topic, []) == 0
+    assert await bench.store.letters.redrive(shard, topic, again([replace(letter, position="0/77")])) == 0
     assert await bench.contents(shard) == []
 
 
@@ -191,22 +195,22 @@ async def test_letters_of_entries_that_stand_are_left_alone(bench: Bench) -> Non
     topic = await topic_of(bench, shard)
     await bench.commit(shard, b"0", b"1", b"2")
     hold = await bench.held(shard)
-    listing = await bench.store.read(hold, b"", 3)
+    listing = await bench.store.queue.read(hold, b"", 3)
     letters = letters_of(hold, listing)
-    await bench.store.park(hold, *letters)
-    await bench.store.remove(hold, listing.positions[1], 1, Tally(expired=1))
+    await bench.store.letters.park(hold, *letters)
+    await bench.store.queue.remove(hold, listing.positions[1], 1, Tally(expired=1))
     other = await bench.another()
 
-    assert list(await other.still_standing(letters)) == letters[1:]
-    assert await other.redrive(shard, topic, again(letters)) == 1
-    assert await other.drop(letters) == 0
+    assert list(await other.letters.still_standing(letters)) == letters[1:]
+    assert await other.letters.redrive(shard, topic, again(letters)) == 1
+    assert await other.letters.drop(letters) == 0
     assert await bench.contents(shard) == [b"1", b"2", b"again 0"]
     assert await left(bench, shard) == letters[1:]
 
-    await bench.store.remove(hold, listing.positions[3], 2, Tally(expired=2))
-    assert list(await other.still_standing(letters)) == []
-    assert await other.redrive(shard, topic, again(letters[:2])) == 1
-    assert await other.drop(letters) == 1
+    await bench.store.queue.remove(hold, listing.positions[3], 2, Tally(expired=2))
+    assert list(await other.letters.still_standing(letters)) == []
+    assert await other.letters.redrive(shard, topic, again(letters[:2])) == 1
+    assert await other.letters.drop(letters) == 1
     assert await left(bench, shard) == []
 
 
@@ -215,12 +219,12 @@ async def test_letters_of_a_queue_that_is_gone_may_be_dropped(bench: Bench) -> N
     shard = await bench.queue()
     await bench.commit(shard, b"0")
     hold = await bench.held(shard)
-    letters = letters_of(hold, await bench.store.read(hold, b"", 1))
-    await bench.store.park(hold, *letters)
+    letters = letters_of(hold, await bench.store.queue.read(hold, b"", 1))
+    await bench.store.letters.park(hold, *letters)
     await bench.yard.delete(shard.queue)
     await bench.yard.make(shard.queue, 1 << 20)
     await bench.commit(shard, b"another")
     await bench.held(shard, "w2")
 
-    assert list(await bench.store.still_standing(letters)) == []
-    assert await bench.store.drop(letters) == 1
+    assert list(await bench.store.letters.still_standing(letters)) == []
+    assert await bench.store.letters.drop(letters) == 1

@@ -27,25 +27,25 @@ async def test_the_next_holder_learns_of_letters(bench: Bench) -> None:
     hold = await bench.held(shard)
     for first in range(0, 300, 100):
         await bench.commit(shard, *(b"%d" % number for number in range(first, first + 100)))
-        listing = await bench.store.read(hold, b"", 100)
-        await bench.store.park(hold, *letters_of(hold, listing))
-        await bench.store.remove(hold, listing.positions[-1], 100, Tally(dead_lettered=100))
+        listing = await bench.store.queue.read(hold, b"", 100)
+        await bench.store.letters.park(hold, *letters_of(hold, listing))
+        await bench.store.queue.remove(hold, listing.positions[-1], 100, Tally(dead_lettered=100))
     await bench.commit(shard, *(b"%d" % number for number in range(300, 310)))
-    listing = await bench.store.read(hold, b"", 10)
+    listing = await bench.store.queue.read(hold, b"", 10)
     letters = letters_of(hold, listing)
-    await bench.store.park(hold, letters[1], letters[2])
-    await bench.store.park(hold, letters[7])
-    await bench.store.remove(hold, listing.positions[2], 2, Tally(delivered=1, dead_lettered=1))
-    await bench.store.release(hold)
+    await bench.store.letters.park(hold, letters[1], letters[2])
+    await bench.store.letters.park(hold, letters[7])
+    await bench.store.queue.remove(hold, listing.positions[2], 2, Tally(delivered=1, dead_lettered=1))
+    await bench.store.locks.release(hold)
 
     other = await bench.another()
-    taken = await other.acquire(shard, "w2", QUIET_S)
+    taken = await other.locks.acquire(shard, "w2", QUIET_S)
 
     assert isinstance(taken, Hold)
-    assert list(await other.standing_letters(taken)) == [letters[2], letters[7]]
-    listing = await other.read(taken, b"", 10)
-    await other.remove(taken, listing.positions[-1], 8, Tally(delivered=6, dead_lettered=2))
-    assert list(await other.standing_letters(taken)) == []
+    assert list(await other.letters.standing(taken)) == [letters[2], letters[7]]
+    listing = await other.queue.read(taken, b"", 10)
+    await other.queue.remove(taken, listing.positions[-1], 8, Tally(delivered=6, dead_lettered=2))
+    assert list(await other.letters.standing(taken)) == []
 
 
 async def test_a_holder_without_letters(bench: Bench) -> None:
@@ -53,7 +53,7 @@ async def test_a_holder_without_letters(bench: Bench) -> None:
     shard = await bench.queue()
     await bench.commit(shard, b"entry")
 
-    assert list(await bench.store.standing_letters(await bench.held(shard))) == []
+    assert list(await bench.store.letters.standing(await bench.held(shard))) == []
 
 
 async def test_an_earlier_holder_stores_no_letters_behind_a_later_one_s_back(bench: Bench) -> None:
@@ -61,20 +61,20 @@ async def test_an_earlier_holder_stores_no_letters_behind_a_later_one_s_back(ben
     shard = await bench.queue()
     await bench.commit(shard, b"0", b"1", b"2")
     late, other = await bench.held(shard), await bench.another()
-    letters = letters_of(late, await bench.store.read(late, b"", 3))
-    await bench.store.park(late, letters[0])
-    holder = await bench.store.acquire(shard, "w2", QUIET_S)
+    letters = letters_of(late, await bench.store.queue.read(late, b"", 3))
+    await bench.store.letters.park(late, letters[0])
+    holder = await bench.store.locks.acquire(shard, "w2", QUIET_S)
     assert not isinstance(holder, Hold)
-    await other.evict(shard, holder)
-    taken = await other.acquire(shard, "w2", QUIET_S)
+    await other.locks.evict(shard, holder)
+    taken = await other.locks.acquire(shard, "w2", QUIET_S)
     assert isinstance(taken, Hold)
-    assert list(await other.standing_letters(taken)) == letters[:1]
+    assert list(await other.letters.standing(taken)) == letters[:1]
 
     with pytest.raises(OwnershipLost):
-        await bench.store.park(late, letters[1])
-    await other.park(taken, letters[2])
+        await bench.store.letters.park(late, letters[1])
+    await other.letters.park(taken, letters[2])
 
-    assert [each async for each in other.letters(shard.queue)] == [letters[0], letters[2]]
+    assert [each async for each in other.letters.stored(shard.queue)] == [letters[0], letters[2]]
 
 
 async def test_standing_letters_need_the_lock(bench: Bench) -> None:
@@ -82,14 +82,14 @@ async def test_standing_letters_need_the_lock(bench: Bench) -> None:
     shard = await bench.queue()
     await bench.commit(shard, b"0")
     hold = await bench.held(shard)
-    await bench.store.park(hold, *letters_of(hold, await bench.store.read(hold, b"", 1)))
-    await bench.store.release(hold)
+    await bench.store.letters.park(hold, *letters_of(hold, await bench.store.queue.read(hold, b"", 1)))
+    await bench.store.locks.release(hold)
 
     with pytest.raises(OwnershipLost):
-        await bench.store.standing_letters(hold)
+        await bench.store.letters.standing(hold)
     await bench.yard.delete(shard.queue)
     with pytest.raises(ShardGone):
-        await bench.store.standing_letters(hold)
+        await bench.store.letters.standing(hold)
     await bench.yard.make(shard.queue, 1 << 20)
     await bench.commit(shard, b"0")
-    assert list(await bench.store.standing_letters(await bench.held(shard))) == []
+    assert list(await bench.store.letters.standing(await bench.held(shard))) == []

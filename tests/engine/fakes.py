@@ -27,7 +27,8 @@ from remora.model.member import Member
 from remora.model.record import Again, Attempt, DeadLetter, LetterTotals, Listing, Record
 from remora.model.shard import Hold, LockHolder, Shard, ShardStats
 from remora.model.topic import Target, Topic
-from remora.ports import MOST_ATTEMPTS, ExactRoute, Parcel, Route
+from remora.ports.delivery import MOST_ATTEMPTS
+from remora.ports.endpoint import ExactRoute, Parcel, Route
 
 FIRST = 24576
 
@@ -69,9 +70,10 @@ class FakeStore:
     """
 
     description = "a scripted store"
+    poll_cost_s = 0.0
 
     def __init__(self, *, tells: bool = False) -> None:
-        self.tells_arrivals = tells
+        self.notifies = tells
         self.queues: dict[str, FakeQueue] = {}
         self.metadata: dict[str, Topic] = {}
         self.left_to_radosgw: frozenset[Shard] = frozenset()
@@ -81,6 +83,8 @@ class FakeStore:
         self.removals: list[tuple[str, int]] = []
         self.before: Callable[[str], RemoraError | float | None] = lambda _: None
         self.after: Callable[[str], RemoraError | float | None] = lambda _: None
+        self.catalog = self.releases = self.locks = self.members = self.queue = self.attempts = self
+        self.arrivals = self.letters = self.inspection = self.ledger = self
         self._made = 0
         self._told: dict[str, None] = {}
         self._news: dict[object, dict[str, None]] = {}
@@ -166,13 +170,13 @@ class FakeStore:
             queue.lease_ends = _now() + lease_s
             return Hold(shard, cookie, queue.incarnation)
 
-    async def renew(self, hold: Hold, lease_s: float) -> None:
+    async def _renew(self, hold: Hold, lease_s: float) -> None:
         async with self._call("renew"):
             self._held(hold).lease_ends = _now() + lease_s
 
     async def renew_all(self, holds: Sequence[Hold], lease_s: float) -> Sequence[StoreError | None]:
         self.calls["renew_all"] += 1
-        return await asyncio.gather(*(_answer(self.renew, hold, lease_s) for hold in holds))
+        return await asyncio.gather(*(_answer(self._renew, hold, lease_s) for hold in holds))
 
     async def release(self, hold: Hold) -> None:
         async with self._call("release"):
@@ -208,7 +212,7 @@ class FakeStore:
         async with self._call("withdraw"):
             self.announced.pop(cookie, None)
 
-    async def members(self) -> Sequence[Member]:
+    async def live(self) -> Sequence[Member]:
         async with self._call("members"):
             return [member for _, (member, until) in sorted(self.announced.items()) if until > _now()]
 
@@ -239,30 +243,30 @@ class FakeStore:
                 queue.ledger += tally
                 self.removals.append((hold.shard.queue, count))
 
-    async def expire_reservations(self, hold: Hold, older_than_s: float) -> None:
+    async def _expire(self, hold: Hold, older_than_s: float) -> None:
         async with self._call("expire"):
             self._held(hold)
 
     async def expire_all(self, holds: Sequence[Hold], older_than_s: float) -> Sequence[StoreError | None]:
         self.calls["expire_all"] += 1
-        return await asyncio.gather(*(_answer(self.expire_reservations, hold, older_than_s) for hold in holds))
+        return await asyncio.gather(*(_answer(self._expire, hold, older_than_s) for hold in holds))
 
     # ----------------------------------------------------------------------------------- attempts
 
-    async def note_attempts(self, hold: Hold, attempts: Mapping[bytes, Attempt]) -> None:
+    async def note(self, hold: Hold, attempts: Mapping[bytes, Attempt]) -> None:
         async with self._call("note_attempts"):
             assert len(attempts) <= MOST_ATTEMPTS
             self._held(hold).attempts = dict(attempts)
 
-    async def attempts(self, hold: Hold) -> Mapping[bytes, Attempt]:
+    async def noted(self, hold: Hold) -> Mapping[bytes, Attempt]:
         async with self._call("attempts"):
             return dict(self._held(hold).attempts)
 
     # ----------------------------------------------------------------------------------- arrivals
 
-    async def arrivals(self) -> Sequence[Shard]:
+    async def wait(self) -> Sequence[Shard]:
         """Names are told once to each worker, and only in an answer that came: a call that fails loses none."""
-        assert self.tells_arrivals, "asked for arrivals that are not told"
+        assert self.notifies, "asked for arrivals that are not told"
         listener = asyncio.current_task()
         news = self._news.setdefault(listener, dict(self._told))
         async with self._call("arrivals"):
@@ -284,7 +288,7 @@ class FakeStore:
                 place = (letter.queue, letter.incarnation, letter.position)
                 assert self.parked.setdefault(place, letter).cause == letter.cause, "another cause of the same letter"
 
-    async def standing_letters(self, hold: Hold) -> Sequence[DeadLetter]:
+    async def standing(self, hold: Hold) -> Sequence[DeadLetter]:
         async with self._call("standing_letters"):
             queue = self._held(hold)
             queue.parker = hold.cookie
@@ -299,7 +303,7 @@ class FakeStore:
             return False
         return queue.positions.index(int(letter.position.partition("/")[2])) >= queue.front
 
-    async def letters(self, queue: str | None = None) -> AsyncIterator[DeadLetter]:
+    async def stored(self, queue: str | None = None) -> AsyncIterator[DeadLetter]:
         for letter in list(self.parked.values()):
             if queue in (None, letter.queue):
                 yield letter
@@ -310,7 +314,7 @@ class FakeStore:
     async def redrive(self, shard: Shard, topic: Topic | None, again: Sequence[Again]) -> int:
         raise StoreUnavailable("a scripted store keeps its letters")
 
-    async def letter_totals(self) -> Mapping[str, LetterTotals]:
+    async def totals(self) -> Mapping[str, LetterTotals]:
         return {}
 
     # --------------------------------------------------------------------------------- inspection
@@ -323,7 +327,7 @@ class FakeStore:
             used = sum(len(e) + 10 for e in queue.entries[queue.front :])
             return ShardStats(shard, queue.waiting, exact, used, 128_000_000, 0, 0, None, holder)
 
-    async def survey(self, shards: Sequence[Shard]) -> Sequence[ShardStats]:
+    async def backlog(self, shards: Sequence[Shard]) -> Sequence[ShardStats]:
         async with self._call("survey"):
             return [
                 ShardStats(each, self.queues[each.queue].waiting, True, 1, 128_000_000, 0, 0, 1.0, None)

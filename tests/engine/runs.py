@@ -12,7 +12,7 @@ from remora.config import DeliverySettings, OwnershipSettings
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.topic import Target, Topic
-from remora.ports import DeliveryStore
+from remora.ports.delivery import DeliveryStore
 
 QUICK = OwnershipSettings(lease_s=9, renew_interval_s=3, trust_margin_s=1, discovery_interval_s=1)
 

@@ -97,7 +97,7 @@ async def test_a_claim_that_nobody_answers_leaves_nothing_behind() -> None:
         await claim(store, QUEUE)
 
     assert store.queues["t"].holder is None
-    assert await store.released() == frozenset()
+    assert await store.releases.released() == frozenset()
 
 
 @in_virtual_time
@@ -109,4 +109,4 @@ async def test_a_queue_of_remoras_own_is_not_left_to_anybody() -> None:
     await release(store, Shard("t", Origin.REMORA))
 
     assert store.queues["t"].holder is None
-    assert await store.released() == frozenset()
+    assert await store.releases.released() == frozenset()

@@ -37,9 +37,9 @@ def settings(tmp_path: Path) -> SqliteSettings:
 async def in_use(settings: SqliteSettings, entries: Sequence[bytes] = ENTRIES) -> Topic:
     """A topic of one queue with these entries, left in a file that nobody has open."""
     async with SqliteStore(settings) as store:
-        topic = await store.create_topic(own_topic("t", 1))
-        await store.commit(
-            topic.shard(0), await store.reserve(topic.shard(0), len(entries), sum(map(len, entries))), entries
+        topic = await store.own_topics.create(own_topic("t", 1))
+        await store.two_phase.commit(
+            topic.shard(0), await store.two_phase.reserve(topic.shard(0), len(entries), sum(map(len, entries))), entries
         )
     return topic
 
@@ -68,11 +68,11 @@ async def delivered(
     """What became of the queue's entries under a worker, once that is enough; and the letters."""
     async with SqliteStore(settings) as store:
         async with running(a_worker(store, endpoint, delivery, telemetry=telemetry)), asyncio.timeout(LONG_S):
-            while not enough((await store.balance(topic.shard(0))).removed):  # noqa: ASYNC110 - of a real file
+            while not enough((await store.ledger.balance(topic.shard(0))).removed):  # noqa: ASYNC110 - of a real file
                 await asyncio.sleep(0.02)
-        balance = await store.balance(topic.shard(0))
+        balance = await store.ledger.balance(topic.shard(0))
         assert balance.unaccounted == 0
-        return balance.removed, [each async for each in store.letters()]
+        return balance.removed, [each async for each in store.letters.stored()]
 
 
 @pytest.mark.parametrize("mode", ["at-least-once", "exactly-once"])

@@ -24,7 +24,7 @@ from remora.model.errors import (
 )
 from remora.model.ledger import Tally
 from remora.policy.pace import LEAST_PER_SECOND
-from remora.ports import Parcel
+from remora.ports.endpoint import Parcel
 from support.clock import in_virtual_time
 from support.entries import raw_entry
 

@@ -339,10 +339,14 @@ async def test_thousands_of_dormant_shards_cost_only_what_keeps_them() -> None:
         topic = store.metadata[f"t{i}"] = a_topic(f"t{i}", shards=11)
         for shard in topic.all_shards():
             store.make(shard.queue)
-    shards, topics, released = await store.shards(), await store.topics(), await store.released()
-    store.released = lambda: _answered(released)  # type: ignore[method-assign]
-    store.shards = lambda: _answered(shards)  # type: ignore[method-assign]
-    store.topics = lambda: _answered(topics)  # type: ignore[method-assign]
+    shards, topics, released = (
+        await store.catalog.shards(),
+        await store.catalog.topics(),
+        await store.releases.released(),
+    )
+    store.releases.released = lambda: _answered(released)  # type: ignore[method-assign]
+    store.catalog.shards = lambda: _answered(shards)  # type: ignore[method-assign]
+    store.catalog.topics = lambda: _answered(topics)  # type: ignore[method-assign]
     slow = replace(QUICK, lease_s=90, renew_interval_s=30, reservation_interval_s=30)
     worker = a_worker(store, endpoint, ownership=slow)
 

@@ -27,7 +27,7 @@ from remora.model.errors import (
 )
 from remora.model.ledger import Tally
 from remora.model.topic import Topic
-from remora.ports import Parcel
+from remora.ports.endpoint import Parcel
 from support.clock import in_virtual_time
 from support.entries import raw_entry
 

@@ -16,7 +16,7 @@ from remora.config import DeliverySettings
 from remora.engine.allowance import Allowance
 from remora.model.record import Listing
 from remora.model.topic import Delivery, Target
-from remora.ports import Parcel
+from remora.ports.endpoint import Parcel
 from support.clock import in_virtual_time
 from support.entries import raw_entry
 

@@ -17,7 +17,7 @@ from remora.engine.worker import SURVEY_INTERVAL_S
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointUnavailable, EntryRefused, RemoraError, StoreUnavailable
 from remora.model.ledger import Tally
-from remora.ports import Parcel
+from remora.ports.endpoint import Parcel
 from remora.storage.sqlite import SqliteStore
 from support.clock import in_virtual_time
 from support.entries import raw_entry
@@ -170,9 +170,11 @@ async def test_a_damaged_store_is_seen(tmp_path: Path, monkeypatch: pytest.Monke
     endpoint, telemetry, topic = FakeEndpoint(), Telemetry(), own_topic("t", 2)
     endpoint.opening = lambda _: EndpointUnavailable("away")
     async with SqliteStore(SqliteSettings(directory=str(tmp_path / "store"), files=1)) as store:
-        topic = await store.create_topic(topic)
+        topic = await store.own_topics.create(topic)
         for shard in topic.all_shards():
-            await store.commit(shard, await store.reserve(shard, 5, 5000), [raw_entry("k", i) for i in range(5)])
+            await store.two_phase.commit(
+                shard, await store.two_phase.reserve(shard, 5, 5000), [raw_entry("k", i) for i in range(5)]
+            )
 
         async def shown(expected: float) -> None:
             async with asyncio.timeout(30):

@@ -14,7 +14,7 @@ from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, RemoraError, StoreUnavailable
 from remora.model.topic import Topic
-from remora.ports import Parcel
+from remora.ports.endpoint import Parcel
 from support.clock import in_virtual_time
 from support.entries import raw_entry
 

@@ -99,14 +99,14 @@ async def test_a_renewal_that_hangs_holds_up_only_its_own(tells: bool) -> None:
     """While the renewal of one queue's lock never answers in time, a queue taken later is kept for good."""
     store, endpoint = a_store("hung", tells=tells), FakeEndpoint()
     hangs = False
-    renew = store.renew
+    renew = store._renew
 
     async def renew_slowly(hold: Hold, lease_s: float) -> None:
         if hangs and hold.shard.queue == "hung":
             await asyncio.sleep(1e6)
         await renew(hold, lease_s)
 
-    store.renew = renew_slowly  # type: ignore[method-assign]
+    store._renew = renew_slowly  # type: ignore[method-assign]
     worker = a_worker(store, endpoint)
 
     async with running(worker) as task:
@@ -128,7 +128,7 @@ async def test_a_damaged_part_of_the_store_stops_its_own_shards_only() -> None:
     store, endpoint, telemetry = a_store("bad", "good"), FakeEndpoint(), Telemetry()
     for each in ("bad", "good"):
         store.queues[each].append(raw_entry("k", 1))
-    read, damaged = store.read, True
+    read, damaged = store.queue.read, True
 
     async def read_damaged(hold: Hold, start: bytes, limit: int) -> Listing:
         if damaged and hold.shard.queue == "bad":
@@ -136,7 +136,7 @@ async def test_a_damaged_part_of_the_store_stops_its_own_shards_only() -> None:
             raise StoreDamaged("queues-003.db is malformed")
         return await read(hold, start, limit)
 
-    store.read = read_damaged  # type: ignore[method-assign]
+    store.queue.read = read_damaged  # type: ignore[method-assign]
     worker = a_worker(store, endpoint, telemetry=telemetry)
 
     async with running(worker):
@@ -220,16 +220,16 @@ async def test_an_outage_does_not_make_a_backlog_look_empty(tells: bool) -> None
     store, endpoint, telemetry = a_store("t", tells=tells), FakeEndpoint(), Telemetry()
     store.queues["t"].append(*(raw_entry("k", i) for i in range(7)))
     endpoint.opening = lambda _: EndpointUnavailable("down")
-    survey = store.survey
+    survey = store.inspection.backlog
 
     async with running(a_worker(store, endpoint, telemetry=telemetry)):
         endpoint.opening = lambda _: None
         endpoint.fate = lambda *_: Fate(arrives=0, error=EndpointUnavailable("down"))
         await asyncio.sleep(20)
-        store.survey = lambda shards: survey([])  # type: ignore[method-assign]
+        store.inspection.backlog = lambda shards: survey([])  # type: ignore[method-assign]
         await asyncio.sleep(60)
         assert sample(telemetry, "remora_backlog_entries", topic="t", estimated="false") == 7
-        store.survey = survey  # type: ignore[method-assign]
+        store.inspection.backlog = survey  # type: ignore[method-assign]
         endpoint.fate = lambda *_: Fate()
         await drained(store)
 

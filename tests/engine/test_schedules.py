@@ -31,7 +31,7 @@ from remora.model.errors import (
 )
 from remora.model.ledger import Tally
 from remora.model.record import Record
-from remora.ports import Parcel
+from remora.ports.endpoint import Parcel
 from support.clock import in_virtual_time
 from support.entries import raw_entry
 

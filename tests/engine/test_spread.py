@@ -16,7 +16,7 @@ from remora.metrics import Telemetry
 from remora.model.errors import StoreUnavailable
 from remora.model.member import Member, Offer
 from remora.model.shard import Shard
-from remora.ports import Parcel
+from remora.ports.endpoint import Parcel
 from support.clock import in_virtual_time
 from support.entries import raw_entry
 
@@ -287,7 +287,7 @@ async def test_when_the_last_other_goes_during_a_drain_all_is_let_go() -> None:
         crew = a_crew(store, stack)
         worker = await crew.join()
         await crew.settled(5)
-        await store.announce(Member("remora/h/b/silent", "h"), 2.5)
+        await store.members.announce(Member("remora/h/b/silent", "h"), 2.5)
         await asyncio.sleep(1.5)
 
         worker.drain(True)
@@ -311,7 +311,7 @@ async def test_a_silent_owner_is_replaced_when_its_leases_end(shards: int) -> No
     count = len(store.queues)
     silent = Member("remora/other/b/w", "other", count)
     stolen(store, silent.cookie, 60)
-    await store.announce(silent, 10)
+    await store.members.announce(silent, 10)
 
     async with AsyncExitStack() as stack:
         crew = a_crew(store, stack)
@@ -334,7 +334,7 @@ async def test_locks_of_a_dead_worker_are_taken_at_once() -> None:
         await crew.join()
         await crew.settled(22)
         stolen(store, dead.cookie, 80, [f"t.{number}" for number in range(1, 12)])
-        await store.announce(dead, 3600)
+        await store.members.announce(dead, 3600)
         await asyncio.sleep(60)
         assert crew.held == [11]
         store.queues["t.3"].append(raw_entry("k", 1))
@@ -356,7 +356,7 @@ async def test_survivors_of_a_dead_worker_take_their_share_each() -> None:
     async with AsyncExitStack() as stack:
         crew = a_crew(store, stack)
         for _ in range(2):
-            await store.announce(dead, 600)
+            await store.members.announce(dead, 600)
             await crew.join(fellows=3)
         await crew.settled(8, 8)
 
@@ -377,14 +377,14 @@ async def test_an_offer_that_nobody_answers_costs_nothing() -> None:
         source = asyncio.ensure_future(stream.run())
         await asyncio.sleep(3)
         stream.gaps.clear()
-        await store.announce(Member("remora/h/b/frozen", "h"), 10)
+        await store.members.announce(Member("remora/h/b/frozen", "h"), 10)
         await asyncio.sleep(5)
-        [mine] = [each for each in await store.members() if each.cookie == "remora/h/b/w0"]
+        [mine] = [each for each in await store.members.live() if each.cookie == "remora/h/b/w0"]
         assert sum(len(offer.shards) for offer in mine.offers) == 3
         await asyncio.sleep(20)
         assert crew.held == [6]
         assert max(stream.gaps) < 0.5
-        [mine] = await store.members()
+        [mine] = await store.members.live()
         assert mine.offers == ()
         source.cancel()
         await drained(store, within_s=30)
@@ -398,8 +398,8 @@ async def test_a_shard_that_is_promised_to_another_is_left_to_it() -> None:
     receiver = Member("remora/h/b/receiver", "h", 0, False, (), (Shard("t.2"),))
     async with AsyncExitStack() as stack:
         crew = a_crew(store, stack)
-        await store.announce(giver, 20)
-        await store.announce(receiver, 20)
+        await store.members.announce(giver, 20)
+        await store.members.announce(receiver, 20)
         await crew.join(fellows=3)
         await asyncio.sleep(15)
         assert store.queues["t.2"].holder is None
@@ -414,7 +414,7 @@ async def test_a_shard_never_waits_for_a_worker_that_does_not_come() -> None:
     store = a_store(10)
     async with AsyncExitStack() as stack:
         crew = a_crew(store, stack)
-        await store.announce(Member("remora/h/b/useless", "h"), 3600)
+        await store.members.announce(Member("remora/h/b/useless", "h"), 3600)
         await crew.join(fellows=2)
         await asyncio.sleep(0.5)
         assert crew.held == [5]
@@ -447,10 +447,10 @@ async def test_a_receiver_that_freezes_keeps_a_shard_from_nobody_for_long() -> N
         crew = a_crew(store, stack, endpoint)
         await crew.join()
         await crew.settled(2)
-        await store.announce(frozen, 20)
+        await store.members.announce(frozen, 20)
         await asyncio.sleep(2)
-        [mine] = [each for each in await store.members() if each.cookie == "remora/h/b/w0"]
+        [mine] = [each for each in await store.members.live() if each.cookie == "remora/h/b/w0"]
         [offer] = mine.offers
-        await store.announce(replace(frozen, expects=offer.shards), 20)
+        await store.members.announce(replace(frozen, expects=offer.shards), 20)
         await crew.settled(1, within_s=2)
         await crew.settled(2, within_s=5)

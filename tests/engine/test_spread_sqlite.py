@@ -44,14 +44,14 @@ async def test_workers_come_share_and_go_while_every_event_arrives(tmp_path: Pat
     settings, endpoint = SqliteSettings(directory=str(tmp_path / "store"), files=4), FakeEndpoint()
     sent = 0
     async with SqliteStore(settings) as store, AsyncExitStack() as stack:
-        topic = await store.create_topic(own_topic("t", 11))
+        topic = await store.own_topics.create(own_topic("t", 11))
         stop = asyncio.Event()
 
         async def stream() -> None:
             nonlocal sent
             while not stop.is_set():
                 events = [Placed(n, b"b:k%d" % n, raw_entry(f"k{n}", sent + n)) for n in range(11)]
-                await store.publish(topic, events)
+                await store.ingest.publish(topic, events)
                 sent += 11
                 await asyncio.sleep(0.01)
 
@@ -70,7 +70,7 @@ async def test_workers_come_share_and_go_while_every_event_arrives(tmp_path: Pat
             await hold(workers, 5, 6)
             stop.set()
         async with asyncio.timeout(LONG_S):
-            while await store.survey(topic.all_shards()):  # noqa: ASYNC110 - emptied by others
+            while await store.inspection.backlog(topic.all_shards()):  # noqa: ASYNC110 - emptied by others
                 await asyncio.sleep(0.02)
 
     numbers = [int(each.removeprefix(b"id-")) for each in dict.fromkeys(endpoint.events())]

@@ -19,7 +19,7 @@ from remora.model.shard import Hold
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
 from support.entries import delivered
-from support.stores import QUIET_S, by_shard, own_topic
+from support.stores import QUIET_S, by_shard, own_topic, renew
 
 PER_REQUEST, PAYLOAD = 12, 4_000
 ROUNDS = 3
@@ -45,7 +45,7 @@ class Story:
     async def publish(self, request: list[Placed]) -> None:
         """Store events that were not stored before."""
         once = Once(request[0].payload[:20].decode(), b"digest")
-        assert await self.store.publish(self.topic, request, once) == Stored(PER_REQUEST)
+        assert await self.store.ingest.publish(self.topic, request, once) == Stored(PER_REQUEST)
         self.waiting.append(request)
 
     async def fill(self) -> list[Placed]:
@@ -61,24 +61,24 @@ class Story:
         """Exactly what was answered for is there, whole and in order."""
         expected = by_shard(self.topic, *self.waiting)
         for shard, entries in zip(self.topic.all_shards(), expected, strict=True):
-            assert [entry async for _, entry in self.store.dump(shard)] == entries
+            assert [entry async for _, entry in self.store.inspection.dump(shard)] == entries
 
     async def empty(self) -> None:
         """Take locks, renew them, and remove everything, as delivering does."""
-        holds = [await self.store.acquire(shard, "w", QUIET_S) for shard in self.topic.all_shards()]
+        holds = [await self.store.locks.acquire(shard, "w", QUIET_S) for shard in self.topic.all_shards()]
         for hold in holds:
             assert isinstance(hold, Hold), hold
-            await self.store.renew(hold, QUIET_S)
-            while (listing := await self.store.read(hold, b"", 100)).entries:
-                await self.store.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
-            await self.store.release(hold)
+            await renew(self.store, hold, QUIET_S)
+            while (listing := await self.store.queue.read(hold, b"", 100)).entries:
+                await self.store.queue.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
+            await self.store.locks.release(hold)
         self.waiting = []
 
 
 async def main(directory: Path, ballast: Path | None = None) -> None:
     """Tell the story, and look at its end again after a restart."""
     async with SqliteStore(SqliteSettings(directory=str(directory), files=1, queue_bytes=1 << 40)) as store:
-        story = Story(store, await store.create_topic(own_topic("t")))
+        story = Story(store, await store.own_topics.create(own_topic("t")))
         await (crowded_out(story, ballast) if ballast else filled_by_itself(story))
     async with SqliteStore(SqliteSettings(directory=str(directory))) as store:
         story.store = store
@@ -119,14 +119,14 @@ def _take_all_room(ballast: Path) -> None:
 async def large_commit(story: Story) -> None:
     """A reservation costs no room on the disk that is worth speaking of, but events that it is for do."""
     try:
-        reservation = await story.store.reserve_events(story.topic, [Room(0, b"bkt:k", 10 * PAYLOAD)])
+        reservation = await story.store.ingest.reserve(story.topic, [Room(0, b"bkt:k", 10 * PAYLOAD)])
     except StoreFull:
         return
     try:
-        await story.store.commit_events(story.topic, reservation, [Placed(0, b"bkt:k", bytes(10 * PAYLOAD))], b"d")
+        await story.store.ingest.commit(story.topic, reservation, [Placed(0, b"bkt:k", bytes(10 * PAYLOAD))], b"d")
     except StoreFull:
         await story.check()
-        await story.store.abort_events(story.topic, reservation)
+        await story.store.ingest.abort(story.topic, reservation)
     else:
         story.waiting.append([Placed(0, b"bkt:k", bytes(10 * PAYLOAD))])
 

@@ -20,8 +20,8 @@ from remora.model.errors import RemoraError, TopicUnknown
 from remora.model.ingest import Once, Placed, Removed, Room, Stored
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic
+from remora.ports.producing import IngestStore
 from remora.servers.ingest import IngestServer, serve_ingest
-from remora.servers.ingest.api import IngestStore
 from remora.servers.sockets import ingest_sockets
 
 
@@ -35,6 +35,7 @@ class ScriptedStore:
     """Takes everything and keeps it in lists, or raises `error`; while `gate` is closed nothing is answered."""
 
     def __init__(self, *topics: Topic) -> None:
+        self.catalog = self.own_topics = self.ingest = self
         self.own = {each.name: each for each in topics}
         self.published: list[tuple[Topic, list[Placed], Once | None]] = []
         self.reserved: list[list[Room]] = []
@@ -65,31 +66,31 @@ class ScriptedStore:
             self.published.append((topic, list(events), once))
         return Stored(len(events), repeated)
 
-    async def reserve_events(self, topic: Topic, rooms: Sequence[Room]) -> str:
+    async def reserve(self, topic: Topic, rooms: Sequence[Room]) -> str:
         await self._pass(topic)
         self.reserved.append(list(rooms))
         return f"{topic.name}.{len(self.reserved)}"
 
-    async def commit_events(self, topic: Topic, reservation: str, events: Sequence[Placed], digest: bytes) -> Stored:
+    async def commit(self, topic: Topic, reservation: str, events: Sequence[Placed], digest: bytes) -> Stored:
         await self._pass(topic)
         self.committed.append((reservation, list(events), digest))
         return Stored(len(events))
 
-    async def abort_events(self, topic: Topic, reservation: str) -> None:
+    async def abort(self, topic: Topic, reservation: str) -> None:
         await self._pass(topic)
         self.aborted.append(reservation)
 
-    async def own_topic(self, name: str) -> Topic | None:
+    async def find(self, name: str) -> Topic | None:
         return self.own.get(name)
 
-    async def create_topic(self, topic: Topic) -> Topic:
+    async def create(self, topic: Topic) -> Topic:
         self.own[topic.name] = topic
         return topic
 
-    async def change_topic(self, topic: Topic) -> None:
+    async def change(self, topic: Topic) -> None:
         self.own[topic.name] = topic
 
-    async def remove_topic(self, topic: Topic, *, discard: bool) -> Removed:
+    async def remove(self, topic: Topic, *, discard: bool) -> Removed:
         del self.own[topic.name]
         return Removed(topic.shards, 0)
 

@@ -12,7 +12,7 @@ from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.record import Record
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from remora.ports import Parcel, Route
+from remora.ports.endpoint import Parcel, Route
 from support.kafka import until
 
 INCARNATION = "inc"

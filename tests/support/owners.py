@@ -31,7 +31,8 @@ from remora.model.position import Position
 from remora.model.record import DeadLetter, Listing
 from remora.model.shard import Hold, Origin, Shard
 from remora.model.topic import Target, Topic
-from remora.ports import DeliveryStore, Endpoint, ExactRoute, Parcel
+from remora.ports.delivery import DeliveryStore
+from remora.ports.endpoint import Endpoint, ExactRoute, Parcel
 from remora.storage.sqlite import SqliteStore
 from support.entries import raw_entry
 from support.kafka import Kafka, create_topic, read_topic, settled
@@ -119,16 +120,18 @@ class Owner:
 
 
 class Steps:
-    """The store and the endpoint of an owner, with its gates before or behind what matters."""
+    """The store with its queue and letters, and the endpoint of an owner, with gates before or behind what matters."""
 
     def __init__(self, owner: Owner, store: SqliteStore, endpoint: KafkaEndpoint, *, parks_late: bool) -> None:
         self._owner = owner
         self._store = store
         self._endpoint = endpoint
         self._late: list[tuple[Hold, DeadLetter]] | None = [] if parks_late else None
+        self.queue = self.letters = self
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._endpoint if name in ("schemes", "check", "route") else self._store, name)
+        parts = (self._endpoint, self._store, self._store.queue, self._store.letters)
+        return next(getattr(each, name) for each in parts if hasattr(each, name))
 
     async def _at(self, step: str) -> None:
         if (gate := self._owner.gates.get(step)) is not None:
@@ -136,7 +139,7 @@ class Steps:
 
     async def read(self, hold: Hold, start: bytes, limit: int) -> Listing:
         try:
-            return await self._store.read(hold, start, limit)
+            return await self._store.queue.read(hold, start, limit)
         except OwnershipLost:
             self._owner.refused_reads += 1
             raise
@@ -145,7 +148,7 @@ class Steps:
         if count:
             await self._at("remove")
         try:
-            await self._store.remove(hold, upto, count, tally)
+            await self._store.queue.remove(hold, upto, count, tally)
         except (OwnershipLost, StoreUnavailable):
             self._owner.refused_removals += 1
             raise
@@ -157,7 +160,7 @@ class Steps:
         if self._late is not None:
             self._late += [(hold, letter) for letter in letters]
             return
-        await self._store.park(hold, *letters)
+        await self._store.letters.park(hold, *letters)
         await self._at("parked")
 
     @asynccontextmanager
@@ -216,18 +219,18 @@ class Scene:
             kind = Kind.BAD if number in (*junk, *large) else Kind.GOOD
             self._sent.append(Sent(event_id, key, number, Fate.STORED, f"request {number}", kind))
             placed.append(Placed(0, f"bkt:{key}".encode(), raw))
-        await self._outside.publish(self.topic, placed)
+        await self._outside.ingest.publish(self.topic, placed)
 
     async def evict(self, owner: Owner) -> None:
         """What becomes of the lock of an owner that is silent for longer than its lease."""
-        holder = (await self._outside.stats(self.shard)).holder
+        holder = (await self._outside.inspection.stats(self.shard)).holder
         assert holder is not None
         assert holder.cookie == owner.cookie
-        await self._outside.evict(self.shard, holder)
+        await self._outside.locks.evict(self.shard, holder)
 
     async def pending(self) -> int:
         """How many entries wait."""
-        return (await self._outside.balance(self.shard)).pending
+        return (await self._outside.ledger.balance(self.shard)).pending
 
     async def drained(self) -> None:
         """Return when the queue is empty."""
@@ -243,14 +246,14 @@ class Scene:
             # A transaction that was spoilt on purpose may never end; then what can be read is read.
             await settled(self._kafka.address, self.topic.name)
         records = await read_topic(self._kafka.address, self.topic.name, isolation_level=isolation)
-        balance = await self._outside.balance(self.shard)
+        balance = await self._outside.ledger.balance(self.shard)
         judged = Judged(
             self.topic.name,
             is_exact,
             1,
             self._sent,
             [_seen(record) for record in records],
-            [_letter(letter) async for letter in self._outside.letters(self.shard.queue)],
+            [_letter(letter) async for letter in self._outside.letters.stored(self.shard.queue)],
             [
                 Balance(
                     self.shard.queue,
@@ -293,7 +296,7 @@ async def a_scene(kafka: Kafka, folder: Path, *, exact: bool, **configs: Any) ->
     topic = Topic(name, "", name, Target(f"kafka://{kafka.address}", args, name), origin=Origin.REMORA, shards=1)
     async with AsyncExitStack() as stack:
         outside = await stack.enter_async_context(SqliteStore(SqliteSettings(directory=str(folder), files=1)))
-        yield Scene(stack, kafka, folder, await outside.create_topic(topic), outside)
+        yield Scene(stack, kafka, folder, await outside.own_topics.create(topic), outside)
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:

@@ -109,8 +109,8 @@ class Queues:
         shard = Shard(queue)
         for i in range(0, len(entries), PER_COMMIT):
             part = entries[i : i + PER_COMMIT]
-            reservation = await self.store.reserve(shard, len(part), sum(map(len, part)))
-            await self.store.commit(shard, reservation, part)
+            reservation = await self.store.two_phase.reserve(shard, len(part), sum(map(len, part)))
+            await self.store.two_phase.commit(shard, reservation, part)
 
     async def fill(self, queue: str, count: int, *, start: int = 0, keys: int = 20, padding: int = 0) -> None:
         """Commit `count` events over some keys, numbered from `start` on; each is the newest of its key."""
@@ -148,12 +148,12 @@ class Queues:
 
     async def contents(self, queue: str) -> list[bytes]:
         """All entries that wait."""
-        return [entry async for _, entry in self.store.dump(Shard(queue))]
+        return [entry async for _, entry in self.store.inspection.dump(Shard(queue))]
 
     async def drained(self, queue: str, within_s: float = 60.0) -> None:
         """Return when nothing waits any more."""
         deadline = time.monotonic() + within_s
-        while (await self.store.stats(Shard(queue))).entries:
+        while (await self.store.inspection.stats(Shard(queue))).entries:
             assert time.monotonic() < deadline, f"{queue} was not empty within {within_s} s"
             await asyncio.sleep(0.05)
 

@@ -96,19 +96,19 @@ async def _prepare(store: RadosStore, kind: str, name: str) -> tuple[Act, str]:
     """What is to be cut short, and the reservation that it is about."""
     asked = own_topic(name, SHARDS)
     if kind == "create":
-        return lambda: store.create_topic(asked), ""
-    topic, events = await store.create_topic(asked), spread(asked, EVENTS)
+        return lambda: store.own_topics.create(asked), ""
+    topic, events = await store.own_topics.create(asked), spread(asked, EVENTS)
     if kind == "publish":
-        return lambda: store.publish(topic, events, ONCE), ""
+        return lambda: store.ingest.publish(topic, events, ONCE), ""
     if kind == "reserve":
-        return lambda: store.reserve_events(topic, rooms(events)), ""
+        return lambda: store.ingest.reserve(topic, rooms(events)), ""
     if kind == "remove":
-        await store.publish(topic, events)
-        return lambda: store.remove_topic(topic, discard=True), ""
-    reservation = await store.reserve_events(topic, rooms(events))
+        await store.ingest.publish(topic, events)
+        return lambda: store.own_topics.remove(topic, discard=True), ""
+    reservation = await store.ingest.reserve(topic, rooms(events))
     if kind == "commit":
-        return lambda: store.commit_events(topic, reservation, events, DIGEST), reservation
-    return lambda: store.abort_events(topic, reservation), reservation
+        return lambda: store.ingest.commit(topic, reservation, events, DIGEST), reservation
+    return lambda: store.ingest.abort(topic, reservation), reservation
 
 
 async def _cut_short(settings: RadosSettings, kind: str, number: int, out: int) -> None:

@@ -18,14 +18,14 @@ from remora.storage.sqlite import SqliteStore
 async def main(directory: str, name: str, lease_s: float) -> None:
     """Take the locks and do as told."""
     async with SqliteStore(SqliteSettings(directory=directory)) as store:
-        topic = await store.own_topic(name)
+        topic = await store.own_topics.find(name)
         assert topic is not None
         for shard in topic.all_shards():
-            assert isinstance(await store.acquire(shard, "holder", lease_s), Hold)
+            assert isinstance(await store.locks.acquire(shard, "holder", lease_s), Hold)
         tell("held")
         while await asyncio.to_thread(sys.stdin.readline):
             for shard in topic.all_shards():
-                await store.commit(shard, await store.reserve(shard, 1, 100), [b"theirs"])
+                await store.two_phase.commit(shard, await store.two_phase.reserve(shard, 1, 100), [b"theirs"])
             tell("committed")
         os._exit(0)
 

@@ -30,28 +30,28 @@ async def store_events(store: SqliteStore, topic: Topic, me: str, requests: int)
     for number in range(requests):
         events = request(topic, me, number)
         if number % 3:
-            await store.publish(topic, events)
+            await store.ingest.publish(topic, events)
         else:
             rooms = [Room(event.shard, event.key, 100) for event in events]
-            reservation = await store.reserve_events(topic, rooms)
-            await store.commit_events(topic, reservation, events, b"digest")
+            reservation = await store.ingest.reserve(topic, rooms)
+            await store.ingest.commit(topic, reservation, events, b"digest")
 
 
 async def deliver(store: SqliteStore, topic: Topic, me: str) -> None:
     """Take the shards in turn, and remove what is there."""
     while True:
         for shard in topic.all_shards():
-            hold = await store.acquire(shard, me, QUIET_S)
+            hold = await store.locks.acquire(shard, me, QUIET_S)
             if isinstance(hold, Hold):
                 await _some(store, shard, hold)
-                await store.release(hold)
+                await store.locks.release(hold)
         await asyncio.sleep(0.001)
 
 
 async def _some(store: SqliteStore, shard: Shard, hold: Hold) -> None:
-    listing = await store.read(hold, b"", 20)
+    listing = await store.queue.read(hold, b"", 20)
     if listing.entries:
-        await store.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
+        await store.queue.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
     for position, entry in zip(listing.positions, listing.entries, strict=False):
         sys.stdout.write(f"{shard.queue} {position.decode()} {entry.decode()}\n")
     sys.stdout.flush()
@@ -60,7 +60,7 @@ async def _some(store: SqliteStore, shard: Shard, hold: Hold) -> None:
 async def main(directory: str, name: str, me: str, requests: int) -> None:
     """Store and deliver until the input ends."""
     async with SqliteStore(SqliteSettings(directory=directory)) as store:
-        topic = await store.own_topic(name)
+        topic = await store.own_topics.find(name)
         assert topic is not None
         async with asyncio.TaskGroup() as tasks:
             delivering = tasks.create_task(deliver(store, topic, me))

@@ -60,58 +60,58 @@ def rooms(events: Sequence[Placed]) -> list[Room]:
 
 async def publish(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
     """Store events under an idempotency key."""
-    return lambda: store.publish(topic, spread(topic, EVENTS), Once("key", DIGEST))
+    return lambda: store.ingest.publish(topic, spread(topic, EVENTS), Once("key", DIGEST))
 
 
 async def reserve(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
     """Reserve room in all shards."""
-    return lambda: store.reserve_events(topic, rooms(spread(topic, EVENTS)))
+    return lambda: store.ingest.reserve(topic, rooms(spread(topic, EVENTS)))
 
 
 async def commit(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
     """Store the events that room is reserved for."""
     reservation = await _reserved(store, topic, directory)
-    return lambda: store.commit_events(topic, reservation, spread(topic, EVENTS), DIGEST)
+    return lambda: store.ingest.commit(topic, reservation, spread(topic, EVENTS), DIGEST)
 
 
 async def abort(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
     """Give the room back."""
     reservation = await _reserved(store, topic, directory)
-    return lambda: store.abort_events(topic, reservation)
+    return lambda: store.ingest.abort(topic, reservation)
 
 
 async def append(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
     """Commit to a single queue, as a gateway does."""
     shard, payloads = topic.shard(0), by_shard(topic, spread(topic, EVENTS))[0]
-    reservation = await store.reserve(shard, len(payloads), sum(map(len, payloads)))
-    return lambda: store.commit(shard, reservation, payloads)
+    reservation = await store.two_phase.reserve(shard, len(payloads), sum(map(len, payloads)))
+    return lambda: store.two_phase.commit(shard, reservation, payloads)
 
 
 async def remove(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
     """Remove the first entries of a shard."""
     hold = await _held(store, topic)
-    listing = await store.read(hold, b"", REMOVED)
-    return lambda: store.remove(hold, listing.positions[-1], REMOVED, Tally(delivered=REMOVED))
+    listing = await store.queue.read(hold, b"", REMOVED)
+    return lambda: store.queue.remove(hold, listing.positions[-1], REMOVED, Tally(delivered=REMOVED))
 
 
 async def park(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
     """Park an entry."""
     hold = await _held(store, topic)
-    return lambda: store.park(hold, letter(hold))
+    return lambda: store.letters.park(hold, letter(hold))
 
 
 async def create(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
     """Make another topic."""
-    return lambda: store.create_topic(own_topic(f"{topic.name}-made", SHARDS))
+    return lambda: store.own_topics.create(own_topic(f"{topic.name}-made", SHARDS))
 
 
 async def discard(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
     """Remove a topic with its entries, until the last of these is deleted."""
     topics._SWEPT_AT_ONCE = 6
-    await store.publish(topic, spread(topic, EVENTS))
+    await store.ingest.publish(topic, spread(topic, EVENTS))
 
     async def act() -> None:
-        await store.remove_topic(topic, discard=True)
+        await store.own_topics.remove(topic, discard=True)
         await until(lambda: _is_swept(store, topic))
 
     return act
@@ -126,8 +126,8 @@ def letter(hold: Hold) -> DeadLetter:
 
 
 async def _held(store: SqliteStore, topic: Topic) -> Hold:
-    await store.publish(topic, spread(topic, EVENTS))
-    hold = await store.acquire(topic.shard(0), "victim", QUIET_S)
+    await store.ingest.publish(topic, spread(topic, EVENTS))
+    hold = await store.locks.acquire(topic.shard(0), "victim", QUIET_S)
     assert isinstance(hold, Hold)
     return hold
 
@@ -138,7 +138,7 @@ async def _is_swept(store: SqliteStore, topic: Topic) -> bool:
 
 
 async def _reserved(store: SqliteStore, topic: Topic, directory: Path) -> str:
-    reservation = await store.reserve_events(topic, rooms(spread(topic, EVENTS)))
+    reservation = await store.ingest.reserve(topic, rooms(spread(topic, EVENTS)))
     (directory.parent / f"{RESERVED_AS}-{topic.name}").write_text(reservation)
     return reservation
 
@@ -154,7 +154,7 @@ async def request(kind: str, directory: Path, killer: Killer) -> None:
     writer.Writer._settle = settled  # type: ignore[method-assign]
     watch(writer, killer)
     async with SqliteStore(settings(directory)) as store:
-        topic = await store.create_topic(own_topic(f"{kind}-{killer.at}", SHARDS))
+        topic = await store.own_topics.create(own_topic(f"{kind}-{killer.at}", SHARDS))
         act = await KINDS[kind](store, topic, directory)
         killer.is_armed = True
         answer = await act()

@@ -18,7 +18,8 @@ from remora.config import SqliteSettings
 from remora.model.ingest import Placed
 from remora.model.shard import Hold, Origin, Shard
 from remora.model.topic import Target, Topic
-from remora.ports import ShardStore
+from remora.ports.delivery import DeliveryStore
+from remora.ports.store import ShardStore
 from remora.storage.sqlite import SqliteStore
 
 T = TypeVar("T")
@@ -99,19 +100,19 @@ class SqliteYard:
 
     async def make(self, queue: str, ring_bytes: int) -> None:
         async with SqliteStore(replace(self.settings, queue_bytes=ring_bytes)) as store:
-            await store.create_topic(own_topic(queue, 1))
+            await store.own_topics.create(own_topic(queue, 1))
 
     async def register(self, count: int) -> list[str]:
         topics = [own_topic(f"t-{i}", 500) for i in range(count // 500)] + [own_topic("T_x"), own_topic("t", 11)]
         async with SqliteStore(self.settings) as store:
-            await asyncio.gather(*map(store.create_topic, topics))
+            await asyncio.gather(*map(store.own_topics.create, topics))
         return [shard.queue for topic in topics for shard in topic.all_shards()]
 
     async def delete(self, queue: str) -> None:
         async with SqliteStore(self.settings) as store:
-            topic = await store.own_topic(queue)
+            topic = await store.own_topics.find(queue)
             assert topic is not None
-            await store.remove_topic(topic, discard=True)
+            await store.own_topics.remove(topic, discard=True)
 
     async def exists(self, queue: str) -> bool:
         return any(queue in _queues_in(path) for path in self.paths)
@@ -147,7 +148,7 @@ class Bench:
 
     async def topic(self, shards: int = 3, name: str = "t") -> Topic:
         """A new topic of remora's own, with empty queues."""
-        return await self.store.create_topic(own_topic(f"{name}-{uuid.uuid4().hex[:8]}", shards))
+        return await self.store.own_topics.create(own_topic(f"{name}-{uuid.uuid4().hex[:8]}", shards))
 
     async def pending(self, topic: Topic) -> list[list[bytes]]:
         """All pending entries of each of a topic's shards."""
@@ -161,18 +162,18 @@ class Bench:
 
     async def held(self, shard: Shard, cookie: str = "w1", lease_s: float = QUIET_S) -> Hold:
         """A lock that must be there for the taking."""
-        answer = await self.store.acquire(shard, cookie, lease_s)
+        answer = await self.store.locks.acquire(shard, cookie, lease_s)
         assert isinstance(answer, Hold), answer
         return answer
 
     async def commit(self, shard: Shard, *payloads: bytes) -> None:
         """Reserve and commit, as a gateway does."""
-        reservation = await self.store.reserve(shard, len(payloads), sum(map(len, payloads)))
-        await self.store.commit(shard, reservation, payloads)
+        reservation = await self.store.two_phase.reserve(shard, len(payloads), sum(map(len, payloads)))
+        await self.store.two_phase.commit(shard, reservation, payloads)
 
     async def contents(self, shard: Shard) -> list[bytes]:
         """All pending entries."""
-        return [entry async for _, entry in self.store.dump(shard)]
+        return [entry async for _, entry in self.store.inspection.dump(shard)]
 
 
 def own_topic(name: str, shards: int = 3) -> Topic:
@@ -222,3 +223,17 @@ async def bench(yard: Yard) -> AsyncIterator[Bench]:
     """An open store."""
     async with AsyncExitStack() as stack:
         yield Bench(yard, await stack.enter_async_context(yard.worker()), stack)
+
+
+async def renew(store: DeliveryStore, hold: Hold, lease_s: float) -> None:
+    """Renew one lock; raises its error."""
+    (error,) = await store.locks.renew_all([hold], lease_s)
+    if error is not None:
+        raise error
+
+
+async def expire(store: DeliveryStore, hold: Hold, older_than_s: float) -> None:
+    """Expire the reservations of one queue; raises its error."""
+    (error,) = await store.queue.expire_all([hold], older_than_s)
+    if error is not None:
+        raise error

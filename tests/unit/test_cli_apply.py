@@ -21,7 +21,7 @@ from remora.config import load
 from remora.model.exits import Exit
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic
-from remora.ports import ShardStore
+from remora.ports.store import ShardStore
 from support.commands import Run, config, remora
 from support.daemon import Ended, write_config
 from support.entries import raw_entry
@@ -57,7 +57,7 @@ def own(config: Path) -> dict[str, Topic]:
     """The topics that are there, by their names."""
 
     async def work(store: ShardStore) -> dict[str, Topic]:
-        return {topic.name: topic for topic in (await store.topics()).values()}
+        return {topic.name: topic for topic in (await store.catalog.topics()).values()}
 
     return in_store(config, work)
 
@@ -186,7 +186,7 @@ def test_a_topic_with_entries_is_not_pruned(apply: Apply, config: Path) -> None:
     async def fill(store: ShardStore) -> None:
         entry = raw_entry("k", 1)
         shard = Shard("old", Origin.REMORA)
-        await store.commit(shard, await store.reserve(shard, 1, len(entry)), [entry])
+        await store.two_phase.commit(shard, await store.two_phase.reserve(shard, 1, len(entry)), [entry])
 
     in_store(config, fill)
     done = apply(PAYMENTS, "--prune")

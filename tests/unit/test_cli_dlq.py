@@ -20,7 +20,7 @@ from remora.model.exits import Exit
 from remora.model.ledger import Tally
 from remora.model.record import DeadLetter
 from remora.model.shard import Hold
-from remora.ports import ShardStore
+from remora.ports.store import ShardStore
 from support.commands import Run, config, remora
 from support.daemon import write_config
 from support.entries import raw_entry
@@ -56,7 +56,7 @@ class Dlq:
         """Make a topic."""
 
         async def work(store: ShardStore) -> None:
-            await store.create_topic(own_topic(name, shards))
+            await store.own_topics.create(own_topic(name, shards))
 
         self.store(work)
 
@@ -71,22 +71,24 @@ class Dlq:
         """Commit and park entries, each in the queue that its key belongs into, garbage in the first."""
 
         async def work(store: ShardStore) -> None:
-            found = await store.own_topic(topic)
+            found = await store.own_topics.find(topic)
             assert found is not None
             for raw in raws:
                 number = shard_number(b"bkt:" + decode(raw).event.object_key, found.shards) if raw != GARBAGE else 0
                 shard = found.shard(number)
-                await store.commit(shard, await store.reserve(shard, 1, len(raw)), [raw])
-                hold = await store.acquire(shard, "w", 90)
+                await store.two_phase.commit(shard, await store.two_phase.reserve(shard, 1, len(raw)), [raw])
+                hold = await store.locks.acquire(shard, "w", 90)
                 assert isinstance(hold, Hold)
                 at = time.time() - age_s
-                front = await store.read(hold, b"", 1)
+                front = await store.queue.read(hold, b"", 1)
                 position, after = (each.decode() for each in front.positions)
                 queue, incarnation = hold.shard.queue, hold.incarnation
-                await store.park(hold, DeadLetter(queue, incarnation, position, after, cause, "why", 1, at, at, raw))
+                await store.letters.park(
+                    hold, DeadLetter(queue, incarnation, position, after, cause, "why", 1, at, at, raw)
+                )
                 if removed:
-                    await store.remove(hold, front.positions[1], 1, Tally(dead_lettered=1))
-                await store.release(hold)
+                    await store.queue.remove(hold, front.positions[1], 1, Tally(dead_lettered=1))
+                await store.locks.release(hold)
 
         self.store(work)
 
@@ -94,9 +96,9 @@ class Dlq:
         """What waits in each of a topic's shards."""
 
         async def work(store: ShardStore) -> list[list[bytes]]:
-            found = await store.own_topic(topic)
+            found = await store.own_topics.find(topic)
             assert found is not None
-            return [[raw async for _, raw in store.dump(shard)] for shard in found.all_shards()]
+            return [[raw async for _, raw in store.inspection.dump(shard)] for shard in found.all_shards()]
 
         return self.store(work)
 
@@ -253,9 +255,9 @@ def test_a_topic_that_is_gone(dlq: Dlq) -> None:
     dlq.park(*events(12))
 
     async def remove(store: ShardStore) -> None:
-        found = await store.own_topic("orders")
+        found = await store.own_topics.find("orders")
         assert found is not None
-        await store.remove_topic(found, discard=True)
+        await store.own_topics.remove(found, discard=True)
 
     dlq.store(remove)
     done = dlq("redrive", "--yes")
@@ -277,9 +279,9 @@ def test_a_topic_that_is_closed(dlq: Dlq) -> None:
     dlq.park(*events(3))
 
     async def close(store: ShardStore) -> None:
-        found = await store.own_topic("orders")
+        found = await store.own_topics.find("orders")
         assert found is not None
-        await store.change_topic(replace(found, closed=True))
+        await store.own_topics.change(replace(found, closed=True))
 
     dlq.store(close)
     done = dlq("redrive", "--yes")

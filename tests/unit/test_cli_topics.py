@@ -28,7 +28,7 @@ from remora.config import load
 from remora.model.exits import Exit
 from remora.model.shard import Hold, Origin, Shard
 from remora.model.topic import Delivery, Target, Topic
-from remora.ports import ShardStore
+from remora.ports.store import ShardStore
 from support.commands import Run, config, remora
 from support.daemon import write_config
 from support.entries import raw_entry
@@ -67,8 +67,8 @@ def fill(config: Path, shard: Shard, *keys: str) -> None:
 
     async def work(store: ShardStore) -> None:
         entries = [raw_entry(key, number) for number, key in enumerate(keys)]
-        reservation = await store.reserve(shard, len(entries), sum(map(len, entries)))
-        await store.commit(shard, reservation, entries)
+        reservation = await store.two_phase.reserve(shard, len(entries), sum(map(len, entries)))
+        await store.two_phase.commit(shard, reservation, entries)
 
     in_store(config, work)
 
@@ -116,7 +116,7 @@ def test_a_topic_has_what_it_was_given(topic: Callable[..., Any], config: Path, 
     )  # fmt: skip
 
     assert done.code == Exit.OK, done.err
-    found = in_store(config, lambda store: store.own_topic("orders"))
+    found = in_store(config, lambda store: store.own_topics.find("orders"))
     assert found is not None
     assert found.target.uri == "kafka://broker:9093"
     assert found.target.topic == "of-orders"
@@ -142,7 +142,7 @@ def test_a_password_is_read_from_standard_input(topic: Callable[..., Any], confi
 
     assert done.code == Exit.OK, done.err
     assert "remark: the password travels unencrypted" in done.out.decode()
-    found = in_store(config, lambda store: store.own_topic("orders"))
+    found = in_store(config, lambda store: store.own_topics.find("orders"))
     assert found is not None
     assert parse_args(found.target.args) == {"password": "geheim"}
 
@@ -173,7 +173,7 @@ def test_wrong_usage_of_create(topic: Callable[..., Any], config: Path, words: l
     assert done.code == Exit.USAGE
     assert hint in " ".join(done.err.split())
     assert SECRET not in done.err
-    assert in_store(config, lambda store: store.own_topic("orders")) is None
+    assert in_store(config, lambda store: store.own_topics.find("orders")) is None
 
 
 @pytest.mark.parametrize("name", ["a.b", "", "tenant:t", "ä", "x" * 201])
@@ -258,7 +258,7 @@ def test_set_changes_only_what_is_given(topic: Callable[..., Any], config: Path)
     after = topic("show", "orders", "--json").json
     changed = {"endpoint": "kafka://other", "endpoint_topic": "else", "time_to_live": "default"}
     assert after == before | changed | {"arguments": {"password": "***"}, "remarks": after["remarks"]}
-    found = in_store(config, lambda store: store.own_topic("orders"))
+    found = in_store(config, lambda store: store.own_topics.find("orders"))
     assert found is not None
     assert parse_args(found.target.args) == {"password": SECRET}
     undone = topic("set", "orders", "--unset", "kafka-topic", "--unset", "opaque-data", "--unset", "max-retries")
@@ -694,7 +694,7 @@ def test_a_backup_is_restored(topic: Callable[..., Any], config: Path, tmp_path:
 
 async def incarnation(store: ShardStore) -> str:
     """That of the first queue of `orders`."""
-    hold = await store.acquire(shard("orders"), "test", 60)
+    hold = await store.locks.acquire(shard("orders"), "test", 60)
     assert isinstance(hold, Hold)
-    await store.release(hold)
+    await store.locks.release(hold)
     return hold.incarnation

@@ -20,7 +20,7 @@ from remora.model.errors import RemoraError, TopicRefused
 from remora.model.exits import Exit, exit_code
 from remora.model.shard import Origin
 from remora.model.topic import Topic
-from remora.ports import ShardStore
+from remora.ports.store import ShardStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def apply_command(settings: Settings, file: Path, dry_run: bool, prune: bool) ->
 
     async def work() -> tuple[Plan, list[RemoraError]]:
         async with app.store_of(settings, make=not dry_run) as store:
-            own = [topic for topic in (await store.topics()).values() if topic.origin is Origin.REMORA]
+            own = [topic for topic in (await store.catalog.topics()).values() if topic.origin is Origin.REMORA]
             planned = plan(own, declared, prune=prune)
             return planned, [] if dry_run else await _carry_out(store, planned.steps)
 
@@ -177,15 +177,15 @@ async def _take(store: ShardStore, step: Step) -> None:
     if step.to is None:
         assert step.was is not None
         try:
-            await store.remove_topic(step.was, discard=False)
+            await store.own_topics.remove(step.was, discard=False)
         except TopicRefused as exc:
             raise TopicRefused(f"{exc} (`remora topic rm {step.name}` with --drain, or --discard)") from exc
     elif step.was is None:
-        made = await store.create_topic(replace(step.to, closed=False))
+        made = await store.own_topics.create(replace(step.to, closed=False))
         if step.to.closed:
-            await store.change_topic(replace(made, closed=True))
+            await store.own_topics.change(replace(made, closed=True))
     else:
-        await store.change_topic(step.to)
+        await store.own_topics.change(step.to)
 
 
 def _print_steps(steps: Sequence[Step]) -> None:

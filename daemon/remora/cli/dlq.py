@@ -21,7 +21,7 @@ from remora.model.errors import RemoraError
 from remora.model.exits import Exit
 from remora.model.record import DeadLetter
 from remora.model.shard import Origin
-from remora.ports import ShardStore
+from remora.ports.store import ShardStore
 
 MOST_NAMED = 10
 STANDING = "are left alone: their entries have not left their queues yet; `remora status` shows what these wait for"
@@ -91,7 +91,7 @@ def _print_summary(settings: Settings, wanted: Filter, *, as_json: bool) -> None
             for each in await pick_letters(store, wanted):
                 of_queue = counts.setdefault(each.queue, {})
                 of_queue[each.cause] = of_queue.get(each.cause, 0) + 1
-            totals = await store.letter_totals()
+            totals = await store.letters.totals()
         return counts, {queue: (each.redriven, each.dropped) for queue, each in totals.items()}
 
     counts, totals = run_async(look())
@@ -241,7 +241,7 @@ def drop_command(settings: Settings, wanted: Filter, dry_run: bool, yes: bool, a
     async def work() -> tuple[int, int, Sequence[DeadLetter]]:
         async with app.store_of(settings) as store:
             picked = await pick_letters(store, wanted)
-            standing = await store.still_standing(picked)
+            standing = await store.letters.still_standing(picked)
             alone = set(map(letter_place, standing))
             letters = [each for each in picked if letter_place(each) not in alone]
             if dry_run or not letters:
@@ -264,7 +264,7 @@ def drop_command(settings: Settings, wanted: Filter, dry_run: bool, yes: bool, a
 
 async def _drop(store: ShardStore, letters: list[DeadLetter]) -> int:
     """Drop letters of one queue, some hundreds at a time."""
-    return sum([await store.drop(letters[i : i + 500]) for i in range(0, len(letters), 500)])
+    return sum([await store.letters.drop(letters[i : i + 500]) for i in range(0, len(letters), 500)])
 
 
 def _confirm(question: str, *, yes: bool) -> None:

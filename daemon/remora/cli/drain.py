@@ -11,7 +11,7 @@ import click
 from remora.model.errors import TopicRefused
 from remora.model.ingest import Removed
 from remora.model.topic import Topic
-from remora.ports import ShardStore
+from remora.ports.store import ShardStore
 
 LOOK_INTERVAL_S = 0.25
 
@@ -19,7 +19,7 @@ LOOK_INTERVAL_S = 0.25
 async def drained(store: ShardStore, topic: Topic, timeout_s: float) -> Removed | None:
     """Close a topic, wait until it is empty, and remove it; None, said on standard error, when that takes too long."""
     closed = replace(topic, closed=True)
-    await store.change_topic(closed)
+    await store.own_topics.change(closed)
     removed = None
     try:
         removed = await _emptied(store, closed, asyncio.get_running_loop().time() + timeout_s)
@@ -44,7 +44,7 @@ async def _emptied(store: ShardStore, topic: Topic, until: float) -> Removed | N
             bar.update(most - waiting - bar.pos)
             if not waiting:
                 try:
-                    return await store.remove_topic(topic, discard=False)
+                    return await store.own_topics.remove(topic, discard=False)
                 except TopicRefused:
                     pass  # a queue that could not be looked at, or an event that was under way when it was closed
             left_s = until - asyncio.get_running_loop().time()
@@ -56,11 +56,11 @@ async def _emptied(store: ShardStore, topic: Topic, until: float) -> Removed | N
 
 async def _waiting(store: ShardStore, topic: Topic) -> int:
     """What has to leave the queues: entries, and reservations, which may still be committed."""
-    return sum(each.entries + each.reservations for each in await store.survey(topic.all_shards()))
+    return sum(each.entries + each.reservations for each in await store.inspection.backlog(topic.all_shards()))
 
 
 async def _what_waits(store: ShardStore, topic: Topic) -> str:
-    found = await store.survey(topic.all_shards())
+    found = await store.inspection.backlog(topic.all_shards())
     entries, reservations = sum(each.entries for each in found), sum(each.reservations for each in found)
     text = f"{entries} entries and {reservations} reservations wait in {len(found)} of {topic.shards} queues"
     if any(each.holder is None or each.holder.lease_left_s <= 0 for each in found):

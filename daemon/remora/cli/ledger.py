@@ -18,7 +18,7 @@ from remora.model.errors import ShardGone, StoreDamaged
 from remora.model.exits import Exit
 from remora.model.ledger import Balance, Cause
 from remora.model.shard import Origin, Shard
-from remora.ports import ShardStore
+from remora.ports.store import ShardStore
 
 
 @click.command()
@@ -62,7 +62,7 @@ async def _balances(store: ShardStore, shards: Iterable[Shard]) -> dict[Shard, B
     async def work() -> None:
         for shard in todo:
             with contextlib.suppress(ShardGone, StoreDamaged):
-                found[shard] = await store.balance(shard)
+                found[shard] = await store.ledger.balance(shard)
 
     await asyncio.gather(*(work() for _ in range(AT_ONCE)))
     return found

@@ -18,7 +18,7 @@ from remora.engine.redriving import letter_key
 from remora.model.record import DeadLetter
 from remora.model.topic import MOST_SHARDS
 from remora.policy.letters import Selection
-from remora.ports import ShardStore
+from remora.ports.store import ShardStore
 
 CAUSES = ("undecodable", "corrupt", "too_large", "refused", "expired", "exhausted")
 
@@ -87,7 +87,7 @@ async def pick_letters(store: ShardStore, wanted: Filter) -> list[DeadLetter]:
     only = next(iter(selection.queues)) if selection.queues is not None and len(selection.queues) == 1 else None
     found = [
         each
-        async for each in store.letters(only)
+        async for each in store.letters.stored(only)
         if selection.means(each, letter_key(each) if selection.key is not None else None, now)
     ]
     return list(itertools.islice(found, wanted.limit))

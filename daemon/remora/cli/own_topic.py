@@ -32,7 +32,7 @@ from remora.model.exits import Exit
 from remora.model.ingest import Removed
 from remora.model.shard import Origin
 from remora.model.topic import DEFAULT_SHARDS, MOST_SHARDS, Target, Topic
-from remora.ports import ShardStore
+from remora.ports.store import ShardStore
 
 
 class NotOurs(RemoraError):
@@ -81,7 +81,9 @@ def create_command(settings: Settings, name: str, shards: int, if_not_exists: bo
     async def work() -> tuple[Topic, bool]:
         async with app.store_of(settings, make=True) as store:
             made = await _made(store, asked, if_not_exists=if_not_exists)
-            if any(each.label == name and each.origin is Origin.RADOSGW for each in (await store.topics()).values()):
+            if any(
+                each.label == name and each.origin is Origin.RADOSGW for each in (await store.catalog.topics()).values()
+            ):
                 remarks.append("radosgw has a topic of this name too; commands tell the two apart by --origin")
             return made
 
@@ -94,9 +96,9 @@ def create_command(settings: Settings, name: str, shards: int, if_not_exists: bo
 async def _made(store: ShardStore, asked: Topic, *, if_not_exists: bool) -> tuple[Topic, bool]:
     """The topic, and whether it is new."""
     try:
-        return await store.create_topic(asked), True
+        return await store.own_topics.create(asked), True
     except TopicRefused:
-        found = await store.own_topic(asked.name) if if_not_exists else None
+        found = await store.own_topics.find(asked.name) if if_not_exists else None
         if found is None:
             raise
     if different := differences(found, asked):
@@ -147,7 +149,7 @@ def set_command(
             remarks = app.check_target(asked.target, settings)
             if not differences(topic, asked):
                 return False, remarks
-            await store.change_topic(asked)
+            await store.own_topics.change(asked)
             return True, remarks
 
     is_changed, remarks = run_async(work())
@@ -197,7 +199,7 @@ def _print_remarks(remarks: Sequence[str]) -> None:
 
 async def _own(store: ShardStore, name: str, instead: str) -> Topic:
     """Remora's own topic of this name. For one of radosgw's it is said what does it `instead`."""
-    topic = await store.own_topic(name)
+    topic = await store.own_topics.find(name)
     if topic is not None:
         return topic
     for row in await rows_of(store):
@@ -208,6 +210,6 @@ async def _own(store: ShardStore, name: str, instead: str) -> Topic:
 
 async def _remove(store: ShardStore, topic: Topic, *, discard: bool) -> Removed:
     try:
-        return await store.remove_topic(topic, discard=discard)
+        return await store.own_topics.remove(topic, discard=discard)
     except TopicRefused as exc:
         raise TopicRefused(f"{exc} (--drain, or --discard)") from exc

@@ -18,7 +18,7 @@ from remora.model.exits import Exit
 from remora.model.shard import Origin, Shard, ShardStats
 from remora.model.topic import Topic
 from remora.policy.eligible import reason_to_leave
-from remora.ports import ShardStore
+from remora.ports.store import ShardStore
 
 AT_ONCE = 32
 MOST_NAMED = 20
@@ -70,8 +70,8 @@ def origin_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 async def rows_of(store: ShardStore) -> list[Row]:
     """Every topic, and every queue whose topic is unknown, in the order of their names."""
-    shards = await store.shards()
-    topics = await store.topics()
+    shards = await store.catalog.shards()
+    topics = await store.catalog.topics()
     registered = frozenset(shards)
     rows = [
         Row(known.label, known, tuple(each for each in known.all_shards() if each in registered))
@@ -136,7 +136,7 @@ async def look_at(store: ShardStore, shards: Iterable[Shard], *, exact: bool = F
     async def work() -> None:
         for shard in todo:
             with contextlib.suppress(ShardGone, StoreDamaged):
-                found[shard] = await store.stats(shard, exact=exact)
+                found[shard] = await store.inspection.stats(shard, exact=exact)
 
     await asyncio.gather(*(work() for _ in range(AT_ONCE)))
     return found

@@ -23,7 +23,7 @@ from remora.model.cookie import WorkerCookie
 from remora.model.errors import RemoraError, ShardGone
 from remora.model.shard import LockHolder, Origin, Shard, ShardStats
 from remora.policy.eligible import reason_to_leave
-from remora.ports import ShardStore
+from remora.ports.store import ShardStore
 
 
 class NotOurs(RemoraError):
@@ -57,7 +57,7 @@ def list_command(settings: Settings, exact: bool, as_json: bool) -> None:
 
     async def figures() -> tuple[dict[Shard, ShardStats], frozenset[Shard], Mapping[str, str]]:
         async with app.store_of(settings) as store:
-            shards, released = await store.shards(), await store.released()
+            shards, released = await store.catalog.shards(), await store.releases.released()
             return await look_at(store, shards, exact=exact), released, store.damaged
 
     look, released, damaged = run_async(figures())
@@ -213,7 +213,7 @@ def _released_text(shard: Shard, was: LockHolder | None) -> str:
 
 
 async def _find(store: ShardStore, queue: str, origin: Origin | None) -> Shard:
-    found = [each for each in await store.shards() if each.queue == queue and origin in (None, each.origin)]
+    found = [each for each in await store.catalog.shards() if each.queue == queue and origin in (None, each.origin)]
     if not found:
         raise UnknownQueue(f"there is no registered queue {queue!r}; `remora shard list` shows them")
     if len(found) > 1:

@@ -193,7 +193,7 @@ def dump_command(settings: Settings, name: str, raw: bool, origin: Origin | None
         async with app.store_of(settings) as store:
             for shard in (await row_named(store, name, origin)).shards:
                 try:
-                    async for position, data in store.dump(shard):
+                    async for position, data in store.inspection.dump(shard):
                         click.echo(dump_line(shard.queue, position, data, raw=raw))
                 except ShardGone:
                     continue

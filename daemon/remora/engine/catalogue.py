@@ -11,7 +11,7 @@ from remora.model.errors import CodecError, StoreError
 from remora.model.record import CorruptBytes
 from remora.model.shard import Shard
 from remora.model.topic import Topic
-from remora.ports import DeliveryStore
+from remora.ports.delivery import DeliveryStore
 
 MOST_UNDECODABLE = 64
 """Undecodable entries at a queue's front that are looked past for one that names the topic."""
@@ -53,9 +53,9 @@ class Catalogue:
     async def refresh(self) -> None:
         """Read all of it once; on failure keep what is known and say so."""
         try:
-            shards = await self._store.shards()
-            topics = await self._store.topics()
-            released = await self._store.released()
+            shards = await self._store.catalog.shards()
+            topics = await self._store.catalog.topics()
+            released = await self._store.releases.released()
         except (StoreError, CodecError) as exc:
             self._telemetry.catalogue_failed(str(exc))
             return
@@ -97,7 +97,7 @@ def topic_among(topics: Mapping[Shard, Topic], shard: Shard) -> Topic | None:
 
 async def topic_of(store: DeliveryStore, shard: Shard) -> Topic | None:
     """The attributes of a shard's topic: its metadata, else an entry's own copy. Raises ShardGone."""
-    return topic_among(await store.topics(), shard) or await first_known_topic(store, shard)
+    return topic_among(await store.catalog.topics(), shard) or await first_known_topic(store, shard)
 
 
 async def first_known_topic(store: DeliveryStore, shard: Shard) -> Topic | None:
@@ -106,13 +106,13 @@ async def first_known_topic(store: DeliveryStore, shard: Shard) -> Topic | None:
     Looked at without the lock, to learn whether the queue is ours at all: one undecodable entry at its front
     must not hide that.
     """
-    entry = await store.peek(shard)
+    entry = await store.catalog.peek(shard)
     if entry is None:
         return None
     if (found := _attributes(entry)) is not None:
         return found
     seen = 0
-    async for _, raw in store.dump(shard):
+    async for _, raw in store.inspection.dump(shard):
         if (found := _attributes(raw)) is not None:
             return found
         seen += 1

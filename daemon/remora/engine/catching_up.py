@@ -19,7 +19,7 @@ from remora.engine.tenure import Tenure
 from remora.model.errors import EndpointMisconfigured
 from remora.model.ledger import Cause, Tally
 from remora.model.position import Position
-from remora.ports import ExactRoute
+from remora.ports.endpoint import ExactRoute
 
 
 class Astray(EndpointMisconfigured):
@@ -36,12 +36,12 @@ async def catch_up(tools: Tools, tenure: Tenure, shelf: Shelf, reader: Reader, r
     """
     hold = tenure.hold
     tenure.require_trust()
-    front = (await tools.store.read(hold, b"", 1)).positions[0]
+    front = (await tools.store.queue.read(hold, b"", 1)).positions[0]
     upto, count = front, 0
     if route.reached is not None and _position(route.reached, tenure) > _position(front, tenure):
         upto, count = route.reached, await _count(tools, tenure, reader, front, route.reached)
     tenure.require_trust()
-    await tools.store.remove(hold, upto, count, _tally(shelf, front, upto, count))
+    await tools.store.queue.remove(hold, upto, count, _tally(shelf, front, upto, count))
     shelf.drop_before(Position.parse(upto.decode()))
     return upto, count
 
@@ -61,7 +61,7 @@ async def _count(tools: Tools, tenure: Tenure, reader: Reader, front: bytes, rea
         room = await reader.take_room(limit)
         try:
             tenure.require_trust()
-            listing = await tools.store.read(tenure.hold, start, limit)
+            listing = await tools.store.queue.read(tenure.hold, start, limit)
         finally:
             reader.hold(-room)
         if reached in listing.positions:

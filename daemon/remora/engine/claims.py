@@ -18,7 +18,7 @@ from remora.model import member
 from remora.model.errors import RemoraError
 from remora.model.member import CLAIM_COOKIE, WORKER_COOKIE
 from remora.model.shard import Hold, LockHolder, Origin, Shard
-from remora.ports import DeliveryStore
+from remora.ports.delivery import DeliveryStore
 
 CLAIM_S = 20.0
 """How long a claim waits for a worker; its lock lasts as long, so a claim that nobody takes leaves nothing behind."""
@@ -47,8 +47,8 @@ async def claim(store: DeliveryStore, shard: Shard) -> LockHolder:
     A release of it is over.
     """
     if shard.origin is Origin.RADOSGW:
-        await store.set_released([shard], released=False)
-    holder = (await store.stats(shard)).holder
+        await store.releases.set_released([shard], released=False)
+    holder = (await store.inspection.stats(shard)).holder
     if holder is not None and is_workers(holder):
         return holder
     hold = await _seize(store, shard, holder)
@@ -58,7 +58,7 @@ async def claim(store: DeliveryStore, shard: Shard) -> LockHolder:
     except TimeoutError as exc:
         raise NobodyCame(f"no running worker took {shard} within {CLAIM_S:g} s; it is free now") from exc
     finally:
-        await store.release(hold)
+        await store.locks.release(hold)
 
 
 async def release(store: DeliveryStore, shard: Shard) -> LockHolder | None:
@@ -68,14 +68,14 @@ async def release(store: DeliveryStore, shard: Shard) -> LockHolder | None:
     radosgw keeps the lock that it has. To a queue of remora's own no radosgw comes: there the lock is broken, and the
     queue taken again.
     """
-    holder = (await store.stats(shard)).holder
+    holder = (await store.inspection.stats(shard)).holder
     if shard.origin is Origin.RADOSGW:
-        await store.set_released([shard], released=True)
+        await store.releases.set_released([shard], released=True)
         if holder is None or not holder.cookie.startswith(WORKER_COOKIE):
             return holder
         await _wait_while_held(store, shard, holder)
     if holder is not None:
-        await store.evict(shard, holder)
+        await store.locks.evict(shard, holder)
     return holder
 
 
@@ -84,7 +84,7 @@ async def _wait_while_held(store: DeliveryStore, shard: Shard, holder: LockHolde
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(RELEASE_S):
             while True:
-                now = (await store.stats(shard)).holder
+                now = (await store.inspection.stats(shard)).holder
                 if now is None or now.cookie != holder.cookie:
                     return
                 await asyncio.sleep(LOOK_S)
@@ -94,8 +94,8 @@ async def _seize(store: DeliveryStore, shard: Shard, holder: LockHolder | None) 
     """Break and lock until it is ours; between the two steps anybody may come in, so it is repeated."""
     while True:
         if holder is not None:
-            await store.evict(shard, holder)
-        answer = await store.acquire(shard, CLAIM_COOKIE + str(uuid.uuid4()), CLAIM_S)
+            await store.locks.evict(shard, holder)
+        answer = await store.locks.acquire(shard, CLAIM_COOKIE + str(uuid.uuid4()), CLAIM_S)
         if isinstance(answer, Hold):
             return answer
         holder = answer
@@ -103,7 +103,7 @@ async def _seize(store: DeliveryStore, shard: Shard, holder: LockHolder | None) 
 
 async def _taken(store: DeliveryStore, shard: Shard) -> LockHolder:
     while True:
-        holder = (await store.stats(shard)).holder
+        holder = (await store.inspection.stats(shard)).holder
         if holder is not None and is_workers(holder):
             return holder
         await asyncio.sleep(LOOK_S)

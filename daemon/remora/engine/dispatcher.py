@@ -40,7 +40,7 @@ from remora.policy.eligible import reason_to_leave
 from remora.policy.idle import is_quiet
 from remora.policy.lifetime import Limits
 from remora.policy.retry import Backoff, Failure, Pauses
-from remora.ports import Endpoint
+from remora.ports.endpoint import Endpoint
 
 DAMAGE_RECHECK_S = 30.0
 """How often a queue in a damaged part of the store is looked into: only somebody who repairs it can help."""
@@ -191,11 +191,11 @@ class Dispatcher:
         await self._front.recall_letters()
         topic = await self._find_topic()
         if topic is None:
-            return self._tools.store.tells_arrivals and not self._shelf.has_work
+            return self._tools.store.arrivals.notifies and not self._shelf.has_work
         why = reason_to_leave(topic, self._endpoints)
         if why is not None:
             raise NotOurs(f"{self._tenure.shard} is let go: {why}")
-        tells = self._tools.store.tells_arrivals
+        tells = self._tools.store.arrivals.notifies
         self._topic, self._destination, self._opened = topic, self._destination_of(topic.target), False
         is_known_to_wait = self._front.has_looked and self._shelf.has_work
         if self._last_failure and not is_known_to_wait and not await self._entries_wait():
@@ -260,7 +260,7 @@ class Dispatcher:
         """
         if (await self._first_entry()).entries:
             return True
-        if not self._tools.store.tells_arrivals:
+        if not self._tools.store.arrivals.notifies:
             changes = self._tools.catalogue.wait_for_change(self._tenure.shard, self._seen)
             await self._first_of(self._tools.settings.idle_max_s, changes)
         return False
@@ -273,7 +273,7 @@ class Dispatcher:
         """The oldest entry, if there is one."""
         self._tenure.require_trust()
         self._shelf.news.clear()
-        listing = await self._tools.store.read(self._tenure.hold, b"", 1)
+        listing = await self._tools.store.queue.read(self._tenure.hold, b"", 1)
         if listing.entries:
             self._shelf.begin_work()
         else:
@@ -288,7 +288,7 @@ class Dispatcher:
             return known
         listing = await self._first_entry()
         if not listing.entries:
-            if not self._tools.store.tells_arrivals:
+            if not self._tools.store.arrivals.notifies:
                 await self._first_of(self._tools.settings.idle_max_s, self._tools.catalogue.next_reading())
             return None
         if listing.corrupt:
@@ -306,7 +306,7 @@ class Dispatcher:
         (parked,) = await park_all(self._tools, self._tenure, "", shelf, listing, [condemned])
         self._tenure.require_trust()
         tally = Tally.of(Cause.of_letter(parked.cause))
-        await self._tools.store.remove(self._tenure.hold, listing.positions[1], 1, tally)
+        await self._tools.store.queue.remove(self._tenure.hold, listing.positions[1], 1, tally)
         shelf.removed(listing.positions[1])
 
     # ----------------------------------------------------------------------------- after a failure

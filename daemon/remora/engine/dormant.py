@@ -23,7 +23,7 @@ from remora.metrics import Telemetry
 from remora.model.errors import StoreError
 from remora.model.shard import Shard
 from remora.model.topic import Topic
-from remora.ports import DeliveryStore
+from remora.ports.delivery import DeliveryStore
 
 DEAF_S = 2.0
 """The pause before the store is asked again when it could not tell of arrivals."""
@@ -60,13 +60,13 @@ class Dormant:
     @property
     def is_possible(self) -> bool:
         """Whether shards go dormant at all: not where their queues have to be looked into all the time."""
-        return self._store.tells_arrivals
+        return self._store.arrivals.notifies
 
     async def hear(self) -> None:
         """Listen to the store until cancelled."""
         while self.is_possible:
             try:
-                self.told(await self._store.arrivals())
+                self.told(await self._store.arrivals.wait())
             except StoreError as exc:
                 self._telemetry.arrivals_failed(str(exc))
                 await asyncio.sleep(DEAF_S)
@@ -99,12 +99,12 @@ class Dormant:
         dormant = [each for each in shards if each in self._held and self._held[each].is_dormant]
         if dormant:
             with contextlib.suppress(StoreError):
-                self.told([each.shard for each in await self._store.survey(dormant) if each.entries])
+                self.told([each.shard for each in await self._store.inspection.backlog(dormant) if each.entries])
 
     async def busy_first(self, shards: Sequence[Shard]) -> Sequence[Shard]:
         """The same shards, those whose entries wait the longest in front."""
         try:
-            found = await self._store.survey(shards)
+            found = await self._store.inspection.backlog(shards)
         except StoreError:
             return shards
         ages = {each.shard: each.oldest_age_s or 0.0 for each in found if each.entries}

@@ -43,7 +43,7 @@ from remora.policy.acks import Round
 from remora.policy.idle import rest_after
 from remora.policy.lifetime import Limits
 from remora.policy.retry import read_limit
-from remora.ports import ExactRoute, Parcel
+from remora.ports.endpoint import ExactRoute, Parcel
 
 SEARCH_PARTS = 8
 """A transaction in which a record was refused is repeated in so many parts, and so on until the record stands alone."""
@@ -286,7 +286,7 @@ class ExactSession:
         news = self._shelf.news
         while not (news.is_set() or self._route.stale or self._may_rest(busy_at)):
             await at_most(news, self._reader.idle_s(busy_at))
-            if not self._tools.store.tells_arrivals:
+            if not self._tools.store.arrivals.notifies:
                 return
 
     async def _watch(self) -> None:

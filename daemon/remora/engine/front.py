@@ -23,7 +23,7 @@ from remora.model.record import Attempt, Listing
 from remora.model.topic import Source, Topic
 from remora.policy.lifetime import Limits
 from remora.policy.retry import PROBE_ENTRIES, due_in_s, read_limit
-from remora.ports import MOST_ATTEMPTS
+from remora.ports.delivery import MOST_ATTEMPTS
 
 TRIED_AT_ONCE = 256
 """How many entries count an attempt when the way to the endpoint does not open: those that would have gone next."""
@@ -53,14 +53,14 @@ class Front:
         """Learn once which entries that stand in the queue have letters by earlier holders: these are done."""
         if not self._knows_letters:
             self._tenure.require_trust()
-            self._shelf.recall(await self._tools.store.standing_letters(self._tenure.hold))
+            self._shelf.recall(await self._tools.store.letters.standing(self._tenure.hold))
             self._knows_letters = True
 
     async def recall(self, limits: Limits) -> None:
         """Learn what earlier holders noted, once, where attempts are limited or have a pace."""
         if limits.counts_attempts and not self._recalled:
             self._tenure.require_trust()
-            noted = await self._tools.store.attempts(self._tenure.hold)
+            noted = await self._tools.store.attempts.noted(self._tenure.hold)
             self._shelf.attempts = {**noted, **self._shelf.attempts}
             self._noted, self._recalled = dict(noted), True
 
@@ -80,7 +80,7 @@ class Front:
         attempts = {position: self._shelf.attempts[position] for position in oldest}
         if attempts != self._noted:
             self._tenure.require_trust()
-            await self._tools.store.note_attempts(self._tenure.hold, attempts)
+            await self._tools.store.attempts.note(self._tenure.hold, attempts)
             self._noted = dict(attempts)
 
     # --------------------------------------------------------------------------------------- looks
@@ -127,7 +127,7 @@ class Front:
 
     async def _read(self, limit: int) -> Listing:
         self._tenure.require_trust()
-        listing = await self._tools.store.read(self._tenure.hold, b"", limit)
+        listing = await self._tools.store.queue.read(self._tenure.hold, b"", limit)
         self.has_looked = True
         if listing.entries:
             self._shelf.begin_work()
@@ -175,7 +175,7 @@ class Front:
         positions = listing.positions[:count]
         tally = sum((Tally.of(self._shelf.done[each]) for each in positions), Tally())
         self._tenure.require_trust()
-        await self._tools.store.remove(self._tenure.hold, listing.positions[count], count, tally)
+        await self._tools.store.queue.remove(self._tenure.hold, listing.positions[count], count, tally)
         for each in positions:
             del self._shelf.done[each]
         self._shelf.removed(listing.positions[count])

@@ -11,7 +11,7 @@ from remora.metrics import Telemetry
 from remora.model.errors import OwnershipLost, ShardGone, StoreDamaged, StoreError
 from remora.model.shard import Shard
 from remora.policy.lease import Term
-from remora.ports import DeliveryStore
+from remora.ports.delivery import DeliveryStore
 
 
 class Keeper:
@@ -81,7 +81,7 @@ class Keeper:
     async def _renew(self, due: Sequence[Held]) -> None:
         times, started = self._settings.times, asyncio.get_running_loop().time()
         try:
-            answers = await self._store.renew_all([each.tenure.hold for each in due], times.lease_s)
+            answers = await self._store.locks.renew_all([each.tenure.hold for each in due], times.lease_s)
         except StoreError as exc:
             answers = [exc] * len(due)
         finally:
@@ -111,7 +111,7 @@ class Keeper:
 
     async def _expire(self, stale: Sequence[Held]) -> None:
         try:
-            answers = await self._store.expire_all(
+            answers = await self._store.queue.expire_all(
                 [each.tenure.hold for each in stale], self._settings.reservation_age_s
             )
         except StoreError as exc:

@@ -47,7 +47,7 @@ async def park_all(
         some = new[i : i + AT_ONCE]
         tenure.require_trust()
         shelf.begin_parking(some)
-        await tools.store.park(tenure.hold, *some)
+        await tools.store.letters.park(tenure.hold, *some)
         shelf.parked(some)
         for each in some:
             tools.telemetry.parked(label, each.queue, each.position, each.cause, each.reason)

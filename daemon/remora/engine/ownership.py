@@ -27,7 +27,7 @@ from remora.model.errors import OwnershipLost, ShardGone, StoreError, without_fr
 from remora.model.shard import Hold, Shard
 from remora.policy.eligible import reason_to_leave
 from remora.policy.lease import Term
-from remora.ports import DeliveryStore
+from remora.ports.delivery import DeliveryStore
 
 CRASH_PAUSE_S = 30.0
 
@@ -91,7 +91,7 @@ class Ownership:
         self._dormant = Dormant(store, telemetry, self._held, self._wake, self._count_awake)
         self._keeper = Keeper(store, telemetry, settings, self._held, self._lose, self._wake)
         self._spread = Spread(
-            store,
+            store.members,
             telemetry,
             cookie,
             settings.lease_s,
@@ -163,15 +163,15 @@ class Ownership:
 
     async def clear(self, is_dead: Callable[[str, bool], bool]) -> None:
         """Break the locks of dead workers, forget them, and take what is free then; see Worker.clear."""
-        members = {each.cookie for each in await self._store.members()}
+        members = {each.cookie for each in await self._store.members.live()}
 
         def has_ended(cookie: str) -> bool:
             """Asked of one lock after the other for as long as that takes: whoever has come meanwhile lives, too."""
             return is_dead(cookie, cookie in members or cookie in self._spread.others)
 
-        freed = await self._store.evict_all(has_ended)
+        freed = await self._store.locks.evict_all(has_ended)
         for cookie in filter(has_ended, members):
-            await self._store.withdraw(cookie)
+            await self._store.members.withdraw(cookie)
         self._spread.forget(has_ended)
         for shard in freed:
             self._left.pop(shard, None)
@@ -448,7 +448,7 @@ class Ownership:
         try:
             for_all_s = self._settings.release_timeout_s + len(self._held) / RELEASES_PER_SECOND
             async with asyncio.timeout(for_all_s), self._leaving:
-                await self._store.release(tenure.hold)
+                await self._store.locks.release(tenure.hold)
         except (StoreError, TimeoutError) as exc:
             self._telemetry.release_failed(tenure.shard.queue, str(exc))
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from remora.model.record import Record
-from remora.ports import ExactRoute, Parcel, Route
+from remora.ports.endpoint import ExactRoute, Parcel, Route
 
 
 async def pack_surely(

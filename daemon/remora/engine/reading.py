@@ -50,7 +50,7 @@ class Reader:
         try:
             self._tenure.require_trust()
             self._shelf.news.clear()  # before the read: what is told of from now on may have come too late for it
-            return await self._tools.store.read(self._tenure.hold, start, limit or self.limit())
+            return await self._tools.store.queue.read(self._tenure.hold, start, limit or self.limit())
         except (StoreError, CodecError) as exc:
             self._on_failure(exc)
             return None
@@ -124,12 +124,12 @@ class Reader:
     @property
     def _is_told(self) -> bool:
         """Whether there is nothing to do here before the store tells of new entries."""
-        return self._tools.store.tells_arrivals and self._all_removed()
+        return self._tools.store.arrivals.notifies and self._all_removed()
 
     def idle_s(self, busy_at: float) -> float:
         """Seconds until an empty queue is looked into again."""
         settings, now = self._tools.settings, asyncio.get_running_loop().time()
-        if self._tools.store.tells_arrivals:  # few are looked into
+        if self._tools.store.arrivals.notifies:  # few are looked into
             return idle_delay(now - busy_at, settings.idle_min_s, settings.idle_max_s)
         return self._tools.looks.wait_s(now - busy_at, now, settings.idle_min_s, settings.idle_max_s)
 

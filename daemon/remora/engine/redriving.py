@@ -18,14 +18,20 @@ from remora.model.record import Again, DeadLetter
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic
 from remora.policy.letters import in_order
-from remora.ports import Catalog, DeadLetters
+from remora.ports.administration import Letters
+from remora.ports.delivery import Catalog
 
 MOST_LETTERS, MOST_BYTES = 64, 1 << 20
 """What is committed together at most."""
 
 
-class Letters(Catalog, DeadLetters, Protocol):
-    """What planning a re-drive needs of a store."""
+class LetterStore(Protocol):
+    """A store as planning a re-drive sees it."""
+
+    @property
+    def catalog(self) -> Catalog: ...
+    @property
+    def letters(self) -> Letters: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +77,19 @@ def letter_key(letter: DeadLetter) -> bytes | None:
     return None if event is None else key(event)
 
 
-async def plan(store: Letters, letters: Iterable[DeadLetter], *, raw: bool, origin: Origin | None) -> Plan:
+async def plan(store: LetterStore, letters: Iterable[DeadLetter], *, raw: bool, origin: Origin | None) -> Plan:
     """Find the place of each letter's entry. With `raw` also of those that say nothing, since they are corrupt or
     cannot be decoded: their own queue.
 
     `origin` says whose queue is meant where radosgw and remora both have one of a name.
     """
-    shards, topics = frozenset(await store.shards()), await store.topics()
+    shards, topics = frozenset(await store.catalog.shards()), await store.catalog.topics()
     portions: list[Portion] = []
     undecodable: list[DeadLetter] = []
     homeless: list[DeadLetter] = []
     ambiguous: list[DeadLetter] = []
     known = in_order(letters)
-    standing = await store.still_standing(known)
+    standing = await store.letters.still_standing(known)
     alone = set(map(letter_place, standing))
     for letter in known:
         if letter_place(letter) in alone:
@@ -103,7 +109,7 @@ async def plan(store: Letters, letters: Iterable[DeadLetter], *, raw: bool, orig
 
 
 async def carry_out(
-    store: DeadLetters, portions: Sequence[Portion], rate: float, now_ns: Callable[[], int] = time.time_ns
+    store: LetterStore, portions: Sequence[Portion], rate: float, now_ns: Callable[[], int] = time.time_ns
 ) -> AsyncIterator[int]:
     """Re-drive portion by portion, at most `rate` letters a second (0: at once); tells how many each one was.
 
@@ -116,7 +122,7 @@ async def carry_out(
             if rate:
                 await asyncio.sleep(max(0.0, begun + done / rate - loop.time()))
             again = [Again(each, _payload(each, now_ns())) for each in some]
-            yield await store.redrive(portion.place.shard, portion.place.topic, again)
+            yield await store.letters.redrive(portion.place.shard, portion.place.topic, again)
             done += len(some)
 
 

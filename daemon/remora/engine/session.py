@@ -41,7 +41,7 @@ from remora.model.record import Listing, Record
 from remora.model.topic import Source, Topic
 from remora.policy.acks import Round
 from remora.policy.lifetime import Limits
-from remora.ports import Parcel, Route
+from remora.ports.endpoint import Parcel, Route
 
 GATHER_S = 0.05
 """How long a queue is left to itself at most while parcels of it wait for their turn: what comes in meanwhile travels

@@ -16,7 +16,7 @@ from remora.model.position import Position
 from remora.model.record import Attempt, DeadLetter
 from remora.policy.idle import Looks
 from remora.policy.pace import Pace
-from remora.ports import DeliveryStore
+from remora.ports.delivery import DeliveryStore
 
 FIRST_GUESS_BYTES = 1024
 """Bytes of an entry before any was seen; radosgw reserves 4,096 and uses about 700."""

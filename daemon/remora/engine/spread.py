@@ -26,7 +26,7 @@ from remora.model.errors import StoreError
 from remora.model.member import Member, Offer
 from remora.model.shard import Shard
 from remora.policy.balance import choose, deal, gifts, targets
-from remora.ports import Members
+from remora.ports.delivery import Members
 
 LOOK_S, LOOK_OFTEN_S = 1.0, 0.25
 """How often the others are looked at: usually, and while shards move or workers begin."""
@@ -212,7 +212,7 @@ class Spread:
     async def _look(self) -> None:
         """One step: say who this is, see who else there is, and do this worker's part."""
         await self._announce()
-        self._meet(await self._store.members())
+        self._meet(await self._store.live())
         self._see_offers(asyncio.get_running_loop().time())
         self._follow_offers()
         if self.draining and not self.active:

@@ -13,7 +13,7 @@ from remora.model.errors import CodecError, StoreError
 from remora.model.ledger import Balance
 from remora.model.shard import Shard, ShardStats
 from remora.model.topic import Topic
-from remora.ports import DeliveryStore
+from remora.ports.delivery import DeliveryStore
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Survey:
     async def _look_at_ledgers(self) -> None:
         """Show each topic's balance, of those of its shards that answered."""
         try:
-            found = await self._store.balances(self._ownership.holds)
+            found = await self._store.ledger.balances(self._ownership.holds)
         except (StoreError, CodecError):
             return
         topics: dict[str, list[Balance]] = {}
@@ -83,7 +83,7 @@ class Survey:
         """
         shards = self._ownership.shards
         try:
-            found = await self._store.survey(shards)
+            found = await self._store.inspection.backlog(shards)
         except (StoreError, CodecError):
             return
         self._ownership.told([each.shard for each in found if each.entries])

@@ -18,7 +18,7 @@ from remora.model.shard import Hold, LockHolder, Shard
 from remora.policy.balance import is_short, own_part_first
 from remora.policy.eligible import reason_to_leave
 from remora.policy.lease import Term
-from remora.ports import DeliveryStore
+from remora.ports.delivery import DeliveryStore
 
 AT_ONCE = 32
 """Locks that are asked for at once; thousands of shards must not flood an OSD."""
@@ -226,7 +226,7 @@ class Taker:
         """Note who holds a queue that is left to radosgw by command."""
         if left is None or not left.released:
             self._telemetry.left_alone(shard.queue, RELEASED)
-        holder = (await self._store.stats(shard)).holder
+        holder = (await self._store.inspection.stats(shard)).holder
         self._left[shard] = Left(RELEASED, holder, not_before=now + RELEASED_LOOK_S, seen_at=now, released=True)
 
     def _is_paused(self, left: Left, shard: Shard, now: float) -> bool:
@@ -251,18 +251,18 @@ class Taker:
         """Whether a claim waits for a queue that this worker stays away from; notes who holds it, for the status."""
         if left is None or not left.evicted:
             return False
-        holder = (await self._store.stats(shard)).holder
+        holder = (await self._store.inspection.stats(shard)).holder
         self._left[shard] = replace(left, holder=holder, seen_at=asyncio.get_running_loop().time())
         return holder is not None and holder.cookie.startswith(CLAIM_COOKIE)
 
     async def _take(self, shard: Shard) -> None:
         times, loop = self._settings.times, asyncio.get_running_loop()
         asked_at = loop.time()
-        answer = await self._store.acquire(shard, self._cookie, times.lease_s)
+        answer = await self._store.locks.acquire(shard, self._cookie, times.lease_s)
         if isinstance(answer, LockHolder) and self._may_evict(answer):
-            await self._store.evict(shard, answer)
+            await self._store.locks.evict(shard, answer)
             asked_at = loop.time()
-            answer = await self._store.acquire(shard, self._cookie, times.lease_s)
+            answer = await self._store.locks.acquire(shard, self._cookie, times.lease_s)
         left = self._left.pop(shard, None)
         if isinstance(answer, LockHolder):
             self._left[shard] = Left("held by another owner", answer, seen_at=loop.time())

@@ -104,7 +104,7 @@ class Trimmer:
             prefix = self._window.removable(whole_rounds=self._more_to_come())
             if prefix is None or self._stopped:
                 return
-            await self._tools.store.remove(self._tenure.hold, prefix.upto, prefix.count, prefix.tally)
+            await self._tools.store.queue.remove(self._tenure.hold, prefix.upto, prefix.count, prefix.tally)
             self._window.removed(prefix)
             self._on_removed(prefix.upto)
             self._tools.telemetry.removed(self._label, prefix.count)

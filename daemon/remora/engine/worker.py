@@ -26,7 +26,8 @@ from remora.model.shard import Shard
 from remora.model.topic import Target
 from remora.policy.pace import LEAST_PER_SECOND, MOST_PER_SECOND, Pace
 from remora.policy.retry import Failure
-from remora.ports import DeliveryStore, Endpoint
+from remora.ports.delivery import DeliveryStore
+from remora.ports.endpoint import Endpoint
 
 SURVEY_INTERVAL_S = 15.0
 
@@ -62,7 +63,7 @@ class Worker:
             return found
 
         # Where a store cannot tell of arrivals, each look asks a server of it: an OSD takes milliseconds to answer.
-        pace = Pace(MOST_PER_SECOND if store.tells_arrivals else LEAST_PER_SECOND)
+        pace = Pace(MOST_PER_SECOND if store.arrivals.notifies else LEAST_PER_SECOND)
         self._tools = Tools(store, self.catalogue, telemetry, Renderer(), delivery, pace)
 
         def serve(tenure: Tenure) -> Dispatcher:

@@ -28,7 +28,7 @@ from remora.model.health import Use
 from remora.model.ingest import RESERVATION_AGE_S
 from remora.policy import readiness
 from remora.policy.readiness import Host
-from remora.ports import ShardStore
+from remora.ports.store import ShardStore
 from remora.servers.host_load import HostLoad
 from remora.servers.ingest import IngestServer, serve_ingest
 from remora.servers.lag import measure_lag
@@ -202,7 +202,7 @@ class Process:
         """Raise StoreMisconfigured when this user may not even see the queues; for a store that is away don't wait."""
         try:
             async with asyncio.timeout(FIRST_LOOK_S):
-                await self._store.shards()
+                await self._store.catalog.shards()
         except StoreMisconfigured:
             raise
         except (StoreError, TimeoutError):

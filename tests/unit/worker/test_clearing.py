@@ -142,11 +142,11 @@ async def test_a_live_worker_of_a_host_of_the_same_name_keeps_its_queues(start: 
     store = a_store("remora/host/otherboot/clone")
     clone = Member("remora/host/otherboot/clone", "host", 1)
     worker = a_worker(store, FakeEndpoint(), cookie=start.cookie)
-    await store.announce(clone, 10)
+    await store.members.announce(clone, 10)
 
     async with clearing_for(worker, start):
         for _ in range(100):
-            await store.announce(clone, 10)
+            await store.members.announce(clone, 10)
             await asyncio.sleep(3)
             assert store.announced[clone.cookie]
             holder = store.queues["t"].holder

@@ -31,7 +31,7 @@ from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.record import DeadLetter, Record
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from remora.ports import Parcel
+from remora.ports.endpoint import Parcel
 
 log = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ from remora.model.errors import EndpointError, EndpointFenced, EndpointMisconfig
 from remora.model.position import Position
 from remora.model.record import DeadLetter, Record
 from remora.model.shard import Shard
-from remora.ports import Parcel
+from remora.ports.endpoint import Parcel
 
 TURN_S = 2.0
 """How long a route may go on while other shards wait for theirs; opening one takes a few hundredths of that."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 from aiohttp import web
@@ -28,7 +28,7 @@ from remora.model.errors import OnceConflict, StoreError, TopicUnknown
 from remora.model.ingest import Once, Placed, Stored
 from remora.model.shard import Origin
 from remora.model.topic import Topic
-from remora.ports import Catalog, Ingest, Topics
+from remora.ports.producing import IngestStore
 from remora.servers.host_load import HostLoad
 from remora.servers.ingest.body import read_body
 from remora.servers.ingest.connections import Connection, Connections
@@ -60,10 +60,6 @@ T = TypeVar("T")
 JSON_HEADERS = MappingProxyType({"Content-Type": JSON, "Server": "remora"})
 
 _RESERVATION = re.compile(r"([A-Za-z0-9_-]{1,200})\.[A-Za-z0-9_-]{1,64}")
-
-
-class IngestStore(Catalog, Topics, Ingest, Protocol):
-    """What taking events in needs of a store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +98,7 @@ class Api:
         self._telemetry = telemetry
         self._credentials = credentials
         self._reservation_s = reservation_s
-        self._topics = TopicLookup(store)
+        self._topics = TopicLookup(store.own_topics)
         self.held = Held(settings.max_held_bytes, host)
         self.under_way = 0
         self.stopping = False
@@ -206,7 +202,7 @@ class Api:
     async def _publish(self, topic: Topic, body: bytes, ndjson: bool, once: Once | None) -> tuple[Stored, int, int]:
         seed = f"{topic.name}\0{once.key}".encode() if once else os.urandom(16)
         events, dropped = await self._placed(body, topic, ndjson, seed)
-        stored = await self._store.publish(topic, events, once) if events else Stored(0)
+        stored = await self._store.ingest.publish(topic, events, once) if events else Stored(0)
         return stored, dropped, _nbytes(events)
 
     async def reserve(self, call: Call) -> web.Response:
@@ -216,7 +212,7 @@ class Api:
             raise Problem(WRONG_TYPE, f"a reservation is {JSON}")
         topic = await self._topics.get(call.argument)
         rooms = rooms_of(await self._body(call), topic, self._settings.max_events)
-        reservation = await self._in_topic(call.argument, lambda topic: self._store.reserve_events(topic, rooms))
+        reservation = await self._in_topic(call.argument, lambda topic: self._store.ingest.reserve(topic, rooms))
         answer = {"reservation": reservation, "expires_in_seconds": int(self._reservation_s), "events": len(rooms)}
         return _json(201, answer, {"Location": f"/v1/reservations/{reservation}"})
 
@@ -239,7 +235,7 @@ class Api:
         if not events:
             raise Problem(MISMATCH, "there are no events")
         try:
-            return await self._store.commit_events(topic, reservation, events, asked), dropped, _nbytes(events)
+            return await self._store.ingest.commit(topic, reservation, events, asked), dropped, _nbytes(events)
         except OnceConflict as exc:
             raise Problem(DECIDED, str(exc)) from exc
 
@@ -247,7 +243,7 @@ class Api:
         """Give reserved room back."""
         name = await self._topic_of_reservation(call)
         try:
-            await self._in_topic(name, lambda topic: self._store.abort_events(topic, call.argument))
+            await self._in_topic(name, lambda topic: self._store.ingest.abort(topic, call.argument))
         except OnceConflict as exc:
             raise Problem(DECIDED, str(exc)) from exc
         return web.Response(status=204, headers={"Server": "remora"})
@@ -304,7 +300,7 @@ class Api:
     async def topics(self, call: Call) -> web.Response:
         """The topics that may be sent to."""
         may_send = self._rights(call)
-        found = (await self._store.topics()).values()
+        found = (await self._store.catalog.topics()).values()
         shown = [each for each in found if each.origin is Origin.REMORA and may_send(each.name)]
         return _json(200, {"topics": [_topic_json(each) for each in sorted(shown, key=lambda each: each.name)]})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from remora.model.topic import NAME, Topic
-from remora.ports import Topics
+from remora.ports.administration import OwnTopics
 from remora.servers.ingest.problems import NO_TOPIC, Problem
 
 FRESH_S = 1.0
@@ -13,12 +13,12 @@ MOST = 10_000
 
 
 class TopicLookup:
-    """Topics as they were at most a second ago.
+    """OwnTopics as they were at most a second ago.
 
     Older ones do no harm: the store refuses to store into a topic that is gone, another one, or closed by now.
     """
 
-    def __init__(self, store: Topics) -> None:
+    def __init__(self, store: OwnTopics) -> None:
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._known: dict[str, tuple[Topic, float]] = {}
@@ -28,7 +28,7 @@ class TopicLookup:
         known = self._known.get(name)
         if known is not None and self._loop.time() < known[1]:
             return known[0]
-        topic = await self._store.own_topic(name) if NAME.fullmatch(name) else None
+        topic = await self._store.find(name) if NAME.fullmatch(name) else None
         if topic is None:
             self._known.pop(name, None)
             raise Problem(NO_TOPIC, f"there is no topic {name!r}; `remora topic create` makes one")

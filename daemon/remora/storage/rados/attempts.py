@@ -27,7 +27,7 @@ class Attempts(Face):
         super().__init__(connection)
         self._last: dict[Hold, Position] = {}
 
-    async def note_attempts(self, hold: Hold, attempts: Mapping[bytes, Attempt]) -> None:
+    async def note(self, hold: Hold, attempts: Mapping[bytes, Attempt]) -> None:
         """Keep these in place of all that were kept before."""
         self._remember(hold, attempts)
         operation = held_write(hold)
@@ -37,7 +37,7 @@ class Attempts(Face):
             operation.remove_omap([_KEY])
         await self._run(operation, hold, f"noting attempts of {hold.shard}")
 
-    async def attempts(self, hold: Hold) -> Mapping[bytes, Attempt]:
+    async def noted(self, hold: Hold) -> Mapping[bytes, Attempt]:
         """What was kept last."""
         operation = held_read(hold)
         found = operation.omap_values([_KEY])

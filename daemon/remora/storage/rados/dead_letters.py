@@ -122,7 +122,7 @@ class DeadLetters(Face):
 
     # --------------------------------------------------------------------------- of entries that stand
 
-    async def standing_letters(self, hold: Hold) -> Sequence[DeadLetter]:
+    async def standing(self, hold: Hold) -> Sequence[DeadLetter]:
         """The letters of entries that stand in the held queue yet; usually none were announced, and that is all."""
         what = f"looking for letters of {hold.shard}"
         operation = held_read(hold)
@@ -159,7 +159,7 @@ class DeadLetters(Face):
 
     # ------------------------------------------------------------------------------------------ of all
 
-    async def letters(self, queue: str | None = None) -> AsyncIterator[DeadLetter]:
+    async def stored(self, queue: str | None = None) -> AsyncIterator[DeadLetter]:
         """Every stored letter, of one queue or of all, in position order within each queue and incarnation."""
         place = self._connection.session.places.own
         queues = await all_keys(self._connection, REGISTRY, place) if queue is None else [queue]

@@ -127,7 +127,7 @@ class Ingest:
 
     # --- two steps -------------------------------------------------------------------------------------
 
-    async def reserve_events(self, topic: Topic, rooms: Sequence[Room]) -> str:
+    async def reserve(self, topic: Topic, rooms: Sequence[Room]) -> str:
         """Reserve room in all shards or in none, and answer the reservation's id."""
         name = f"{topic.name}.{secrets.token_hex(16)}"
         request = await self._reserve(topic, _split(_sizes(topic, rooms)), rooms)
@@ -139,7 +139,7 @@ class Ingest:
             raise
         return name
 
-    async def commit_events(self, topic: Topic, reservation: str, events: Sequence[Placed], digest: bytes) -> Stored:
+    async def commit(self, topic: Topic, reservation: str, events: Sequence[Placed], digest: bytes) -> Stored:
         """Store exactly the events that room was reserved for, and end the reservation."""
         for _ in range(_TRIES):
             known = await self._reservation(topic, reservation)
@@ -157,7 +157,7 @@ class Ingest:
                 return Stored(len(events))
         raise StoreUnavailable(f"reservation {reservation} keeps changing")
 
-    async def abort_events(self, topic: Topic, reservation: str) -> None:
+    async def abort(self, topic: Topic, reservation: str) -> None:
         """Give the room back. Aborting again is no error."""
         for _ in range(_TRIES):
             known = await self._reservation(topic, reservation)

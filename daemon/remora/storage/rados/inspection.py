@@ -72,7 +72,7 @@ class Inspection(Face):
             holder=lock_holder(decoded(decode_lock_info, holder.data, what)),
         )
 
-    async def survey(self, shards: Sequence[Shard]) -> Sequence[ShardStats]:
+    async def backlog(self, shards: Sequence[Shard]) -> Sequence[ShardStats]:
         """Figures of many queues, a few at a time; those that are empty or do not answer are left out."""
         todo = iter(shards)
         found: list[ShardStats] = []

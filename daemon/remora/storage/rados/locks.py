@@ -83,7 +83,7 @@ class Locks(Face):
             raise StoreUnavailable(f"locking {shard}: the lock keeps changing hands")
         return holder
 
-    async def renew(self, hold: Hold, lease_s: float) -> None:
+    async def _renew(self, hold: Hold, lease_s: float) -> None:
         """Extend a lock that is still held.
 
         must-renew alone would do, but it answers ENOENT for a lock that is not held as for a queue that does
@@ -100,7 +100,7 @@ class Locks(Face):
         async def one(hold: Hold) -> StoreError | None:
             try:
                 async with gate:
-                    await self.renew(hold, lease_s)
+                    await self._renew(hold, lease_s)
             except StoreError as exc:
                 return exc
             return None

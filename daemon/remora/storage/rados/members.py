@@ -66,7 +66,7 @@ class Members(Face):
         with suppress(MissingError):
             await self._write(WriteOp().assert_exists().remove_omap([cookie]))
 
-    async def members(self) -> Sequence[Member]:
+    async def live(self) -> Sequence[Member]:
         """Every live worker."""
         rows, now = await self._rows(), asyncio.get_running_loop().time()
         self._seen = {cookie: self._look(cookie, value, now) for cookie, value in rows.items()}

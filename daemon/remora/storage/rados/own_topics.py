@@ -40,7 +40,7 @@ class OwnTopics:
 
     # --- looking ---------------------------------------------------------------------------------------
 
-    async def own_topic(self, name: str) -> Topic | None:
+    async def find(self, name: str) -> Topic | None:
         """The topic of this name as it is now; one whose removal was cut short is closed."""
         found = await self._registry.find(name)
         return None if found is None or found.stored.state == "creating" else as_topic(name, found.stored)
@@ -61,7 +61,7 @@ class OwnTopics:
 
     # --- making ----------------------------------------------------------------------------------------
 
-    async def create_topic(self, topic: Topic) -> Topic:
+    async def create(self, topic: Topic) -> Topic:
         """Make a topic with its empty queues, all or nothing, and answer it with its id."""
         _check_makeable(topic)
         announced = await self._announce(topic)
@@ -95,7 +95,7 @@ class OwnTopics:
 
     # --- changing --------------------------------------------------------------------------------------
 
-    async def change_topic(self, topic: Topic) -> None:
+    async def change(self, topic: Topic) -> None:
         """Replace the attributes of the topic of this name and id.
 
         The queues close after the registry says so and open before, so that a change which is cut short leaves a
@@ -144,7 +144,7 @@ class OwnTopics:
 
     # --- removing --------------------------------------------------------------------------------------
 
-    async def remove_topic(self, topic: Topic, *, discard: bool) -> Removed:
+    async def remove(self, topic: Topic, *, discard: bool) -> Removed:
         """Remove a topic with its queues; entries are only given up with `discard`."""
         _check_own(topic)
         found = await self._registry.existing(topic)

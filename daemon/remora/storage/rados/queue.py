@@ -87,6 +87,9 @@ _NEVER_SEEN: Sightings[_Reserved] = Sightings()
 class Queue(Face):
     """Lists, removes and frees room in held queues."""
 
+    poll_cost_s = 0.0003
+    """One operation of an OSD."""
+
     def __init__(self, connection: Connection, *companions: Companion) -> None:
         super().__init__(connection)
         self._companions = companions
@@ -156,7 +159,7 @@ class Queue(Face):
         await self._run(operation, hold, what)
         return kept_state(decoded(decode_head, content.data, what), xattrs.values, what)
 
-    async def expire_reservations(self, hold: Hold, older_than_s: float) -> None:
+    async def _expire(self, hold: Hold, older_than_s: float) -> None:
         """Free the room of reservations that were first seen here longer ago than this.
 
         Nothing but a look where none is open. The OSD's own method of expiry is not used: it compares its clock with
@@ -183,7 +186,7 @@ class Queue(Face):
         async def one(hold: Hold) -> StoreError | None:
             try:
                 async with gate:
-                    await self.expire_reservations(hold, older_than_s)
+                    await self._expire(hold, older_than_s)
             except StoreError as exc:
                 return exc
             return None

@@ -24,8 +24,8 @@ from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import Connection
-from remora.storage.rados.dead_letters import REGISTRY, TOTALS, letter_key
-from remora.storage.rados.face import INCARNATION, Face, decoded
+from remora.storage.rados.dead_letters import REGISTRY, TOTALS, DeadLetters, letter_key
+from remora.storage.rados.face import INCARNATION, decoded
 from remora.storage.rados.omap import all_keys
 from remora.storage.rados.own_queues import OwnQueues
 from remora.storage.rados.own_topics import OwnTopics
@@ -41,8 +41,8 @@ _decode_totals = msgspec.msgpack.Decoder(LetterTotals).decode
 _decode_keys = msgspec.msgpack.Decoder(list[str]).decode
 
 
-class Redriving(Face):
-    """Re-drives and drops letters."""
+class Letters(DeadLetters):
+    """The stored letters; re-drives and drops them, too."""
 
     def __init__(
         self, connection: Connection, own_queues: OwnQueues, own_topics: OwnTopics, two_phase: TwoPhase
@@ -107,7 +107,7 @@ class Redriving(Face):
                 return count + len(waiting)
         raise StoreUnavailable(f"re-driving into {shard}: others always came first")
 
-    async def letter_totals(self) -> Mapping[str, LetterTotals]:
+    async def totals(self) -> Mapping[str, LetterTotals]:
         """What commands have done with the letters of each queue."""
         place = self._connection.session.places.own
         queues = await all_keys(self._connection, REGISTRY, place)

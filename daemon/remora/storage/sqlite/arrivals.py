@@ -56,6 +56,9 @@ class Arrivals(Face):
         self._every_s = _DEAF_LOOK_EVERY_S
         self._listener: Listener | None = None
 
+    notifies = True
+    """Every commit shows, from any process."""
+
     def begin(self) -> None:
         """Tell of everything that is committed from now on to the files that are open now."""
         self.end()
@@ -69,7 +72,7 @@ class Arrivals(Face):
             self._listener.close()
             self._listener = None
 
-    async def arrivals(self) -> Sequence[Shard]:
+    async def wait(self) -> Sequence[Shard]:
         """Wait for commits, and answer which queues got entries."""
         bell = self._files.bell
         while True:

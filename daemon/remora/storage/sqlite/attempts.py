@@ -18,7 +18,7 @@ _FORGET = "DELETE FROM attempts WHERE queue = ? AND last < ?"
 class Attempts(Face):
     """Keeps attempts. Not synced: after a power cut entries are tried once more, at worst."""
 
-    async def note_attempts(self, hold: Hold, attempts: Mapping[bytes, Attempt]) -> None:
+    async def note(self, hold: Hold, attempts: Mapping[bytes, Attempt]) -> None:
         """Keep these in place of all that were kept before."""
         last = max(map(parsed, attempts), default=-1)
         value = encode_attempts(attempts)
@@ -32,7 +32,7 @@ class Attempts(Face):
 
         await self._file(hold.shard).write(note, durable=False)
 
-    async def attempts(self, hold: Hold) -> Mapping[bytes, Attempt]:
+    async def noted(self, hold: Hold) -> Mapping[bytes, Attempt]:
         """What was kept last."""
 
         def noted(connection: sqlite3.Connection) -> bytes | None:

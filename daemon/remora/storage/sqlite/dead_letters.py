@@ -60,7 +60,7 @@ class DeadLetters(Face):
 
         await self._file(hold.shard).write(park, durable=True)
 
-    async def standing_letters(self, hold: Hold) -> Sequence[DeadLetter]:
+    async def standing(self, hold: Hold) -> Sequence[DeadLetter]:
         """The letters of entries that stand in the held queue yet: a range of the table's index."""
         file = self._file(hold.shard)
 
@@ -70,7 +70,7 @@ class DeadLetters(Face):
 
         return [_letter(file, value) for (value,) in await file.read(standing)]
 
-    async def letters(self, queue: str | None = None) -> AsyncIterator[DeadLetter]:
+    async def stored(self, queue: str | None = None) -> AsyncIterator[DeadLetter]:
         """Every stored letter, of one queue or of all, in position order within each queue and incarnation.
 
         Those of a damaged file are missed by an error after all others.

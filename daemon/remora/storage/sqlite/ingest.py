@@ -70,13 +70,13 @@ class Ingest:
             [topic.shard(number) for number in load],
         )
 
-    async def reserve_events(self, topic: Topic, rooms: Sequence[Room]) -> str:
+    async def reserve(self, topic: Topic, rooms: Sequence[Room]) -> str:
         """Reserve room in all shards or in none, and answer the reservation's id."""
         reservation = f"{topic.name}.{secrets.token_hex(16)}"
         request = _Reserve(topic, reservation, _needs(topic, rooms), msgspec.msgpack.encode(rooms), len(rooms))
         return await self._rounds.ask(self._files.file_of(topic.name), request, len(request.rooms))
 
-    async def commit_events(self, topic: Topic, reservation: str, events: Sequence[Placed], digest: bytes) -> Stored:
+    async def commit(self, topic: Topic, reservation: str, events: Sequence[Placed], digest: bytes) -> Stored:
         """Store exactly the events that room was reserved for, and end the reservation."""
         return await self._rounds.ask(
             self._files.file_of(topic.name),
@@ -85,7 +85,7 @@ class Ingest:
             [topic.shard(number) for number in {each.shard for each in events}],
         )
 
-    async def abort_events(self, topic: Topic, reservation: str) -> None:
+    async def abort(self, topic: Topic, reservation: str) -> None:
         """Give the room back."""
         await self._rounds.ask(self._files.file_of(topic.name), _Abort(topic, reservation))
 

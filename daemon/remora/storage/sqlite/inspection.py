@@ -41,7 +41,7 @@ class Inspection(Face):
         """Figures of one queue, all of one moment and exact."""
         return await self._file(shard).read(lambda connection: self._figures(connection, shard))
 
-    async def survey(self, shards: Sequence[Shard]) -> Sequence[ShardStats]:
+    async def backlog(self, shards: Sequence[Shard]) -> Sequence[ShardStats]:
         """Figures of many queues; those that are empty, or in a damaged file, are left out."""
         wanted: defaultdict[File, dict[str, Shard]] = defaultdict(dict)
         for shard in shards:

@@ -11,7 +11,7 @@ import msgspec
 from remora.model.errors import OwnershipLost, ShardGone, StoreError
 from remora.model.shard import Hold, LockHolder, Origin, Shard
 from remora.storage.sqlite.clock import boot_id, now_ns
-from remora.storage.sqlite.face import Face, held_row, holder_of
+from remora.storage.sqlite.face import Face, holder_of
 from remora.storage.sqlite.files import File
 
 _LOOK = """
@@ -66,15 +66,6 @@ class Locks(Face):
         # Whoever waits for a lock asks again and again: that costs no transaction.
         _, _, rival = await file.read(lambda connection: self._look(connection, shard, cookie))
         return await file.write(take, durable=False) if rival is None else rival
-
-    async def renew(self, hold: Hold, lease_s: float) -> None:
-        """Extend a lock that is still held."""
-
-        def extend(connection: sqlite3.Connection) -> None:
-            queue = held_row(connection, hold, self._files.owner.entity)
-            connection.execute(_EXTEND, (_until_ns(lease_s), queue.id))
-
-        await self._file(hold.shard).write(extend, durable=False)
 
     async def renew_all(self, holds: Sequence[Hold], lease_s: float) -> Sequence[StoreError | None]:
         """Extend several locks, those of each file in one transaction."""

@@ -41,7 +41,7 @@ class Members(Face):
         """Let nobody count this worker any more."""
         await self._first.write(lambda connection: connection.execute(_WITHDRAW, (cookie,)), durable=False)
 
-    async def members(self) -> Sequence[Member]:
+    async def live(self) -> Sequence[Member]:
         """Every live worker: those whose process has ended count no more, whatever time they had left."""
         rows = await self._first.read(lambda connection: connection.execute(_LIVE, (boot_id(), now_ns())).fetchall())
         found: list[Member] = []

@@ -11,7 +11,8 @@ from remora.model.position import Position
 from remora.model.record import Again, DeadLetter, LetterTotals
 from remora.model.shard import Shard
 from remora.model.topic import Topic
-from remora.storage.sqlite.face import Face, topic_of
+from remora.storage.sqlite.dead_letters import DeadLetters
+from remora.storage.sqlite.face import topic_of
 from remora.storage.sqlite.files import File
 from remora.storage.sqlite.ingest import check_open
 from remora.storage.sqlite.sheet import Need, Sheet
@@ -25,8 +26,8 @@ _STANDS = "SELECT 1 FROM queues WHERE name = ? AND incarnation = ? AND head <= ?
 _TOTALS = "SELECT queue, redriven, dropped FROM letter_totals"
 
 
-class Redriving(Face):
-    """Re-drives and drops letters."""
+class Letters(DeadLetters):
+    """The stored letters; re-drives and drops them, too."""
 
     async def still_standing(self, letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
         """Those whose entries stand in their queue yet."""
@@ -67,7 +68,7 @@ class Redriving(Face):
 
         return await self._file(shard).write(redrive, arrived=[shard]) if again else 0
 
-    async def letter_totals(self) -> Mapping[str, LetterTotals]:
+    async def totals(self) -> Mapping[str, LetterTotals]:
         """What commands have done with the letters of each queue, save those of damaged files."""
         totals: dict[str, LetterTotals] = {}
         for file in self._files.all:

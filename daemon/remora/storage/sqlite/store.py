@@ -8,7 +8,6 @@ from remora.config import SqliteSettings
 from remora.storage.sqlite.arrivals import Arrivals
 from remora.storage.sqlite.attempts import Attempts
 from remora.storage.sqlite.catalog import Catalog
-from remora.storage.sqlite.dead_letters import DeadLetters
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.ingest import Ingest
 from remora.storage.sqlite.inspection import Inspection
@@ -16,7 +15,7 @@ from remora.storage.sqlite.ledger import Ledger
 from remora.storage.sqlite.locks import Locks
 from remora.storage.sqlite.members import Members
 from remora.storage.sqlite.queue import Queue
-from remora.storage.sqlite.redriving import Redriving
+from remora.storage.sqlite.redriving import Letters
 from remora.storage.sqlite.topics import Topics, sweep_all
 from remora.storage.sqlite.two_phase import TwoPhase
 from remora.storage.sqlite.watch import Watch
@@ -28,7 +27,7 @@ def _nobody(connected: bool, text: str) -> None:
 
 
 class SqliteStore:
-    """One store with all its faces, on one directory; see `ports.ShardStore`.
+    """One store with all its parts, on one directory; see `ports.ShardStore`.
 
     `on_state` is called with whether the store can be used, and a sentence: when it was opened, and whenever a file
     turns out to be unusable, or usable again. Where there is no store in the directory yet it is made, or without
@@ -45,36 +44,12 @@ class SqliteStore:
         waits: bool = False,
     ) -> None:
         self._files = files = Files(settings, on_state, make=make, waits=waits)
-        catalog, locks, queue, topics = Catalog(files), Locks(files), Queue(files), Topics(files)
-        letters, inspection, two_phase = DeadLetters(files), Inspection(files), TwoPhase(files)
-        self._arrivals, ingest = Arrivals(files), Ingest(files)
-        members, attempts, redriving = Members(files), Attempts(files), Redriving(files)
-
+        self.catalog = self.releases = Catalog(files)
+        self.locks, self.members, self.queue = Locks(files), Members(files), Queue(files)
+        self.attempts, self.arrivals, self.letters = Attempts(files), Arrivals(files), Letters(files)
+        self.inspection, self.ledger = Inspection(files), Ledger(files)
+        self.own_topics, self.two_phase, self.ingest = Topics(files), TwoPhase(files), Ingest(files)
         self._watch = Watch(files, self._begin)
-        self.shards, self.topics, self.peek = catalog.shards, catalog.topics, catalog.peek
-        self.released, self.set_released = catalog.released, catalog.set_released
-        self.acquire, self.renew, self.renew_all = locks.acquire, locks.renew, locks.renew_all
-        self.release, self.evict, self.evict_all = locks.release, locks.evict, locks.evict_all
-        self.announce, self.withdraw, self.members = members.announce, members.withdraw, members.members
-        self.read, self.remove, ledger = queue.read, queue.remove, Ledger(files)
-        self.expire_reservations, self.expire_all = queue.expire_reservations, queue.expire_all
-        self.note_attempts, self.attempts = attempts.note_attempts, attempts.attempts
-        self.arrivals = self._arrivals.arrivals
-        self.park, self.letters = letters.park, letters.letters
-        self.standing_letters, self.still_standing = letters.standing_letters, redriving.still_standing
-        self.drop, self.redrive, self.letter_totals = redriving.drop, redriving.redrive, redriving.letter_totals
-        self.stats, self.survey, self.dump = inspection.stats, inspection.survey, inspection.dump
-        self.balance, self.balances = ledger.balance, ledger.balances
-        self.reserve, self.commit, self.abort = two_phase.reserve, two_phase.commit, two_phase.abort
-        self.own_topic, self.create_topic = topics.own_topic, topics.create_topic
-        self.change_topic, self.remove_topic = topics.change_topic, topics.remove_topic
-        self.publish, self.reserve_events = ingest.publish, ingest.reserve_events
-        self.commit_events, self.abort_events = ingest.commit_events, ingest.abort_events
-
-    @property
-    def tells_arrivals(self) -> bool:
-        """Every commit shows, whoever made it."""
-        return True
 
     @property
     def connected(self) -> bool:
@@ -117,10 +92,10 @@ class SqliteStore:
 
     async def _begin(self) -> None:
         """What comes first whenever the files were opened."""
-        self._arrivals.begin()
+        self.arrivals.begin()
         await sweep_all(self._files)
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._watch.close()
-        self._arrivals.end()
+        self.arrivals.end()
         await self._files.close()

@@ -43,12 +43,12 @@ _NOTHING_LEFT = "DELETE FROM leftovers WHERE queue = ?"
 class Topics(Face):
     """Topics of remora's own: all that this store has."""
 
-    async def own_topic(self, name: str) -> Topic | None:
+    async def find(self, name: str) -> Topic | None:
         """The topic of this name as it is now; None where there is none."""
         row = await self._files.file_of(name).read(lambda connection: connection.execute(_TOPIC, (name,)).fetchone())
         return topic_of_row(*row) if row else None
 
-    async def create_topic(self, topic: Topic) -> Topic:
+    async def create(self, topic: Topic) -> Topic:
         """Make a topic with its empty queues, all or nothing, and answer it with its id."""
         _check_origin(topic)
         if not NAME.fullmatch(topic.name):
@@ -72,7 +72,7 @@ class Topics(Face):
         await file.write(create)
         return topic_of_row(topic.name, uid, topic.shards, topic.closed, attributes)
 
-    async def change_topic(self, topic: Topic) -> None:
+    async def change(self, topic: Topic) -> None:
         """Replace the attributes of the topic of this name and id; never its number of shards."""
         _check_origin(topic)
         attributes = _encoded(topic)
@@ -89,7 +89,7 @@ class Topics(Face):
 
         await self._files.file_of(topic.name).write(change)
 
-    async def remove_topic(self, topic: Topic, *, discard: bool) -> Removed:
+    async def remove(self, topic: Topic, *, discard: bool) -> Removed:
         """Remove a topic with its queues at once; the room of entries that are given up comes back little by little."""
         _check_origin(topic)
 

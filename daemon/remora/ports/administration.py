@@ -1,0 +1,92 @@
+"""What commands need of a store beside what delivering needs: dead letters, looks from outside, ledgers, topics."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Protocol
+
+from remora.model.ingest import Removed
+from remora.model.ledger import Balance
+from remora.model.record import Again, DeadLetter, LetterTotals
+from remora.model.shard import Shard
+from remora.model.topic import Topic
+from remora.ports.delivery import Balances, Parking
+
+
+class Letters(Parking, Protocol):
+    """The stored dead letters of all queues."""
+
+    def stored(self, queue: str | None = None) -> AsyncIterator[DeadLetter]:
+        """Every stored letter, of one queue or of all, in position order within each queue and incarnation."""
+        ...
+
+    async def still_standing(self, letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
+        """Those of these letters, of any queues, whose entries stand in their queue yet; may be a moment old."""
+        ...
+
+    async def drop(self, letters: Sequence[DeadLetter]) -> int:
+        """Delete letters of one queue for good; returns the number deleted.
+
+        Letters that are gone are left out, and those whose entries stand in their queue.
+        """
+        ...
+
+    async def redrive(self, shard: Shard, topic: Topic | None, again: Sequence[Again]) -> int:
+        """Commit entries to a queue, in order, and delete their letters, which are of one queue.
+
+        No entry is committed twice, however many callers re-drive it at the same time and however often a call is cut
+        short and repeated: letters that are gone are left out, and those whose entries stand in their queue. Returns
+        the number re-driven; one that two callers re-drive at once may be counted by both. A topic of remora's own is
+        named, as `own_topics.find` gave it.
+
+        Raises ShardGone or TopicUnknown, TopicClosed, QueueFull and StoreFull; then nothing was committed. After
+        StoreUnavailable the outcome is unknown, and the same call again finds it out.
+        """
+        ...
+
+    async def totals(self) -> Mapping[str, LetterTotals]:
+        """How many letters of each queue commands have re-driven and dropped."""
+        ...
+
+
+class Ledger(Balances, Protocol):
+    """What was committed to each queue beside what left it, and why.
+
+    A queue's ledger begins with the queue, or where it was when remora first kept ledgers there, and ends with it.
+    Each removal is booked in its own operation. What a radosgw or another tool removed while no worker of remora held
+    the queue is booked as removed elsewhere when the shard is taken.
+    """
+
+    async def balance(self, shard: Shard) -> Balance:
+        """One shard's balance, looked at without its lock, with all waiting entries looked at. Raises ShardGone."""
+        ...
+
+
+class OwnTopics(Protocol):
+    """Topics of remora's own. Those of a radosgw are never touched by this: TopicRefused."""
+
+    async def find(self, name: str) -> Topic | None:
+        """The topic of this name as it is now; None where there is none."""
+        ...
+
+    async def create(self, topic: Topic) -> Topic:
+        """Make a topic with its empty queues, all or nothing, and return it with its id.
+
+        The same call finishes a creation that was cut short. Raises TopicRefused when there is one already.
+        """
+        ...
+
+    async def change(self, topic: Topic) -> None:
+        """Replace the attributes of the topic of this name and id.
+
+        Raises TopicUnknown, and TopicRefused for another number of shards: entries would change their shard, and
+        so overtake each other.
+        """
+        ...
+
+    async def remove(self, topic: Topic, *, discard: bool) -> Removed:
+        """Remove a topic with its queues; entries are only given up with `discard`, else TopicRefused.
+
+        Dead letters stay. Raises TopicUnknown.
+        """
+        ...

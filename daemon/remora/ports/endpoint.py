@@ -1,0 +1,151 @@
+"""What delivering needs of a destination such as Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from remora.model.record import DeadLetter, Record
+from remora.model.shard import Shard
+from remora.model.topic import Target
+
+
+class Parcel(Protocol):
+    """Some records of one shard that travel, arrive and fail together.
+
+    `lane` names their order domain: all records of a key fall into one lane. A shard has at most one parcel
+    of a lane under way, and hands over the next only when that one has arrived; this alone keeps the order,
+    whatever a driver does with failed batches.
+    """
+
+    @property
+    def lane(self) -> int: ...
+
+    @property
+    def records(self) -> Sequence[Record]: ...
+
+
+class Route(Protocol):
+    """The way from one shard to its endpoint, with everything that must not change while records are under way."""
+
+    @property
+    def stale(self) -> bool:
+        """True when keys would fall into other lanes by now: finish what is under way, then open a new route."""
+        ...
+
+    def pack(self, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
+        """Sort records into parcels, in order within each lane; and the refused ones with why.
+
+        Pure: nothing is sent. A refused record cannot be delivered here as far as is known, for example because the
+        broker's size limit is below it: it is given up only when it is refused again after `look_again`. Several
+        parcels of one lane are to be pushed in the order of the list.
+        """
+        ...
+
+    async def look_again(self) -> None:
+        """Look up anew by what `pack` refuses records; it stands by that from then on.
+
+        Lanes stay as they are. Raises as entering the route does.
+        """
+        ...
+
+    async def push(self, parcel: Parcel) -> None:
+        """Return when every record of the parcel is durable at the endpoint.
+
+        Raises EndpointUnavailable (transient; the parcel may have arrived nevertheless, in whole or in part),
+        EndpointMisconfigured, or EntryRefused when a record that `pack` let pass was refused for good.
+        A parcel is pushed again as it is only after `pack` was asked anew.
+        """
+        ...
+
+    async def bury(self, letters: Sequence[DeadLetter]) -> None:
+        """Return when the letters are durable where the target wants them in addition to the store's, if anywhere.
+
+        Letters of a key keep their order. Raises EndpointUnavailable (some may have arrived nevertheless) and
+        EndpointMisconfigured.
+        """
+        ...
+
+
+class ExactRoute(Protocol):
+    """The way from one shard to its endpoint in transactions.
+
+    What is committed together becomes visible together, to readers that ask for committed records only, and with it
+    the position that was reached. It belongs to one task.
+    """
+
+    @property
+    def reached(self) -> bytes | None:
+        """The position of the next entry to deliver, as the last commit for this incarnation of the queue left it.
+
+        None where there is none. It was read after every earlier route of this shard was fenced, so that nothing of
+        theirs can be committed any more.
+        """
+        ...
+
+    @property
+    def stale(self) -> bool:
+        """As `Route.stale`; also true when other shards wait for their turn, and this one had its."""
+        ...
+
+    def pack(self, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
+        """As `Route.pack`."""
+        ...
+
+    async def look_again(self) -> None:
+        """As `Route.look_again`; not while a commit is under way."""
+        ...
+
+    async def commit(self, parcels: Sequence[Parcel], upto: bytes, letters: Sequence[DeadLetter] = ()) -> None:
+        """Return when the parcels, the letters and the position `upto` are committed, in one transaction.
+
+        Parcels of one lane take effect in the order of the list. Letters go where the target wants them in addition to
+        the store's, else nowhere.
+
+        Raises EndpointFenced, EndpointUnavailable, EndpointMisconfigured, or EntryRefused when a record that `pack`
+        let pass was refused for good. After any of these, and when it is cancelled, the outcome is unknown and the
+        route is spent: leave it and enter another one, whose `reached` tells.
+        """
+        ...
+
+
+class Endpoint(Protocol):
+    """A kind of destination (Kafka), with the connections that its topics share."""
+
+    @property
+    def schemes(self) -> frozenset[str]:
+        """The URI schemes that it delivers to."""
+        ...
+
+    def check(self, target: Target) -> list[str]:
+        """Remarks on a target that works otherwise than asked. Raises EndpointMisconfigured with why."""
+        ...
+
+    async def up(self, target: Target) -> frozenset[str]:
+        """What of the target's destination answers now, by names that stay the same: for Kafka, its brokers.
+
+        Empty where nothing does, for whatever reason; raises nothing. It ends within the time that a connection may
+        take, and keeps none. That something is up does not say that it can be delivered to.
+        """
+        ...
+
+    def route(self, shard: Shard, incarnation: str, target: Target) -> AbstractAsyncContextManager[Route]:
+        """Open a way to the target: connects where needed and looks up what packing must know.
+
+        Entering raises EndpointUnavailable or EndpointMisconfigured. What is learnt about one target never
+        shows at another, save that equal targets may share a connection.
+        """
+        ...
+
+    def exact(self, shard: Shard, incarnation: str, target: Target) -> AbstractAsyncContextManager[ExactRoute]:
+        """Open a way to the target in transactions; for whoever holds the shard, and nobody else.
+
+        Entering fences every route that was entered for this shard and incarnation before, here or anywhere; what they
+        had not committed never becomes visible. Then it reads what they had. It sends nothing. Their number is bounded
+        for each destination: where there are more, entering waits for its turn. Raises as `route` does.
+
+        Before the first commit there must be a proof that the shard's lock is still held: an owner that lost it and
+        enters would fence the rightful one.
+        """
+        ...

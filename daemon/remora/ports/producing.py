@@ -1,0 +1,75 @@
+"""What taking events in needs of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from remora.model.ingest import Once, Placed, Room, Stored
+from remora.model.shard import Shard
+from remora.model.topic import Topic
+from remora.ports.administration import OwnTopics
+from remora.ports.delivery import Catalog
+
+
+class TwoPhase(Protocol):
+    """The producing side, as a gateway uses it: room is reserved first, so that a commit cannot be refused."""
+
+    async def reserve(self, shard: Shard, entries: int, nbytes: int) -> int:
+        """Reserve room and return the reservation's id. Raises QueueFull."""
+        ...
+
+    async def commit(self, shard: Shard, reservation: int, payloads: Sequence[bytes]) -> None:
+        """Append the payloads in order, all or none, and end the reservation."""
+        ...
+
+    async def abort(self, shard: Shard, reservation: int) -> None:
+        """End the reservation; unknown ones are no error."""
+        ...
+
+
+class Ingest(Protocol):
+    """Storing events in topics of remora's own: in order, all or none over the shards, also over a crash.
+
+    `topic` is as `own_topics.find` gave it. Raises TopicUnknown when it is not that any more, TopicClosed, QueueFull
+    when a queue lacks room, StoreFull, and ValueError for a shard that the topic does not have; then nothing was
+    stored. After StoreUnavailable the outcome is unknown. A repeat is answered whatever became of the topic's state
+    and room.
+    """
+
+    async def publish(self, topic: Topic, events: Sequence[Placed], once: Once | None = None) -> Stored:
+        """Store events; returns when they are durable.
+
+        With `once` the same request again, for at least ten minutes and over a restart, stores nothing and is
+        answered as the first time, `repeated`. Raises OnceConflict.
+        """
+        ...
+
+    async def reserve(self, topic: Topic, rooms: Sequence[Room]) -> str:
+        """Reserve room in all shards or in none, and return the reservation's id, `<topic>.<random>`."""
+        ...
+
+    async def commit(self, topic: Topic, reservation: str, events: Sequence[Placed], digest: bytes) -> Stored:
+        """Store exactly the events that room was reserved for, and end the reservation.
+
+        What was promised before the topic was closed is still taken. The same commit again, for at least ten minutes
+        and over a restart, stores nothing and is answered as the first time. Raises ReservationUnknown,
+        ReservationExpired, ReservationMismatch, ReservationExceeded, and OnceConflict when other events were committed
+        before.
+        """
+        ...
+
+    async def abort(self, topic: Topic, reservation: str) -> None:
+        """Give the room back. Aborting again is no error; after a commit it is OnceConflict. ReservationUnknown."""
+        ...
+
+
+class IngestStore(Protocol):
+    """A store as the ingest API sees it, by its parts."""
+
+    @property
+    def catalog(self) -> Catalog: ...
+    @property
+    def own_topics(self) -> OwnTopics: ...
+    @property
+    def ingest(self) -> Ingest: ...

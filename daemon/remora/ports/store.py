@@ -1,0 +1,56 @@
+"""A whole store: all that delivering, taking events in and commands need, and its life."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from remora.ports.administration import Ledger, Letters, OwnTopics
+from remora.ports.delivery import DeliveryStore
+from remora.ports.producing import Ingest, TwoPhase
+
+
+class ShardStore(DeliveryStore, Protocol):
+    """One store with all its parts.
+
+    It is opened and closed by `async with`. Opening does not wait for the store to be reachable; until it is,
+    every call raises StoreUnavailable. What can never work raises StoreMisconfigured when it is opened.
+    """
+
+    @property
+    def letters(self) -> Letters: ...
+    @property
+    def ledger(self) -> Ledger: ...
+    @property
+    def own_topics(self) -> OwnTopics: ...
+    @property
+    def two_phase(self) -> TwoPhase: ...
+    @property
+    def ingest(self) -> Ingest: ...
+
+    @property
+    def description(self) -> str:
+        """What this store is and where that was learnt, one line for log and status."""
+        ...
+
+    @property
+    def damaged(self) -> Mapping[str, str]:
+        """The parts that are known to be unreadable, each with the reason; their topics may be missing elsewhere."""
+        ...
+
+    @property
+    def failing(self) -> Mapping[str, str]:
+        """Why the store or a part of it cannot be used now: a sentence by its cause, one of a small closed set.
+
+        `unreachable`, `gone`, `read_only`, `io_error`, `damaged`, or `unusable` for anything else.
+        """
+        ...
+
+    @property
+    def synced(self) -> int:
+        """How many transactions it has synced to this host's disk since it was opened; 0 where others store."""
+        ...
+
+    async def __aenter__(self) -> ShardStore: ...
+
+    async def __aexit__(self, *exc_info: object) -> None: ...
