@@ -16,7 +16,7 @@ from bench_lib.embedded import Embedded, own_topic
 from bench_lib.load import Load
 from bench_lib.processes import cpu_s, memory_bytes
 from remora.codec.topic import DELIVERY
-from remora.model.ingest import Placed
+from remora.model.ingest import RoutedEvent
 from remora.model.topic import Delivery, Topic
 from remora.ports.store import ShardStore
 
@@ -83,7 +83,7 @@ async def _store(store: ShardStore, topic: Topic, entries: int, payload: int, nu
     load, at_once = Load(number, topic.target, payload), max(1, STORED_BYTES // payload)
     for first in range(0, entries, at_once):
         made = enumerate(load.entries(first, min(at_once, entries - first)), first)
-        await store.ingest.publish(topic, [Placed(n % topic.shards, b"bench:%d" % n, entry) for n, entry in made])
+        await store.ingest.publish(topic, [RoutedEvent(n % topic.shards, b"bench:%d" % n, entry) for n, entry in made])
 
 
 async def _measured(store: ShardStore, topics: Sequence[Topic], entries: int, pids: dict[str, int]) -> Turn:

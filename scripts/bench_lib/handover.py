@@ -34,7 +34,7 @@ from bench_lib.delivered import kafka_topics
 from bench_lib.embedded import Embedded
 from bench_lib.load import Load
 from remora.config import RadosSettings
-from remora.model.ingest import Placed
+from remora.model.ingest import RoutedEvent
 from remora.model.topic import Topic
 from remora.ports.producing import IngestStore
 
@@ -244,7 +244,7 @@ async def _steady(store: IngestStore, topic: Topic, pace: float) -> AsyncIterato
         load, first = Load(0, topic.target, 1000), 0
         while not over.is_set():
             payloads = load.entries(first, SHARDS)
-            placed = [Placed(n % SHARDS, b"bench:%d" % n, payload) for n, payload in enumerate(payloads, first)]
+            placed = [RoutedEvent(n % SHARDS, b"bench:%d" % n, payload) for n, payload in enumerate(payloads, first)]
             await store.ingest.publish(topic, placed)
             first += SHARDS
             with suppress(TimeoutError):

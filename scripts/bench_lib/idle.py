@@ -28,7 +28,7 @@ from bench_lib.delivered import kafka_topics, read_back
 from bench_lib.embedded import NOBODY, Embedded
 from bench_lib.load import Load
 from bench_lib.processes import cpu_s, memory_bytes
-from remora.model.ingest import Placed
+from remora.model.ingest import RoutedEvent
 from remora.model.topic import Topic
 
 TITLE = "idle: a daemon with a thousand idle topics, and a restart with a backlog"
@@ -170,7 +170,9 @@ async def _store(embedded: Embedded, topic: Topic, entries: int) -> None:
     async with embedded.store() as store:
         for first in range(0, entries, STORED_AT_ONCE):
             payloads = load.entries(first, min(STORED_AT_ONCE, entries - first))
-            placed = [Placed(n % topic.shards, b"bench:%d" % n, payload) for n, payload in enumerate(payloads, first)]
+            placed = [
+                RoutedEvent(n % topic.shards, b"bench:%d" % n, payload) for n, payload in enumerate(payloads, first)
+            ]
             await store.ingest.publish(topic, placed)
 
 

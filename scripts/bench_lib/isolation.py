@@ -29,7 +29,7 @@ from bench_lib.delivered import kafka_topics
 from bench_lib.embedded import NOBODY, Embedded, own_topic
 from bench_lib.load import Load, event_id
 from bench_lib.processes import cpu_s
-from remora.model.ingest import Placed
+from remora.model.ingest import RoutedEvent
 from remora.model.topic import Target, Topic
 from remora.ports.producing import IngestStore
 from support.bad_endpoints import Door, door_before, hanging_endpoint
@@ -181,7 +181,7 @@ async def _store(store: IngestStore, topic: Topic, load: Load, entries: int) -> 
 async def _publish(store: IngestStore, topic: Topic, load: Load, first: int, count: int) -> None:
     payloads = load.entries(first, count)
     await store.ingest.publish(
-        topic, [Placed(n % topic.shards, b"bench:%d" % n, payload) for n, payload in enumerate(payloads, first)]
+        topic, [RoutedEvent(n % topic.shards, b"bench:%d" % n, payload) for n, payload in enumerate(payloads, first)]
     )
 
 

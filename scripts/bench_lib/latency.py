@@ -34,7 +34,7 @@ from bench_lib.events import NUMBERS_A_BODY, Bodies
 from bench_lib.load import Load
 from bench_lib.processes import cpu_s
 from remora.client import IngestClient
-from remora.model.ingest import Placed
+from remora.model.ingest import RoutedEvent
 from remora.model.topic import Topic
 
 TITLE = "latency: how old events are when the broker has them, idle and under load"
@@ -138,7 +138,7 @@ async def _committing(embedded: Embedded, topic: Topic, batch: int) -> AsyncIter
         def publish(number: int) -> Awaitable[object]:
             entries = enumerate(load.entries(number * batch, batch), number * batch)
             return store.ingest.publish(
-                topic, [Placed(n % topic.shards, b"bench:%d" % n, entry) for n, entry in entries]
+                topic, [RoutedEvent(n % topic.shards, b"bench:%d" % n, entry) for n, entry in entries]
             )
 
         yield publish

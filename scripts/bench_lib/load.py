@@ -10,7 +10,7 @@ from dataclasses import replace
 from remora.codec.event_entry import encode
 from remora.codec.render import Renderer
 from remora.model.entry import Event, EventEntry, Time
-from remora.model.record import Listing
+from remora.model.record import Page
 from remora.model.topic import UNSET, Target
 
 BUCKETS = 3
@@ -139,7 +139,7 @@ def _mould(template: bytes) -> Sequence[bytes]:
 
 def bodies(entries: Sequence[bytes]) -> list[bytes]:
     """What is delivered of these entries."""
-    records, refused = Renderer().render(Listing([b""] * (len(entries) + 1), list(entries), truncated=False))
+    records, refused = Renderer().render(Page([b""] * (len(entries) + 1), list(entries), truncated=False))
     if refused:
         raise ValueError(f"entries that cannot be decoded: {refused}")
     return [record.body for record in records]

@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from bench_lib.clusters import BenchError, Clusters
 from bench_lib.delivered import kafka_topics
 from bench_lib.load import bodies
-from remora.model.shard import Hold, Shard
+from remora.model.shard import LockToken, Shard
 from remora.storage.rados import RadosStore
 
 BODIES = 100_000
@@ -52,26 +52,27 @@ async def producer_performance(
 
 async def _read_along(store: RadosStore, queues: Sequence[str], address: str, topic: str, partitions: int) -> None:
     """List the queues side by side, from their fronts on and then again, and keep up with what is in the topic."""
-    holds: list[Hold] = []
+    tokens: list[LockToken] = []
     places = [TopicPartition(topic, number) for number in range(partitions)]
     try:
         for queue in queues:
-            hold = await store.locks.acquire(Shard(queue), "bench/reader", LEASE_S)
-            if not isinstance(hold, Hold):
-                raise BenchError(f"{queue} is locked by {hold.cookie}")
-            holds.append(hold)
-        starts, listed = [b""] * len(holds), 0
+            token = await store.locks.acquire(Shard(queue), "bench/reader", LEASE_S)
+            if not isinstance(token, LockToken):
+                raise BenchError(f"{queue} is locked by {token.cookie}")
+            tokens.append(token)
+        starts, listed = [b""] * len(tokens), 0
         async with AIOKafkaConsumer(bootstrap_servers=address, enable_auto_commit=False) as consumer:
             while True:
                 sent = sum((await consumer.end_offsets(places)).values())
                 while listed < sent:
                     reads = [
-                        store.queue.read(hold, start, LIST_ENTRIES) for hold, start in zip(holds, starts, strict=True)
+                        store.queue.read(token, start, LIST_ENTRIES)
+                        for token, start in zip(tokens, starts, strict=True)
                     ]
-                    listings = await asyncio.gather(*reads)
-                    starts = [each.positions[-1] if each.truncated else b"" for each in listings]
-                    listed += sum(len(each.entries) for each in listings)
+                    pages = await asyncio.gather(*reads)
+                    starts = [each.positions[-1] if each.truncated else b"" for each in pages]
+                    listed += sum(len(each.entries) for each in pages)
                 await asyncio.sleep(LOOK_S)
     finally:
-        for hold in holds:
-            await store.locks.release(hold)
+        for token in tokens:
+            await store.locks.release(token)

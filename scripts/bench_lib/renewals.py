@@ -25,7 +25,7 @@ from bench_lib.processes import cpu_s
 from remora.config import OwnershipSettings
 from remora.engine.spread import LOOK_S, TTL_S
 from remora.model.member import Member
-from remora.model.shard import Hold, Shard
+from remora.model.shard import LockToken, Shard
 from remora.ports.store import ShardStore
 
 TITLE = "renewals: what keeping locks costs, with many workers and shards"
@@ -84,18 +84,18 @@ async def _run(options: argparse.Namespace, clusters: Clusters, folder: Path) ->
     async with AsyncExitStack() as stack:
         stores = [await stack.enter_async_context(embedded.store()) for _ in range(options.workers)]
         shares = [topic.all_shards()[number :: options.workers] for number in range(options.workers)]
-        holds = [await _hold(store, number, shares[number]) for number, store in enumerate(stores)]
+        tokens = [await _hold(store, number, shares[number]) for number, store in enumerate(stores)]
 
         async def renew() -> None:
             answers = await asyncio.gather(
-                *(store.locks.renew_all(of, ownership.lease_s) for store, of in zip(stores, holds, strict=True))
+                *(store.locks.renew_all(of, ownership.lease_s) for store, of in zip(stores, tokens, strict=True))
             )
             if any(answer is not None for each in answers for answer in each):
                 raise BenchError("a lock was lost")
 
         async def look() -> None:
             for number, store in enumerate(stores):
-                await store.members.announce(Member(_cookie(number), "bench", len(holds[number])), TTL_S)
+                await store.members.announce(Member(_cookie(number), "bench", len(tokens[number])), TTL_S)
                 await store.members.live()
 
         renewal_s, renewal_osds_s = await _cost_s(renew, options.rounds, osds)
@@ -113,12 +113,12 @@ async def _run(options: argparse.Namespace, clusters: Clusters, folder: Path) ->
     )
 
 
-async def _hold(store: ShardStore, number: int, shards: Sequence[Shard]) -> list[Hold]:
+async def _hold(store: ShardStore, number: int, shards: Sequence[Shard]) -> list[LockToken]:
     answers = [await store.locks.acquire(shard, _cookie(number), OwnershipSettings().lease_s) for shard in shards]
-    holds = [answer for answer in answers if isinstance(answer, Hold)]
-    if len(holds) != len(shards):
+    tokens = [answer for answer in answers if isinstance(answer, LockToken)]
+    if len(tokens) != len(shards):
         raise BenchError("a new queue was held by somebody")
-    return holds
+    return tokens
 
 
 def _cookie(number: int) -> str:

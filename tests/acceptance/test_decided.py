@@ -14,7 +14,7 @@ import pytest
 from remora.codec.topic import DEAD_LETTER_TOPIC
 from remora.config import SqliteSettings
 from remora.model.exits import Exit
-from remora.model.ingest import Placed
+from remora.model.ingest import RoutedEvent
 from remora.storage.sqlite import SqliteStore
 from support.consumer import read_all, read_until
 from support.daemon import Daemon, Sections, running_daemon
@@ -48,7 +48,7 @@ async def publish(folder: Path, topic: str, *entries: bytes) -> None:
     async with SqliteStore(SqliteSettings(directory=str(folder / "queues"), files=1)) as store:
         found = await store.own_topics.find(topic)
         assert found is not None
-        await store.ingest.publish(found, [Placed(0, b"bkt:k", each) for each in entries])
+        await store.ingest.publish(found, [RoutedEvent(0, b"bkt:k", each) for each in entries])
 
 
 async def books(daemon: Daemon, topic: str) -> tuple[int, int, int]:

@@ -12,7 +12,7 @@ import pytest
 
 from remora.config import SqliteSettings
 from remora.model.exits import Exit
-from remora.model.ingest import Placed
+from remora.model.ingest import RoutedEvent
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.ports.store import ShardStore
@@ -90,7 +90,9 @@ class Embedded:
     async def store(self, count: int, start: int) -> None:
         assert self._topic is not None
         numbers = range(start, start + count)
-        events = [Placed(0, b"k%d" % (i % 20), raw_entry(f"k{i % 20}", i, topic=self._topic.name)) for i in numbers]
+        events = [
+            RoutedEvent(0, b"k%d" % (i % 20), raw_entry(f"k{i % 20}", i, topic=self._topic.name)) for i in numbers
+        ]
         await self._store.ingest.publish(self._topic, events)
 
     async def waiting(self) -> int:

@@ -19,7 +19,7 @@ from remora.endpoints.kafka import lookup
 from remora.endpoints.kafka.transactions import TransactionalProducer
 from remora.model.errors import OwnershipLost
 from remora.model.ledger import Tally
-from remora.model.shard import Hold, LockHolder
+from remora.model.shard import LockHolder, LockToken
 from remora.storage.sqlite.face import held_row
 from support.kafka import Kafka
 from support.owners import Gate, Owner, Scene, a_scene, until
@@ -36,14 +36,14 @@ def unlock(patch: pytest.MonkeyPatch, *owners: Owner, believed_front: int | None
     """
     cookies = {owner.cookie for owner in owners}
 
-    def unchecked(connection: Any, hold: Hold, entity: str) -> Any:
+    def unchecked(connection: Any, token: LockToken, entity: str) -> Any:
         try:
-            return held_row(connection, hold, entity)
+            return held_row(connection, token, entity)
         except OwnershipLost:
-            if hold.cookie not in cookies:
+            if token.cookie not in cookies:
                 raise
             row = connection.execute("SELECT entity, cookie FROM locks").fetchone()
-            found = held_row(connection, replace(hold, cookie=row[1]), row[0])
+            found = held_row(connection, replace(token, cookie=row[1]), row[0])
             return found if believed_front is None else found._replace(head=believed_front)
 
     patch.setattr("remora.storage.sqlite.queue.held_row", unchecked)
@@ -75,8 +75,8 @@ async def test_lock_check_in_the_removal(
         await scene.evict(a)
         held = await b.store.locks.acquire(scene.shard, b.cookie, 3600)
         assert not isinstance(held, LockHolder)
-        listing = await b.store.queue.read(held, b"", 8)
-        await b.store.queue.remove(held, listing.positions[-1], 8, Tally(delivered=8))
+        page = await b.store.queue.read(held, b"", 8)
+        await b.store.queue.remove(held, page.positions[-1], 8, Tally(delivered=8))
 
         removal.open()
         await until(lambda: bool(a.refused_removals or a.removals), "the thawed owner tried to remove")

@@ -18,7 +18,7 @@ from remora.codec.attempts import decode_attempts
 from remora.codec.shard_hash import shard as shard_number
 from remora.config import SqliteSettings
 from remora.model.exits import Exit
-from remora.model.ingest import Placed
+from remora.model.ingest import RoutedEvent
 from remora.storage.sqlite import SqliteStore
 from support.consumer import read_until
 from support.daemon import Daemon, running_daemon
@@ -58,7 +58,7 @@ async def publish(folder: Path, topic: str, numbers: Sequence[int], keys: int = 
             key = f"k{number % keys}"
             sharded_by = f"bkt:{key}".encode()
             entry = raw_entry(key, number, topic=topic, created=time.time())
-            events.append(Placed(shard_number(sharded_by, found.shards), sharded_by, entry))
+            events.append(RoutedEvent(shard_number(sharded_by, found.shards), sharded_by, entry))
         await store.ingest.publish(found, events)
 
 

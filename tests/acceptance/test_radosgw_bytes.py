@@ -12,7 +12,7 @@ import pytest
 from remora.codec.event_entry import decode
 from remora.codec.record import body
 from remora.codec.render import Renderer
-from remora.model.record import Listing
+from remora.model.record import Page
 from support.consumer import read_until
 from support.daemon import remora, running_daemon, write_config
 from support.http_sink import http_sink
@@ -91,7 +91,7 @@ async def test_radosgw_posts_the_same_bytes(zone: Zone, tmp_path: Path) -> None:
     current, renderer = f"{opaque} changed".encode(), Renderer()
     assert len(entries) >= len(ODD_KEYS) + 17
     for _ in range(2):  # the second time from what the renderer remembers
-        records, _ = renderer.render(Listing([b""] * (len(entries) + 1), entries, truncated=False), current)
+        records, _ = renderer.render(Page([b""] * (len(entries) + 1), entries, truncated=False), current)
         rendered = [each.body for each in records]
         assert sorted(rendered) == sorted(posted)
     assert rendered == [body(decode(entry), current) for entry in entries]

@@ -16,7 +16,7 @@ import pytest
 from remora.config import RadosSettings
 from remora.model.errors import OwnershipLost, StoreError, StoreUnavailable
 from remora.model.ledger import Tally
-from remora.model.shard import Hold, Shard
+from remora.model.shard import LockToken, Shard
 from remora.storage.rados import RadosStore
 from support.ceph import Ceph, Gateway, reached
 from support.stores import renew, until
@@ -73,11 +73,11 @@ async def test_frozen_osds(ceph: Ceph, settings: RadosSettings, gateway: Gateway
     gateway.make_queue("q")
     told: list[bool] = []
     async with reached(replace(settings, op_timeout_s=QUICK_S), lambda there, _: told.append(there)) as store:
-        hold = await store.locks.acquire(Q, "w", 90)
-        assert isinstance(hold, Hold)
+        token = await store.locks.acquire(Q, "w", 90)
+        assert isinstance(token, LockToken)
         calls = (
-            renew(store, hold, 90),
-            store.queue.read(hold, b"", 9),
+            renew(store, token, 90),
+            store.queue.read(token, b"", 9),
             store.catalog.peek(Q),
             store.catalog.shards(),
             store.inspection.stats(Q),
@@ -94,7 +94,7 @@ async def test_frozen_osds(ceph: Ceph, settings: RadosSettings, gateway: Gateway
         assert [type(answer) for answer in answers] == [StoreUnavailable] * len(calls)
         assert QUICK_S * 0.9 < took < QUICK_S + 4
         await works_again(store)
-        await renew(store, hold, 90)
+        await renew(store, token, 90)
         assert told == [True, False, True]
 
 
@@ -158,20 +158,20 @@ async def test_unknown_outcome_of_a_removal(ceph: Ceph, settings: RadosSettings,
         entries = [b"%02d" % number for number in range(60)]
         reservation = await store.two_phase.reserve(Q, 60, 120)
         await store.two_phase.commit(Q, reservation, entries)
-        hold = await store.locks.acquire(Q, "w", 90)
-        assert isinstance(hold, Hold)
-        listing = await store.queue.read(hold, b"", 60)
+        token = await store.locks.acquire(Q, "w", 90)
+        assert isinstance(token, LockToken)
+        page = await store.queue.read(token, b"", 60)
         await frozen(ceph, *OSDS)
         try:
             with pytest.raises(StoreUnavailable):
-                await store.queue.remove(hold, listing.positions[3], 3, Tally(delivered=3))
+                await store.queue.remove(token, page.positions[3], 3, Tally(delivered=3))
         finally:
             await thawed(ceph, *OSDS)
         await works_again(store)
 
-        await store.queue.remove(hold, listing.positions[3], 3, Tally(delivered=3))
+        await store.queue.remove(token, page.positions[3], 3, Tally(delivered=3))
 
-        assert (await store.queue.read(hold, b"", 60)).entries == entries[3:]
+        assert (await store.queue.read(token, b"", 60)).entries == entries[3:]
         stats = await store.inspection.stats(Q)
         assert (stats.entries, stats.used_bytes) == (57, 57 * 12)
 
@@ -199,10 +199,10 @@ async def test_closing_under_calls(ceph: Ceph, settings: RadosSettings, gateway:
     gateway.make_queue("q")
     try:
         async with reached(replace(settings, op_timeout_s=30.0)) as store:
-            hold = await store.locks.acquire(Q, "w", 90)
-            assert isinstance(hold, Hold)
+            token = await store.locks.acquire(Q, "w", 90)
+            assert isinstance(token, LockToken)
             await frozen(ceph, *OSDS)
-            calls = asyncio.gather(store.queue.read(hold, b"", 1), renew(store, hold, 90), return_exceptions=True)
+            calls = asyncio.gather(store.queue.read(token, b"", 1), renew(store, token, 90), return_exceptions=True)
             await asyncio.wait([calls], timeout=0.1)
         answers = await calls
     finally:
@@ -217,8 +217,8 @@ async def test_restarted_daemons(ceph: Ceph, settings: RadosSettings, gateway: G
     """After the monitor and an OSD were killed and started again the same locks are held and calls succeed."""
     gateway.make_queue("q")
     async with reached(replace(settings, op_timeout_s=QUICK_S * 2)) as store:
-        hold = await store.locks.acquire(Q, "w", 120)
-        assert isinstance(hold, Hold)
+        token = await store.locks.acquire(Q, "w", 120)
+        assert isinstance(token, LockToken)
 
         for daemon in ("mon.a", *OSDS):
             await asyncio.to_thread(ceph.send, daemon, "KILL")
@@ -228,8 +228,8 @@ async def test_restarted_daemons(ceph: Ceph, settings: RadosSettings, gateway: G
                 await asyncio.to_thread(ceph.start, daemon)
 
         await works_again(store, 60)
-        await renew(store, hold, 90)
-        assert (await store.queue.read(hold, b"", 1)).entries == []
+        await renew(store, token, 90)
+        assert (await store.queue.read(token, b"", 1)).entries == []
 
 
 async def test_unreachable_monitor_at_start(ceph: Ceph, settings: RadosSettings, gateway: Gateway) -> None:
@@ -268,15 +268,15 @@ async def test_shut_out_client(ceph: Ceph, settings: RadosSettings, gateway: Gat
     """A client that the cluster has shut out connects anew; its locks are another client's then, and so lost."""
     gateway.make_queue("q")
     async with reached(settings) as store:
-        hold = await store.locks.acquire(Q, "w", 90)
-        assert isinstance(hold, Hold)
+        token = await store.locks.acquire(Q, "w", 90)
+        assert isinstance(token, LockToken)
         holder = (await store.inspection.stats(Q)).holder
         assert holder is not None
         ceph.command(prefix="osd blocklist", blocklistop="add", addr=holder.address)
 
         async def lost() -> bool:
             try:
-                await store.queue.read(hold, b"", 1)
+                await store.queue.read(token, b"", 1)
             except StoreUnavailable:
                 return False
             except OwnershipLost:
@@ -285,9 +285,9 @@ async def test_shut_out_client(ceph: Ceph, settings: RadosSettings, gateway: Gat
 
         await until(lost, 30)
         answer = await store.locks.acquire(Q, "w", 90)
-        assert not isinstance(answer, Hold)  # the old instance's lock runs out by itself, or is evicted
+        assert not isinstance(answer, LockToken)  # the old instance's lock runs out by itself, or is evicted
         await store.locks.evict(Q, answer)
-        assert isinstance(await store.locks.acquire(Q, "w", 90), Hold)
+        assert isinstance(await store.locks.acquire(Q, "w", 90), LockToken)
 
 
 _ENDING = """

@@ -24,8 +24,8 @@ from remora.model.errors import (
     TopicRefused,
     TopicUnknown,
 )
-from remora.model.ingest import Once, Placed, Removed, Stored
-from remora.model.shard import Hold, Shard
+from remora.model.ingest import IdempotencyKey, PublishResult, Removed, RoutedEvent
+from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
 from remora.storage.rados import RadosStore, recovery
 from remora.storage.rados.requests import Stage
@@ -66,10 +66,10 @@ async def topic_of(store: RadosStore, victim: Victim) -> Topic:
 async def expire_topic(store: RadosStore, topic: Topic) -> None:
     """What the holder of each shard does to reservations that are too old, done to all of them."""
     for shard in topic.all_shards():
-        hold = await store.locks.acquire(shard, "w", 90)
-        assert isinstance(hold, Hold)
-        await expire(store, hold, -60)
-        await store.locks.release(hold)
+        token = await store.locks.acquire(shard, "w", 90)
+        assert isinstance(token, LockToken)
+        await expire(store, token, -60)
+        await store.locks.release(token)
 
 
 async def outcomes(store: RadosStore, left: Sequence[Victim]) -> list[bool]:
@@ -104,7 +104,9 @@ async def test_killed_while_publishing(settings: RadosSettings, store: RadosStor
     assert stored == [False] * (SHARDS + 1) + [True] * (SHARDS + 4)
     for victim, was_stored in zip(left, stored, strict=True):
         topic = await topic_of(store, victim)
-        assert await store.ingest.publish(topic, spread(topic, EVENTS), ONCE) == Stored(EVENTS, repeated=was_stored)
+        assert await store.ingest.publish(topic, spread(topic, EVENTS), ONCE) == PublishResult(
+            EVENTS, repeated=was_stored
+        )
     assert all(await outcomes(store, left))
 
 
@@ -142,7 +144,7 @@ async def test_killed_while_committing(settings: RadosSettings, store: RadosStor
         topic = await topic_of(store, victim)
         events = spread(topic, EVENTS)
         answer = await store.ingest.commit(topic, victim.reservation, events, DIGEST)
-        assert answer == Stored(EVENTS, repeated=answer.repeated)
+        assert answer == PublishResult(EVENTS, repeated=answer.repeated)
         with pytest.raises(OnceConflict):
             await store.ingest.commit(topic, victim.reservation, events, b"other")
         assert await reserved(store, topic) == 0
@@ -198,7 +200,7 @@ async def test_killed_while_removing_a_topic(settings: RadosSettings, store: Rad
 # -------------------------------------------------------------------------------- between decision and commits
 
 
-async def undone(settings: RadosSettings, topic: Topic, events: Sequence[Placed], writes: int) -> None:
+async def undone(settings: RadosSettings, topic: Topic, events: Sequence[RoutedEvent], writes: int) -> None:
     """Leave a request that went no further than so many writes; nobody has looked after it yet."""
     async with reached(settings) as another:
         publishing = asyncio.ensure_future(armed(another.ingest.publish(topic, events, ONCE)))
@@ -223,7 +225,7 @@ async def test_expiry_after_the_decision(settings: RadosSettings, store: RadosSt
             *(each.ingest.publish(topic, events, ONCE) for each in (store, other, store, other))
         )
 
-    assert set(answers) == {Stored(EVENTS, repeated=True)}
+    assert set(answers) == {PublishResult(EVENTS, repeated=True)}
     assert await pending(store, topic) == by_shard(topic, events)
     assert await reserved(store, topic) == 0
 
@@ -231,9 +233,9 @@ async def test_expiry_after_the_decision(settings: RadosSettings, store: RadosSt
 async def test_more_events_than_an_osd_takes_at_once(settings: RadosSettings, store: RadosStore) -> None:
     """Events of one shard that take several commits are stored once and in order though who began stops."""
     topic = await store.own_topics.create(own_topic("t", 2))
-    events = [Placed(1, b"bkt:k", b"%d" % i) for i in range(1_300)] + [
-        Placed(0, b"bkt:k", b""),
-        Placed(0, b"bkt:l", b"x"),
+    events = [RoutedEvent(1, b"bkt:k", b"%d" % i) for i in range(1_300)] + [
+        RoutedEvent(0, b"bkt:k", b""),
+        RoutedEvent(0, b"bkt:l", b"x"),
     ]
     parts = 3 + 1
     await undone(settings, topic, events, parts + 3)
@@ -242,10 +244,10 @@ async def test_more_events_than_an_osd_takes_at_once(settings: RadosSettings, st
 
     answer = await store.ingest.publish(topic, events, ONCE)
 
-    assert answer == Stored(len(events), repeated=True)
+    assert answer == PublishResult(len(events), repeated=True)
     assert await pending(store, topic) == by_shard(topic, events)
     reservation = await store.ingest.reserve(topic, rooms(events))
-    assert await store.ingest.commit(topic, reservation, events, DIGEST) == Stored(len(events))
+    assert await store.ingest.commit(topic, reservation, events, DIGEST) == PublishResult(len(events))
     await store.ingest.publish(topic, events)
     assert await pending(store, topic) == by_shard(topic, events, events, events)
     assert await reserved(store, topic) == 0
@@ -268,7 +270,7 @@ async def test_removal_after_the_decision(settings: RadosSettings, store: RadosS
 
     await until(carried_out, 60)
     assert (await pending(store, new), await reserved(store, new)) == ([[]] * SHARDS, SHARDS)
-    assert await store.ingest.commit(new, reservation, events, DIGEST) == Stored(EVENTS)
+    assert await store.ingest.commit(new, reservation, events, DIGEST) == PublishResult(EVENTS)
 
 
 async def test_full_queue_after_the_decision(settings: RadosSettings, store: RadosStore) -> None:
@@ -286,7 +288,7 @@ async def test_full_queue_after_the_decision(settings: RadosSettings, store: Rad
     assert await pending(store, topic) == [expected[0], [], expected[2]]
 
     await store.two_phase.abort(topic.shard(1), blocker)
-    assert await store.ingest.publish(topic, events, ONCE) == Stored(EVENTS, repeated=True)
+    assert await store.ingest.publish(topic, events, ONCE) == PublishResult(EVENTS, repeated=True)
     assert await pending(store, topic) == expected
 
 
@@ -335,7 +337,7 @@ async def test_reservation_of_a_removed_topic(ceph: Ceph, store: RadosStore) -> 
     await looked_after(store, Stage.HELD)
 
     assert await reserved(store, new) == SHARDS
-    assert await store.ingest.commit(new, kept, events, DIGEST) == Stored(EVENTS)
+    assert await store.ingest.commit(new, kept, events, DIGEST) == PublishResult(EVENTS)
 
 
 async def test_forgetting(ceph: Ceph, store: RadosStore) -> None:
@@ -363,7 +365,7 @@ async def test_forgetting(ceph: Ceph, store: RadosStore) -> None:
         left = {each.key for each in ioctx.list_objects()}
         assert left == {"remora.topics", "remora.requests", *(shard.queue for shard in topic.all_shards())}
         assert [omap_keys(ioctx, shard.queue) for shard in topic.all_shards()] == [[]] * SHARDS
-    assert await store.ingest.publish(topic, events, ONCE) == Stored(EVENTS)
+    assert await store.ingest.publish(topic, events, ONCE) == PublishResult(EVENTS)
 
 
 async def test_damaged_request(ceph: Ceph, store: RadosStore, caplog: pytest.LogCaptureFixture) -> None:
@@ -464,7 +466,7 @@ async def test_full_pool(ceph: Ceph, settings: RadosSettings) -> None:
 
             async def refused() -> bool:
                 try:
-                    await store.ingest.publish(topic, events[:1], Once(uuid.uuid4().hex, b""))
+                    await store.ingest.publish(topic, events[:1], IdempotencyKey(uuid.uuid4().hex, b""))
                 except StoreFull:
                     return True
                 except StoreUnavailable:  # decided when there was room, and to be stored when there is again
@@ -480,10 +482,10 @@ async def test_full_pool(ceph: Ceph, settings: RadosSettings) -> None:
             with pytest.raises(StoreFull):
                 await store.ingest.reserve(topic, rooms(events))
             assert (await pending(store, topic), await reserved(store, topic)) == before
-            hold = await store.locks.acquire(topic.shard(0), "w", 90)
-            assert isinstance(hold, Hold)
-            listing = await store.queue.read(hold, b"", 1000)
-            await store.queue.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
+            token = await store.locks.acquire(topic.shard(0), "w", 90)
+            assert isinstance(token, LockToken)
+            page = await store.queue.read(token, b"", 1000)
+            await store.queue.remove(token, page.positions[-1], len(page.entries), delivered(page))
             assert (await pending(store, topic))[0] == []
 
             ceph.command(prefix="osd pool set-quota", pool="narrow", field="max_objects", val="0")
@@ -514,12 +516,12 @@ async def test_least_permissions(ceph: Ceph, namespace: str) -> None:
         await store.ingest.commit(topic, reservation, events, DIGEST)
         await store.own_topics.change(replace(topic, closed=True))
 
-        hold = await store.locks.acquire(topic.shard(1), "w", 90)
-        assert isinstance(hold, Hold)
-        listing = await store.queue.read(hold, b"", 100)
-        await store.queue.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
+        token = await store.locks.acquire(topic.shard(1), "w", 90)
+        assert isinstance(token, LockToken)
+        page = await store.queue.read(token, b"", 100)
+        await store.queue.remove(token, page.positions[-1], len(page.entries), delivered(page))
 
-        assert listing.entries == by_shard(topic, events, events)[1]
+        assert page.entries == by_shard(topic, events, events)[1]
         assert set(topic.all_shards()) <= set(await store.catalog.shards())
         assert await store.own_topics.remove(topic, discard=True) == Removed(SHARDS, 2 * EVENTS * 2 // SHARDS)
 

@@ -11,10 +11,10 @@ import pytest
 
 from remora.config import RadosSettings
 from remora.model.errors import ShardGone, StoreError, StoreUnavailable
-from remora.model.ingest import Placed
+from remora.model.ingest import RoutedEvent
 from remora.model.ledger import Balance, Tally
-from remora.model.record import Listing
-from remora.model.shard import Hold, LockHolder, Shard
+from remora.model.record import Page
+from remora.model.shard import LockHolder, LockToken, Shard
 from remora.storage.librados import Operation
 from remora.storage.rados import RadosStore
 from support.ceph import Ceph, Gateway, reached
@@ -37,17 +37,17 @@ class Desk:
         reservation = await self.store.two_phase.reserve(Q, count, 10 * count)
         await self.store.two_phase.commit(Q, reservation, [b"%010d" % i for i in range(count)])
 
-    async def held(self, cookie: str = WORKER) -> Hold:
-        hold = await self.store.locks.acquire(Q, cookie, 90)
-        assert isinstance(hold, Hold), hold
-        return hold
+    async def held(self, cookie: str = WORKER) -> LockToken:
+        token = await self.store.locks.acquire(Q, cookie, 90)
+        assert isinstance(token, LockToken), token
+        return token
 
-    async def listed(self, hold: Hold, count: int = 100) -> Listing:
-        return await self.store.queue.read(hold, b"", count)
+    async def listed(self, token: LockToken, count: int = 100) -> Page:
+        return await self.store.queue.read(token, b"", count)
 
-    async def unaccounted(self, hold: Hold) -> list[int]:
+    async def unaccounted(self, token: LockToken) -> list[int]:
         """As both ways of looking have it."""
-        looks = [await self.store.ledger.balance(Q), *await self.store.ledger.balances([hold])]
+        looks = [await self.store.ledger.balance(Q), *await self.store.ledger.balances([token])]
         return [each.unaccounted for each in looks]
 
     def remove_as_gateway(self, upto: bytes) -> None:
@@ -87,34 +87,34 @@ def lose_answers(monkeypatch: pytest.MonkeyPatch, store: RadosStore, *, carried_
 async def test_removal_whose_answer_is_lost(desk: Desk, monkeypatch: pytest.MonkeyPatch, further: int) -> None:
     """A removal that was carried out counts once, whether it is repeated as it was or as a part of a larger one."""
     await desk.commit(10)
-    hold = await desk.held()
-    listing = await desk.listed(hold)
+    token = await desk.held()
+    page = await desk.listed(token)
     lose_answers(monkeypatch, desk.store, carried_out=True)
     with pytest.raises(StoreUnavailable, match="no answer"):
-        await desk.store.queue.remove(hold, listing.positions[3], 3, Tally(delivered=3))
+        await desk.store.queue.remove(token, page.positions[3], 3, Tally(delivered=3))
 
     if further:
         with pytest.raises(StoreUnavailable, match="front"):
-            await desk.store.queue.remove(hold, listing.positions[5], 5, Tally(delivered=5))
+            await desk.store.queue.remove(token, page.positions[5], 5, Tally(delivered=5))
     else:
-        await desk.store.queue.remove(hold, listing.positions[3], 3, Tally(delivered=3))
+        await desk.store.queue.remove(token, page.positions[3], 3, Tally(delivered=3))
     assert await desk.store.ledger.balance(Q) == Balance(Q, 10, 7, Tally(delivered=3))
 
-    rest = await desk.listed(hold)
-    await desk.store.queue.remove(hold, rest.positions[-1], 7, Tally(delivered=7))
+    rest = await desk.listed(token)
+    await desk.store.queue.remove(token, rest.positions[-1], 7, Tally(delivered=7))
     assert await desk.store.ledger.balance(Q) == Balance(Q, 10, 0, Tally(delivered=10))
 
 
 async def test_removal_that_was_not_carried_out(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A removal that never reached the queue counts when it is repeated, with all that was done meanwhile."""
     await desk.commit(10)
-    hold = await desk.held()
-    listing = await desk.listed(hold)
+    token = await desk.held()
+    page = await desk.listed(token)
     lose_answers(monkeypatch, desk.store, carried_out=False)
     with pytest.raises(StoreUnavailable, match="no answer"):
-        await desk.store.queue.remove(hold, listing.positions[3], 3, Tally(delivered=3))
+        await desk.store.queue.remove(token, page.positions[3], 3, Tally(delivered=3))
 
-    await desk.store.queue.remove(hold, listing.positions[5], 5, Tally(delivered=4, expired=1))
+    await desk.store.queue.remove(token, page.positions[5], 5, Tally(delivered=4, expired=1))
 
     assert await desk.store.ledger.balance(Q) == Balance(Q, 10, 5, Tally(delivered=4, expired=1))
 
@@ -122,13 +122,13 @@ async def test_removal_that_was_not_carried_out(desk: Desk, monkeypatch: pytest.
 async def test_removal_that_comes_late(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A removal that was given up and arrives after its repetition is refused, under the same lock and cookie too."""
     await desk.commit(10)
-    hold = await desk.held()
-    listing = await desk.listed(hold)
+    token = await desk.held()
+    page = await desk.listed(token)
     late = lose_answers(monkeypatch, desk.store, carried_out=False)
     with pytest.raises(StoreUnavailable, match="no answer"):
-        await desk.store.queue.remove(hold, listing.positions[3], 3, Tally(delivered=3))
-    await desk.store.queue.remove(hold, listing.positions[5], 5, Tally(delivered=5))
-    await desk.store.locks.release(hold)
+        await desk.store.queue.remove(token, page.positions[3], 3, Tally(delivered=3))
+    await desk.store.queue.remove(token, page.positions[5], 5, Tally(delivered=5))
+    await desk.store.locks.release(token)
     again = await desk.held()
     expected = await desk.store.ledger.balance(Q)
 
@@ -142,16 +142,16 @@ async def test_removal_that_comes_late(desk: Desk, monkeypatch: pytest.MonkeyPat
 async def test_late_removal_between_a_look_and_the_next_one(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A removal that arrives after the queue was listed anew makes the next one fail, and counts once."""
     await desk.commit(10)
-    hold = await desk.held()
-    listing = await desk.listed(hold)
+    token = await desk.held()
+    page = await desk.listed(token)
     late = lose_answers(monkeypatch, desk.store, carried_out=False)
     with pytest.raises(StoreUnavailable, match="no answer"):
-        await desk.store.queue.remove(hold, listing.positions[3], 3, Tally(delivered=3))
-    again = await desk.listed(hold)
+        await desk.store.queue.remove(token, page.positions[3], 3, Tally(delivered=3))
+    again = await desk.listed(token)
     await late[0]()  # type: ignore[operator]  # carries the operation out now
 
     with pytest.raises(StoreUnavailable, match="front"):
-        await desk.store.queue.remove(hold, again.positions[5], 5, Tally(delivered=5))
+        await desk.store.queue.remove(token, again.positions[5], 5, Tally(delivered=5))
 
     assert await desk.store.ledger.balance(Q) == Balance(Q, 10, 7, Tally(delivered=3))
 
@@ -159,11 +159,11 @@ async def test_late_removal_between_a_look_and_the_next_one(desk: Desk, monkeypa
 async def test_ledger_begins_where_remora_first_takes_the_queue(desk: Desk) -> None:
     """What a radosgw delivered before is nobody's affair; from then on everything counts."""
     await desk.commit(6)
-    hold = await desk.held()
-    listing = await desk.listed(hold)
-    await desk.store.locks.release(hold)
+    token = await desk.held()
+    page = await desk.listed(token)
+    await desk.store.locks.release(token)
     desk.gateway.ioctx.rm_xattr("q", "remora.state")  # as if it had never been here
-    desk.remove_as_gateway(listing.positions[4])
+    desk.remove_as_gateway(page.positions[4])
     assert await desk.store.ledger.balance(Q) == Balance(Q, 2, 2, Tally())
 
     again = await desk.held()
@@ -175,13 +175,13 @@ async def test_ledger_begins_where_remora_first_takes_the_queue(desk: Desk) -> N
 async def test_what_a_gateway_removed_is_removed_elsewhere(desk: Desk) -> None:
     """Entries that a radosgw delivered between two owners of remora count so, from when it has removed them."""
     await desk.commit(10)
-    hold = await desk.held()
-    listing = await desk.listed(hold)
-    await desk.store.queue.remove(hold, listing.positions[2], 2, Tally(delivered=2))
-    await desk.store.locks.release(hold)
+    token = await desk.held()
+    page = await desk.listed(token)
+    await desk.store.queue.remove(token, page.positions[2], 2, Tally(delivered=2))
+    await desk.store.locks.release(token)
 
     assert desk.gateway.lock("q")
-    desk.remove_as_gateway(listing.positions[6])
+    desk.remove_as_gateway(page.positions[6])
     expected = Balance(Q, 10, 4, Tally(delivered=2, removed_elsewhere=4))
     assert await desk.store.ledger.balance(Q) == expected
 
@@ -200,19 +200,19 @@ async def test_what_a_gateway_removed_is_removed_elsewhere(desk: Desk) -> None:
 async def test_removed_behind_our_back(desk: Desk, before: bool) -> None:
     """Entries that somebody removes under our very lock are unaccounted for, also after our own next removal."""
     await desk.commit(10)
-    hold = await desk.held()
-    listing = await desk.listed(hold)
+    token = await desk.held()
+    page = await desk.listed(token)
     if before:
-        await desk.store.queue.remove(hold, listing.positions[2], 2, Tally(delivered=2))
-    desk.remove_as_gateway(listing.positions[5])
+        await desk.store.queue.remove(token, page.positions[2], 2, Tally(delivered=2))
+    desk.remove_as_gateway(page.positions[5])
     missing = 3 if before else 5
-    assert all(0 < each < 10 for each in await desk.unaccounted(hold))
+    assert all(0 < each < 10 for each in await desk.unaccounted(token))
 
-    again = await desk.listed(hold)
-    await desk.store.queue.remove(hold, again.positions[2], 2, Tally(delivered=2))
-    assert await desk.unaccounted(hold) == [missing, missing]
+    again = await desk.listed(token)
+    await desk.store.queue.remove(token, again.positions[2], 2, Tally(delivered=2))
+    assert await desk.unaccounted(token) == [missing, missing]
 
-    await desk.store.locks.release(hold)
+    await desk.store.locks.release(token)
     another = await desk.held("remora/h/b/2")
     assert await desk.unaccounted(another) == [0, 0]
     assert (await desk.store.ledger.balance(Q)).removed.removed_elsewhere == missing
@@ -223,18 +223,18 @@ async def test_topic_that_is_being_removed(ceph: Ceph, settings: RadosSettings, 
     async with reached(settings) as store:
         topic = await store.own_topics.create(own_topic(f"{namespace}-t", 1))
         shard = topic.shard(0)
-        await store.ingest.publish(topic, [Placed(0, b"b:k", b"entry")] * 3)
-        hold = await store.locks.acquire(shard, WORKER, 90)
-        assert isinstance(hold, Hold)
-        listing = await store.queue.read(hold, b"", 1)
-        await store.queue.remove(hold, listing.positions[-1], 1, Tally(delivered=1))
+        await store.ingest.publish(topic, [RoutedEvent(0, b"b:k", b"entry")] * 3)
+        token = await store.locks.acquire(shard, WORKER, 90)
+        assert isinstance(token, LockToken)
+        page = await store.queue.read(token, b"", 1)
+        await store.queue.remove(token, page.positions[-1], 1, Tally(delivered=1))
 
         with ceph.client(namespace="remora") as ioctx:
             ioctx.set_xattr(shard.queue, "remora.topic", b"removing " + topic.id.encode())
 
         expected = Balance(shard, 3, 0, Tally(delivered=1, dropped=2))
         assert await store.ledger.balance(shard) == expected
-        assert [each.unaccounted for each in await store.ledger.balances([hold])] == [0]
+        assert [each.unaccounted for each in await store.ledger.balances([token])] == [0]
         assert (await store.own_topics.remove(topic, discard=True)).entries == 2
         with pytest.raises(ShardGone):
             await store.ledger.balance(shard)
@@ -242,8 +242,8 @@ async def test_topic_that_is_being_removed(ceph: Ceph, settings: RadosSettings, 
 
 async def test_ledger_of_a_newer_version(desk: Desk) -> None:
     """A ledger that a newer remora wrote is not touched: the queue is refused with the reason."""
-    hold = await desk.held()
-    await desk.store.locks.release(hold)
+    token = await desk.held()
+    await desk.store.locks.release(token)
     value = desk.gateway.ioctx.get_xattr("q", "remora.state").replace(b"\xa7version\x01", b"\xa7version\x02")
     desk.gateway.ioctx.set_xattr("q", "remora.state", value)
 
@@ -256,8 +256,8 @@ async def test_ledger_of_a_newer_version(desk: Desk) -> None:
 async def test_fence_of_the_state(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refused comparison leaves queue and state as they were, the entries included."""
     await desk.commit(4)
-    hold = await desk.held()
-    listing = await desk.listed(hold)
+    token = await desk.held()
+    page = await desk.listed(token)
     state = desk.gateway.ioctx.get_xattr("q", "remora.state")
     connection: Any = desk.store._connection
     run, refused = connection.run, list[StoreError]()
@@ -277,7 +277,7 @@ async def test_fence_of_the_state(desk: Desk, monkeypatch: pytest.MonkeyPatch) -
         return answer
 
     monkeypatch.setattr(connection, "run", outpaced)
-    await desk.store.queue.remove(hold, listing.positions[3], 3, Tally(delivered=3))
+    await desk.store.queue.remove(token, page.positions[3], 3, Tally(delivered=3))
 
     assert len(refused) == 1
     assert await desk.store.ledger.balance(Q) == Balance(Q, 4, 1, Tally(delivered=3))

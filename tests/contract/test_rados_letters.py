@@ -7,8 +7,8 @@ import pytest
 from remora.config import RadosSettings
 from remora.model.errors import StoreUnavailable
 from remora.model.ledger import Tally
-from remora.model.record import DeadLetter, Listing
-from remora.model.shard import Hold, Shard
+from remora.model.record import DeadLetter, Page
+from remora.model.shard import LockToken, Shard
 from remora.storage.librados import ReadOp
 from remora.storage.rados import RadosStore
 from remora.storage.rados.dead_letters import DeadLetters, _Desk
@@ -19,20 +19,20 @@ pytestmark = pytest.mark.ceph
 SHARD = Shard("q")
 
 
-async def filled(store: RadosStore, gateway: Gateway, count: int) -> Hold:
+async def filled(store: RadosStore, gateway: Gateway, count: int) -> LockToken:
     """A queue of so many entries, held."""
     gateway.make_queue("q", 1 << 20)
     await store.two_phase.commit(SHARD, await store.two_phase.reserve(SHARD, count, count), [b"x"] * count)
-    hold = await store.locks.acquire(SHARD, "w", 90)
-    assert isinstance(hold, Hold)
-    return hold
+    token = await store.locks.acquire(SHARD, "w", 90)
+    assert isinstance(token, LockToken)
+    return token
 
 
-def letters_of(hold: Hold, listing: Listing) -> list[DeadLetter]:
-    places = [each.decode() for each in listing.positions]
+def letters_of(token: LockToken, page: Page) -> list[DeadLetter]:
+    places = [each.decode() for each in page.positions]
     return [
-        DeadLetter("q", hold.incarnation, places[i], places[i + 1], "expired", "", 0, 1.0, 2.0, raw)
-        for i, raw in enumerate(listing.entries)
+        DeadLetter("q", token.incarnation, places[i], places[i + 1], "expired", "", 0, 1.0, 2.0, raw)
+        for i, raw in enumerate(page.entries)
     ]
 
 
@@ -49,33 +49,33 @@ async def test_announcements_go_with_their_entries(settings: RadosSettings, gate
     """A batch of letters is announced by the last of them, and its removal takes the announcement along; an entry that
     is left keeps its own."""
     async with reached(settings) as store:
-        hold = await filled(store, gateway, 4)
-        listing = await store.queue.read(hold, b"", 4)
-        letters = letters_of(hold, listing)
+        token = await filled(store, gateway, 4)
+        page = await store.queue.read(token, b"", 4)
+        letters = letters_of(token, page)
         assert await announced(store) == []
 
-        await store.letters.park(hold, *letters[:2])
-        await store.letters.park(hold, letters[1])
-        await store.letters.park(hold, letters[3])
+        await store.letters.park(token, *letters[:2])
+        await store.letters.park(token, letters[1])
+        await store.letters.park(token, letters[3])
         assert await announced(store) == [f"remora.parking.{letters[i].position}" for i in (1, 3)]
 
-        await store.queue.remove(hold, listing.positions[2], 2, Tally(expired=2))
+        await store.queue.remove(token, page.positions[2], 2, Tally(expired=2))
         assert await announced(store) == [f"remora.parking.{letters[3].position}"]
-        await store.queue.remove(hold, listing.positions[4], 2, Tally(delivered=1, expired=1))
+        await store.queue.remove(token, page.positions[4], 2, Tally(delivered=1, expired=1))
         assert await announced(store) == []
 
 
 async def test_a_name_that_comes_late_is_replaced(settings: RadosSettings, gateway: Gateway) -> None:
     """Where an earlier holder's name is written over that of the holder, a letter is refused once and then stored."""
     async with reached(settings) as store:
-        hold = await filled(store, gateway, 2)
-        letters = letters_of(hold, await store.queue.read(hold, b"", 2))
-        await store.letters.park(hold, letters[0])
+        token = await filled(store, gateway, 2)
+        letters = letters_of(token, await store.queue.read(token, b"", 2))
+        await store.letters.park(token, letters[0])
         face: DeadLetters = store.park.__self__  # type: ignore[attr-defined]  # a bound method
-        await face._sit_down(hold, _Desk())
+        await face._sit_down(token, _Desk())
 
         with pytest.raises(StoreUnavailable):
-            await store.letters.park(hold, letters[1])
-        await store.letters.park(hold, letters[1])
+            await store.letters.park(token, letters[1])
+        await store.letters.park(token, letters[1])
 
         assert [each async for each in store.letters.stored("q")] == letters

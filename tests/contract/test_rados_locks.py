@@ -9,7 +9,7 @@ import pytest
 from remora.config import RadosSettings
 from remora.model.errors import OwnershipLost, StoreMisconfigured
 from remora.model.ledger import Tally
-from remora.model.shard import Hold, LockHolder, Shard
+from remora.model.shard import LockHolder, LockToken, Shard
 from support.ceph import Ceph, Gateway, reached
 from support.stores import expire, renew
 
@@ -20,15 +20,15 @@ async def test_gateway_respects_our_lock(settings: RadosSettings, gateway: Gatew
     """While remora holds a queue a gateway is refused, and what it sees is what a gateway's lock looks like."""
     gateway.make_queue("q")
     async with reached(settings) as store:
-        hold = await store.locks.acquire(Shard("q"), "remora/h/b/w", 60)
-        assert isinstance(hold, Hold)
+        token = await store.locks.acquire(Shard("q"), "remora/h/b/w", 60)
+        assert isinstance(token, LockToken)
 
         assert not gateway.lock("q")
         (locker,) = gateway.lockers("q")
         assert locker.cookie == "remora/h/b/w"
         assert locker.description == ""
 
-        await store.locks.release(hold)
+        await store.locks.release(token)
         assert gateway.lock("q")
 
 
@@ -42,7 +42,7 @@ async def test_we_respect_a_gateways_lock(settings: RadosSettings, gateway: Gate
         assert (holder.cookie, holder.entity) == ("gatewaycookie016", gateway.lockers("q")[0].entity)
 
         await store.locks.evict(Shard("q"), holder)
-        assert isinstance(await store.locks.acquire(Shard("q"), "remora/h/b/w", 60), Hold)
+        assert isinstance(await store.locks.acquire(Shard("q"), "remora/h/b/w", 60), LockToken)
 
         assert not gateway.lock("q")
 
@@ -51,25 +51,25 @@ async def test_lock_of_a_queue_that_a_gateway_takes(settings: RadosSettings, gat
     """Once a gateway has broken remora's lock and taken its own, remora's next call is refused."""
     gateway.make_queue("q")
     async with reached(settings) as store:
-        hold = await store.locks.acquire(Shard("q"), "w", 60)
-        assert isinstance(hold, Hold)
+        token = await store.locks.acquire(Shard("q"), "w", 60)
+        assert isinstance(token, LockToken)
         (ours,) = gateway.lockers("q")
         client = gateway.ioctx
         client.execute("q", "lock", "break_lock", _break_request("q_lock", int(ours.entity.split(".")[1]), "w"))
         assert gateway.lock("q")
 
         with pytest.raises(OwnershipLost):
-            await store.queue.read(hold, b"", 1)
+            await store.queue.read(token, b"", 1)
 
 
 async def test_queue_stays_usable_for_gateways(settings: RadosSettings, gateway: Gateway) -> None:
     """Locking a name whose queue is deleted leaves nothing behind on which a gateway's new queue would fail."""
     async with reached(settings) as store:
         gateway.make_queue("q")
-        hold = await store.locks.acquire(Shard("q"), "w", 60)
-        assert isinstance(hold, Hold)
+        token = await store.locks.acquire(Shard("q"), "w", 60)
+        assert isinstance(token, LockToken)
         gateway.delete_queue("q")
-        for attempt in (store.locks.acquire(Shard("q"), "w", 60), renew(store, hold, 60)):
+        for attempt in (store.locks.acquire(Shard("q"), "w", 60), renew(store, token, 60)):
             with pytest.raises(Exception, match="no such queue"):
                 await attempt
 
@@ -92,15 +92,15 @@ async def test_least_permissions(ceph: Ceph, queue: str) -> None:
                 await store.catalog.topics()
                 reservation = await store.two_phase.reserve(shard, 1, 10)
                 await store.two_phase.commit(shard, reservation, [b"entry"])
-                hold = await store.locks.acquire(shard, "w", 60)
-                assert isinstance(hold, Hold)
-                await renew(store, hold, 60)
-                listing = await store.queue.read(hold, b"", 10)
-                assert listing.entries == [b"entry"]
-                await store.queue.remove(hold, listing.positions[-1], 1, Tally(delivered=1))
-                await expire(store, hold, 120)
+                token = await store.locks.acquire(shard, "w", 60)
+                assert isinstance(token, LockToken)
+                await renew(store, token, 60)
+                page = await store.queue.read(token, b"", 10)
+                assert page.entries == [b"entry"]
+                await store.queue.remove(token, page.positions[-1], 1, Tally(delivered=1))
+                await expire(store, token, 120)
                 assert (await store.inspection.stats(shard)).entries == 0
-                await store.locks.release(hold)
+                await store.locks.release(token)
         finally:
             gateway.delete_queue(queue)
 

@@ -13,7 +13,7 @@ import rados
 from remora.config import RadosSettings
 from remora.model.errors import TopicClosed, TopicRefused
 from remora.model.record import DeadLetter
-from remora.model.shard import Hold, Origin, Shard
+from remora.model.shard import LockToken, Origin, Shard
 from remora.model.topic import Topic
 from remora.storage.rados import RadosStore
 from support.ceph import Ceph, Gateway, reached
@@ -53,17 +53,17 @@ async def test_beside_a_topic_of_a_radosgw(store: RadosStore, gateway: Gateway) 
     assert await contents(store, ours) == by_shard(topic, events)[0]
     assert (await store.catalog.peek(theirs), await store.catalog.peek(ours)) == (b"theirs", events[0].payload)
     first, second = await store.locks.acquire(theirs, "w", 90), await store.locks.acquire(ours, "w", 90)
-    assert isinstance(first, Hold)
-    assert isinstance(second, Hold)
+    assert isinstance(first, LockToken)
+    assert isinstance(second, LockToken)
     assert first.incarnation != second.incarnation
     assert [
         len(each.entries) for each in (await store.queue.read(first, b"", 9), await store.queue.read(second, b"", 9))
     ] == [1, 3]
     letters = [
-        DeadLetter("t", hold.incarnation, "0/1", "0/2", "refused", "", 1, 1.0, 1.0, b"") for hold in (first, second)
+        DeadLetter("t", token.incarnation, "0/1", "0/2", "refused", "", 1, 1.0, 1.0, b"") for token in (first, second)
     ]
-    for hold, letter in [*zip((first, second), letters, strict=True)] * 2:
-        await store.letters.park(hold, letter)
+    for token, letter in [*zip((first, second), letters, strict=True)] * 2:
+        await store.letters.park(token, letter)
     assert sorted([each async for each in store.letters.stored("t")], key=str) == sorted(letters, key=str)
 
     assert (await store.own_topics.remove(topic, discard=True)).entries == 6

@@ -9,7 +9,7 @@ import pytest
 from remora.config import RadosSettings
 from remora.model.ledger import Tally
 from remora.model.position import Position
-from remora.model.shard import Hold, Shard
+from remora.model.shard import LockToken, Shard
 from remora.storage.rados import RadosStore
 from remora.storage.rados.pages import Pages
 from remora.storage.rados.refusals import FrontMovedError
@@ -34,22 +34,22 @@ async def commit(store: RadosStore, count: int) -> None:
     await store.two_phase.commit(Q, reservation, [b"%01000d" % number for number in range(count)])
 
 
-async def empty(store: RadosStore, hold: Hold) -> None:
-    while (listing := await store.queue.read(hold, b"", 100)).entries:
+async def empty(store: RadosStore, token: LockToken) -> None:
+    while (listing := await store.queue.read(token, b"", 100)).entries:
         count = len(listing.entries)
-        await store.queue.remove(hold, listing.positions[-1], count, Tally(delivered=count))
+        await store.queue.remove(token, listing.positions[-1], count, Tally(delivered=count))
 
 
 async def test_a_front_that_moved_refuses_the_look(store: RadosStore) -> None:
     """A position that the ring's turn has left behind its end is not listed from, and the OSD goes on."""
     pages = Pages(store._connection, Q, store._connection.session.places.notif)
-    hold = await store.locks.acquire(Q, "remora/h/b/1", 90)
-    assert isinstance(hold, Hold)
+    token = await store.locks.acquire(Q, "remora/h/b/1", 90)
+    assert isinstance(token, LockToken)
     await commit(store, 40)
     head = await pages.head()
     seen = await pages.page(head, head.front)
     place = Position.parse(seen.positions[-2].decode())
-    await empty(store, hold)
+    await empty(store, token)
     await commit(store, 40)  # the ring turns: its tail lies before the position now
     assert (await pages.head()).tail.offset < place.offset
 

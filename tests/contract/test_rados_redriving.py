@@ -8,8 +8,8 @@ import pytest
 
 from remora.config import RadosSettings
 from remora.model.errors import StoreUnavailable
-from remora.model.record import Again, DeadLetter, LetterTotals
-from remora.model.shard import Hold, Shard
+from remora.model.record import DeadLetter, LetterTotals, Redrive
+from remora.model.shard import LockToken, Shard
 from remora.storage.rados import RadosStore
 from remora.storage.rados.redriving import Letters
 from support.ceph import Gateway, reached
@@ -18,18 +18,18 @@ from support.stores import expire
 pytestmark = pytest.mark.ceph
 
 
-async def parked(store: RadosStore, shard: Shard, count: int) -> list[Again]:
+async def parked(store: RadosStore, shard: Shard, count: int) -> list[Redrive]:
     """So many letters of a queue, to be re-driven."""
-    hold = await store.locks.acquire(shard, "w", 90)
-    assert isinstance(hold, Hold)
+    token = await store.locks.acquire(shard, "w", 90)
+    assert isinstance(token, LockToken)
     letters = [
-        DeadLetter(shard.queue, hold.incarnation, f"0/{i}", f"0/{i + 1}", "expired", "", 0, 1.0, 2.0, b"%d" % i)
+        DeadLetter(shard.queue, token.incarnation, f"0/{i}", f"0/{i + 1}", "expired", "", 0, 1.0, 2.0, b"%d" % i)
         for i in range(count)
     ]
     for each in letters:
-        await store.letters.park(hold, each)
-    await store.locks.release(hold)
-    return [Again(each, each.raw) for each in letters]
+        await store.letters.park(token, each)
+    await store.locks.release(token)
+    return [Redrive(each, each.raw) for each in letters]
 
 
 async def contents(store: RadosStore, shard: Shard) -> list[bytes]:
@@ -40,7 +40,7 @@ class Killed(StoreUnavailable):
     """The process ends here."""
 
 
-async def cut_short(store: RadosStore, shard: Shard, again: Sequence[Again], monkeypatch: pytest.MonkeyPatch) -> None:
+async def cut_short(store: RadosStore, shard: Shard, again: Sequence[Redrive], monkeypatch: pytest.MonkeyPatch) -> None:
     """Re-drive letters in a process that is killed when their entries were committed."""
 
     async def die(self: Letters, queue: str, keys: Sequence[str], *, redriven: bool) -> set[str]:
@@ -95,8 +95,8 @@ async def test_a_reservation_that_expired(
     shard = Shard("q")
     async with reached(settings) as store:
         again = await parked(store, shard, 1)
-        hold = await store.locks.acquire(shard, "w", 90)
-        assert isinstance(hold, Hold)
+        token = await store.locks.acquire(shard, "w", 90)
+        assert isinstance(token, LockToken)
         redriving = store.redrive.__self__  # type: ignore[attr-defined]  # a bound method
         commit, first = redriving._own_queues.commit_marked, True
 
@@ -104,7 +104,7 @@ async def test_a_reservation_that_expired(
             nonlocal first
             if first:
                 first = False
-                await expire(store, hold, 0)
+                await expire(store, token, 0)
             await commit(*args)
 
         monkeypatch.setattr(redriving._own_queues, "commit_marked", slowly)

@@ -14,8 +14,8 @@ import pytest
 
 from remora.config import SqliteSettings
 from remora.model.errors import OwnershipLost, StoreAway, StoreDamaged, StoreMisconfigured
-from remora.model.ingest import Placed, Stored
-from remora.model.shard import Hold
+from remora.model.ingest import PublishResult, RoutedEvent
+from remora.model.shard import LockToken
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, refusals, watch
 from support.faulty_disk import FAULTS, faulty_disk
@@ -67,7 +67,7 @@ async def in_use(settings: SqliteSettings) -> AsyncIterator[tuple[SqliteStore, T
         yield store, topic, states
 
 
-def entries(topic: Topic) -> list[Placed]:
+def entries(topic: Topic) -> list[RoutedEvent]:
     return [each._replace(payload=each.payload * 1000) for each in spread(topic, 400)]
 
 
@@ -75,7 +75,7 @@ async def assert_as_left(store: SqliteStore, topic: Topic) -> None:
     """Everything that was stored is there, and the store takes and gives."""
     found = [[entry async for _, entry in store.inspection.dump(shard)] for shard in topic.all_shards()]
     assert found == by_shard(topic, entries(topic))
-    assert await store.ingest.publish(topic, spread(topic, 2)) == Stored(2)
+    assert await store.ingest.publish(topic, spread(topic, 2)) == PublishResult(2)
 
 
 def aside(settings: SqliteSettings) -> Path:
@@ -156,8 +156,8 @@ async def test_a_directory_that_is_gone(settings: SqliteSettings) -> None:
     """A directory that goes while the store is open is noticed though nobody asks, nothing is made or taken in its
     place, and when it is back everything goes on, also the locks that were held."""
     async with in_use(settings) as (store, topic, states):
-        hold = await store.locks.acquire(topic.shard(0), "w", QUIET_S)
-        assert isinstance(hold, Hold)
+        token = await store.locks.acquire(topic.shard(0), "w", QUIET_S)
+        assert isinstance(token, LockToken)
         take_away(settings)
 
         assert "is gone" in await states.are(False)
@@ -169,7 +169,7 @@ async def test_a_directory_that_is_gone(settings: SqliteSettings) -> None:
 
         bring_back(settings)
         await states.are(True)
-        await renew(store, hold, QUIET_S)
+        await renew(store, token, QUIET_S)
         await assert_as_left(store, topic)
 
 
@@ -193,8 +193,8 @@ async def test_other_files_in_their_place(settings: SqliteSettings) -> None:
     async with in_use(settings):
         shutil.copytree(settings.directory, backup)
     async with in_use_again(settings) as (store, topic, states):
-        hold = await store.locks.acquire(topic.shard(0), "w", QUIET_S)
-        assert isinstance(hold, Hold)
+        token = await store.locks.acquire(topic.shard(0), "w", QUIET_S)
+        assert isinstance(token, LockToken)
         take_away(settings)
         await states.are(False)
 
@@ -202,7 +202,7 @@ async def test_other_files_in_their_place(settings: SqliteSettings) -> None:
         await states.are(True)
 
         with pytest.raises(OwnershipLost):
-            await renew(store, hold, QUIET_S)
+            await renew(store, token, QUIET_S)
         telling = asyncio.create_task(told_of(store, topic))
         await assert_as_left(store, topic)
         await asyncio.wait_for(telling, LONG_S)

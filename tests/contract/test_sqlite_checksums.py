@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from remora.config import SqliteSettings
-from remora.model.ingest import Room
+from remora.model.ingest import ReservedRoom
 from remora.model.ledger import Tally
-from remora.model.record import Again, CorruptBytes, DeadLetter, Listing
-from remora.model.shard import Hold, Shard
+from remora.model.record import CorruptBytes, DeadLetter, Page, Redrive
+from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, schema
 from remora.storage.sqlite.schema import END_OF_QUEUE, rowid
@@ -35,13 +35,13 @@ async def store(settings: SqliteSettings) -> AsyncIterator[SqliteStore]:
         yield store
 
 
-async def held(store: SqliteStore, shard: Shard) -> Hold:
-    hold = await store.locks.acquire(shard, "w", QUIET_S)
-    assert isinstance(hold, Hold)
-    return hold
+async def held(store: SqliteStore, shard: Shard) -> LockToken:
+    token = await store.locks.acquire(shard, "w", QUIET_S)
+    assert isinstance(token, LockToken)
+    return token
 
 
-async def listed(store: SqliteStore, shard: Shard) -> Listing:
+async def listed(store: SqliteStore, shard: Shard) -> Page:
     """All that waits in a queue."""
     return await store.queue.read(await held(store, shard), b"", 1000)
 
@@ -60,15 +60,17 @@ async def committed_in_every_way(store: SqliteStore, topic: Topic) -> list[bytes
     for number in range(2):  # from the queue's front, then behind others
         await store.ingest.publish(topic, spread(topic, 3, f"{number}-"))
     events = spread(topic, 2, "r-")
-    rooms = [Room(each.shard, each.key, len(each.payload)) for each in events]
+    rooms = [ReservedRoom(each.shard, each.key, len(each.payload)) for each in events]
     await store.ingest.commit(topic, await store.ingest.reserve(topic, rooms), events, b"d")
-    hold = await held(store, shard)
-    first = (await store.queue.read(hold, b"", 1)).positions
+    token = await held(store, shard)
+    first = (await store.queue.read(token, b"", 1)).positions
     at, behind = (each.decode() for each in first)
-    letter = DeadLetter(shard.queue, hold.incarnation, at, behind, "expired", "why", 0, 1.0, 1.0, b"again")
-    await store.letters.park(hold, letter)
-    await store.queue.remove(hold, first[1], 1, Tally(expired=1))  # the letter of an entry that stands is not re-driven
-    await store.letters.redrive(shard, topic, [Again(letter, b"again")])
+    letter = DeadLetter(shard.queue, token.incarnation, at, behind, "expired", "why", 0, 1.0, 1.0, b"again")
+    await store.letters.park(token, letter)
+    await store.queue.remove(
+        token, first[1], 1, Tally(expired=1)
+    )  # the letter of an entry that stands is not re-driven
+    await store.letters.redrive(shard, topic, [Redrive(letter, b"again")])
     return [
         *(b"two", b""),
         *(b"%d-%06d" % (number, i) for number in range(2) for i in range(3)),
@@ -150,7 +152,7 @@ async def test_file_from_before(settings: SqliteSettings, monkeypatch: pytest.Mo
     async with SqliteStore(settings) as store:
         assert version(settings) == len(schema.MIGRATIONS)
         (shard,) = await store.catalog.shards()
-        assert await listed(store, shard) == Listing([b"0/3", b"0/4", b"0/5"], [b"\3", b"\4"], truncated=False)
+        assert await listed(store, shard) == Page([b"0/3", b"0/4", b"0/5"], [b"\3", b"\4"], truncated=False)
         change(settings, before.format(rowid(1, 5), 5), "UPDATE queues SET tail = 6, used_bytes = 33")
         await append(store, shard, b"new", b"newer")
         change(settings, f"UPDATE entries SET data = x'aa' WHERE id IN ({rowid(1, 3)}, {rowid(1, 6)})")

@@ -17,10 +17,10 @@ import pytest
 
 from remora.config import SqliteSettings
 from remora.model.errors import StoreDamaged
-from remora.model.ingest import Once, Placed, Stored
+from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
 from remora.model.ledger import Tally
 from remora.model.position import Position
-from remora.model.shard import Hold
+from remora.model.shard import LockToken
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite.connecting import PAGE_BYTES
@@ -103,9 +103,9 @@ async def test_killed_while_publishing(tmp_path: Path) -> None:
             stored = any(found)
             assert stored or not answered
 
-            again = await store.ingest.publish(topic, events, Once("key", victim.DIGEST))
+            again = await store.ingest.publish(topic, events, IdempotencyKey("key", victim.DIGEST))
 
-            assert again == Stored(victim.EVENTS, repeated=stored)
+            assert again == PublishResult(victim.EVENTS, repeated=stored)
             assert await contents(store, topic) == by_shard(topic, events)
 
 
@@ -117,9 +117,9 @@ async def test_killed_while_reserving(tmp_path: Path) -> None:
             assert found in ([1, 1, 1], [0, 0, 0])
             assert any(found) or not answered
 
-            hold = await store.locks.acquire(topic.shard(1), "w", QUIET_S)
-            assert isinstance(hold, Hold)
-            await expire(store, hold, -1)
+            token = await store.locks.acquire(topic.shard(1), "w", QUIET_S)
+            assert isinstance(token, LockToken)
+            await expire(store, token, -1)
 
             assert await reserved(store, topic) == [0, 0, 0]
 
@@ -138,7 +138,7 @@ async def test_killed_while_committing(tmp_path: Path) -> None:
 
             again = await store.ingest.commit(topic, reservation_of(topic, directory), events, victim.DIGEST)
 
-            assert again == Stored(victim.EVENTS, repeated=stored)
+            assert again == PublishResult(victim.EVENTS, repeated=stored)
             assert await contents(store, topic) == by_shard(topic, events)
             assert await reserved(store, topic) == [0, 0, 0]
 
@@ -182,11 +182,11 @@ async def test_killed_while_removing(tmp_path: Path) -> None:
             assert found != all_of_it or not answered
             assert (await store.inspection.stats(shard)).entries == len(found)
 
-            hold = await store.locks.acquire(shard, "w", QUIET_S)
-            assert isinstance(hold, Hold), "the lock of a dead process was not free"
-            listing = await store.queue.read(hold, b"", 100)
-            assert listing.entries == found
-            await store.queue.remove(hold, listing.positions[-1], len(found), Tally(delivered=len(found)))
+            token = await store.locks.acquire(shard, "w", QUIET_S)
+            assert isinstance(token, LockToken), "the lock of a dead process was not free"
+            page = await store.queue.read(token, b"", 100)
+            assert page.entries == found
+            await store.queue.remove(token, page.positions[-1], len(found), Tally(delivered=len(found)))
 
             assert (await store.inspection.stats(shard)).used_bytes == 0
 
@@ -195,14 +195,14 @@ async def test_killed_while_parking(tmp_path: Path) -> None:
     """At whatever step a process dies: a letter is stored whole or not at all, and parking again keeps one."""
     async with after_deaths("park", tmp_path / "store") as (store, topics):
         for topic, answered in topics:
-            hold = await store.locks.acquire(topic.shard(0), "w", QUIET_S)
-            assert isinstance(hold, Hold)
-            expected = victim.letter(hold)
+            token = await store.locks.acquire(topic.shard(0), "w", QUIET_S)
+            assert isinstance(token, LockToken)
+            expected = victim.letter(token)
             found = [letter async for letter in store.letters.stored(topic.name)]
             assert found in ([], [expected])
             assert found or not answered
 
-            await store.letters.park(hold, expected)
+            await store.letters.park(token, expected)
 
             assert [letter async for letter in store.letters.stored(topic.name)] == [expected]
 
@@ -360,7 +360,7 @@ async def in_two_files(store: SqliteStore) -> tuple[Topic, Topic]:
     return topics[0], topics[1]
 
 
-def large(topic: Topic, number: int) -> list[Placed]:
+def large(topic: Topic, number: int) -> list[RoutedEvent]:
     return [each._replace(payload=each.payload * 100) for each in spread(topic, 60, f"{number}-")]
 
 
@@ -374,7 +374,7 @@ def overwrite(path: Path, start: int, end: int) -> None:
 async def assert_damaged(store: SqliteStore, topic: Topic, path: Path) -> None:
     """Every kind of call on this topic says that this file is damaged."""
     shard, events = topic.first_shard, spread(topic, 3)
-    hold = Hold(shard, "w", "incarnation")
+    token = LockToken(shard, "w", "incarnation")
     for attempt in (
         lambda: contents(store, topic),
         lambda: store.ingest.publish(topic, events),
@@ -382,8 +382,8 @@ async def assert_damaged(store: SqliteStore, topic: Topic, path: Path) -> None:
         lambda: store.ingest.commit(topic, f"{topic.name}.0", events, b"digest"),
         lambda: store.ingest.abort(topic, f"{topic.name}.0"),
         lambda: store.locks.acquire(shard, "w", QUIET_S),
-        lambda: store.queue.read(hold, b"", 10),
-        lambda: store.queue.remove(hold, b"0/0", 0, Tally()),
+        lambda: store.queue.read(token, b"", 10),
+        lambda: store.queue.remove(token, b"0/0", 0, Tally()),
         lambda: store.inspection.stats(shard),
         lambda: store.own_topics.find(topic.name),
     ):
@@ -396,12 +396,12 @@ async def assert_sound(store: SqliteStore, topic: Topic) -> None:
     """This topic's events are all there, and it takes and gives as ever."""
     expected = by_shard(topic, *(large(topic, i) for i in range(10)))
     assert await contents(store, topic) == expected
-    assert await store.ingest.publish(topic, spread(topic, 3)) == Stored(3)
-    hold = await store.locks.acquire(topic.shard(0), "w", QUIET_S)
-    assert isinstance(hold, Hold)
-    listing = await store.queue.read(hold, b"", 5)
-    assert listing.entries == expected[0][:5]
-    await store.queue.remove(hold, listing.positions[-1], 5, Tally(delivered=5))
+    assert await store.ingest.publish(topic, spread(topic, 3)) == PublishResult(3)
+    token = await store.locks.acquire(topic.shard(0), "w", QUIET_S)
+    assert isinstance(token, LockToken)
+    page = await store.queue.read(token, b"", 5)
+    assert page.entries == expected[0][:5]
+    await store.queue.remove(token, page.positions[-1], 5, Tally(delivered=5))
     assert topic.first_shard in await store.catalog.shards()
     assert (await store.catalog.topics())[topic.first_shard] == topic
 

@@ -28,8 +28,8 @@ from remora.model.errors import (
     StoreUnavailable,
     TopicUnknown,
 )
-from remora.model.ingest import Once, Placed, Room, Stored
-from remora.model.shard import Hold
+from remora.model.ingest import IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
+from remora.model.shard import LockToken
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, sheet
 from remora.storage.sqlite.clock import boot_id, now_ns
@@ -79,8 +79,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def rooms(events: Sequence[Placed]) -> list[Room]:
-    return [Room(event.shard, event.key, len(event.payload)) for event in events]
+def rooms(events: Sequence[RoutedEvent]) -> list[ReservedRoom]:
+    return [ReservedRoom(event.shard, event.key, len(event.payload)) for event in events]
 
 
 async def pending(store: SqliteStore, topic: Topic) -> list[list[bytes]]:
@@ -106,7 +106,7 @@ async def test_requests_that_come_together_share_a_sync(store: SqliteStore) -> N
         *(store.ingest.publish(topics[i % 4], spread(topics[i % 4], i + 1)) for i in range(80))
     )
 
-    assert answers == [Stored(i + 1) for i in range(80)]
+    assert answers == [PublishResult(i + 1) for i in range(80)]
     assert [each.durable - before for each in store.writers.values()] == [1]
     for number, topic in enumerate(topics):
         requests = [spread(topic, i + 1) for i in range(80) if i % 4 == number]
@@ -120,27 +120,27 @@ async def test_refusals_are_each_ones_own(store: SqliteStore) -> None:
     events = spread(topic, 9)
 
     answers = await asyncio.gather(
-        store.ingest.publish(topic, events, Once("key", b"one")),
-        store.ingest.publish(topic, spread(topic, 6), Once("key", b"two")),
+        store.ingest.publish(topic, events, IdempotencyKey("key", b"one")),
+        store.ingest.publish(topic, spread(topic, 6), IdempotencyKey("key", b"two")),
         store.ingest.publish(replace(topic, id="other"), events),
-        store.ingest.reserve(topic, [Room(0, b"bkt:k", capacity)]),
+        store.ingest.reserve(topic, [ReservedRoom(0, b"bkt:k", capacity)]),
         store.ingest.commit(topic, "t.none", events, b""),
-        store.ingest.publish(topic, events, Once("key", b"one")),
-        store.ingest.publish(topic, events, Once("other", b"one")),
+        store.ingest.publish(topic, events, IdempotencyKey("key", b"one")),
+        store.ingest.publish(topic, events, IdempotencyKey("other", b"one")),
         return_exceptions=True,
     )
 
     refused = [OnceConflict, TopicUnknown, QueueFull, ReservationUnknown]
     assert [type(each) for each in answers[1:5]] == refused
-    assert [answers[0], *answers[5:]] == [Stored(9), Stored(9, repeated=True), Stored(9)]
+    assert [answers[0], *answers[5:]] == [PublishResult(9), PublishResult(9, repeated=True), PublishResult(9)]
     assert await pending(store, topic) == by_shard(topic, events, events)
 
 
 async def test_more_than_one_transaction_takes(store: SqliteStore) -> None:
     """Requests that are too large or too many for one transaction are all stored, in order."""
     topic = await store.own_topics.create(own_topic("t", 1))
-    large = [[Placed(0, b"bkt:k", b"%03d" % i * (1 << 18))] for i in range(30)]
-    small = [[Placed(0, b"bkt:k", b"%06d" % i)] for i in range(2_500)]
+    large = [[RoutedEvent(0, b"bkt:k", b"%03d" % i * (1 << 18))] for i in range(30)]
+    small = [[RoutedEvent(0, b"bkt:k", b"%06d" % i)] for i in range(2_500)]
 
     await asyncio.gather(*(store.ingest.publish(topic, events) for events in large + small))
 
@@ -157,14 +157,14 @@ async def test_whoever_stops_waiting_takes_nobody_along(store: SqliteStore) -> N
     answers = await asyncio.gather(*callers, return_exceptions=True)
 
     assert isinstance(answers[0], asyncio.CancelledError)
-    assert answers[1:] == [Stored(3)] * 4
+    assert answers[1:] == [PublishResult(3)] * 4
     assert await pending(store, topic) == by_shard(topic, *(spread(topic, 3, f"{i}-") for i in range(5)))
 
 
 async def test_what_is_stored_is_let_go(store: SqliteStore) -> None:
     """Once a request is answered, nothing holds its events in memory any more."""
     topic = await store.own_topics.create(own_topic("t"))
-    event = Placed(0, b"bkt:k", bytes(100))
+    event = RoutedEvent(0, b"bkt:k", bytes(100))
     before = sys.getrefcount(event.payload)
 
     await store.ingest.publish(topic, [event])
@@ -183,7 +183,7 @@ async def test_closed_store(configured: SqliteSettings) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(asked), 0.001)
 
-    assert await asked == Stored(3)
+    assert await asked == PublishResult(3)
     with pytest.raises(StoreUnavailable):
         await store.ingest.publish(topic, spread(topic, 3))
 
@@ -193,11 +193,11 @@ async def test_1024_shards(store: SqliteStore) -> None:
     topic = await store.own_topics.create(own_topic("t", 1024))
     events = spread(topic, 2048)
 
-    await store.ingest.publish(topic, [Placed(1000, b"bkt:k", b"first")])
+    await store.ingest.publish(topic, [RoutedEvent(1000, b"bkt:k", b"first")])
     reservation = await store.ingest.reserve(topic, rooms(events))
     await store.ingest.commit(topic, reservation, events, b"digest")
 
-    expected = by_shard(topic, [Placed(1000, b"bkt:k", b"first")], events)
+    expected = by_shard(topic, [RoutedEvent(1000, b"bkt:k", b"first")], events)
     assert await pending(store, topic) == expected
     assert {(await store.inspection.stats(shard)).reservations for shard in topic.all_shards()} == {0}
 
@@ -207,7 +207,7 @@ async def test_positions_run_out(store: SqliteStore, configured: SqliteSettings)
     topic = await store.own_topics.create(own_topic("t"))
     with closing(sqlite3.connect(Path(configured.directory) / "queues-000.db")) as connection, connection:
         connection.execute("UPDATE queues SET head = :n, tail = :n WHERE number = 1", {"n": END_OF_QUEUE - 3})
-    event = Placed(1, b"bkt:k", b"x")
+    event = RoutedEvent(1, b"bkt:k", b"x")
 
     with pytest.raises(QueueFull):
         await store.ingest.publish(topic, [event] * 4)
@@ -230,7 +230,7 @@ async def test_late_commit(store: SqliteStore, clock: Clock) -> None:
     early, late = [await store.ingest.reserve(topic, rooms(events)) for _ in range(2)]
 
     clock.ahead_s = 100
-    assert await store.ingest.commit(topic, early, events, b"digest") == Stored(3)
+    assert await store.ingest.commit(topic, early, events, b"digest") == PublishResult(3)
     clock.ahead_s = 121
     with pytest.raises(ReservationExpired):
         await store.ingest.commit(topic, late, events, b"digest")
@@ -247,16 +247,16 @@ async def test_old_reservations_end_and_young_ones_stay(store: SqliteStore, cloc
     old = await store.ingest.reserve(topic, rooms(events))
     clock.ahead_s = 100
     young = await store.ingest.reserve(topic, rooms(events))
-    hold = await store.locks.acquire(topic.shard(1), "w", QUIET_S)
-    assert isinstance(hold, Hold)
+    token = await store.locks.acquire(topic.shard(1), "w", QUIET_S)
+    assert isinstance(token, LockToken)
 
     clock.ahead_s = 130
-    await expire(store, hold, 120)
+    await expire(store, token, 120)
 
     assert [(await store.inspection.stats(shard)).reservations for shard in topic.all_shards()] == [1, 1, 1]
     with pytest.raises(ReservationExpired):
         await store.ingest.commit(topic, old, events, b"digest")
-    assert await store.ingest.commit(topic, young, events, b"digest") == Stored(3)
+    assert await store.ingest.commit(topic, young, events, b"digest") == PublishResult(3)
 
 
 async def test_reservation_of_an_earlier_start_of_the_host(store: SqliteStore, clock: Clock) -> None:
@@ -264,17 +264,17 @@ async def test_reservation_of_an_earlier_start_of_the_host(store: SqliteStore, c
     topic = await store.own_topics.create(own_topic("t"))
     events = spread(topic, 3)
     early, late = [await store.ingest.reserve(topic, rooms(events)) for _ in range(2)]
-    hold = await store.locks.acquire(topic.shard(1), "w", QUIET_S)
-    assert isinstance(hold, Hold)
+    token = await store.locks.acquire(topic.shard(1), "w", QUIET_S)
+    assert isinstance(token, LockToken)
 
     clock.restart()
     clock.ahead_s = 60
-    await expire(store, hold, 120)
-    assert await store.ingest.commit(topic, early, events, b"digest") == Stored(3)
+    await expire(store, token, 120)
+    assert await store.ingest.commit(topic, early, events, b"digest") == PublishResult(3)
     clock.ahead_s = 121
     with pytest.raises(ReservationExpired):
         await store.ingest.commit(topic, late, events, b"digest")
-    await expire(store, hold, 120)
+    await expire(store, token, 120)
 
     assert (await store.inspection.stats(topic.first_shard)).reservations == 0
 
@@ -284,7 +284,7 @@ async def test_requests_are_remembered_for_ten_minutes(
 ) -> None:
     """A repeat after ten minutes is recognised, however many requests came meanwhile; later they are forgotten."""
     topic = await store.own_topics.create(own_topic("t"))
-    events, once = spread(topic, 3), Once("first", b"digest")
+    events, once = spread(topic, 3), IdempotencyKey("first", b"digest")
     await store.ingest.publish(topic, events, once)
     reservation = await store.ingest.reserve(topic, rooms(events))
     await store.ingest.commit(topic, reservation, events, b"digest")
@@ -292,15 +292,15 @@ async def test_requests_are_remembered_for_ten_minutes(
     for minute in range(1, 11):
         clock.ahead_s = minute * MINUTE_S
         for i in range(20):
-            await store.ingest.publish(topic, events, Once(f"{minute}-{i}", b"digest"))
+            await store.ingest.publish(topic, events, IdempotencyKey(f"{minute}-{i}", b"digest"))
             await store.ingest.abort(topic, await store.ingest.reserve(topic, rooms(events)))
-    assert await store.ingest.publish(topic, events, once) == Stored(3, repeated=True)
-    assert await store.ingest.commit(topic, reservation, events, b"digest") == Stored(3, repeated=True)
+    assert await store.ingest.publish(topic, events, once) == PublishResult(3, repeated=True)
+    assert await store.ingest.commit(topic, reservation, events, b"digest") == PublishResult(3, repeated=True)
     assert (rows(configured, "once"), rows(configured, "reservations")) == (201, 201)
 
     clock.ahead_s = 30 * MINUTE_S
     for i in range(110):
-        await store.ingest.publish(topic, events, Once(f"later-{i}", b"digest"))
+        await store.ingest.publish(topic, events, IdempotencyKey(f"later-{i}", b"digest"))
         await store.ingest.abort(topic, await store.ingest.reserve(topic, rooms(events)))
 
     assert (rows(configured, "once"), rows(configured, "reservations")) == (110, 110)
@@ -312,16 +312,16 @@ async def test_requests_of_an_earlier_start_of_the_host(store: SqliteStore, cloc
     """After a restart of the host a request is remembered for ten minutes more, and then forgotten."""
     topic = await store.own_topics.create(own_topic("t"))
     events = spread(topic, 3)
-    await store.ingest.publish(topic, events, Once("first", b"digest"))
+    await store.ingest.publish(topic, events, IdempotencyKey("first", b"digest"))
 
     clock.restart()
     clock.ahead_s = 10 * MINUTE_S
-    await store.ingest.publish(topic, events, Once("second", b"digest"))
-    assert (await store.ingest.publish(topic, events, Once("first", b"digest"))).repeated
+    await store.ingest.publish(topic, events, IdempotencyKey("second", b"digest"))
+    assert (await store.ingest.publish(topic, events, IdempotencyKey("first", b"digest"))).repeated
     clock.ahead_s = 12 * MINUTE_S
-    await store.ingest.publish(topic, events, Once("third", b"digest"))
+    await store.ingest.publish(topic, events, IdempotencyKey("third", b"digest"))
 
-    assert not (await store.ingest.publish(topic, events, Once("first", b"digest"))).repeated
+    assert not (await store.ingest.publish(topic, events, IdempotencyKey("first", b"digest"))).repeated
 
 
 async def test_open_reservations_are_not_forgotten(
@@ -365,9 +365,9 @@ steps = st.lists(
 class Promised:
     """A reservation in the model."""
 
-    rooms: list[Room]
+    rooms: list[ReservedRoom]
     state: str = "open"
-    committed: list[Placed] = field(default_factory=list)
+    committed: list[RoutedEvent] = field(default_factory=list)
 
 
 class Model:
@@ -376,12 +376,12 @@ class Model:
     def __init__(self) -> None:
         self.entries: list[list[bytes]] = [[] for _ in range(SHARDS)]
         self.reserved: list[Promised] = []
-        self.once: dict[str, list[Placed]] = {}
+        self.once: dict[str, list[RoutedEvent]] = {}
 
     def used(self, shard: int) -> int:
         return sum(len(entry) + OVERHEAD for entry in self.entries[shard])
 
-    def promised(self, shard: int) -> list[Room]:
+    def promised(self, shard: int) -> list[ReservedRoom]:
         open_ = [each for each in self.reserved if each.state == "open"]
         return [room for each in open_ for room in each.rooms if room.shard == shard]
 
@@ -394,26 +394,26 @@ class Model:
             if taken + nbytes > CAPACITY:
                 raise QueueFull
 
-    def publish(self, events: list[Placed], key: str | None) -> Stored:
+    def publish(self, events: list[RoutedEvent], key: str | None) -> PublishResult:
         if key is not None and key in self.once:
             if self.once[key] != events:
                 raise OnceConflict
-            return Stored(len(events), repeated=True)
+            return PublishResult(len(events), repeated=True)
         self.need_room([(event.shard, len(event.payload)) for event in events])
         self._append(events)
         if key is not None:
             self.once[key] = events
-        return Stored(len(events))
+        return PublishResult(len(events))
 
-    def reserve(self, rooms: list[Room]) -> None:
+    def reserve(self, rooms: list[ReservedRoom]) -> None:
         self.need_room([(room.shard, room.nbytes) for room in rooms])
         self.reserved.append(Promised(rooms))
 
-    def commit(self, promise: Promised, events: list[Placed]) -> Stored:
+    def commit(self, promise: Promised, events: list[RoutedEvent]) -> PublishResult:
         if promise.state == "committed":
             if promise.committed != events:
                 raise OnceConflict
-            return Stored(len(events), repeated=True)
+            return PublishResult(len(events), repeated=True)
         if promise.state != "open":
             raise ReservationExpired
         if len(events) != len(promise.rooms):
@@ -422,7 +422,7 @@ class Model:
             raise ReservationExceeded
         promise.state, promise.committed = "committed", events
         self._append(events)
-        return Stored(len(events))
+        return PublishResult(len(events))
 
     def abort(self, promise: Promised) -> None:
         if promise.state == "committed":
@@ -433,7 +433,7 @@ class Model:
         for each in self.reserved:
             each.state = "ended" if each.state == "open" else each.state
 
-    def _append(self, events: list[Placed]) -> None:
+    def _append(self, events: list[RoutedEvent]) -> None:
         for event in events:
             self.entries[event.shard].append(event.payload)
 
@@ -468,13 +468,13 @@ class Pair:
 
     async def publish(self, number: int, sized: list[tuple[int, int]], key: str | None) -> None:
         mark = key or str(number)
-        events = [Placed(shard, b"bkt:k", mark.encode().ljust(size, b".")) for shard, size in sized]
-        once = Once(key, repr(events).encode()) if key else None
+        events = [RoutedEvent(shard, b"bkt:k", mark.encode().ljust(size, b".")) for shard, size in sized]
+        once = IdempotencyKey(key, repr(events).encode()) if key else None
         expected = _tried(lambda: self.model.publish(events, key))
         assert await self._done(self.store.ingest.publish(self.topic, events, once)) == expected
 
     async def reserve(self, number: int, sized: list[tuple[int, int]], _: None) -> None:
-        rooms = [Room(shard, b"bkt:%d" % i, size) for i, (shard, size) in enumerate(sized)]
+        rooms = [ReservedRoom(shard, b"bkt:%d" % i, size) for i, (shard, size) in enumerate(sized)]
         expected = _tried(lambda: self.model.reserve(rooms))
         answer = await self._done(self.store.ingest.reserve(self.topic, rooms))
         if expected is None:
@@ -487,7 +487,7 @@ class Pair:
             return
         promise = self.model.reserved[which % len(self.ids)]
         change = {"whole": 0, "smaller": -1, "larger": 1, "fewer": 0}[how]
-        events = [Placed(each.shard, each.key, bytes(max(0, each.nbytes + change))) for each in promise.rooms]
+        events = [RoutedEvent(each.shard, each.key, bytes(max(0, each.nbytes + change))) for each in promise.rooms]
         events = events[1:] if how == "fewer" else events
         expected = _tried(lambda: self.model.commit(promise, events))
         reservation = self.ids[which % len(self.ids)]
@@ -501,9 +501,9 @@ class Pair:
             assert await self._done(self.store.ingest.abort(self.topic, self.ids[which % len(self.ids)])) == expected
 
     async def remove(self, number: int, shard: int, count: int) -> None:
-        hold = await self._hold(shard)
-        listing = await self.store.queue.read(hold, b"", count)
-        await self.store.queue.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
+        token = await self._hold(shard)
+        page = await self.store.queue.read(token, b"", count)
+        await self.store.queue.remove(token, page.positions[-1], len(page.entries), delivered(page))
         del self.model.entries[shard][:count]
 
     async def expire(self, number: int, shard: int, _: None) -> None:
@@ -514,10 +514,10 @@ class Pair:
         await self.store.__aexit__()
         self.store = await SqliteStore(self.configured).__aenter__()
 
-    async def _hold(self, shard: int) -> Hold:
-        hold = await self.store.locks.acquire(self.topic.shard(shard), "w", QUIET_S)
-        assert isinstance(hold, Hold)
-        return hold
+    async def _hold(self, shard: int) -> LockToken:
+        token = await self.store.locks.acquire(self.topic.shard(shard), "w", QUIET_S)
+        assert isinstance(token, LockToken)
+        return token
 
     async def _done(self, answer: object) -> object:
         try:

@@ -8,7 +8,7 @@ import pytest
 from remora.config import SqliteSettings
 from remora.model.errors import StoreUnavailable
 from remora.model.ledger import Balance, Tally
-from remora.model.shard import Hold, Shard
+from remora.model.shard import LockToken, Shard
 from remora.storage.sqlite import SqliteStore, directory, schema
 from support.entries import delivered
 from support.stores import QUIET_S, change, own_topic
@@ -28,13 +28,13 @@ async def store(settings: SqliteSettings) -> AsyncIterator[SqliteStore]:
         yield store
 
 
-async def filled(store: SqliteStore, count: int) -> tuple[Shard, Hold]:
+async def filled(store: SqliteStore, count: int) -> tuple[Shard, LockToken]:
     """A held shard with so many entries."""
     shard = (await store.own_topics.create(own_topic("t", 1))).shard(0)
     await commit(store, shard, count)
-    hold = await store.locks.acquire(shard, "w", QUIET_S)
-    assert isinstance(hold, Hold)
-    return shard, hold
+    token = await store.locks.acquire(shard, "w", QUIET_S)
+    assert isinstance(token, LockToken)
+    return shard, token
 
 
 async def commit(store: SqliteStore, shard: Shard, count: int) -> None:
@@ -52,51 +52,51 @@ def prepare(settings: SqliteSettings) -> None:
 @pytest.mark.parametrize("place", [0, 3, 9])
 async def test_row_deleted_behind_our_back(store: SqliteStore, settings: SqliteSettings, place: int) -> None:
     """A waiting entry whose row is gone is unaccounted for, wherever in the queue it stood."""
-    shard, hold = await filled(store, 10)
+    shard, token = await filled(store, 10)
 
     change(settings, f"DELETE FROM entries WHERE id & {schema.END_OF_QUEUE} = {place}")
 
-    for balance in (await store.ledger.balance(shard), *await store.ledger.balances([hold])):
+    for balance in (await store.ledger.balance(shard), *await store.ledger.balances([token])):
         assert (balance.committed, balance.pending, balance.unaccounted) == (10, 9, 1)
 
 
 async def test_entry_removed_without_being_booked(store: SqliteStore, settings: SqliteSettings) -> None:
     """An entry that was removed properly, but by somebody who keeps no ledger, is unaccounted for ever after."""
-    shard, hold = await filled(store, 10)
+    shard, token = await filled(store, 10)
     change(settings, f"DELETE FROM entries WHERE id & {schema.END_OF_QUEUE} = 0", "UPDATE queues SET head = head + 1")
 
-    listing = await store.queue.read(hold, b"", 5)
-    await store.queue.remove(hold, listing.positions[-1], 5, delivered(listing))
+    page = await store.queue.read(token, b"", 5)
+    await store.queue.remove(token, page.positions[-1], 5, delivered(page))
 
-    for balance in (await store.ledger.balance(shard), *await store.ledger.balances([hold])):
+    for balance in (await store.ledger.balance(shard), *await store.ledger.balances([token])):
         assert (balance.removed, balance.pending, balance.unaccounted) == (Tally(delivered=5), 4, 1)
 
 
 async def test_row_far_behind_the_front(store: SqliteStore, settings: SqliteSettings) -> None:
     """In a long queue a missing row is seen at once by who looks at all of it, and by others before it is delivered."""
-    shard, hold = await filled(store, 40_000)
+    shard, token = await filled(store, 40_000)
     change(settings, f"DELETE FROM entries WHERE id & {schema.END_OF_QUEUE} = 30000")
 
     assert (await store.ledger.balance(shard)).unaccounted == 1
-    assert [each.unaccounted for each in await store.ledger.balances([hold])] == [0]
+    assert [each.unaccounted for each in await store.ledger.balances([token])] == [0]
 
-    listing = await store.queue.read(hold, b"", 25_000)
-    await store.queue.remove(hold, listing.positions[-1], 25_000, delivered(listing))
-    assert [each.unaccounted for each in await store.ledger.balances([hold])] == [1]
+    page = await store.queue.read(token, b"", 25_000)
+    await store.queue.remove(token, page.positions[-1], 25_000, delivered(page))
+    assert [each.unaccounted for each in await store.ledger.balances([token])] == [1]
 
 
 async def test_removal_that_begins_before_the_front(store: SqliteStore) -> None:
     """When a removal that was given up has been carried out, a larger one over it is refused, and counts nothing."""
-    shard, hold = await filled(store, 10)
-    listing = await store.queue.read(hold, b"", 10)
-    await store.queue.remove(hold, listing.positions[4], 4, Tally(delivered=4))  # and its answer is lost
+    shard, token = await filled(store, 10)
+    page = await store.queue.read(token, b"", 10)
+    await store.queue.remove(token, page.positions[4], 4, Tally(delivered=4))  # and its answer is lost
 
     with pytest.raises(StoreUnavailable, match="its front is at 4"):
-        await store.queue.remove(hold, listing.positions[7], 7, Tally(delivered=7))
+        await store.queue.remove(token, page.positions[7], 7, Tally(delivered=7))
     assert await store.ledger.balance(shard) == Balance(shard, 10, 6, Tally(delivered=4))
 
-    again = await store.queue.read(hold, b"", 10)
-    await store.queue.remove(hold, again.positions[3], 3, Tally(expired=3))
+    again = await store.queue.read(token, b"", 10)
+    await store.queue.remove(token, again.positions[3], 3, Tally(expired=3))
     assert await store.ledger.balance(shard) == Balance(shard, 10, 3, Tally(delivered=4, expired=3))
 
 
@@ -116,8 +116,8 @@ async def test_store_from_before_there_were_ledgers(settings: SqliteSettings, mo
     async with SqliteStore(settings) as store:
         (shard,) = await store.catalog.shards()
         assert await store.ledger.balance(shard) == Balance(shard, 2, 2, Tally())
-        hold = await store.locks.acquire(shard, "w", QUIET_S)
-        assert isinstance(hold, Hold)
-        listing = await store.queue.read(hold, b"", 1)
-        await store.queue.remove(hold, listing.positions[-1], 1, Tally(delivered=1))
-        assert await store.ledger.balances([hold]) == [Balance(shard, 2, 1, Tally(delivered=1))]
+        token = await store.locks.acquire(shard, "w", QUIET_S)
+        assert isinstance(token, LockToken)
+        page = await store.queue.read(token, b"", 1)
+        await store.queue.remove(token, page.positions[-1], 1, Tally(delivered=1))
+        assert await store.ledger.balances([token]) == [Balance(shard, 2, 1, Tally(delivered=1))]

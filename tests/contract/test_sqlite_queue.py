@@ -9,7 +9,7 @@ import pytest
 
 from remora.config import SqliteSettings
 from remora.model.errors import StoreDamaged
-from remora.model.shard import Hold
+from remora.model.shard import LockToken
 from remora.storage.sqlite import SqliteStore, schema
 from remora.storage.sqlite.queue import MOST_BYTES
 from support.stores import QUIET_S, change, own_topic
@@ -29,33 +29,33 @@ async def store(settings: SqliteSettings) -> AsyncIterator[SqliteStore]:
         yield store
 
 
-async def filled(store: SqliteStore) -> tuple[Hold, list[bytes]]:
+async def filled(store: SqliteStore) -> tuple[LockToken, list[bytes]]:
     """A held queue, and its entries, which are large."""
     shard = (await store.own_topics.create(own_topic("t", 1))).shard(0)
     payloads = [b"%06d" % i * (SIZE // 6) for i in range(COUNT)]
     await store.two_phase.commit(shard, await store.two_phase.reserve(shard, COUNT, sum(map(len, payloads))), payloads)
-    hold = await store.locks.acquire(shard, "w", QUIET_S)
-    assert isinstance(hold, Hold)
-    return hold, payloads
+    token = await store.locks.acquire(shard, "w", QUIET_S)
+    assert isinstance(token, LockToken)
+    return token, payloads
 
 
-async def read_all(store: SqliteStore, hold: Hold, seen: list[bytes]) -> None:
+async def read_all(store: SqliteStore, token: LockToken, seen: list[bytes]) -> None:
     """List the queue to its end, and add the entries to those that were seen."""
     start, truncated = b"", True
     while truncated:
-        listing = await store.queue.read(hold, start, 1024)
-        assert listing.nbytes < MOST_BYTES + 32 * SIZE
-        assert len(listing.positions) == len(listing.entries) + 1
-        seen += listing.entries
-        start, truncated = listing.positions[-1], listing.truncated
+        page = await store.queue.read(token, start, 1024)
+        assert page.nbytes < MOST_BYTES + 32 * SIZE
+        assert len(page.positions) == len(page.entries) + 1
+        seen += page.entries
+        start, truncated = page.positions[-1], page.truncated
 
 
 async def test_a_listing_of_large_entries_ends_early(store: SqliteStore) -> None:
     """However many entries are asked for, a listing has about so many bytes at most, and the next one goes on."""
-    hold, payloads = await filled(store)
+    token, payloads = await filled(store)
 
     seen: list[bytes] = []
-    await read_all(store, hold, seen)
+    await read_all(store, token, seen)
 
     assert seen == payloads
 
@@ -65,12 +65,12 @@ async def test_a_missing_entry_among_large_ones_is_noticed(
     store: SqliteStore, settings: SqliteSettings, place: int
 ) -> None:
     """Where a listing ends early an entry that is gone makes an error all the same, and moves no other one's place."""
-    hold, payloads = await filled(store)
+    token, payloads = await filled(store)
     change(settings, f"DELETE FROM entries WHERE id & {schema.END_OF_QUEUE} = {place}")
 
     seen: list[bytes] = []
     with pytest.raises(StoreDamaged, match="lost entries"):
-        await read_all(store, hold, seen)
+        await read_all(store, token, seen)
 
     assert seen == payloads[: len(seen)]
     assert len(seen) <= place

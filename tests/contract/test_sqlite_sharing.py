@@ -18,10 +18,10 @@ import pytest
 
 from remora.config import SqliteSettings
 from remora.model.errors import OwnershipLost, StoreUnavailable
-from remora.model.ingest import Placed
+from remora.model.ingest import RoutedEvent
 from remora.model.ledger import Tally
 from remora.model.member import Member
-from remora.model.shard import Hold, LockHolder, Shard
+from remora.model.shard import LockHolder, LockToken, Shard
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, arrivals, doorbell
 from support.stores import QUIET_S, own_topic, renew, until
@@ -100,7 +100,7 @@ async def test_lock_of_a_dead_process(store: SqliteStore, settings: SqliteSettin
         stats = await store.inspection.stats(topic.shard(0))
         taken = [await store.locks.acquire(shard, "me", QUIET_S) for shard in topic.all_shards()]
 
-    assert all(isinstance(each, Hold) for each in taken)
+    assert all(isinstance(each, LockToken) for each in taken)
     assert stats.holder is not None
     assert (stats.holder.cookie, stats.holder.lease_left_s) == ("holder", 0)
 
@@ -114,7 +114,7 @@ async def test_lock_of_a_frozen_process(store: SqliteStore, settings: SqliteSett
             each.send_signal(signal.SIGSTOP)
 
         async def freed() -> bool:
-            return isinstance(await store.locks.acquire(brief.shard(0), "me", QUIET_S), Hold)
+            return isinstance(await store.locks.acquire(brief.shard(0), "me", QUIET_S), LockToken)
 
         await until(freed, within_s=30)
         assert isinstance(await store.locks.acquire(topic.shard(1), "me", QUIET_S), LockHolder)
@@ -124,10 +124,10 @@ async def test_lock_of_a_closed_store(store: SqliteStore, settings: SqliteSettin
     """Whoever closes the store leaves no lock behind that others would have to wait for."""
     topic = await store.own_topics.create(own_topic("t"))
     async with SqliteStore(settings) as other:
-        assert isinstance(await other.locks.acquire(topic.shard(0), "w", QUIET_S), Hold)
+        assert isinstance(await other.locks.acquire(topic.shard(0), "w", QUIET_S), LockToken)
         assert isinstance(await store.locks.acquire(topic.shard(0), "w", QUIET_S), LockHolder)
 
-    assert isinstance(await store.locks.acquire(topic.shard(0), "w", QUIET_S), Hold)
+    assert isinstance(await store.locks.acquire(topic.shard(0), "w", QUIET_S), LockToken)
 
 
 async def test_worker_of_a_closed_store(store: SqliteStore, settings: SqliteSettings) -> None:
@@ -154,17 +154,17 @@ async def test_worker_of_an_earlier_start_of_the_host(store: SqliteStore) -> Non
 async def test_lock_of_an_earlier_start_of_the_host(store: SqliteStore) -> None:
     """A lock that was taken before the host was last started counts for nothing, whatever its lease says."""
     topic = await store.own_topics.create(own_topic("t"))
-    hold = await store.locks.acquire(topic.shard(0), "w", QUIET_S)
-    assert isinstance(hold, Hold)
+    token = await store.locks.acquire(topic.shard(0), "w", QUIET_S)
+    assert isinstance(token, LockToken)
 
     with closing(sqlite3.connect(store._files.file_of("t").path)) as connection, connection:
         connection.execute("UPDATE locks SET boot = 'an earlier one', until_ns = 1 << 62")
 
     with pytest.raises(OwnershipLost):
-        await store.queue.read(hold, b"", 1)
+        await store.queue.read(token, b"", 1)
     with pytest.raises(OwnershipLost):
-        await renew(store, hold, QUIET_S)
-    assert isinstance(await store.locks.acquire(topic.shard(0), "another", QUIET_S), Hold)
+        await renew(store, token, QUIET_S)
+    assert isinstance(await store.locks.acquire(topic.shard(0), "another", QUIET_S), LockToken)
 
 
 async def test_traces_of_the_dead_are_swept(store: SqliteStore, settings: SqliteSettings) -> None:
@@ -202,7 +202,7 @@ async def test_arrivals_of_this_process(store: SqliteStore, monkeypatch: pytest.
     topic, other = await store.own_topics.create(own_topic("t")), await store.own_topics.create(own_topic("u"))
     assert store.arrivals.notifies
 
-    await store.ingest.publish(topic, [Placed(1, b"b:k", b"x"), Placed(2, b"b:k", b"y")])
+    await store.ingest.publish(topic, [RoutedEvent(1, b"b:k", b"x"), RoutedEvent(2, b"b:k", b"y")])
     await store.two_phase.commit(other.shard(0), await store.two_phase.reserve(other.shard(0), 1, 9), [b"z"])
 
     expected = {topic.shard(1), topic.shard(2), other.shard(0)}
@@ -265,7 +265,7 @@ async def test_a_lost_ring_is_looked_for(
 
     async with SqliteStore(settings) as other:
         monkeypatch.setattr(doorbell, "ring", lambda path: None)
-        await other.ingest.publish(topic, [Placed(1, b"b:k", b"x")])
+        await other.ingest.publish(topic, [RoutedEvent(1, b"b:k", b"x")])
 
         assert await waiting == {topic.shard(1)}
 
@@ -274,11 +274,11 @@ async def test_arrivals_since_the_store_was_opened(settings: SqliteSettings) -> 
     """A commit between the opening and the first wait is not missed, whoever made it, nor one to a new topic."""
     async with SqliteStore(settings) as maker:
         topic = await maker.own_topics.create(own_topic("t"))
-        await maker.ingest.publish(topic, [Placed(0, b"b:k", b"before")])
+        await maker.ingest.publish(topic, [RoutedEvent(0, b"b:k", b"before")])
         async with SqliteStore(settings) as store:
             new = await maker.own_topics.create(own_topic("u"))
-            await maker.ingest.publish(topic, [Placed(1, b"b:k", b"x")])
-            await maker.ingest.publish(new, [Placed(2, b"b:k", b"x")])
+            await maker.ingest.publish(topic, [RoutedEvent(1, b"b:k", b"x")])
+            await maker.ingest.publish(new, [RoutedEvent(2, b"b:k", b"x")])
 
             expected = {topic.shard(1), new.shard(2)}
             assert await arrived(store, expected) == expected
@@ -287,21 +287,21 @@ async def test_arrivals_since_the_store_was_opened(settings: SqliteSettings) -> 
 async def test_nothing_arrives(store: SqliteStore, settings: SqliteSettings) -> None:
     """Removals, locks, reservations and new topics are no arrivals."""
     topic = await store.own_topics.create(own_topic("t"))
-    await store.ingest.publish(topic, [Placed(0, b"b:k", b"x")])
+    await store.ingest.publish(topic, [RoutedEvent(0, b"b:k", b"x")])
     await arrived(store, {topic.shard(0)})
     await drained_of_echoes(store)
 
     async with SqliteStore(settings) as other:
-        hold = await other.locks.acquire(topic.shard(0), "w", QUIET_S)
-        assert isinstance(hold, Hold)
-        listing = await other.queue.read(hold, b"", 1)
-        await other.queue.remove(hold, listing.positions[-1], 1, Tally(delivered=1))
+        token = await other.locks.acquire(topic.shard(0), "w", QUIET_S)
+        assert isinstance(token, LockToken)
+        page = await other.queue.read(token, b"", 1)
+        await other.queue.remove(token, page.positions[-1], 1, Tally(delivered=1))
         await other.two_phase.reserve(topic.shard(1), 1, 10)
         await other.own_topics.create(own_topic("v"))
         waiting = asyncio.ensure_future(store.arrivals.wait())
         await until(lambda: looked(store), within_s=30)
         assert not waiting.done()
-        await other.ingest.publish(topic, [Placed(2, b"b:k", b"y")])
+        await other.ingest.publish(topic, [RoutedEvent(2, b"b:k", b"y")])
 
         assert list(await waiting) == [topic.shard(2)]
 

@@ -14,7 +14,7 @@ import pytest
 from remora.config import SqliteSettings
 from remora.model.errors import QueueFull, StoreUnavailable, TopicRefused
 from remora.model.ingest import Removed
-from remora.model.shard import Hold, Shard
+from remora.model.shard import LockToken, Shard
 from remora.model.topic import Target, Topic
 from remora.storage.sqlite import SqliteStore, schema, topics
 from support.stores import QUIET_S, own_topic, spread, until
@@ -49,7 +49,7 @@ async def test_catalogue_that_stays(store: SqliteStore, settings: SqliteSettings
     shards, known = await store.catalog.shards(), await store.catalog.topics()
 
     await store.ingest.publish(topic, spread(topic, 9))
-    assert isinstance(await store.locks.acquire(topic.shard(0), "w", QUIET_S), Hold)
+    assert isinstance(await store.locks.acquire(topic.shard(0), "w", QUIET_S), LockToken)
     async with SqliteStore(settings):
         pass
 
@@ -150,8 +150,8 @@ async def test_ids_are_never_used_again(store: SqliteStore) -> None:
     new = await store.locks.acquire(second.shard(0), "w", QUIET_S)
 
     assert first.id != second.id
-    assert isinstance(old, Hold)
-    assert isinstance(new, Hold)
+    assert isinstance(old, LockToken)
+    assert isinstance(new, LockToken)
     assert old.incarnation != new.incarnation
     with closing(sqlite3.connect(store._files.file_of("t").path)) as connection:
         assert connection.execute("SELECT min(id) FROM queues").fetchone() == (4,)
@@ -208,7 +208,7 @@ async def test_closed_store(settings: SqliteSettings) -> None:
         store.catalog.topics,
         lambda: store.catalog.peek(shard),
         lambda: store.locks.acquire(shard, "w", 1),
-        lambda: store.locks.renew_all([Hold(shard, "w", "i")], 1),
+        lambda: store.locks.renew_all([LockToken(shard, "w", "i")], 1),
         lambda: store.inspection.stats(shard),
         lambda: store.two_phase.reserve(shard, 1, 1),
         lambda: store.own_topics.find("t"),

@@ -7,7 +7,7 @@ import pytest
 from remora.model.errors import ShardGone
 from remora.model.ledger import Tally
 from remora.model.record import DeadLetter
-from remora.model.shard import Hold, Shard
+from remora.model.shard import LockToken, Shard
 from support.stores import QUIET_S, Bench, expire, renew
 
 
@@ -15,18 +15,18 @@ async def test_deleted_queue_stays_gone(bench: Bench) -> None:
     """On a deleted queue every call says so, or does nothing where that is promised, and none brings it back."""
     shard = await bench.queue()
     await bench.commit(shard, b"a")
-    hold = await bench.held(shard)
-    listing = await bench.store.queue.read(hold, b"", 1)
+    token = await bench.held(shard)
+    page = await bench.store.queue.read(token, b"", 1)
     holder = (await bench.store.inspection.stats(shard)).holder
     assert holder is not None
     await bench.yard.delete(shard.queue)
 
     for attempt in (
-        lambda: bench.store.queue.remove(hold, listing.positions[-1], 1, Tally(delivered=1)),
-        lambda: bench.store.queue.read(hold, b"", 1),
-        lambda: renew(bench.store, hold, QUIET_S),
+        lambda: bench.store.queue.remove(token, page.positions[-1], 1, Tally(delivered=1)),
+        lambda: bench.store.queue.read(token, b"", 1),
+        lambda: renew(bench.store, token, QUIET_S),
         lambda: bench.store.locks.acquire(shard, "w1", QUIET_S),
-        lambda: expire(bench.store, hold, 0),
+        lambda: expire(bench.store, token, 0),
         lambda: bench.store.catalog.peek(shard),
         lambda: bench.store.inspection.stats(shard),
         lambda: bench.store.two_phase.reserve(shard, 1, 1),
@@ -36,7 +36,7 @@ async def test_deleted_queue_stays_gone(bench: Bench) -> None:
     ):
         with pytest.raises(ShardGone):
             await attempt()
-    await bench.store.locks.release(hold)
+    await bench.store.locks.release(token)
     await bench.store.locks.evict(shard, holder)
 
     assert not await bench.yard.exists(shard.queue)
@@ -48,7 +48,7 @@ async def test_new_queue_of_the_name_is_another(bench: Bench) -> None:
     shard = await bench.queue()
     await bench.commit(shard, b"old")
     old = await bench.held(shard)
-    listing = await bench.store.queue.read(old, b"", 1)
+    page = await bench.store.queue.read(old, b"", 1)
     await bench.yard.delete(shard.queue)
     await bench.yard.make(shard.queue, 1 << 20)
     await bench.commit(shard, b"new")
@@ -57,7 +57,7 @@ async def test_new_queue_of_the_name_is_another(bench: Bench) -> None:
         await renew(bench.store, old, QUIET_S)
     new = await bench.held(shard, old.cookie)
     with pytest.raises(ShardGone):
-        await bench.store.queue.remove(old, listing.positions[-1], 1, Tally(delivered=1))
+        await bench.store.queue.remove(old, page.positions[-1], 1, Tally(delivered=1))
     with pytest.raises(ShardGone):
         await bench.store.queue.read(old, b"", 9)
     with pytest.raises(ShardGone):
@@ -75,7 +75,7 @@ async def test_incarnation_lasts(bench: Bench) -> None:
     first = await bench.held(shard)
     await bench.store.locks.release(first)
     second = await other.locks.acquire(shard, "w2", QUIET_S)
-    assert isinstance(second, Hold)
+    assert isinstance(second, LockToken)
 
     assert second.incarnation == first.incarnation
     assert first.incarnation
@@ -95,9 +95,9 @@ async def test_unknown_queue(bench: Bench) -> None:
 async def test_letters_outlive_their_queue(bench: Bench) -> None:
     """What was parked stays readable when its queue is deleted."""
     shard = await bench.queue()
-    hold = await bench.held(shard)
-    letter = DeadLetter(shard.queue, hold.incarnation, "0/1", "0/2", "refused", "why", 1, 1.0, 2.0, b"raw")
-    await bench.store.letters.park(hold, letter)
+    token = await bench.held(shard)
+    letter = DeadLetter(shard.queue, token.incarnation, "0/1", "0/2", "refused", "why", 1, 1.0, 2.0, b"raw")
+    await bench.store.letters.park(token, letter)
 
     await bench.yard.delete(shard.queue)
 

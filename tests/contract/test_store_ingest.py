@@ -20,16 +20,16 @@ from remora.model.errors import (
     TopicClosed,
     TopicUnknown,
 )
-from remora.model.ingest import Once, Placed, Room, Stored
+from remora.model.ingest import IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
 from remora.model.topic import Topic
 from remora.ports.store import ShardStore
 from support.entries import delivered
 from support.stores import Bench, by_shard, expire, own_topic, spread
 
 
-def rooms(events: Sequence[Placed], slack: int = 100) -> list[Room]:
+def rooms(events: Sequence[RoutedEvent], slack: int = 100) -> list[ReservedRoom]:
     """Room for these events, with some bytes to spare in each."""
-    return [Room(event.shard, event.key, len(event.payload) + slack) for event in events]
+    return [ReservedRoom(event.shard, event.key, len(event.payload) + slack) for event in events]
 
 
 async def reserved(bench: Bench, topic: Topic) -> list[int]:
@@ -39,10 +39,10 @@ async def reserved(bench: Bench, topic: Topic) -> list[int]:
     return [each.reservations for each in found]
 
 
-async def all_but(bench: Bench, topic: Topic, shard: int, left: int = 1_000) -> Room:
+async def all_but(bench: Bench, topic: Topic, shard: int, left: int = 1_000) -> ReservedRoom:
     """As much room of one shard as leaves about so many bytes of it."""
     stats = await bench.store.inspection.stats(topic.shard(shard))
-    return Room(shard, b"bkt:large", stats.capacity_bytes - stats.used_bytes - stats.reserved_bytes - left)
+    return ReservedRoom(shard, b"bkt:large", stats.capacity_bytes - stats.used_bytes - stats.reserved_bytes - left)
 
 
 # -------------------------------------------------------------------------------------------- publish
@@ -53,16 +53,16 @@ async def test_stored_in_order(bench: Bench) -> None:
     topic = await bench.topic()
     first, second = spread(topic, 100, "a"), spread(topic, 7, "b")
 
-    assert await bench.store.ingest.publish(topic, first) == Stored(100)
-    assert await bench.store.ingest.publish(topic, second) == Stored(7)
-    await bench.store.ingest.publish(topic, [Placed(1, b"bkt:\xff", b"\x00\xff")])
+    assert await bench.store.ingest.publish(topic, first) == PublishResult(100)
+    assert await bench.store.ingest.publish(topic, second) == PublishResult(7)
+    await bench.store.ingest.publish(topic, [RoutedEvent(1, b"bkt:\xff", b"\x00\xff")])
 
-    expected = by_shard(topic, first, second, [Placed(1, b"", b"\x00\xff")])
+    expected = by_shard(topic, first, second, [RoutedEvent(1, b"", b"\x00\xff")])
     assert await bench.pending(topic) == expected
-    hold = await bench.held(topic.shard(1))
-    listing = await bench.store.queue.read(hold, b"", 1_000)
-    assert listing.entries == expected[1]
-    await bench.store.queue.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
+    token = await bench.held(topic.shard(1))
+    page = await bench.store.queue.read(token, b"", 1_000)
+    assert page.entries == expected[1]
+    await bench.store.queue.remove(token, page.positions[-1], len(page.entries), delivered(page))
     assert (await bench.store.inspection.stats(topic.shard(1))).used_bytes == 0
 
 
@@ -70,9 +70,9 @@ async def test_events_of_some_shards(bench: Bench) -> None:
     """A request may touch one shard or several; the others stay empty. One without events stores none."""
     topic = await bench.topic()
 
-    assert await bench.store.ingest.publish(topic, []) == Stored(0)
-    await bench.store.ingest.publish(topic, [Placed(2, b"bkt:k", b"one")])
-    await bench.store.ingest.publish(topic, [Placed(2, b"bkt:k", b"two"), Placed(0, b"bkt:l", b"three")])
+    assert await bench.store.ingest.publish(topic, []) == PublishResult(0)
+    await bench.store.ingest.publish(topic, [RoutedEvent(2, b"bkt:k", b"one")])
+    await bench.store.ingest.publish(topic, [RoutedEvent(2, b"bkt:k", b"two"), RoutedEvent(0, b"bkt:l", b"three")])
 
     assert await bench.pending(topic) == [[b"three"], [], [b"one", b"two"]]
 
@@ -81,7 +81,7 @@ async def test_side_by_side(bench: Bench) -> None:
     """Of requests that come together, over several workers, each is stored once and in its own order."""
     topic, other = await bench.topic(), await bench.another()
 
-    async def caller(store: ShardStore, number: int) -> list[Placed]:
+    async def caller(store: ShardStore, number: int) -> list[RoutedEvent]:
         mine = spread(topic, 60, f"{number}-")
         for i in range(0, 60, 6):
             await store.ingest.publish(topic, mine[i : i + 6])
@@ -99,8 +99,8 @@ async def test_full_queue_refuses_the_whole_request(bench: Bench) -> None:
     """When one shard lacks room nothing is stored in any, and the same request passes when there is room again."""
     topic = await bench.topic()
     blocker = await bench.store.ingest.reserve(topic, [await all_but(bench, topic, 2)])
-    events = [*spread(topic, 2), Placed(2, b"bkt:k", b"x" * 2_000)]
-    once = Once("key", b"digest")
+    events = [*spread(topic, 2), RoutedEvent(2, b"bkt:k", b"x" * 2_000)]
+    once = IdempotencyKey("key", b"digest")
 
     for _ in range(2):
         with pytest.raises(QueueFull):
@@ -109,7 +109,7 @@ async def test_full_queue_refuses_the_whole_request(bench: Bench) -> None:
     assert await reserved(bench, topic) == [0, 0, 1]
 
     await bench.store.ingest.abort(topic, blocker)
-    assert await bench.store.ingest.publish(topic, events, once) == Stored(3)
+    assert await bench.store.ingest.publish(topic, events, once) == PublishResult(3)
     assert await bench.pending(topic) == by_shard(topic, events)
 
 
@@ -123,7 +123,7 @@ async def test_another_topic_of_the_name(bench: Bench) -> None:
     new = await bench.store.own_topics.create(own_topic(topic.name))
 
     with pytest.raises(TopicUnknown):
-        await bench.store.ingest.publish(topic, spread(topic, 3), Once("key", b"digest"))
+        await bench.store.ingest.publish(topic, spread(topic, 3), IdempotencyKey("key", b"digest"))
     with pytest.raises(TopicUnknown):
         await bench.store.ingest.reserve(topic, rooms(spread(topic, 3)))
 
@@ -142,7 +142,7 @@ async def test_never_made_topic(bench: Bench) -> None:
 async def test_closed_topic(bench: Bench) -> None:
     """A closed topic takes nothing new, whatever the caller last knew, but what was promised; open again, it does."""
     topic = await bench.topic()
-    early, once = spread(topic, 3, "early"), Once("key", b"digest")
+    early, once = spread(topic, 3, "early"), IdempotencyKey("key", b"digest")
     promised = await bench.store.ingest.reserve(topic, rooms(early))
     await bench.store.ingest.publish(topic, spread(topic, 3), once)
     await bench.store.own_topics.change(replace(topic, closed=True))
@@ -151,8 +151,8 @@ async def test_closed_topic(bench: Bench) -> None:
         await bench.store.ingest.publish(topic, spread(topic, 3))
     with pytest.raises(TopicClosed):
         await bench.store.ingest.reserve(topic, rooms(spread(topic, 3)))
-    assert await bench.store.ingest.publish(topic, spread(topic, 3), once) == Stored(3, repeated=True)
-    assert await bench.store.ingest.commit(topic, promised, early, b"digest") == Stored(3)
+    assert await bench.store.ingest.publish(topic, spread(topic, 3), once) == PublishResult(3, repeated=True)
+    assert await bench.store.ingest.commit(topic, promised, early, b"digest") == PublishResult(3)
 
     assert await bench.pending(topic) == by_shard(topic, spread(topic, 3), early)
     await bench.store.own_topics.change(topic)
@@ -164,7 +164,7 @@ async def test_shards_that_the_topic_does_not_have(bench: Bench) -> None:
     topic = await bench.topic()
 
     for number in (-1, 3):
-        events = [*spread(topic, 3), Placed(number, b"bkt:k", b"x")]
+        events = [*spread(topic, 3), RoutedEvent(number, b"bkt:k", b"x")]
         with pytest.raises(ValueError, match="shard"):
             await bench.store.ingest.publish(topic, events)
         with pytest.raises(ValueError, match="shard"):
@@ -180,13 +180,13 @@ async def test_shards_that_the_topic_does_not_have(bench: Bench) -> None:
 async def test_repeat_is_recognised(bench: Bench) -> None:
     """The same request again stores nothing and is answered as the first time: here, elsewhere, after a restart."""
     topic, other = await bench.topic(), await bench.another()
-    events, once = spread(topic, 9), Once("key", b"digest")
-    assert await bench.store.ingest.publish(topic, events, once) == Stored(9)
+    events, once = spread(topic, 9), IdempotencyKey("key", b"digest")
+    assert await bench.store.ingest.publish(topic, events, once) == PublishResult(9)
 
-    assert await bench.store.ingest.publish(topic, events, once) == Stored(9, repeated=True)
-    assert await other.ingest.publish(topic, events, once) == Stored(9, repeated=True)
+    assert await bench.store.ingest.publish(topic, events, once) == PublishResult(9, repeated=True)
+    assert await other.ingest.publish(topic, events, once) == PublishResult(9, repeated=True)
     store = await bench.reopened()
-    assert await store.ingest.publish(topic, events, once) == Stored(9, repeated=True)
+    assert await store.ingest.publish(topic, events, once) == PublishResult(9, repeated=True)
 
     assert await bench.pending(topic) == by_shard(topic, events)
 
@@ -195,12 +195,12 @@ async def test_key_used_for_something_else(bench: Bench) -> None:
     """Another request under a used key is refused, and the key still stands for the first one."""
     topic = await bench.topic()
     events = spread(topic, 3)
-    await bench.store.ingest.publish(topic, events, Once("key", b"digest"))
+    await bench.store.ingest.publish(topic, events, IdempotencyKey("key", b"digest"))
 
     with pytest.raises(OnceConflict):
-        await bench.store.ingest.publish(topic, spread(topic, 6), Once("key", b"other"))
+        await bench.store.ingest.publish(topic, spread(topic, 6), IdempotencyKey("key", b"other"))
 
-    assert (await bench.store.ingest.publish(topic, events, Once("key", b"digest"))).repeated
+    assert (await bench.store.ingest.publish(topic, events, IdempotencyKey("key", b"digest"))).repeated
     assert await bench.pending(topic) == by_shard(topic, events)
 
 
@@ -208,15 +208,15 @@ async def test_keys_are_apart(bench: Bench) -> None:
     """Other keys, and the same key for another topic or for a new topic of the name, are other requests."""
     topic, second = await bench.topic(), await bench.topic()
     events = spread(topic, 3)
-    once = Once("key", b"digest")
+    once = IdempotencyKey("key", b"digest")
     await bench.store.ingest.publish(topic, events, once)
 
-    assert await bench.store.ingest.publish(topic, events, Once("key ", b"digest")) == Stored(3)
-    assert await bench.store.ingest.publish(topic, events, Once("Key", b"digest")) == Stored(3)
-    assert await bench.store.ingest.publish(second, events, once) == Stored(3)
+    assert await bench.store.ingest.publish(topic, events, IdempotencyKey("key ", b"digest")) == PublishResult(3)
+    assert await bench.store.ingest.publish(topic, events, IdempotencyKey("Key", b"digest")) == PublishResult(3)
+    assert await bench.store.ingest.publish(second, events, once) == PublishResult(3)
     await bench.store.own_topics.remove(topic, discard=True)
     new = await bench.store.own_topics.create(own_topic(topic.name))
-    assert await bench.store.ingest.publish(new, events, once) == Stored(3)
+    assert await bench.store.ingest.publish(new, events, once) == PublishResult(3)
 
     assert await bench.pending(new) == by_shard(topic, events)
     assert await bench.pending(second) == by_shard(topic, events)
@@ -225,7 +225,7 @@ async def test_keys_are_apart(bench: Bench) -> None:
 async def test_repeats_side_by_side(bench: Bench) -> None:
     """Of the same request made several times at once, over two workers, one stores and the others are repeats."""
     topic, other = await bench.topic(), await bench.another()
-    events, once = spread(topic, 9), Once("key", b"digest")
+    events, once = spread(topic, 9), IdempotencyKey("key", b"digest")
 
     answers = await asyncio.gather(
         *(store.ingest.publish(topic, events, once) for store in (bench.store, other) for _ in range(4))
@@ -259,9 +259,9 @@ async def test_commit_stores_and_ends(bench: Bench) -> None:
     one = await bench.store.ingest.reserve(topic, rooms(early))
     two = await bench.store.ingest.reserve(topic, rooms(late, slack=0))
 
-    assert await bench.store.ingest.commit(topic, two, late, b"late") == Stored(5)
+    assert await bench.store.ingest.commit(topic, two, late, b"late") == PublishResult(5)
     assert await reserved(bench, topic) == [1, 1, 1]
-    assert await bench.store.ingest.commit(topic, one, early, b"early") == Stored(7)
+    assert await bench.store.ingest.commit(topic, one, early, b"early") == PublishResult(7)
 
     assert await bench.pending(topic) == by_shard(topic, late, early)
     assert await reserved(bench, topic) == [0, 0, 0]
@@ -272,7 +272,7 @@ async def test_rooms_in_all_shards_or_in_none(bench: Bench) -> None:
     topic = await bench.topic()
     large = await all_but(bench, topic, 1)
     blocker = await bench.store.ingest.reserve(topic, [large])
-    wanted = [Room(i, b"bkt:k%d" % i, 4_096) for i in range(3)]
+    wanted = [ReservedRoom(i, b"bkt:k%d" % i, 4_096) for i in range(3)]
     with pytest.raises(QueueFull):
         await bench.store.ingest.reserve(topic, wanted)
     assert await reserved(bench, topic) == [0, 1, 0]
@@ -282,7 +282,7 @@ async def test_rooms_in_all_shards_or_in_none(bench: Bench) -> None:
     blocker = await bench.store.ingest.reserve(topic, [large])
     with pytest.raises(QueueFull):
         await bench.store.ingest.reserve(topic, wanted)
-    await bench.store.ingest.commit(topic, blocker, [Placed(1, large.key, b"small after all")], b"digest")
+    await bench.store.ingest.commit(topic, blocker, [RoutedEvent(1, large.key, b"small after all")], b"digest")
 
     reservation = await bench.store.ingest.reserve(topic, wanted)
     assert await reserved(bench, topic) == [1, 1, 1]
@@ -294,12 +294,12 @@ async def test_repeated_commit(bench: Bench) -> None:
     topic, other = await bench.topic(), await bench.another()
     events = spread(topic, 4)
     reservation = await bench.store.ingest.reserve(topic, rooms(events))
-    assert await bench.store.ingest.commit(topic, reservation, events, b"digest") == Stored(4)
+    assert await bench.store.ingest.commit(topic, reservation, events, b"digest") == PublishResult(4)
 
-    assert await bench.store.ingest.commit(topic, reservation, events, b"digest") == Stored(4, repeated=True)
-    assert await other.ingest.commit(topic, reservation, events, b"digest") == Stored(4, repeated=True)
+    assert await bench.store.ingest.commit(topic, reservation, events, b"digest") == PublishResult(4, repeated=True)
+    assert await other.ingest.commit(topic, reservation, events, b"digest") == PublishResult(4, repeated=True)
     store = await bench.reopened()
-    assert await store.ingest.commit(topic, reservation, events, b"digest") == Stored(4, repeated=True)
+    assert await store.ingest.commit(topic, reservation, events, b"digest") == PublishResult(4, repeated=True)
 
     assert await bench.pending(topic) == by_shard(topic, events)
 
@@ -352,22 +352,24 @@ async def test_events_that_no_room_was_reserved_for(bench: Bench) -> None:
             await bench.store.ingest.commit(topic, reservation, wrong, b"wrong")
 
     assert await bench.pending(topic) == [[], [], []]
-    assert await bench.store.ingest.commit(topic, reservation, events, b"digest") == Stored(3)
+    assert await bench.store.ingest.commit(topic, reservation, events, b"digest") == PublishResult(3)
     assert await bench.pending(topic) == by_shard(topic, events)
 
 
 async def test_event_that_is_too_large(bench: Bench) -> None:
     """One event beyond its own room is refused although all rooms together would do; the reservation stays open."""
     topic = await bench.topic()
-    events = [Placed(0, b"bkt:a", b"12345"), Placed(0, b"bkt:b", b"1")]
-    reservation = await bench.store.ingest.reserve(topic, [Room(0, b"bkt:a", 4), Room(0, b"bkt:b", 100)])
+    events = [RoutedEvent(0, b"bkt:a", b"12345"), RoutedEvent(0, b"bkt:b", b"1")]
+    reservation = await bench.store.ingest.reserve(
+        topic, [ReservedRoom(0, b"bkt:a", 4), ReservedRoom(0, b"bkt:b", 100)]
+    )
 
     with pytest.raises(ReservationExceeded):
         await bench.store.ingest.commit(topic, reservation, events, b"digest")
     assert await bench.pending(topic) == [[], [], []]
 
     fitting = [events[0]._replace(payload=b"1234"), events[1]]
-    assert await bench.store.ingest.commit(topic, reservation, fitting, b"fitting") == Stored(2)
+    assert await bench.store.ingest.commit(topic, reservation, fitting, b"fitting") == PublishResult(2)
     assert await bench.pending(topic) == by_shard(topic, fitting)
 
 
@@ -417,19 +419,19 @@ async def test_expiry(bench: Bench) -> None:
     done = await bench.store.ingest.reserve(topic, rooms(kept))
     await bench.store.ingest.commit(topic, done, kept, b"kept")
     reservation = await bench.store.ingest.reserve(topic, rooms(events))
-    holds = [await bench.held(shard) for shard in topic.all_shards()]
+    tokens = [await bench.held(shard) for shard in topic.all_shards()]
 
-    for hold in holds:
-        await expire(bench.store, hold, 3600)
+    for token in tokens:
+        await expire(bench.store, token, 3600)
     assert await reserved(bench, topic) == [1, 1, 1]
-    for hold in holds:
-        await expire(bench.store, hold, -60)
+    for token in tokens:
+        await expire(bench.store, token, -60)
 
     assert await reserved(bench, topic) == [0, 0, 0]
     with pytest.raises(ReservationExpired):
         await bench.store.ingest.commit(topic, reservation, events, b"digest")
     await bench.store.ingest.abort(topic, reservation)
-    assert await bench.store.ingest.commit(topic, done, kept, b"kept") == Stored(3, repeated=True)
+    assert await bench.store.ingest.commit(topic, done, kept, b"kept") == PublishResult(3, repeated=True)
     assert await bench.pending(topic) == by_shard(topic, kept)
 
 
@@ -444,7 +446,7 @@ async def test_reservation_outlives_a_restart(bench: Bench) -> None:
     assert await reserved(bench, topic) == [1, 1, 1]
     with pytest.raises(ReservationMismatch):
         await store.ingest.commit(topic, reservation, spread(topic, 2), b"digest")
-    assert await store.ingest.commit(topic, reservation, events, b"digest") == Stored(3)
+    assert await store.ingest.commit(topic, reservation, events, b"digest") == PublishResult(3)
     assert await bench.pending(topic) == by_shard(topic, events)
     assert await reserved(bench, topic) == [0, 0, 0]
 
@@ -452,7 +454,7 @@ async def test_reservation_outlives_a_restart(bench: Bench) -> None:
 async def test_an_event_after_another_of_its_key(bench: Bench) -> None:
     """A reservation may have one key several times; its events come out in the order of the commit's."""
     topic = await bench.topic()
-    events = [Placed(1, b"bkt:same", b"%d" % i) for i in range(5)]
+    events = [RoutedEvent(1, b"bkt:same", b"%d" % i) for i in range(5)]
     reservation = await bench.store.ingest.reserve(topic, rooms(events))
 
     await bench.store.ingest.commit(topic, reservation, events, b"digest")

@@ -9,7 +9,7 @@ import pytest
 from remora.model.ledger import Tally
 from remora.model.position import Position
 from remora.model.record import DeadLetter
-from remora.model.shard import Hold
+from remora.model.shard import LockToken
 from support.entries import raw_entry
 from support.stores import Bench
 
@@ -84,12 +84,12 @@ async def test_dump_shows_everything(bench: Bench) -> None:
     expected = [b"%d" % i for i in range(3000)]
     for i in range(0, 3000, 500):
         await bench.commit(shard, *expected[i : i + 500])
-    listing = await bench.store.queue.read(await bench.held(shard), b"", 3)
+    page = await bench.store.queue.read(await bench.held(shard), b"", 3)
 
     dumped = [each async for each in bench.store.inspection.dump(shard)]
 
     assert [entry for _, entry in dumped] == expected
-    assert [position.encode() for position, _ in dumped[:3]] == listing.positions[:3]
+    assert [position.encode() for position, _ in dumped[:3]] == page.positions[:3]
     assert [entry for _, entry in [each async for each in bench.store.inspection.dump(shard)]] == expected
 
 
@@ -98,33 +98,33 @@ async def test_dump_while_the_front_moves(bench: Bench) -> None:
     shard = await bench.queue(ring_bytes=4 << 20)
     for i in range(0, 3000, 500):
         await bench.commit(shard, *[b"%d" % j for j in range(i, i + 500)])
-    hold = await bench.held(shard)
+    token = await bench.held(shard)
 
     seen: list[int] = []
     async for _, entry in bench.store.inspection.dump(shard):
         seen.append(int(entry))
         if len(seen) == 10:
-            await remove_oldest(bench, hold, 2500)
+            await remove_oldest(bench, token, 2500)
             await bench.commit(shard, *[b"%d" % j for j in range(3000, 3100)])
 
     assert seen == sorted(set(seen))
     assert set(range(2500, 3100)) <= set(seen)
 
 
-async def remove_oldest(bench: Bench, hold: Hold, count: int) -> None:
-    listing = await bench.store.queue.read(hold, b"", count)
-    await bench.store.queue.remove(hold, listing.positions[-1], count, Tally(delivered=count))
+async def remove_oldest(bench: Bench, token: LockToken, count: int) -> None:
+    page = await bench.store.queue.read(token, b"", count)
+    await bench.store.queue.remove(token, page.positions[-1], count, Tally(delivered=count))
 
 
 async def test_letters_are_kept_once_and_in_order(bench: Bench) -> None:
     """Letters come back whole, in the order of their positions, and one that is parked again replaces itself."""
     shard = await bench.queue()
-    hold = await bench.held(shard)
+    token = await bench.held(shard)
     positions = ["0/99999", "0/100000", "1/24576", "10/24576", "2/24576"]
     for position in positions:
-        await bench.store.letters.park(hold, a_letter(hold, position))
-    again = a_letter(hold, "1/24576", reason="the second time")
-    await bench.store.letters.park(hold, again)
+        await bench.store.letters.park(token, a_letter(token, position))
+    again = a_letter(token, "1/24576", reason="the second time")
+    await bench.store.letters.park(token, again)
 
     letters = [each async for each in bench.store.letters.stored(shard.queue)]
 
@@ -138,9 +138,9 @@ async def test_letters_of_all_queues(bench: Bench) -> None:
     first, second = await bench.queue(), await bench.queue()
     letters = []
     for shard in (first, second):
-        hold = await bench.held(shard)
-        letters.append(a_letter(hold, "0/24576"))
-        await bench.store.letters.park(hold, letters[-1])
+        token = await bench.held(shard)
+        letters.append(a_letter(token, "0/24576"))
+        await bench.store.letters.park(token, letters[-1])
 
     assert [each async for each in bench.store.letters.stored(first.queue)] == letters[:1]
     found = [each async for each in bench.store.letters.stored()]
@@ -148,10 +148,10 @@ async def test_letters_of_all_queues(bench: Bench) -> None:
     assert [each async for each in bench.store.letters.stored("no-such-queue")] == []
 
 
-def a_letter(hold: Hold, position: str, reason: str = "no format we know") -> DeadLetter:
+def a_letter(token: LockToken, position: str, reason: str = "no format we know") -> DeadLetter:
     return DeadLetter(
-        queue=hold.shard.queue,
-        incarnation=hold.incarnation,
+        queue=token.shard.queue,
+        incarnation=token.incarnation,
         position=position,
         next_position="0/1",
         cause="undecodable",

@@ -9,19 +9,19 @@ import pytest
 
 from remora.model.errors import OwnershipLost, ShardGone
 from remora.model.ledger import Tally
-from remora.model.shard import Hold, LockHolder, Shard
+from remora.model.shard import LockHolder, LockToken, Shard
 from remora.ports.store import ShardStore
 from support.stores import QUIET_S, Bench, expire, renew, until
 
 SHORT_S = 0.6
 
 
-def taking(store: ShardStore, shard: Shard) -> Callable[[], Awaitable[Hold | None]]:
+def taking(store: ShardStore, shard: Shard) -> Callable[[], Awaitable[LockToken | None]]:
     """A condition for `until`: the lock, once it is to be had."""
 
-    async def take() -> Hold | None:
+    async def take() -> LockToken | None:
         answer = await store.locks.acquire(shard, "w2", QUIET_S)
-        return answer if isinstance(answer, Hold) else None
+        return answer if isinstance(answer, LockToken) else None
 
     return take
 
@@ -29,11 +29,11 @@ def taking(store: ShardStore, shard: Shard) -> Callable[[], Awaitable[Hold | Non
 async def test_only_one_holds(bench: Bench) -> None:
     """A held lock is refused to everybody else, and the refusal names the holder and what is left of its lease."""
     shard, other = await bench.queue(), await bench.another()
-    hold = await bench.held(shard, "w1", 60)
+    token = await bench.held(shard, "w1", 60)
 
     answers = [
         await other.locks.acquire(shard, "w2", QUIET_S),
-        await other.locks.acquire(shard, hold.cookie, QUIET_S),  # the cookie alone is no proof
+        await other.locks.acquire(shard, token.cookie, QUIET_S),  # the cookie alone is no proof
         await bench.store.locks.acquire(shard, "w3", QUIET_S),
     ]
 
@@ -51,15 +51,15 @@ async def test_one_of_many_wins(bench: Bench) -> None:
         *(store.locks.acquire(shard, f"w{i}", QUIET_S) for i in range(10) for store in (bench.store, other))
     )
 
-    assert sum(isinstance(answer, Hold) for answer in answers) == 1
+    assert sum(isinstance(answer, LockToken) for answer in answers) == 1
 
 
 async def test_acquire_extends_ones_own(bench: Bench) -> None:
     """The holder that asks again gets the same hold with a new lease."""
     shard, other = await bench.queue(), await bench.another()
-    hold = await bench.held(shard, "w1", 5)
+    token = await bench.held(shard, "w1", 5)
 
-    assert await bench.held(shard, "w1", 60) == hold
+    assert await bench.held(shard, "w1", 60) == token
 
     holder = await other.locks.acquire(shard, "w2", 1)
     assert isinstance(holder, LockHolder)
@@ -69,9 +69,9 @@ async def test_acquire_extends_ones_own(bench: Bench) -> None:
 async def test_renewal_extends(bench: Bench) -> None:
     """A renewed lock outlives its first lease."""
     shard, other = await bench.queue(), await bench.another()
-    hold = await bench.held(shard, "w1", 5)
+    token = await bench.held(shard, "w1", 5)
 
-    await renew(bench.store, hold, 60)
+    await renew(bench.store, token, 60)
 
     holder = await other.locks.acquire(shard, "w2", 1)
     assert isinstance(holder, LockHolder)
@@ -93,22 +93,22 @@ async def test_take_over_after_expiry(bench: Bench) -> None:
 async def test_late_renewal_is_refused(bench: Bench) -> None:
     """A lease that ran out is not renewed, though nobody took it, and the refused renewal leaves no lock behind."""
     shard, other = await bench.queue(), await bench.another()
-    hold = await bench.held(shard, "w1", SHORT_S)
+    token = await bench.held(shard, "w1", SHORT_S)
 
     async def refused() -> bool:
         try:
-            await bench.store.queue.read(hold, b"", 1)
+            await bench.store.queue.read(token, b"", 1)
         except OwnershipLost:
             return True
         return False
 
     await until(refused)
     with pytest.raises(OwnershipLost):
-        await renew(bench.store, hold, QUIET_S)
-    (answer,) = await bench.store.locks.renew_all([hold], QUIET_S)
+        await renew(bench.store, token, QUIET_S)
+    (answer,) = await bench.store.locks.renew_all([token], QUIET_S)
 
     assert isinstance(answer, OwnershipLost)
-    assert isinstance(await other.locks.acquire(shard, "w2", 1), Hold)
+    assert isinstance(await other.locks.acquire(shard, "w2", 1), LockToken)
 
 
 async def test_loser_can_do_nothing(bench: Bench) -> None:
@@ -116,19 +116,19 @@ async def test_loser_can_do_nothing(bench: Bench) -> None:
     shard, other = await bench.queue(), await bench.another()
     await bench.commit(shard, b"a", b"b")
     reservation = await bench.store.two_phase.reserve(shard, 1, 10)
-    hold = await bench.held(shard)
-    listing = await bench.store.queue.read(hold, b"", 2)
+    token = await bench.held(shard)
+    page = await bench.store.queue.read(token, b"", 2)
     holder = await other.locks.acquire(shard, "w2", QUIET_S)
     assert isinstance(holder, LockHolder)
     await other.locks.evict(shard, holder)
     winner = await other.locks.acquire(shard, "w2", QUIET_S)
-    assert isinstance(winner, Hold)
+    assert isinstance(winner, LockToken)
 
     for attempt in (
-        lambda: bench.store.queue.remove(hold, listing.positions[-1], 2, Tally(delivered=2)),
-        lambda: bench.store.queue.read(hold, b"", 1),
-        lambda: expire(bench.store, hold, -60),
-        lambda: renew(bench.store, hold, QUIET_S),
+        lambda: bench.store.queue.remove(token, page.positions[-1], 2, Tally(delivered=2)),
+        lambda: bench.store.queue.read(token, b"", 1),
+        lambda: expire(bench.store, token, -60),
+        lambda: renew(bench.store, token, QUIET_S),
     ):
         with pytest.raises(OwnershipLost):
             await attempt()
@@ -136,22 +136,22 @@ async def test_loser_can_do_nothing(bench: Bench) -> None:
     assert (await other.queue.read(winner, b"", 9)).entries == [b"a", b"b"]
     await other.two_phase.commit(shard, reservation, [b"c"])
     assert (await other.queue.read(winner, b"", 9)).entries == [b"a", b"b", b"c"]
-    assert winner.incarnation == hold.incarnation
+    assert winner.incarnation == token.incarnation
 
 
 async def test_release_lets_the_next_in(bench: Bench) -> None:
     """After a release the lock is free at once; releasing again, or without holding, changes nothing."""
     shard, other = await bench.queue(), await bench.another()
-    hold = await bench.held(shard)
+    token = await bench.held(shard)
 
-    await bench.store.locks.release(hold)
+    await bench.store.locks.release(token)
     winner = await other.locks.acquire(shard, "w2", QUIET_S)
-    assert isinstance(winner, Hold)
-    await bench.store.locks.release(hold)
+    assert isinstance(winner, LockToken)
+    await bench.store.locks.release(token)
 
     await other.queue.read(winner, b"", 1)
     with pytest.raises(OwnershipLost):
-        await bench.store.queue.read(hold, b"", 1)
+        await bench.store.queue.read(token, b"", 1)
 
 
 async def test_evict_hits_one_holder(bench: Bench) -> None:
@@ -163,7 +163,7 @@ async def test_evict_hits_one_holder(bench: Bench) -> None:
 
     await other.locks.evict(shard, named)
     winner = await other.locks.acquire(shard, "w2", QUIET_S)
-    assert isinstance(winner, Hold)
+    assert isinstance(winner, LockToken)
     await bench.store.locks.evict(shard, named)
 
     await other.queue.read(winner, b"", 1)
@@ -174,19 +174,19 @@ async def test_holder_is_shown(bench: Bench) -> None:
     shard = await bench.queue()
     assert (await bench.store.inspection.stats(shard)).holder is None
 
-    hold = await bench.held(shard, "w1", 60)
+    token = await bench.held(shard, "w1", 60)
     holder = (await bench.store.inspection.stats(shard)).holder
     assert holder is not None
     assert (holder.cookie, holder.lease_left_s > 50) == ("w1", True)
 
-    await bench.store.locks.release(hold)
+    await bench.store.locks.release(token)
     assert (await bench.store.inspection.stats(shard)).holder is None
 
 
 async def test_many_are_renewed_together(bench: Bench) -> None:
     """Renewing several locks extends those that are held, and says of each other one what became of it."""
     shards, other = [await bench.queue() for _ in range(5)], await bench.another()
-    holds = [await bench.held(shard, "w1", 5) for shard in shards]
+    tokens = [await bench.held(shard, "w1", 5) for shard in shards]
     holder = await other.locks.acquire(shards[1], "w2", QUIET_S)
     assert isinstance(holder, LockHolder)
     for number in (1, 4):
@@ -195,7 +195,7 @@ async def test_many_are_renewed_together(bench: Bench) -> None:
     await bench.held(shards[4], "another cookie")
     await bench.yard.delete(shards[3].queue)
 
-    answers = await bench.store.locks.renew_all(holds, 60)
+    answers = await bench.store.locks.renew_all(tokens, 60)
 
     assert [type(answer) for answer in answers] == [type(None), OwnershipLost, type(None), ShardGone, OwnershipLost]
     for number in (0, 2):

@@ -14,7 +14,7 @@ from remora.config import Settings, SupervisorSettings
 from remora.metrics import Telemetry
 from remora.model.errors import OwnershipLost
 from remora.model.member import Member, Offer
-from remora.model.shard import Hold, LockHolder, Origin, Shard
+from remora.model.shard import LockHolder, LockToken, Origin, Shard
 from remora.ports.store import ShardStore
 from remora.servers.pipe import Start
 from remora.worker.clearing import Clearing
@@ -94,7 +94,7 @@ async def test_locks_of_the_dead_are_broken(bench: Bench) -> None:
 
     assert sorted(freed) == sorted(shards[number] for number in (0, 2, 4))
     answers = [await other.locks.acquire(shard, "w2", QUIET_S) for shard in shards]
-    assert [type(answer) for answer in answers] == [Hold, LockHolder, Hold, Hold, Hold]
+    assert [type(answer) for answer in answers] == [LockToken, LockHolder, LockToken, LockToken, LockToken]
     assert await other.locks.evict_all(lambda cookie: cookie == dead) == []
 
 
@@ -102,7 +102,7 @@ async def test_who_announces_itself_keeps_its_locks(bench: Bench, tmp_path: Path
     """A worker of another host with this host's name keeps its lock while it announces itself, and not when silent."""
     shard, other, host = await bench.queue(), await bench.another(), uuid.uuid4().hex
     clone = Member(f"remora/{host}/other-boot/w", host)
-    hold = await bench.held(shard, clone.cookie)
+    token = await bench.held(shard, clone.cookie)
     await bench.store.members.announce(clone, LONG_S)
     settings = Settings(supervisor=SupervisorSettings(run_directory=str(tmp_path / "run")))
     start = Start(
@@ -119,18 +119,18 @@ async def test_who_announces_itself_keeps_its_locks(bench: Bench, tmp_path: Path
     worker, clearing = a_worker(other, FakeEndpoint(), cookie=start.cookie), Clearing(start, Telemetry())
 
     await worker.clear(clearing.is_dead)
-    await renew(bench.store, hold, QUIET_S)
+    await renew(bench.store, token, QUIET_S)
     await bench.store.members.withdraw(clone.cookie)
     await worker.clear(clearing.is_dead)
 
     with pytest.raises(OwnershipLost):
-        await renew(bench.store, hold, QUIET_S)
+        await renew(bench.store, token, QUIET_S)
 
 
 async def test_no_lock_is_broken_where_nobody_is_dead(bench: Bench) -> None:
     """Where no cookie is dead nothing is broken, and every holder was asked about."""
     other, cookie = await bench.another(), f"remora/h/b/{uuid.uuid4().hex}"
-    hold = await bench.held(await bench.queue(), cookie)
+    token = await bench.held(await bench.queue(), cookie)
     asked: list[str] = []
 
     def nobody(of: str) -> bool:
@@ -140,4 +140,4 @@ async def test_no_lock_is_broken_where_nobody_is_dead(bench: Bench) -> None:
     assert await other.locks.evict_all(nobody) == []
 
     assert cookie in asked
-    await bench.store.queue.read(hold, b"", 1)
+    await bench.store.queue.read(token, b"", 1)

@@ -10,7 +10,7 @@ import pytest
 from remora.model.errors import OwnershipLost, QueueFull, ShardGone, StoreError
 from remora.model.ledger import Tally
 from remora.model.position import Position
-from remora.model.shard import Hold, LockHolder
+from remora.model.shard import LockHolder, LockToken
 from support.entries import delivered
 from support.stores import Bench, expire, until
 
@@ -52,11 +52,11 @@ async def test_pages_chain(bench: Bench) -> None:
     """Listing page by page from each page's last position gives every entry once, and positions only grow."""
     shard, expected = await bench.queue(), payloads(100)
     await bench.commit(shard, *expected)
-    hold = await bench.held(shard)
+    token = await bench.held(shard)
 
     start, seen, positions = b"", [], []
     for page in range(15):
-        listing = await bench.store.queue.read(hold, start, 7)
+        listing = await bench.store.queue.read(token, start, 7)
         assert len(listing.positions) == len(listing.entries) + 1
         assert listing.truncated == (page < 14)
         if start:
@@ -67,55 +67,55 @@ async def test_pages_chain(bench: Bench) -> None:
 
     assert seen == expected
     assert positions == sorted(set(positions))
-    assert (await bench.store.queue.read(hold, start, 7)).entries == []
+    assert (await bench.store.queue.read(token, start, 7)).entries == []
 
 
 async def test_removal_is_exact(bench: Bench) -> None:
     """Removing up to a position removes what lies before it and nothing else; doing it again changes nothing."""
     shard, expected = await bench.queue(), payloads(60)
     await bench.commit(shard, *expected)
-    hold = await bench.held(shard)
-    listing = await bench.store.queue.read(hold, b"", 60)
+    token = await bench.held(shard)
+    listing = await bench.store.queue.read(token, b"", 60)
 
-    await bench.store.queue.remove(hold, listing.positions[4], 4, Tally(delivered=4))
-    assert (await bench.store.queue.read(hold, b"", 60)).entries == expected[4:]
+    await bench.store.queue.remove(token, listing.positions[4], 4, Tally(delivered=4))
+    assert (await bench.store.queue.read(token, b"", 60)).entries == expected[4:]
 
-    await bench.store.queue.remove(hold, listing.positions[4], 4, Tally(delivered=4))
-    assert (await bench.store.queue.read(hold, b"", 60)).entries == expected[4:]
+    await bench.store.queue.remove(token, listing.positions[4], 4, Tally(delivered=4))
+    assert (await bench.store.queue.read(token, b"", 60)).entries == expected[4:]
     stats = await bench.store.inspection.stats(shard)
     assert stats.entries == (56 if stats.entries_exact else pytest.approx(56, abs=2))
 
-    await bench.store.queue.remove(hold, listing.positions[-1], 56, Tally(delivered=56))
-    assert (await bench.store.queue.read(hold, b"", 60)).entries == []
+    await bench.store.queue.remove(token, listing.positions[-1], 56, Tally(delivered=56))
+    assert (await bench.store.queue.read(token, b"", 60)).entries == []
     assert (await bench.store.inspection.stats(shard)).used_bytes == 0
 
 
 async def test_nothing_to_trim(bench: Bench) -> None:
     """Trimming an empty queue up to its front succeeds: the check of the lock is what it is done for."""
     shard = await bench.queue()
-    hold = await bench.held(shard)
-    listing = await bench.store.queue.read(hold, b"", 1)
+    token = await bench.held(shard)
+    listing = await bench.store.queue.read(token, b"", 1)
 
-    await bench.store.queue.remove(hold, listing.positions[-1], 0, Tally())
+    await bench.store.queue.remove(token, listing.positions[-1], 0, Tally())
 
     await bench.commit(shard, b"still works")
-    assert (await bench.store.queue.read(hold, b"", 1)).entries == [b"still works"]
+    assert (await bench.store.queue.read(token, b"", 1)).entries == [b"still works"]
 
 
 async def test_removal_of_nothing_checks_the_lock(bench: Bench) -> None:
     """A removal up to the front, of no entry, is refused once somebody else holds the lock, and changes nothing."""
     shard, other = await bench.queue(), await bench.another()
     await bench.commit(shard, *payloads(3))
-    hold = await bench.held(shard)
-    front = (await bench.store.queue.read(hold, b"", 1)).positions[0]
-    await bench.store.queue.remove(hold, front, 0, Tally())
+    token = await bench.held(shard)
+    front = (await bench.store.queue.read(token, b"", 1)).positions[0]
+    await bench.store.queue.remove(token, front, 0, Tally())
     holder = (await bench.store.inspection.stats(shard)).holder
     assert holder is not None
     await other.locks.evict(shard, holder)
-    assert isinstance(await other.locks.acquire(shard, "w2", 60), Hold)
+    assert isinstance(await other.locks.acquire(shard, "w2", 60), LockToken)
 
     with pytest.raises(OwnershipLost):
-        await bench.store.queue.remove(hold, front, 0, Tally())
+        await bench.store.queue.remove(token, front, 0, Tally())
 
     assert await bench.contents(shard) == payloads(3)
 
@@ -124,13 +124,13 @@ async def test_nothing_to_trim_is_a_check_of_the_hold(bench: Bench) -> None:
     """Trimming up to the front is refused for whoever lost the lock, and on another queue of the name."""
     shard, other = await bench.queue(), await bench.another()
     await bench.commit(shard, b"a")
-    hold = await bench.held(shard)
-    listing = await bench.store.queue.read(hold, b"", 1)
+    token = await bench.held(shard)
+    listing = await bench.store.queue.read(token, b"", 1)
     holder = await other.locks.acquire(shard, "w2", 90)
     assert isinstance(holder, LockHolder)
     await other.locks.evict(shard, holder)
     with pytest.raises(OwnershipLost):
-        await bench.store.queue.remove(hold, listing.positions[0], 0, Tally())
+        await bench.store.queue.remove(token, listing.positions[0], 0, Tally())
 
     again = await bench.held(shard)
     listing = await bench.store.queue.read(again, b"", 1)
@@ -145,13 +145,13 @@ async def test_unlisted_position_is_refused(bench: Bench) -> None:
     """A position that this hold never listed up to is refused before it can damage the queue."""
     shard = await bench.queue()
     await bench.commit(shard, *payloads(3))
-    hold = await bench.held(shard)
-    listing = await bench.store.queue.read(hold, b"", 2)
+    token = await bench.held(shard)
+    listing = await bench.store.queue.read(token, b"", 2)
     last = Position.parse(listing.positions[-1].decode())
 
     for beyond in (last._replace(gen=9), last._replace(offset=last.offset + 10_000)):
         with pytest.raises(ValueError, match="listed"):
-            await bench.store.queue.remove(hold, str(beyond).encode(), 3, Tally(delivered=3))
+            await bench.store.queue.remove(token, str(beyond).encode(), 3, Tally(delivered=3))
 
     assert await bench.contents(shard) == payloads(3)
 
@@ -171,9 +171,9 @@ async def test_room_is_bounded_and_comes_back(bench: Bench) -> None:
     with pytest.raises(QueueFull):
         await bench.store.two_phase.reserve(shard, 1, 6_000)
 
-    hold = await bench.held(shard)
-    listing = await bench.store.queue.read(hold, b"", 10)
-    await bench.store.queue.remove(hold, listing.positions[-1], 2, Tally(delivered=2))
+    token = await bench.held(shard)
+    listing = await bench.store.queue.read(token, b"", 10)
+    await bench.store.queue.remove(token, listing.positions[-1], 2, Tally(delivered=2))
     await bench.store.two_phase.reserve(shard, 1, 6_000)
 
 
@@ -207,11 +207,11 @@ async def test_stale_reservations_end(bench: Bench) -> None:
     shard = await bench.queue()
     await bench.commit(shard, b"kept")
     stale = await bench.store.two_phase.reserve(shard, 1, 100)
-    hold = await bench.held(shard)
+    token = await bench.held(shard)
 
-    await expire(bench.store, hold, 3600)
+    await expire(bench.store, token, 3600)
     assert (await bench.store.inspection.stats(shard)).reservations == 1
-    await expire(bench.store, hold, -60)
+    await expire(bench.store, token, -60)
 
     assert (await bench.store.inspection.stats(shard)).reservations == 0
     with pytest.raises(StoreError, match="no reservation"):
@@ -226,20 +226,20 @@ async def test_a_wrong_wall_clock_ends_no_reservation(
     """A holder whose wall clock is minutes ahead, or behind, leaves fresh reservations alone and frees old ones."""
     shard = await bench.queue()
     reservation = await bench.store.two_phase.reserve(shard, 1, 100)
-    hold = await bench.held(shard)
+    token = await bench.held(shard)
     right = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: right() + ahead_s * 10**9)
     monkeypatch.setattr(time, "time", lambda: right() / 1e9 + ahead_s)
 
-    await expire(bench.store, hold, 120)
-    assert [type(each) for each in await bench.store.queue.expire_all([hold], 120)] == [type(None)]
+    await expire(bench.store, token, 120)
+    assert [type(each) for each in await bench.store.queue.expire_all([token], 120)] == [type(None)]
 
     await bench.store.two_phase.commit(shard, reservation, [b"kept"])
     assert await bench.contents(shard) == [b"kept"]
     await bench.store.two_phase.reserve(shard, 1, 100)
 
     async def is_freed() -> bool:
-        await expire(bench.store, hold, 0.05)
+        await expire(bench.store, token, 0.05)
         return (await bench.store.inspection.stats(shard)).reservations == 0
 
     await until(is_freed)
@@ -251,9 +251,9 @@ async def test_very_many_stale_reservations_end_together(bench: Bench) -> None:
     await bench.commit(shard, b"kept")
     for _ in range(150):
         await bench.store.two_phase.reserve(shard, 1, 10)
-    hold = await bench.held(shard)
+    token = await bench.held(shard)
 
-    await expire(bench.store, hold, -60)
+    await expire(bench.store, token, -60)
 
     assert (await bench.store.inspection.stats(shard)).reservations == 0
     assert await bench.contents(shard) == [b"kept"]
@@ -262,16 +262,16 @@ async def test_very_many_stale_reservations_end_together(bench: Bench) -> None:
 async def test_stale_reservations_of_many_queues_end(bench: Bench) -> None:
     """Expiry in several queues frees the old reservations of each, and says which holds were lost."""
     shards, other = [await bench.queue() for _ in range(4)], await bench.another()
-    holds = [await bench.held(shard) for shard in shards]
+    tokens = [await bench.held(shard) for shard in shards]
     for shard in shards[:3]:
         await bench.store.two_phase.reserve(shard, 1, 100)
     holder = (await bench.store.inspection.stats(shards[1])).holder
     assert holder is not None
     await other.locks.evict(shards[1], holder)
 
-    assert [type(each) for each in await bench.store.queue.expire_all(holds, 3600)][::2] == [type(None)] * 2
+    assert [type(each) for each in await bench.store.queue.expire_all(tokens, 3600)][::2] == [type(None)] * 2
     assert [(await bench.store.inspection.stats(shard)).reservations for shard in shards] == [1, 1, 1, 0]
-    answers = await bench.store.queue.expire_all(holds, -60)
+    answers = await bench.store.queue.expire_all(tokens, -60)
 
     assert [type(answer) for answer in answers] == [type(None), OwnershipLost, type(None), type(None)]
     assert [(await bench.store.inspection.stats(shard)).reservations for shard in shards] == [0, 1, 0, 0]
@@ -297,7 +297,7 @@ async def test_ring_wraps(bench: Bench, size: int) -> None:
     """
     capacity = 16 * 1024
     shard = await bench.queue(ring_bytes=capacity)
-    hold = await bench.held(shard)
+    token = await bench.held(shard)
     batch = max(1, 5_000 // (size + 10))
 
     seen: list[bytes] = []
@@ -307,15 +307,15 @@ async def test_ring_wraps(bench: Bench, size: int) -> None:
         entries = [(b"%d " % (made + i)).ljust(size, b"#") for i in range(batch)]
         await bench.commit(shard, *entries)
         made += batch
-        await _drain(bench, hold, seen, positions)
+        await _drain(bench, token, seen, positions)
 
     assert seen == [(b"%d " % i).ljust(size, b"#") for i in range(made)]
     assert positions == sorted(set(positions))
 
 
-async def _drain(bench: Bench, hold: Hold, seen: list[bytes], positions: list[Position]) -> None:
+async def _drain(bench: Bench, token: LockToken, seen: list[bytes], positions: list[Position]) -> None:
     """List and remove in small steps until the queue is empty."""
-    while (listing := await bench.store.queue.read(hold, b"", 7)).entries:
+    while (listing := await bench.store.queue.read(token, b"", 7)).entries:
         seen += listing.entries
         positions += [Position.parse(each.decode()) for each in listing.positions[:-1]]
-        await bench.store.queue.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
+        await bench.store.queue.remove(token, listing.positions[-1], len(listing.entries), delivered(listing))

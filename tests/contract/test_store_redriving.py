@@ -9,20 +9,20 @@ import pytest
 
 from remora.model.errors import QueueFull, ShardGone, TopicClosed, TopicUnknown
 from remora.model.ledger import Tally
-from remora.model.record import Again, DeadLetter, LetterTotals, Listing
-from remora.model.shard import Hold, Shard
+from remora.model.record import DeadLetter, LetterTotals, Page, Redrive
+from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
 from support.stores import Bench
 
 
-def letters_of(hold: Hold, listing: Listing) -> list[DeadLetter]:
+def letters_of(token: LockToken, page: Page) -> list[DeadLetter]:
     """A letter for each of these entries."""
     return [
         DeadLetter(
-            queue=hold.shard.queue,
-            incarnation=hold.incarnation,
-            position=listing.positions[i].decode(),
-            next_position=listing.positions[i + 1].decode(),
+            queue=token.shard.queue,
+            incarnation=token.incarnation,
+            position=page.positions[i].decode(),
+            next_position=page.positions[i + 1].decode(),
             cause="expired",
             reason="too old",
             attempts=0,
@@ -30,19 +30,19 @@ def letters_of(hold: Hold, listing: Listing) -> list[DeadLetter]:
             parked_at=2.0,
             raw=raw,
         )
-        for i, raw in enumerate(listing.entries)
+        for i, raw in enumerate(page.entries)
     ]
 
 
 async def parked(bench: Bench, shard: Shard, count: int) -> list[DeadLetter]:
     """So many letters of entries that have left an empty queue."""
     await bench.commit(shard, *(b"%d" % number for number in range(count)))
-    hold = await bench.held(shard)
-    listing = await bench.store.queue.read(hold, b"", count)
-    letters = letters_of(hold, listing)
-    await bench.store.letters.park(hold, *letters)
-    await bench.store.queue.remove(hold, listing.positions[-1], count, Tally(expired=count))
-    await bench.store.locks.release(hold)
+    token = await bench.held(shard)
+    page = await bench.store.queue.read(token, b"", count)
+    letters = letters_of(token, page)
+    await bench.store.letters.park(token, *letters)
+    await bench.store.queue.remove(token, page.positions[-1], count, Tally(expired=count))
+    await bench.store.locks.release(token)
     return letters
 
 
@@ -50,8 +50,8 @@ async def left(bench: Bench, shard: Shard) -> list[DeadLetter]:
     return [each async for each in bench.store.letters.stored(shard.queue)]
 
 
-def again(letters: list[DeadLetter]) -> list[Again]:
-    return [Again(each, b"again " + each.raw) for each in letters]
+def again(letters: list[DeadLetter]) -> list[Redrive]:
+    return [Redrive(each, b"again " + each.raw) for each in letters]
 
 
 async def topic_of(bench: Bench, shard: Shard) -> Topic | None:
@@ -126,7 +126,7 @@ async def test_a_queue_without_room(bench: Bench) -> None:
 
     with pytest.raises(QueueFull):
         await bench.store.letters.redrive(
-            shard, await topic_of(bench, shard), [Again(each, b"x" * 10_000) for each in letters]
+            shard, await topic_of(bench, shard), [Redrive(each, b"x" * 10_000) for each in letters]
         )
 
     assert await left(bench, shard) == letters
@@ -194,11 +194,11 @@ async def test_letters_of_entries_that_stand_are_left_alone(bench: Bench) -> Non
     shard = await bench.queue()
     topic = await topic_of(bench, shard)
     await bench.commit(shard, b"0", b"1", b"2")
-    hold = await bench.held(shard)
-    listing = await bench.store.queue.read(hold, b"", 3)
-    letters = letters_of(hold, listing)
-    await bench.store.letters.park(hold, *letters)
-    await bench.store.queue.remove(hold, listing.positions[1], 1, Tally(expired=1))
+    token = await bench.held(shard)
+    page = await bench.store.queue.read(token, b"", 3)
+    letters = letters_of(token, page)
+    await bench.store.letters.park(token, *letters)
+    await bench.store.queue.remove(token, page.positions[1], 1, Tally(expired=1))
     other = await bench.another()
 
     assert list(await other.letters.still_standing(letters)) == letters[1:]
@@ -207,7 +207,7 @@ async def test_letters_of_entries_that_stand_are_left_alone(bench: Bench) -> Non
     assert await bench.contents(shard) == [b"1", b"2", b"again 0"]
     assert await left(bench, shard) == letters[1:]
 
-    await bench.store.queue.remove(hold, listing.positions[3], 2, Tally(expired=2))
+    await bench.store.queue.remove(token, page.positions[3], 2, Tally(expired=2))
     assert list(await other.letters.still_standing(letters)) == []
     assert await other.letters.redrive(shard, topic, again(letters[:2])) == 1
     assert await other.letters.drop(letters) == 1
@@ -218,9 +218,9 @@ async def test_letters_of_a_queue_that_is_gone_may_be_dropped(bench: Bench) -> N
     """Entries that went with their queue stand nowhere, also where there is another queue of the name."""
     shard = await bench.queue()
     await bench.commit(shard, b"0")
-    hold = await bench.held(shard)
-    letters = letters_of(hold, await bench.store.queue.read(hold, b"", 1))
-    await bench.store.letters.park(hold, *letters)
+    token = await bench.held(shard)
+    letters = letters_of(token, await bench.store.queue.read(token, b"", 1))
+    await bench.store.letters.park(token, *letters)
     await bench.yard.delete(shard.queue)
     await bench.yard.make(shard.queue, 1 << 20)
     await bench.commit(shard, b"another")

@@ -6,45 +6,45 @@ import pytest
 
 from remora.model.errors import OwnershipLost, ShardGone
 from remora.model.ledger import Tally
-from remora.model.record import DeadLetter, Listing
-from remora.model.shard import Hold
+from remora.model.record import DeadLetter, Page
+from remora.model.shard import LockToken
 from support.stores import QUIET_S, Bench
 
 
-def letters_of(hold: Hold, listing: Listing, cause: str = "too_large") -> list[DeadLetter]:
+def letters_of(token: LockToken, page: Page, cause: str = "too_large") -> list[DeadLetter]:
     """A letter for each of these entries."""
-    places = [each.decode() for each in listing.positions]
-    queue, incarnation = hold.shard.queue, hold.incarnation
+    places = [each.decode() for each in page.positions]
+    queue, incarnation = token.shard.queue, token.incarnation
     return [
         DeadLetter(queue, incarnation, places[i], places[i + 1], cause, "why", 1, 1.0, 2.0, raw)
-        for i, raw in enumerate(listing.entries)
+        for i, raw in enumerate(page.entries)
     ]
 
 
 async def test_the_next_holder_learns_of_letters(bench: Bench) -> None:
     """Of entries that stand in the queue, in their order, and of no others, however many have left."""
     shard = await bench.queue()
-    hold = await bench.held(shard)
+    token = await bench.held(shard)
     for first in range(0, 300, 100):
         await bench.commit(shard, *(b"%d" % number for number in range(first, first + 100)))
-        listing = await bench.store.queue.read(hold, b"", 100)
-        await bench.store.letters.park(hold, *letters_of(hold, listing))
-        await bench.store.queue.remove(hold, listing.positions[-1], 100, Tally(dead_lettered=100))
+        page = await bench.store.queue.read(token, b"", 100)
+        await bench.store.letters.park(token, *letters_of(token, page))
+        await bench.store.queue.remove(token, page.positions[-1], 100, Tally(dead_lettered=100))
     await bench.commit(shard, *(b"%d" % number for number in range(300, 310)))
-    listing = await bench.store.queue.read(hold, b"", 10)
-    letters = letters_of(hold, listing)
-    await bench.store.letters.park(hold, letters[1], letters[2])
-    await bench.store.letters.park(hold, letters[7])
-    await bench.store.queue.remove(hold, listing.positions[2], 2, Tally(delivered=1, dead_lettered=1))
-    await bench.store.locks.release(hold)
+    page = await bench.store.queue.read(token, b"", 10)
+    letters = letters_of(token, page)
+    await bench.store.letters.park(token, letters[1], letters[2])
+    await bench.store.letters.park(token, letters[7])
+    await bench.store.queue.remove(token, page.positions[2], 2, Tally(delivered=1, dead_lettered=1))
+    await bench.store.locks.release(token)
 
     other = await bench.another()
     taken = await other.locks.acquire(shard, "w2", QUIET_S)
 
-    assert isinstance(taken, Hold)
+    assert isinstance(taken, LockToken)
     assert list(await other.letters.standing(taken)) == [letters[2], letters[7]]
-    listing = await other.queue.read(taken, b"", 10)
-    await other.queue.remove(taken, listing.positions[-1], 8, Tally(delivered=6, dead_lettered=2))
+    page = await other.queue.read(taken, b"", 10)
+    await other.queue.remove(taken, page.positions[-1], 8, Tally(delivered=6, dead_lettered=2))
     assert list(await other.letters.standing(taken)) == []
 
 
@@ -64,10 +64,10 @@ async def test_an_earlier_holder_stores_no_letters_behind_a_later_one_s_back(ben
     letters = letters_of(late, await bench.store.queue.read(late, b"", 3))
     await bench.store.letters.park(late, letters[0])
     holder = await bench.store.locks.acquire(shard, "w2", QUIET_S)
-    assert not isinstance(holder, Hold)
+    assert not isinstance(holder, LockToken)
     await other.locks.evict(shard, holder)
     taken = await other.locks.acquire(shard, "w2", QUIET_S)
-    assert isinstance(taken, Hold)
+    assert isinstance(taken, LockToken)
     assert list(await other.letters.standing(taken)) == letters[:1]
 
     with pytest.raises(OwnershipLost):
@@ -81,15 +81,15 @@ async def test_standing_letters_need_the_lock(bench: Bench) -> None:
     """Who does not hold the queue any more is told nothing; a later queue of the name begins with none."""
     shard = await bench.queue()
     await bench.commit(shard, b"0")
-    hold = await bench.held(shard)
-    await bench.store.letters.park(hold, *letters_of(hold, await bench.store.queue.read(hold, b"", 1)))
-    await bench.store.locks.release(hold)
+    token = await bench.held(shard)
+    await bench.store.letters.park(token, *letters_of(token, await bench.store.queue.read(token, b"", 1)))
+    await bench.store.locks.release(token)
 
     with pytest.raises(OwnershipLost):
-        await bench.store.letters.standing(hold)
+        await bench.store.letters.standing(token)
     await bench.yard.delete(shard.queue)
     with pytest.raises(ShardGone):
-        await bench.store.letters.standing(hold)
+        await bench.store.letters.standing(token)
     await bench.yard.make(shard.queue, 1 << 20)
     await bench.commit(shard, b"0")
     assert list(await bench.store.letters.standing(await bench.held(shard))) == []

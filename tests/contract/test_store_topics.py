@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from remora.model.errors import ShardGone, TopicRefused, TopicUnknown
-from remora.model.ingest import Removed, Room
+from remora.model.ingest import Removed, ReservedRoom
 from remora.model.ledger import Tally
 from remora.model.record import DeadLetter
-from remora.model.shard import Hold, Origin
+from remora.model.shard import LockToken, Origin
 from remora.model.topic import MOST_SHARDS, Target, Topic
 from support.stores import QUIET_S, Bench, by_shard, own_topic, renew, spread
 
@@ -206,7 +206,7 @@ async def test_discarded_entries_are_counted(bench: Bench) -> None:
     """A removal with `discard` tells how many entries nobody will deliver."""
     made = await bench.topic()
     await bench.store.ingest.publish(made, spread(made, 2_000))
-    await bench.store.ingest.reserve(made, [Room(0, b"bkt:k", 100)])
+    await bench.store.ingest.reserve(made, [ReservedRoom(0, b"bkt:k", 100)])
 
     assert await bench.store.own_topics.remove(made, discard=True) == Removed(3, 2_000)
 
@@ -217,30 +217,30 @@ async def test_a_new_topic_of_the_name_is_another(bench: Bench) -> None:
     """A topic made anew is empty and unlocked, and nothing that was held of the old one works on it."""
     old = await bench.topic()
     await bench.store.ingest.publish(old, spread(old, 3))
-    holds = [await bench.held(shard) for shard in old.all_shards()]
-    listing = await bench.store.queue.read(holds[1], b"", 9)
+    tokens = [await bench.held(shard) for shard in old.all_shards()]
+    page = await bench.store.queue.read(tokens[1], b"", 9)
     await bench.store.own_topics.remove(old, discard=True)
     new = await bench.store.own_topics.create(own_topic(old.name))
     events = spread(new, 6, "new")
     await bench.store.ingest.publish(new, events)
 
-    for hold in holds:
+    for token in tokens:
         with pytest.raises(ShardGone):
-            await renew(bench.store, hold, QUIET_S)
+            await renew(bench.store, token, QUIET_S)
     with pytest.raises(ShardGone):
-        await bench.store.queue.remove(holds[1], listing.positions[-1], 1, Tally(delivered=1))
+        await bench.store.queue.remove(tokens[1], page.positions[-1], 1, Tally(delivered=1))
 
     assert await bench.pending(new) == by_shard(new, events)
     again = await bench.held(new.shard(1), "w2")
-    assert again.incarnation != holds[1].incarnation
+    assert again.incarnation != tokens[1].incarnation
 
 
 async def test_letters_outlive_their_topic(bench: Bench) -> None:
     """What was parked of a topic stays readable when it is removed."""
     made = await bench.topic()
-    hold = await bench.held(made.shard(2))
-    letter = DeadLetter(f"{made.name}.2", hold.incarnation, "0/1", "0/2", "refused", "why", 1, 1.0, 2.0, b"raw")
-    await bench.store.letters.park(hold, letter)
+    token = await bench.held(made.shard(2))
+    letter = DeadLetter(f"{made.name}.2", token.incarnation, "0/1", "0/2", "refused", "why", 1, 1.0, 2.0, b"raw")
+    await bench.store.letters.park(token, letter)
 
     await bench.store.own_topics.remove(made, discard=False)
 
@@ -254,10 +254,10 @@ async def test_shards_are_owned_one_by_one(bench: Bench) -> None:
     await bench.store.ingest.publish(made, events)
     first = await bench.held(made.shard(0))
     second = await other.locks.acquire(made.shard(1), "w2", QUIET_S)
-    assert isinstance(second, Hold)
+    assert isinstance(second, LockToken)
 
-    listing = await other.queue.read(second, b"", 2)
-    await other.queue.remove(second, listing.positions[-1], 2, Tally(delivered=2))
+    page = await other.queue.read(second, b"", 2)
+    await other.queue.remove(second, page.positions[-1], 2, Tally(delivered=2))
 
     expected = by_shard(made, events)
     assert (await bench.store.queue.read(first, b"", 9)).entries == expected[0]

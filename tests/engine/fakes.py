@@ -24,8 +24,8 @@ from remora.model.errors import (
 )
 from remora.model.ledger import Balance, Tally
 from remora.model.member import Member
-from remora.model.record import Again, Attempt, DeadLetter, LetterTotals, Listing, Record
-from remora.model.shard import Hold, LockHolder, Shard, ShardStats
+from remora.model.record import Attempt, DeadLetter, LetterTotals, Page, Record, Redrive
+from remora.model.shard import LockHolder, LockToken, Shard, ShardStats
 from remora.model.topic import Target, Topic
 from remora.ports.delivery import MOST_ATTEMPTS
 from remora.ports.endpoint import ExactRoute, Parcel, Route
@@ -122,12 +122,12 @@ class FakeStore:
         yield
         await self._play(self.after, name)
 
-    def _held(self, hold: Hold) -> FakeQueue:
-        queue = self.queues.get(hold.shard.queue)
-        if queue is None or queue.incarnation != hold.incarnation:
-            raise ShardGone(f"{hold.shard} is gone")
-        if queue.holder is None or queue.holder.cookie != hold.cookie or queue.lease_ends <= _now():
-            raise OwnershipLost(f"{hold.shard} is not held by {hold.cookie}")
+    def _held(self, token: LockToken) -> FakeQueue:
+        queue = self.queues.get(token.shard.queue)
+        if queue is None or queue.incarnation != token.incarnation:
+            raise ShardGone(f"{token.shard} is gone")
+        if queue.holder is None or queue.holder.cookie != token.cookie or queue.lease_ends <= _now():
+            raise OwnershipLost(f"{token.shard} is not held by {token.cookie}")
         return queue
 
     def _found(self, shard: Shard) -> FakeQueue:
@@ -161,27 +161,27 @@ class FakeStore:
 
     # -------------------------------------------------------------------------------------- locks
 
-    async def acquire(self, shard: Shard, cookie: str, lease_s: float) -> Hold | LockHolder:
+    async def acquire(self, shard: Shard, cookie: str, lease_s: float) -> LockToken | LockHolder:
         async with self._call("acquire"):
             queue = self._found(shard)
             if queue.holder and queue.lease_ends > _now() and queue.holder.cookie != cookie:
                 return replace(queue.holder, lease_left_s=queue.lease_ends - _now())
             queue.holder = LockHolder("client.1", cookie, lease_s)
             queue.lease_ends = _now() + lease_s
-            return Hold(shard, cookie, queue.incarnation)
+            return LockToken(shard, cookie, queue.incarnation)
 
-    async def _renew(self, hold: Hold, lease_s: float) -> None:
+    async def _renew(self, token: LockToken, lease_s: float) -> None:
         async with self._call("renew"):
-            self._held(hold).lease_ends = _now() + lease_s
+            self._held(token).lease_ends = _now() + lease_s
 
-    async def renew_all(self, holds: Sequence[Hold], lease_s: float) -> Sequence[StoreError | None]:
+    async def renew_all(self, tokens: Sequence[LockToken], lease_s: float) -> Sequence[StoreError | None]:
         self.calls["renew_all"] += 1
-        return await asyncio.gather(*(_answer(self._renew, hold, lease_s) for hold in holds))
+        return await asyncio.gather(*(_answer(self._renew, token, lease_s) for token in tokens))
 
-    async def release(self, hold: Hold) -> None:
+    async def release(self, token: LockToken) -> None:
         async with self._call("release"):
-            queue = self.queues.get(hold.shard.queue)
-            if queue and queue.holder and queue.holder.cookie == hold.cookie:
+            queue = self.queues.get(token.shard.queue)
+            if queue and queue.holder and queue.holder.cookie == token.cookie:
                 queue.holder = None
 
     async def evict(self, shard: Shard, holder: LockHolder) -> None:
@@ -218,49 +218,49 @@ class FakeStore:
 
     # -------------------------------------------------------------------------------------- queue
 
-    async def read(self, hold: Hold, start: bytes, limit: int) -> Listing:
+    async def read(self, token: LockToken, start: bytes, limit: int) -> Page:
         async with self._call("read"):
-            queue = self._held(hold)
+            queue = self._held(token)
             first = queue.positions.index(int(start.partition(b"/")[2])) if start else queue.front
             assert first >= queue.front, "a listing started behind the front"
             last = min(first + limit, len(queue.entries))
-            return Listing(
+            return Page(
                 [queue.marker(i) for i in range(first, last + 1)],
                 queue.entries[first:last],
                 truncated=last < len(queue.entries),
             )
 
-    async def remove(self, hold: Hold, upto: bytes, count: int, tally: Tally) -> None:
+    async def remove(self, token: LockToken, upto: bytes, count: int, tally: Tally) -> None:
         async with self._call("remove"):
-            queue = self._held(hold)
+            queue = self._held(token)
             last = queue.positions.index(int(upto.partition(b"/")[2]))
             assert tally.total == count, "a removal with a wrong tally"
             if last > queue.front:
                 if last - count < queue.front:
-                    raise StoreUnavailable(f"{hold.shard}: the front has moved")
+                    raise StoreUnavailable(f"{token.shard}: the front has moved")
                 assert last - count == queue.front, "a removal with a wrong count"
                 queue.front = last
                 queue.ledger += tally
-                self.removals.append((hold.shard.queue, count))
+                self.removals.append((token.shard.queue, count))
 
-    async def _expire(self, hold: Hold, older_than_s: float) -> None:
+    async def _expire(self, token: LockToken, older_than_s: float) -> None:
         async with self._call("expire"):
-            self._held(hold)
+            self._held(token)
 
-    async def expire_all(self, holds: Sequence[Hold], older_than_s: float) -> Sequence[StoreError | None]:
+    async def expire_all(self, tokens: Sequence[LockToken], older_than_s: float) -> Sequence[StoreError | None]:
         self.calls["expire_all"] += 1
-        return await asyncio.gather(*(_answer(self._expire, hold, older_than_s) for hold in holds))
+        return await asyncio.gather(*(_answer(self._expire, token, older_than_s) for token in tokens))
 
     # ----------------------------------------------------------------------------------- attempts
 
-    async def note(self, hold: Hold, attempts: Mapping[bytes, Attempt]) -> None:
+    async def note(self, token: LockToken, attempts: Mapping[bytes, Attempt]) -> None:
         async with self._call("note_attempts"):
             assert len(attempts) <= MOST_ATTEMPTS
-            self._held(hold).attempts = dict(attempts)
+            self._held(token).attempts = dict(attempts)
 
-    async def noted(self, hold: Hold) -> Mapping[bytes, Attempt]:
+    async def noted(self, token: LockToken) -> Mapping[bytes, Attempt]:
         async with self._call("attempts"):
-            return dict(self._held(hold).attempts)
+            return dict(self._held(token).attempts)
 
     # ----------------------------------------------------------------------------------- arrivals
 
@@ -278,21 +278,21 @@ class FakeStore:
 
     # ------------------------------------------------------------------------------- dead letters
 
-    async def park(self, hold: Hold, *letters: DeadLetter) -> None:
+    async def park(self, token: LockToken, *letters: DeadLetter) -> None:
         """Whoever asked last for letters of entries that stand parks; the lock is not looked at."""
         async with self._call("park"):
-            queue = self.queues.get(hold.shard.queue)
-            if queue is not None and queue.incarnation == hold.incarnation and queue.parker != hold.cookie:
-                raise OwnershipLost(f"{queue.parker} has asked for letters of {hold.shard}")
+            queue = self.queues.get(token.shard.queue)
+            if queue is not None and queue.incarnation == token.incarnation and queue.parker != token.cookie:
+                raise OwnershipLost(f"{queue.parker} has asked for letters of {token.shard}")
             for letter in letters:
                 place = (letter.queue, letter.incarnation, letter.position)
                 assert self.parked.setdefault(place, letter).cause == letter.cause, "another cause of the same letter"
 
-    async def standing(self, hold: Hold) -> Sequence[DeadLetter]:
+    async def standing(self, token: LockToken) -> Sequence[DeadLetter]:
         async with self._call("standing_letters"):
-            queue = self._held(hold)
-            queue.parker = hold.cookie
-            return await self.still_standing([each for each in self.parked.values() if each.queue == hold.shard.queue])
+            queue = self._held(token)
+            queue.parker = token.cookie
+            return await self.still_standing([each for each in self.parked.values() if each.queue == token.shard.queue])
 
     async def still_standing(self, letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
         return [each for each in letters if self._stands(each)]
@@ -311,7 +311,7 @@ class FakeStore:
     async def drop(self, letters: Sequence[DeadLetter]) -> int:
         raise StoreUnavailable("a scripted store keeps its letters")
 
-    async def redrive(self, shard: Shard, topic: Topic | None, again: Sequence[Again]) -> int:
+    async def redrive(self, shard: Shard, topic: Topic | None, again: Sequence[Redrive]) -> int:
         raise StoreUnavailable("a scripted store keeps its letters")
 
     async def totals(self) -> Mapping[str, LetterTotals]:
@@ -339,9 +339,9 @@ class FakeStore:
         queue = self._found(shard)
         return Balance(shard, len(queue.entries), queue.waiting, queue.ledger)
 
-    async def balances(self, holds: Sequence[Hold]) -> Sequence[Balance]:
+    async def balances(self, tokens: Sequence[LockToken]) -> Sequence[Balance]:
         async with self._call("balances"):
-            queues = [(hold.shard, self.queues.get(hold.shard.queue)) for hold in holds]
+            queues = [(token.shard, self.queues.get(token.shard.queue)) for token in tokens]
             return [Balance(each, len(q.entries), q.waiting, q.ledger) for each, q in queues if q is not None]
 
     async def dump(self, shard: Shard) -> AsyncIterator[tuple[str, bytes]]:
@@ -558,9 +558,11 @@ class FakeEndpoint:
         return [r.event_id for t, r in self.arrived if topic in (None, t)]
 
 
-async def _answer(call: Callable[[Hold, float], Awaitable[None]], hold: Hold, seconds: float) -> StoreError | None:
+async def _answer(
+    call: Callable[[LockToken, float], Awaitable[None]], token: LockToken, seconds: float
+) -> StoreError | None:
     try:
-        await call(hold, seconds)
+        await call(token, seconds)
     except StoreError as exc:
         return exc
     return None

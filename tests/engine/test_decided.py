@@ -15,8 +15,8 @@ from remora.codec.topic import DEAD_LETTER_TOPIC
 from remora.config import DeliverySettings
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, StoreUnavailable
 from remora.model.ledger import Tally
-from remora.model.record import Listing
-from remora.model.shard import Hold
+from remora.model.record import Page
+from remora.model.shard import LockToken
 from remora.model.topic import Topic
 from support.clock import in_virtual_time
 from support.entries import raw_entry
@@ -276,12 +276,12 @@ class Skipping(FakeStore):
 
     due = True
 
-    async def read(self, hold: Hold, start: bytes, limit: int) -> Listing:
-        listing = await super().read(hold, start, limit)
-        if self.due and start and len(listing.entries) > 1:
+    async def read(self, token: LockToken, start: bytes, limit: int) -> Page:
+        page = await super().read(token, start, limit)
+        if self.due and start and len(page.entries) > 1:
             self.due = False
-            return Listing(listing.positions[1:], listing.entries[1:], listing.truncated)
-        return listing
+            return Page(page.positions[1:], page.entries[1:], page.truncated)
+        return page
 
 
 @in_virtual_time

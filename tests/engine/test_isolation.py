@@ -14,7 +14,7 @@ from engine.fakes import FakeEndpoint, FakeExactRoute, FakeRoute, FakeStore, Fat
 from engine.runs import a_topic, a_worker, running, until
 from remora.config import DeliverySettings
 from remora.engine.allowance import Allowance
-from remora.model.record import Listing
+from remora.model.record import Page
 from remora.model.topic import Delivery, Target
 from remora.ports.endpoint import Parcel
 from support.clock import in_virtual_time
@@ -189,6 +189,6 @@ async def test_what_was_delivered_is_forgotten_while_others_hold_all_room(mode: 
 
         assert worker.held.held >= worker.held.limit
         gc.collect()
-        listings = [each for each in gc.get_objects() if isinstance(each, Listing) and each.entries]
-        assert [each for each in listings if b"waits" in each.entries[0]] == []
+        pages = [each for each in gc.get_objects() if isinstance(each, Page) and each.entries]
+        assert [each for each in pages if b"waits" in each.entries[0]] == []
         task.cancel()

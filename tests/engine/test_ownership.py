@@ -10,8 +10,8 @@ from engine.fakes import FakeEndpoint, FakeStore, Fate
 from engine.runs import QUICK, a_topic, a_worker, drained, running, until
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointUnavailable, StoreDamaged, StoreFull
-from remora.model.record import Listing
-from remora.model.shard import Hold, Shard
+from remora.model.record import Page
+from remora.model.shard import LockToken, Shard
 from support.clock import in_virtual_time
 from support.entries import raw_entry
 
@@ -101,10 +101,10 @@ async def test_a_renewal_that_hangs_holds_up_only_its_own(tells: bool) -> None:
     hangs = False
     renew = store._renew
 
-    async def renew_slowly(hold: Hold, lease_s: float) -> None:
-        if hangs and hold.shard.queue == "hung":
+    async def renew_slowly(token: LockToken, lease_s: float) -> None:
+        if hangs and token.shard.queue == "hung":
             await asyncio.sleep(1e6)
-        await renew(hold, lease_s)
+        await renew(token, lease_s)
 
     store._renew = renew_slowly  # type: ignore[method-assign]
     worker = a_worker(store, endpoint)
@@ -130,11 +130,11 @@ async def test_a_damaged_part_of_the_store_stops_its_own_shards_only() -> None:
         store.queues[each].append(raw_entry("k", 1))
     read, damaged = store.queue.read, True
 
-    async def read_damaged(hold: Hold, start: bytes, limit: int) -> Listing:
-        if damaged and hold.shard.queue == "bad":
+    async def read_damaged(token: LockToken, start: bytes, limit: int) -> Page:
+        if damaged and token.shard.queue == "bad":
             store.calls["damaged"] += 1
             raise StoreDamaged("queues-003.db is malformed")
-        return await read(hold, start, limit)
+        return await read(token, start, limit)
 
     store.queue.read = read_damaged  # type: ignore[method-assign]
     worker = a_worker(store, endpoint, telemetry=telemetry)

@@ -10,7 +10,7 @@ import pytest
 from engine.fakes import FakeStore
 from remora.engine.redriving import MOST_LETTERS, Place, Portion, carry_out
 from remora.model.errors import QueueFull
-from remora.model.record import Again, DeadLetter
+from remora.model.record import DeadLetter, Redrive
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic
 from support.clock import in_virtual_time
@@ -25,7 +25,7 @@ class Taking(FakeStore):
         self.room = room
         self.taken: list[tuple[float, DeadLetter]] = []
 
-    async def redrive(self, shard: Shard, topic: Topic | None, again: Sequence[Again]) -> int:
+    async def redrive(self, shard: Shard, topic: Topic | None, again: Sequence[Redrive]) -> int:
         if len(self.taken) + len(again) > self.room:
             raise QueueFull("no room")
         now = asyncio.get_running_loop().time()

@@ -12,7 +12,7 @@ from engine.runs import a_topic
 from remora.codec.event_entry import attributes
 from remora.codec.render import Renderer
 from remora.engine.sorting import Condemned, same_target, sort_entries
-from remora.model.record import Attempt, DeadLetter, Listing
+from remora.model.record import Attempt, DeadLetter, Page
 from remora.policy.lifetime import Limits
 from support.entries import raw_entry
 
@@ -63,9 +63,9 @@ def test_each_entry_has_one_fate(kinds: list[Kind], limits: Limits) -> None:
         for position, kind in zip(positions, kinds, strict=False)
         if kind.letter
     }
-    listing = Listing(positions, entries, truncated=False)
+    page = Page(positions, entries, truncated=False)
 
-    found = sort_entries(listing, a_topic(), limits, done, attempts, letters, Renderer())
+    found = sort_entries(page, a_topic(), limits, done, attempts, letters, Renderer())
 
     fates = [kind.fate(limits) for kind in kinds]
     assert [each.ordinal for each in found.records] == [i for i, fate in enumerate(fates) if fate == "sent"]
@@ -80,10 +80,10 @@ def test_what_is_corrupt_says_nothing() -> None:
     listing, and a part of a listing still says which of its entries are corrupt."""
     entries = [raw_entry("k", 0), raw_entry("k", 1, topic="other"), b"garbage", raw_entry("k", 3), raw_entry("k", 4)]
     entries.append(raw_entry("k", 5, topic="other"))
-    listing = Listing([b"0/%d" % i for i in range(7)], entries, False, {1: "one", 2: "two", 3: "three"})
+    page = Page([b"0/%d" % i for i in range(7)], entries, False, {1: "one", 2: "two", 3: "three"})
     target = attributes(entries[0]).target
 
-    part = same_target(listing, target)
+    part = same_target(page, target)
     found = sort_entries(part, a_topic(), Limits(), {b"0/3"}, {}, {}, Renderer())
 
     assert part.entries == entries[:5]

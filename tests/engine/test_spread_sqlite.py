@@ -13,7 +13,7 @@ from engine.runs import running
 from remora.config import DeliverySettings, OwnershipSettings, SqliteSettings
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
-from remora.model.ingest import Placed
+from remora.model.ingest import RoutedEvent
 from remora.storage.sqlite import SqliteStore
 from support.entries import raw_entry
 from support.stores import own_topic
@@ -50,7 +50,7 @@ async def test_workers_come_share_and_go_while_every_event_arrives(tmp_path: Pat
         async def stream() -> None:
             nonlocal sent
             while not stop.is_set():
-                events = [Placed(n, b"b:k%d" % n, raw_entry(f"k{n}", sent + n)) for n in range(11)]
+                events = [RoutedEvent(n, b"b:k%d" % n, raw_entry(f"k{n}", sent + n)) for n in range(11)]
                 await store.ingest.publish(topic, events)
                 sent += 11
                 await asyncio.sleep(0.01)

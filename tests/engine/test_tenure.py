@@ -6,7 +6,7 @@ import pytest
 
 from remora.engine.tenure import LeaseUncertain, Tenure
 from remora.model.errors import StoreAway, StoreUnavailable
-from remora.model.shard import Hold, Shard
+from remora.model.shard import LockToken, Shard
 from remora.policy.lease import LeaseTimes, Term
 from support.clock import in_virtual_time
 
@@ -16,7 +16,7 @@ TIMES = LeaseTimes(lease_s=9, renew_s=3, margin_s=1)
 @in_virtual_time
 async def test_why_a_lock_was_not_renewed() -> None:
     """Who may not trust a lock hears why it could not be renewed, as long as that was the last that was heard of it."""
-    tenure = Tenure(Hold(Shard("q"), "w", "i"), Term.granted(TIMES, -100.0), lambda: 1)
+    tenure = Tenure(LockToken(Shard("q"), "w", "i"), Term.granted(TIMES, -100.0), lambda: 1)
 
     for why in (StoreUnavailable("no answer"), StoreAway("gone", "the file is gone")):
         tenure.renewal_failed(TIMES, why)

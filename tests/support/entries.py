@@ -5,7 +5,7 @@ from __future__ import annotations
 from remora.codec.event_entry import encode
 from remora.model.entry import Event, EventEntry, Time
 from remora.model.ledger import Tally
-from remora.model.record import Listing
+from remora.model.record import Page
 
 
 def raw_entry(
@@ -63,6 +63,6 @@ def raw_entry(
     )
 
 
-def delivered(listing: Listing) -> Tally:
+def delivered(page: Page) -> Tally:
     """What the removal of a whole listing is booked as when all of it was delivered."""
-    return Tally(delivered=len(listing.entries))
+    return Tally(delivered=len(page.entries))

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from remora.config import SqliteSettings
 from remora.model.errors import StoreFull
-from remora.model.ingest import Once, Placed, Room, Stored
-from remora.model.shard import Hold
+from remora.model.ingest import IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
+from remora.model.shard import LockToken
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
 from support.entries import delivered
@@ -31,24 +31,24 @@ class Story:
     def __init__(self, store: SqliteStore, topic: Topic) -> None:
         self.store = store
         self.topic = topic
-        self.waiting: list[list[Placed]] = []
+        self.waiting: list[list[RoutedEvent]] = []
         self._numbers = count()
 
-    def request(self) -> list[Placed]:
+    def request(self) -> list[RoutedEvent]:
         """Events that no other request has."""
         number = next(self._numbers)
         return [
-            Placed(i % self.topic.shards, b"bkt:k", (b"%d-%d " % (number, i)).ljust(PAYLOAD, b"."))
+            RoutedEvent(i % self.topic.shards, b"bkt:k", (b"%d-%d " % (number, i)).ljust(PAYLOAD, b"."))
             for i in range(PER_REQUEST)
         ]
 
-    async def publish(self, request: list[Placed]) -> None:
+    async def publish(self, request: list[RoutedEvent]) -> None:
         """Store events that were not stored before."""
-        once = Once(request[0].payload[:20].decode(), b"digest")
-        assert await self.store.ingest.publish(self.topic, request, once) == Stored(PER_REQUEST)
+        once = IdempotencyKey(request[0].payload[:20].decode(), b"digest")
+        assert await self.store.ingest.publish(self.topic, request, once) == PublishResult(PER_REQUEST)
         self.waiting.append(request)
 
-    async def fill(self) -> list[Placed]:
+    async def fill(self) -> list[RoutedEvent]:
         """Publish until the disk is full; the request that was refused."""
         while True:
             request = self.request()
@@ -65,13 +65,13 @@ class Story:
 
     async def empty(self) -> None:
         """Take locks, renew them, and remove everything, as delivering does."""
-        holds = [await self.store.locks.acquire(shard, "w", QUIET_S) for shard in self.topic.all_shards()]
-        for hold in holds:
-            assert isinstance(hold, Hold), hold
-            await renew(self.store, hold, QUIET_S)
-            while (listing := await self.store.queue.read(hold, b"", 100)).entries:
-                await self.store.queue.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
-            await self.store.locks.release(hold)
+        tokens = [await self.store.locks.acquire(shard, "w", QUIET_S) for shard in self.topic.all_shards()]
+        for token in tokens:
+            assert isinstance(token, LockToken), token
+            await renew(self.store, token, QUIET_S)
+            while (page := await self.store.queue.read(token, b"", 100)).entries:
+                await self.store.queue.remove(token, page.positions[-1], len(page.entries), delivered(page))
+            await self.store.locks.release(token)
         self.waiting = []
 
 
@@ -119,16 +119,16 @@ def _take_all_room(ballast: Path) -> None:
 async def large_commit(story: Story) -> None:
     """A reservation costs no room on the disk that is worth speaking of, but events that it is for do."""
     try:
-        reservation = await story.store.ingest.reserve(story.topic, [Room(0, b"bkt:k", 10 * PAYLOAD)])
+        reservation = await story.store.ingest.reserve(story.topic, [ReservedRoom(0, b"bkt:k", 10 * PAYLOAD)])
     except StoreFull:
         return
     try:
-        await story.store.ingest.commit(story.topic, reservation, [Placed(0, b"bkt:k", bytes(10 * PAYLOAD))], b"d")
+        await story.store.ingest.commit(story.topic, reservation, [RoutedEvent(0, b"bkt:k", bytes(10 * PAYLOAD))], b"d")
     except StoreFull:
         await story.check()
         await story.store.ingest.abort(story.topic, reservation)
     else:
-        story.waiting.append([Placed(0, b"bkt:k", bytes(10 * PAYLOAD))])
+        story.waiting.append([RoutedEvent(0, b"bkt:k", bytes(10 * PAYLOAD))])
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from multidict import CIMultiDict
 from remora.config import IngestSettings
 from remora.metrics import Telemetry
 from remora.model.errors import RemoraError, TopicUnknown
-from remora.model.ingest import Once, Placed, Removed, Room, Stored
+from remora.model.ingest import IdempotencyKey, PublishResult, Removed, ReservedRoom, RoutedEvent
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.ports.producing import IngestStore
@@ -37,9 +37,9 @@ class ScriptedStore:
     def __init__(self, *topics: Topic) -> None:
         self.catalog = self.own_topics = self.ingest = self
         self.own = {each.name: each for each in topics}
-        self.published: list[tuple[Topic, list[Placed], Once | None]] = []
-        self.reserved: list[list[Room]] = []
-        self.committed: list[tuple[str, list[Placed], bytes]] = []
+        self.published: list[tuple[Topic, list[RoutedEvent], IdempotencyKey | None]] = []
+        self.reserved: list[list[ReservedRoom]] = []
+        self.committed: list[tuple[str, list[RoutedEvent], bytes]] = []
         self.aborted: list[str] = []
         self.error: RemoraError | None = None
         self.gate = asyncio.Event()
@@ -59,22 +59,26 @@ class ScriptedStore:
         if (now := self.own.get(topic.name)) is None or now.id != topic.id:
             raise TopicUnknown(f"topic {topic.name} is another one by now")
 
-    async def publish(self, topic: Topic, events: Sequence[Placed], once: Once | None = None) -> Stored:
+    async def publish(
+        self, topic: Topic, events: Sequence[RoutedEvent], once: IdempotencyKey | None = None
+    ) -> PublishResult:
         await self._pass(topic)
         repeated = once is not None and any(once == earlier for _, _, earlier in self.published)
         if not repeated:
             self.published.append((topic, list(events), once))
-        return Stored(len(events), repeated)
+        return PublishResult(len(events), repeated)
 
-    async def reserve(self, topic: Topic, rooms: Sequence[Room]) -> str:
+    async def reserve(self, topic: Topic, rooms: Sequence[ReservedRoom]) -> str:
         await self._pass(topic)
         self.reserved.append(list(rooms))
         return f"{topic.name}.{len(self.reserved)}"
 
-    async def commit(self, topic: Topic, reservation: str, events: Sequence[Placed], digest: bytes) -> Stored:
+    async def commit(
+        self, topic: Topic, reservation: str, events: Sequence[RoutedEvent], digest: bytes
+    ) -> PublishResult:
         await self._pass(topic)
         self.committed.append((reservation, list(events), digest))
-        return Stored(len(events))
+        return PublishResult(len(events))
 
     async def abort(self, topic: Topic, reservation: str) -> None:
         await self._pass(topic)

@@ -118,17 +118,17 @@ class ShardSender:
         """Return when so many have arrived."""
         await until(lambda: len(self.arrived) >= count, f"{count} have arrived")
 
-    async def send(self, records: Sequence[Record], listing: int = 200) -> None:
+    async def send(self, records: Sequence[Record], page: int = 200) -> None:
         """Return when everything has arrived."""
         while left := [each for each in records if each.position not in self.arrived]:
             try:
                 async with self.endpoint.route(self.shard, INCARNATION, self.target) as route:
-                    await self._session(route, left, listing)
+                    await self._session(route, left, page)
             except EndpointUnavailable as exc:
                 self.failures.append(exc)
                 await asyncio.sleep(0.05)
 
-    async def _session(self, route: Route, records: Sequence[Record], listing: int) -> None:
+    async def _session(self, route: Route, records: Sequence[Record], page: int) -> None:
         lanes: defaultdict[int, deque[Parcel]] = defaultdict(deque)
         running: dict[int, asyncio.Task[None]] = {}
         failed: list[BaseException] = []
@@ -143,10 +143,10 @@ class ShardSender:
                 else:
                     self.arrived.update(each.position for each in parcel.records)
 
-        for at in range(0, len(records), listing):
+        for at in range(0, len(records), page):
             if failed or route.stale:
                 break
-            parcels, refused = route.pack(records[at : at + listing])
+            parcels, refused = route.pack(records[at : at + page])
             assert refused == []
             for parcel in parcels:
                 lanes[parcel.lane].append(parcel)

@@ -25,11 +25,11 @@ from remora.endpoints.kafka import KafkaEndpoint
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.errors import OwnershipLost, StoreUnavailable
-from remora.model.ingest import Placed
+from remora.model.ingest import RoutedEvent
 from remora.model.ledger import Tally
 from remora.model.position import Position
-from remora.model.record import DeadLetter, Listing
-from remora.model.shard import Hold, Origin, Shard
+from remora.model.record import DeadLetter, Page
+from remora.model.shard import LockToken, Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.ports.delivery import DeliveryStore
 from remora.ports.endpoint import Endpoint, ExactRoute, Parcel
@@ -126,7 +126,7 @@ class Steps:
         self._owner = owner
         self._store = store
         self._endpoint = endpoint
-        self._late: list[tuple[Hold, DeadLetter]] | None = [] if parks_late else None
+        self._late: list[tuple[LockToken, DeadLetter]] | None = [] if parks_late else None
         self.queue = self.letters = self
 
     def __getattr__(self, name: str) -> Any:
@@ -137,18 +137,18 @@ class Steps:
         if (gate := self._owner.gates.get(step)) is not None:
             await gate.halt()
 
-    async def read(self, hold: Hold, start: bytes, limit: int) -> Listing:
+    async def read(self, token: LockToken, start: bytes, limit: int) -> Page:
         try:
-            return await self._store.queue.read(hold, start, limit)
+            return await self._store.queue.read(token, start, limit)
         except OwnershipLost:
             self._owner.refused_reads += 1
             raise
 
-    async def remove(self, hold: Hold, upto: bytes, count: int, tally: Tally) -> None:
+    async def remove(self, token: LockToken, upto: bytes, count: int, tally: Tally) -> None:
         if count:
             await self._at("remove")
         try:
-            await self._store.queue.remove(hold, upto, count, tally)
+            await self._store.queue.remove(token, upto, count, tally)
         except (OwnershipLost, StoreUnavailable):
             self._owner.refused_removals += 1
             raise
@@ -156,11 +156,11 @@ class Steps:
         if any(Position.parse(letter.position) < Position.parse(upto.decode()) for _, letter in self._late or ()):
             await self._at("parked")  # and nobody lets it go on
 
-    async def park(self, hold: Hold, *letters: DeadLetter) -> None:
+    async def park(self, token: LockToken, *letters: DeadLetter) -> None:
         if self._late is not None:
-            self._late += [(hold, letter) for letter in letters]
+            self._late += [(token, letter) for letter in letters]
             return
-        await self._store.letters.park(hold, *letters)
+        await self._store.letters.park(token, *letters)
         await self._at("parked")
 
     @asynccontextmanager
@@ -218,7 +218,7 @@ class Scene:
             event_id = "junk" if number in junk else f"id-{number}"
             kind = Kind.BAD if number in (*junk, *large) else Kind.GOOD
             self._sent.append(Sent(event_id, key, number, Fate.STORED, f"request {number}", kind))
-            placed.append(Placed(0, f"bkt:{key}".encode(), raw))
+            placed.append(RoutedEvent(0, f"bkt:{key}".encode(), raw))
         await self._outside.ingest.publish(self.topic, placed)
 
     async def evict(self, owner: Owner) -> None:

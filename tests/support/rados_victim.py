@@ -18,13 +18,13 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from remora.config import RadosSettings
-from remora.model.ingest import Once, Placed, Room
+from remora.model.ingest import IdempotencyKey, ReservedRoom, RoutedEvent
 from remora.storage.librados import WriteOp
 from remora.storage.rados import RadosStore
 from support.ceph import reached
 from support.stores import own_topic, spread
 
-EVENTS, SHARDS, DIGEST, ONCE = 30, 3, b"digest", Once("key", b"digest")
+EVENTS, SHARDS, DIGEST, ONCE = 30, 3, b"digest", IdempotencyKey("key", b"digest")
 
 Act = Callable[[], Awaitable[object]]
 
@@ -66,9 +66,9 @@ async def armed(act: Awaitable[object]) -> object:
         _armed.set(False)
 
 
-def rooms(events: Sequence[Placed]) -> list[Room]:
+def rooms(events: Sequence[RoutedEvent]) -> list[ReservedRoom]:
     """Room for these events, with some bytes to spare."""
-    return [Room(event.shard, event.key, len(event.payload) + 100) for event in events]
+    return [ReservedRoom(event.shard, event.key, len(event.payload) + 100) for event in events]
 
 
 async def victims(settings: RadosSettings, kind: str) -> list[Victim]:

@@ -11,7 +11,7 @@ import os
 import sys
 
 from remora.config import SqliteSettings
-from remora.model.shard import Hold
+from remora.model.shard import LockToken
 from remora.storage.sqlite import SqliteStore
 
 
@@ -21,7 +21,7 @@ async def main(directory: str, name: str, lease_s: float) -> None:
         topic = await store.own_topics.find(name)
         assert topic is not None
         for shard in topic.all_shards():
-            assert isinstance(await store.locks.acquire(shard, "holder", lease_s), Hold)
+            assert isinstance(await store.locks.acquire(shard, "holder", lease_s), LockToken)
         tell("held")
         while await asyncio.to_thread(sys.stdin.readline):
             for shard in topic.all_shards():

@@ -10,8 +10,8 @@ import asyncio
 import sys
 
 from remora.config import SqliteSettings
-from remora.model.ingest import Placed, Room
-from remora.model.shard import Hold, Shard
+from remora.model.ingest import ReservedRoom, RoutedEvent
+from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
 from support.entries import delivered
@@ -20,9 +20,11 @@ from support.stores import QUIET_S
 PER_REQUEST = 6
 
 
-def request(topic: Topic, me: str, number: int) -> list[Placed]:
+def request(topic: Topic, me: str, number: int) -> list[RoutedEvent]:
     """The events of one request; each has the process, the request and its own number in it."""
-    return [Placed((number + i) % topic.shards, b"bkt:k", f"{me}/{number:06}/{i}".encode()) for i in range(PER_REQUEST)]
+    return [
+        RoutedEvent((number + i) % topic.shards, b"bkt:k", f"{me}/{number:06}/{i}".encode()) for i in range(PER_REQUEST)
+    ]
 
 
 async def store_events(store: SqliteStore, topic: Topic, me: str, requests: int) -> None:
@@ -32,7 +34,7 @@ async def store_events(store: SqliteStore, topic: Topic, me: str, requests: int)
         if number % 3:
             await store.ingest.publish(topic, events)
         else:
-            rooms = [Room(event.shard, event.key, 100) for event in events]
+            rooms = [ReservedRoom(event.shard, event.key, 100) for event in events]
             reservation = await store.ingest.reserve(topic, rooms)
             await store.ingest.commit(topic, reservation, events, b"digest")
 
@@ -41,18 +43,18 @@ async def deliver(store: SqliteStore, topic: Topic, me: str) -> None:
     """Take the shards in turn, and remove what is there."""
     while True:
         for shard in topic.all_shards():
-            hold = await store.locks.acquire(shard, me, QUIET_S)
-            if isinstance(hold, Hold):
-                await _some(store, shard, hold)
-                await store.locks.release(hold)
+            token = await store.locks.acquire(shard, me, QUIET_S)
+            if isinstance(token, LockToken):
+                await _some(store, shard, token)
+                await store.locks.release(token)
         await asyncio.sleep(0.001)
 
 
-async def _some(store: SqliteStore, shard: Shard, hold: Hold) -> None:
-    listing = await store.queue.read(hold, b"", 20)
-    if listing.entries:
-        await store.queue.remove(hold, listing.positions[-1], len(listing.entries), delivered(listing))
-    for position, entry in zip(listing.positions, listing.entries, strict=False):
+async def _some(store: SqliteStore, shard: Shard, token: LockToken) -> None:
+    page = await store.queue.read(token, b"", 20)
+    if page.entries:
+        await store.queue.remove(token, page.positions[-1], len(page.entries), delivered(page))
+    for position, entry in zip(page.positions, page.entries, strict=False):
         sys.stdout.write(f"{shard.queue} {position.decode()} {entry.decode()}\n")
     sys.stdout.flush()
 

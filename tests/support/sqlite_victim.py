@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from remora.config import SqliteSettings
-from remora.model.ingest import Once, Placed, Room, Stored
+from remora.model.ingest import IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
 from remora.model.ledger import Tally
 from remora.model.record import DeadLetter
-from remora.model.shard import Hold
+from remora.model.shard import LockToken
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, topics, writer
 from remora.storage.sqlite import directory as opened_by
@@ -53,14 +53,14 @@ def settings(directory: Path) -> SqliteSettings:
     return SqliteSettings(directory=str(directory), files=1)
 
 
-def rooms(events: Sequence[Placed]) -> list[Room]:
+def rooms(events: Sequence[RoutedEvent]) -> list[ReservedRoom]:
     """Room for these events, with some bytes to spare."""
-    return [Room(event.shard, event.key, len(event.payload) + 100) for event in events]
+    return [ReservedRoom(event.shard, event.key, len(event.payload) + 100) for event in events]
 
 
 async def publish(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
     """Store events under an idempotency key."""
-    return lambda: store.ingest.publish(topic, spread(topic, EVENTS), Once("key", DIGEST))
+    return lambda: store.ingest.publish(topic, spread(topic, EVENTS), IdempotencyKey("key", DIGEST))
 
 
 async def reserve(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
@@ -89,15 +89,15 @@ async def append(store: SqliteStore, topic: Topic, directory: Path) -> Callable[
 
 async def remove(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
     """Remove the first entries of a shard."""
-    hold = await _held(store, topic)
-    listing = await store.queue.read(hold, b"", REMOVED)
-    return lambda: store.queue.remove(hold, listing.positions[-1], REMOVED, Tally(delivered=REMOVED))
+    token = await _held(store, topic)
+    page = await store.queue.read(token, b"", REMOVED)
+    return lambda: store.queue.remove(token, page.positions[-1], REMOVED, Tally(delivered=REMOVED))
 
 
 async def park(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
     """Park an entry."""
-    hold = await _held(store, topic)
-    return lambda: store.letters.park(hold, letter(hold))
+    token = await _held(store, topic)
+    return lambda: store.letters.park(token, letter(token))
 
 
 async def create(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
@@ -120,16 +120,16 @@ async def discard(store: SqliteStore, topic: Topic, directory: Path) -> Callable
 KINDS = {each.__name__: each for each in (publish, reserve, commit, abort, append, remove, park, create, discard)}
 
 
-def letter(hold: Hold) -> DeadLetter:
+def letter(token: LockToken) -> DeadLetter:
     """What is parked under a hold."""
-    return DeadLetter(hold.shard.queue, hold.incarnation, "0/0", "0/1", "refused", "why", 1, 1.0, 2.0, b"raw")
+    return DeadLetter(token.shard.queue, token.incarnation, "0/0", "0/1", "refused", "why", 1, 1.0, 2.0, b"raw")
 
 
-async def _held(store: SqliteStore, topic: Topic) -> Hold:
+async def _held(store: SqliteStore, topic: Topic) -> LockToken:
     await store.ingest.publish(topic, spread(topic, EVENTS))
-    hold = await store.locks.acquire(topic.shard(0), "victim", QUIET_S)
-    assert isinstance(hold, Hold)
-    return hold
+    token = await store.locks.acquire(topic.shard(0), "victim", QUIET_S)
+    assert isinstance(token, LockToken)
+    return token
 
 
 async def _is_swept(store: SqliteStore, topic: Topic) -> bool:
@@ -158,7 +158,7 @@ async def request(kind: str, directory: Path, killer: Killer) -> None:
         act = await KINDS[kind](store, topic, directory)
         killer.is_armed = True
         answer = await act()
-        assert not (isinstance(answer, Stored) and answer.repeated)
+        assert not (isinstance(answer, PublishResult) and answer.repeated)
         killer.is_armed = False
 
 

@@ -15,8 +15,8 @@ from typing import Any, Protocol, TypeVar
 import pytest
 
 from remora.config import SqliteSettings
-from remora.model.ingest import Placed
-from remora.model.shard import Hold, Origin, Shard
+from remora.model.ingest import RoutedEvent
+from remora.model.shard import LockToken, Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.ports.delivery import DeliveryStore
 from remora.ports.store import ShardStore
@@ -160,10 +160,10 @@ class Bench:
         await self.yard.make(queue, ring_bytes)
         return Shard(queue, self.yard.origin)
 
-    async def held(self, shard: Shard, cookie: str = "w1", lease_s: float = QUIET_S) -> Hold:
+    async def held(self, shard: Shard, cookie: str = "w1", lease_s: float = QUIET_S) -> LockToken:
         """A lock that must be there for the taking."""
         answer = await self.store.locks.acquire(shard, cookie, lease_s)
-        assert isinstance(answer, Hold), answer
+        assert isinstance(answer, LockToken), answer
         return answer
 
     async def commit(self, shard: Shard, *payloads: bytes) -> None:
@@ -189,12 +189,12 @@ def change(settings: SqliteSettings, *statements: str) -> None:
         connection.commit()
 
 
-def spread(topic: Topic, count: int, mark: str = "") -> list[Placed]:
+def spread(topic: Topic, count: int, mark: str = "") -> list[RoutedEvent]:
     """So many events, one after the other over the shards; their payloads are their numbers behind the mark."""
-    return [Placed(i % topic.shards, b"bkt:k%d" % i, b"%s%06d" % (mark.encode(), i)) for i in range(count)]
+    return [RoutedEvent(i % topic.shards, b"bkt:k%d" % i, b"%s%06d" % (mark.encode(), i)) for i in range(count)]
 
 
-def by_shard(topic: Topic, *requests: Sequence[Placed]) -> list[list[bytes]]:
+def by_shard(topic: Topic, *requests: Sequence[RoutedEvent]) -> list[list[bytes]]:
     """The payloads of these requests, in order, as each shard is to have them."""
     found: list[list[bytes]] = [[] for _ in range(topic.shards)]
     for event in itertools.chain(*requests):
@@ -225,15 +225,15 @@ async def bench(yard: Yard) -> AsyncIterator[Bench]:
         yield Bench(yard, await stack.enter_async_context(yard.worker()), stack)
 
 
-async def renew(store: DeliveryStore, hold: Hold, lease_s: float) -> None:
+async def renew(store: DeliveryStore, token: LockToken, lease_s: float) -> None:
     """Renew one lock; raises its error."""
-    (error,) = await store.locks.renew_all([hold], lease_s)
+    (error,) = await store.locks.renew_all([token], lease_s)
     if error is not None:
         raise error
 
 
-async def expire(store: DeliveryStore, hold: Hold, older_than_s: float) -> None:
+async def expire(store: DeliveryStore, token: LockToken, older_than_s: float) -> None:
     """Expire the reservations of one queue; raises its error."""
-    (error,) = await store.queue.expire_all([hold], older_than_s)
+    (error,) = await store.queue.expire_all([token], older_than_s)
     if error is not None:
         raise error

@@ -19,7 +19,7 @@ from remora.config import load
 from remora.model.exits import Exit
 from remora.model.ledger import Tally
 from remora.model.record import DeadLetter
-from remora.model.shard import Hold
+from remora.model.shard import LockToken
 from remora.ports.store import ShardStore
 from support.commands import Run, config, remora
 from support.daemon import write_config
@@ -77,18 +77,18 @@ class Dlq:
                 number = shard_number(b"bkt:" + decode(raw).event.object_key, found.shards) if raw != GARBAGE else 0
                 shard = found.shard(number)
                 await store.two_phase.commit(shard, await store.two_phase.reserve(shard, 1, len(raw)), [raw])
-                hold = await store.locks.acquire(shard, "w", 90)
-                assert isinstance(hold, Hold)
+                token = await store.locks.acquire(shard, "w", 90)
+                assert isinstance(token, LockToken)
                 at = time.time() - age_s
-                front = await store.queue.read(hold, b"", 1)
+                front = await store.queue.read(token, b"", 1)
                 position, after = (each.decode() for each in front.positions)
-                queue, incarnation = hold.shard.queue, hold.incarnation
+                queue, incarnation = token.shard.queue, token.incarnation
                 await store.letters.park(
-                    hold, DeadLetter(queue, incarnation, position, after, cause, "why", 1, at, at, raw)
+                    token, DeadLetter(queue, incarnation, position, after, cause, "why", 1, at, at, raw)
                 )
                 if removed:
-                    await store.queue.remove(hold, front.positions[1], 1, Tally(dead_lettered=1))
-                await store.locks.release(hold)
+                    await store.queue.remove(token, front.positions[1], 1, Tally(dead_lettered=1))
+                await store.locks.release(token)
 
         self.store(work)
 

@@ -26,7 +26,7 @@ from remora.cli.rows import AmbiguousTopic, Row, UnknownTopic, pick
 from remora.codec.topic import DELIVERY, parse_args
 from remora.config import load
 from remora.model.exits import Exit
-from remora.model.shard import Hold, Origin, Shard
+from remora.model.shard import LockToken, Origin, Shard
 from remora.model.topic import Delivery, Target, Topic
 from remora.ports.store import ShardStore
 from support.commands import Run, config, remora
@@ -694,7 +694,7 @@ def test_a_backup_is_restored(topic: Callable[..., Any], config: Path, tmp_path:
 
 async def incarnation(store: ShardStore) -> str:
     """That of the first queue of `orders`."""
-    hold = await store.locks.acquire(shard("orders"), "test", 60)
-    assert isinstance(hold, Hold)
-    await store.locks.release(hold)
-    return hold.incarnation
+    token = await store.locks.acquire(shard("orders"), "test", 60)
+    assert isinstance(token, LockToken)
+    await store.locks.release(token)
+    return token.incarnation

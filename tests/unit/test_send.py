@@ -22,7 +22,7 @@ from remora.codec.s3_events import place
 from remora.model.entry import Time
 from remora.model.errors import QueueFull
 from remora.model.exits import Exit
-from remora.model.ingest import Once, Placed, Stored
+from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
 from remora.model.topic import Topic
 from remora.servers.ingest import problems
 from support.ingest import ScriptedStore, ingest_site, own_topic, record
@@ -61,7 +61,7 @@ async def send_all(client: IngestClient, how: Plan, records: Sequence[Given]) ->
     return outcome
 
 
-def order_of(events: Sequence[Placed]) -> dict[bytes, list[int]]:
+def order_of(events: Sequence[RoutedEvent]) -> dict[bytes, list[int]]:
     """The numbers of the events of each key, in the order in which they are stored."""
     order = defaultdict(list)
     for event in events:
@@ -77,7 +77,9 @@ class Flaky(ScriptedStore):
         self._rng = random.Random(1)
         self._asked = 0
 
-    async def publish(self, topic: Topic, events: Sequence[Placed], once: Once | None = None) -> Stored:
+    async def publish(
+        self, topic: Topic, events: Sequence[RoutedEvent], once: IdempotencyKey | None = None
+    ) -> PublishResult:
         self._asked += 1
         if self._asked % 2:
             raise QueueFull("no room just now")

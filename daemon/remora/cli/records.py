@@ -16,7 +16,7 @@ import msgspec
 
 from remora.codec.s3_events import MalformedEvent, place
 from remora.model.entry import Time
-from remora.model.ingest import Placed
+from remora.model.ingest import RoutedEvent
 from remora.model.topic import Target, Topic
 
 READ_BYTES = 256 << 10
@@ -159,7 +159,7 @@ class _Document(msgspec.Struct):
     Records: list[msgspec.Raw]
 
 
-def _placed(lines: bytes) -> list[Placed] | MalformedEvent:
+def _placed(lines: bytes) -> list[RoutedEvent] | MalformedEvent:
     try:
         parts = place(lines, _NOWHERE, ndjson=True, most=1 << 40, created=Time(0, 0), seed=b"")
         return [each for part in parts for each in part.events]

@@ -15,7 +15,7 @@ from remora.codec.ceph import Cursor, Writer
 from remora.model.entry import Time
 from remora.model.errors import CodecError
 from remora.model.position import Position
-from remora.model.record import Listing
+from remora.model.record import Page
 
 ENTRY_OVERHEAD = 10
 """Bytes in front of each entry in the ring: a magic number and the length."""
@@ -133,7 +133,7 @@ _ENTRY = Struct("<xBII").unpack_from  # version (any), compat, length, length of
 _DIGITS = b"0123456789"
 
 
-def decode_listing(reply: bytes) -> Listing:
+def decode_listing(reply: bytes) -> Page:
     """The entries of a list reply with their positions, and the position behind the last one."""
     ret = Cursor(reply, "").struct("list_ret", 1)
     truncated, next_marker = ret.flag("is_truncated"), ret.string("next_marker")
@@ -144,7 +144,7 @@ def decode_listing(reply: bytes) -> Listing:
     positions.append(next_marker)
     if end is None or end > ret.pos + ret.left or not _are_positions(positions):
         return _decode_carefully(reply)
-    return Listing(positions, entries, truncated)
+    return Page(positions, entries, truncated)
 
 
 def _read_entries(reply: bytes, pos: int, count: int, entries: list[bytes], positions: list[bytes]) -> int | None:
@@ -168,7 +168,7 @@ def _read_entries(reply: bytes, pos: int, count: int, entries: list[bytes], posi
     return pos
 
 
-def _decode_carefully(reply: bytes) -> Listing:
+def _decode_carefully(reply: bytes) -> Page:
     """The same, field by field: finds what is wrong with a reply, and where."""
     ret = Cursor(reply, "").struct("list_ret", 1)
     truncated, next_marker = ret.flag("is_truncated"), _position(ret, "next_marker")
@@ -177,7 +177,7 @@ def _decode_carefully(reply: bytes) -> Listing:
         entry = ret.struct(name, 1)
         entries.append(entry.string("data"))
         positions.append(_position(entry, "marker"))
-    return Listing([*positions, next_marker], entries, truncated)
+    return Page([*positions, next_marker], entries, truncated)
 
 
 def _position(cursor: Cursor, name: str) -> bytes:

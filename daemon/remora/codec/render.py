@@ -15,7 +15,7 @@ from remora.codec.ceph import Writer
 from remora.codec.shortcut import Bucket, Rendered, Shortcut
 from remora.model.entry import Event, EventEntry
 from remora.model.errors import CodecError
-from remora.model.record import Listing, Record
+from remora.model.record import Page, Record
 
 MAX_CACHED_BYTES = 16 << 20
 """When the remembered regions exceed this, all are forgotten and learned anew."""
@@ -35,14 +35,14 @@ class Renderer:
         self._cached_bytes = 0
         self._shortcut = shortcut(self._sources, self._actors, self._buckets)
 
-    def render(self, listing: Listing, opaque: bytes | None = None) -> tuple[Sequence[Record], dict[int, CodecError]]:
+    def render(self, page: Page, opaque: bytes | None = None) -> tuple[Sequence[Record], dict[int, CodecError]]:
         """The records of a listing in order, and what is wrong with its other entries, by their place in it.
 
         `opaque` as in `record.body`.
         """
         opaque_json = None if opaque is None else self._opaques.get(opaque) or self._learn_opaque(opaque)
         return self._shortcut.render(
-            listing.entries, listing.positions, opaque_json, lambda entry: self._plain(entry, opaque)
+            page.entries, page.positions, opaque_json, lambda entry: self._plain(entry, opaque)
         )
 
     def _plain(self, data: bytes, opaque: bytes | None) -> Rendered:

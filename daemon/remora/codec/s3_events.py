@@ -30,7 +30,7 @@ from remora.codec.s3_records import (
 )
 from remora.codec.shard_hash import shards
 from remora.model.entry import Event, Pairs, Time
-from remora.model.ingest import Placed
+from remora.model.ingest import RoutedEvent
 from remora.model.topic import UNSET, Topic
 
 __all__ = ["MOST_BUCKET", "MOST_KEY", "MalformedEvent", "Part", "TooManyEvents", "place"]
@@ -47,7 +47,7 @@ Keyed = tuple[bytes, bytes]
 class Part(NamedTuple):
     """Some of the events, in order, and how many members of their records an entry could not hold."""
 
-    events: list[Placed]
+    events: list[RoutedEvent]
     dropped: int
 
 
@@ -78,7 +78,7 @@ def place(body: bytes, topic: Topic, *, ndjson: bool, most: int, created: Time, 
         if count > most:
             raise TooManyEvents(most, None, "", f"more than {most} records in one request")
         numbers = shards([key for key, _ in step.keyed], topic.shards)
-        yield Part([Placed(number, *each) for number, each in zip(numbers, step.keyed, strict=True)], step.dropped)
+        yield Part([RoutedEvent(number, *each) for number, each in zip(numbers, step.keyed, strict=True)], step.dropped)
     if not count and not tests:
         raise MalformedEvent(None, None, "", "there are no records")
 

@@ -34,14 +34,14 @@ async def catch_up(tools: Tools, tenure: Tenure, shelf: Shelf, reader: Reader, r
 
     Raises StoreError, among them LeaseUncertain where the lock is not to be trusted, and Astray.
     """
-    hold = tenure.hold
+    token = tenure.token
     tenure.require_trust()
-    front = (await tools.store.queue.read(hold, b"", 1)).positions[0]
+    front = (await tools.store.queue.read(token, b"", 1)).positions[0]
     upto, count = front, 0
     if route.reached is not None and _position(route.reached, tenure) > _position(front, tenure):
         upto, count = route.reached, await _count(tools, tenure, reader, front, route.reached)
     tenure.require_trust()
-    await tools.store.queue.remove(hold, upto, count, _tally(shelf, front, upto, count))
+    await tools.store.queue.remove(token, upto, count, _tally(shelf, front, upto, count))
     shelf.drop_before(Position.parse(upto.decode()))
     return upto, count
 
@@ -61,14 +61,14 @@ async def _count(tools: Tools, tenure: Tenure, reader: Reader, front: bytes, rea
         room = await reader.take_room(limit)
         try:
             tenure.require_trust()
-            listing = await tools.store.queue.read(tenure.hold, start, limit)
+            page = await tools.store.queue.read(tenure.token, start, limit)
         finally:
             reader.hold(-room)
-        if reached in listing.positions:
-            return count + listing.positions.index(reached)
-        start = listing.positions[-1]
-        count += len(listing.entries)
-        if not listing.truncated or _position(start, tenure) > end:
+        if reached in page.positions:
+            return count + page.positions.index(reached)
+        start = page.positions[-1]
+        count += len(page.entries)
+        if not page.truncated or _position(start, tenure) > end:
             raise Astray(
                 f"the position {reached.decode()} kept for {tenure.shard} is none of its queue, which goes up to"
                 f" {start.decode()}: was it restored without a new incarnation?"

@@ -17,7 +17,7 @@ import uuid
 from remora.model import member
 from remora.model.errors import RemoraError
 from remora.model.member import CLAIM_COOKIE, WORKER_COOKIE
-from remora.model.shard import Hold, LockHolder, Origin, Shard
+from remora.model.shard import LockHolder, LockToken, Origin, Shard
 from remora.ports.delivery import DeliveryStore
 
 CLAIM_S = 20.0
@@ -51,14 +51,14 @@ async def claim(store: DeliveryStore, shard: Shard) -> LockHolder:
     holder = (await store.inspection.stats(shard)).holder
     if holder is not None and is_workers(holder):
         return holder
-    hold = await _seize(store, shard, holder)
+    token = await _seize(store, shard, holder)
     try:
         async with asyncio.timeout(CLAIM_S):
             return await _taken(store, shard)
     except TimeoutError as exc:
         raise NobodyCame(f"no running worker took {shard} within {CLAIM_S:g} s; it is free now") from exc
     finally:
-        await store.locks.release(hold)
+        await store.locks.release(token)
 
 
 async def release(store: DeliveryStore, shard: Shard) -> LockHolder | None:
@@ -90,13 +90,13 @@ async def _wait_while_held(store: DeliveryStore, shard: Shard, holder: LockHolde
                 await asyncio.sleep(LOOK_S)
 
 
-async def _seize(store: DeliveryStore, shard: Shard, holder: LockHolder | None) -> Hold:
+async def _seize(store: DeliveryStore, shard: Shard, holder: LockHolder | None) -> LockToken:
     """Break and lock until it is ours; between the two steps anybody may come in, so it is repeated."""
     while True:
         if holder is not None:
             await store.locks.evict(shard, holder)
         answer = await store.locks.acquire(shard, CLAIM_COOKIE + str(uuid.uuid4()), CLAIM_S)
-        if isinstance(answer, Hold):
+        if isinstance(answer, LockToken):
             return answer
         holder = answer
 

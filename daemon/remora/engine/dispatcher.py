@@ -34,7 +34,7 @@ from remora.model.errors import (
     without_frames,
 )
 from remora.model.ledger import Cause, Tally
-from remora.model.record import Listing
+from remora.model.record import Page
 from remora.model.topic import Delivery, Target, Topic
 from remora.policy.eligible import reason_to_leave
 from remora.policy.idle import is_quiet
@@ -243,13 +243,13 @@ class Dispatcher:
         self, endpoint: Endpoint, topic: Topic, destination: Destination
     ) -> AsyncIterator[Session | ExactSession]:
         """A session on a way to the endpoint that is open as long."""
-        hold = self._tenure.hold
+        token = self._tenure.token
         held = Allowance(self._tools.settings.shard_bytes, within=destination.allowance)
         if self._is_exact:
-            async with endpoint.exact(hold.shard, hold.incarnation, topic.target) as exact:
+            async with endpoint.exact(token.shard, token.incarnation, topic.target) as exact:
                 yield ExactSession(self._tools, self._tenure, exact, topic, self._shelf, held, self._recovered)
         else:
-            async with endpoint.route(hold.shard, hold.incarnation, topic.target) as route:
+            async with endpoint.route(token.shard, token.incarnation, topic.target) as route:
                 yield Session(self._tools, self._tenure, route, topic, self._shelf, held, self._recovered)
 
     async def _entries_wait(self) -> bool:
@@ -269,45 +269,45 @@ class Dispatcher:
     def _is_exact(self) -> bool:
         return self._delivery == Delivery.EXACTLY_ONCE
 
-    async def _first_entry(self) -> Listing:
+    async def _first_entry(self) -> Page:
         """The oldest entry, if there is one."""
         self._tenure.require_trust()
         self._shelf.news.clear()
-        listing = await self._tools.store.queue.read(self._tenure.hold, b"", 1)
-        if listing.entries:
+        page = await self._tools.store.queue.read(self._tenure.token, b"", 1)
+        if page.entries:
             self._shelf.begin_work()
         else:
             self._shelf.end_work()
             self._emptied()
-        return listing
+        return page
 
     async def _find_topic(self) -> Topic | None:
         """The topic's attributes from its metadata, else from the oldest entry's own copy; None if there is none."""
         known = self._seen = self._tools.catalogue.topic(self._tenure.shard)
         if known is not None:
             return known
-        listing = await self._first_entry()
-        if not listing.entries:
+        page = await self._first_entry()
+        if not page.entries:
             if not self._tools.store.arrivals.notifies:
                 await self._first_of(self._tools.settings.idle_max_s, self._tools.catalogue.next_reading())
             return None
-        if listing.corrupt:
-            await self._park_first(listing, Condemned(0, "corrupt", listing.corrupt[0]))
+        if page.corrupt:
+            await self._park_first(page, Condemned(0, "corrupt", page.corrupt[0]))
             return None
         try:
-            return attributes(listing.entries[0])
+            return attributes(page.entries[0])
         except CodecError as exc:
-            await self._park_first(listing, Condemned(0, "undecodable", str(exc)))
+            await self._park_first(page, Condemned(0, "undecodable", str(exc)))
             return None
 
-    async def _park_first(self, listing: Listing, condemned: Condemned) -> None:
+    async def _park_first(self, page: Page, condemned: Condemned) -> None:
         """Park an entry that says nothing, at the front of a queue whose topic nothing else tells."""
         shelf = self._shelf
-        (parked,) = await park_all(self._tools, self._tenure, "", shelf, listing, [condemned])
+        (parked,) = await park_all(self._tools, self._tenure, "", shelf, page, [condemned])
         self._tenure.require_trust()
         tally = Tally.of(Cause.of_letter(parked.cause))
-        await self._tools.store.queue.remove(self._tenure.hold, listing.positions[1], 1, tally)
-        shelf.removed(listing.positions[1])
+        await self._tools.store.queue.remove(self._tenure.token, page.positions[1], 1, tally)
+        shelf.removed(page.positions[1])
 
     # ----------------------------------------------------------------------------- after a failure
 

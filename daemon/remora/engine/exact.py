@@ -37,7 +37,7 @@ from remora.model.errors import (
     StoreError,
 )
 from remora.model.ledger import Cause
-from remora.model.record import DeadLetter, Listing, Record
+from remora.model.record import DeadLetter, Page, Record
 from remora.model.topic import Source, Topic
 from remora.policy.acks import Round
 from remora.policy.idle import rest_after
@@ -53,7 +53,7 @@ SEARCH_PARTS = 8
 class Part:
     """A listing of a transaction, divided as `sorting` has it."""
 
-    listing: Listing
+    page: Page
     round: Round
     records: Sequence[Record]
     condemned: list[Condemned]
@@ -74,12 +74,12 @@ class Transaction:
     @property
     def begins_at(self) -> bytes:
         """The position of its first entry."""
-        return self.parts[0].listing.positions[0]
+        return self.parts[0].page.positions[0]
 
     @property
     def upto(self) -> bytes:
         """The position behind its last entry."""
-        return self.parts[-1].listing.positions[-1]
+        return self.parts[-1].page.positions[-1]
 
     def records(self) -> Sequence[Record]:
         """Those that are sent, in the queue's order."""
@@ -111,7 +111,7 @@ class ExactSession:
         self._changed = asyncio.Event()
         self._taken = asyncio.Event()
         self._over = asyncio.Event()
-        self._ahead: asyncio.Task[Listing | None] | None = None
+        self._ahead: asyncio.Task[Page | None] | None = None
         self._room = 0
         self._backlog = False
         self.rests = False
@@ -178,13 +178,13 @@ class ExactSession:
         now = asyncio.get_running_loop().time
         busy_at = now()
         while not self._over.is_set():
-            listing = await self._next_listing(start)
-            if listing is None or self._over.is_set():
+            page = await self._next_listing(start)
+            if page is None or self._over.is_set():
                 return
-            if listing.entries:
-                start, busy_at = listing.positions[-1], now()
-                await self._take_in(listing)
-                del listing  # many shards wait for room: what they have delivered must not stay in memory
+            if page.entries:
+                start, busy_at = page.positions[-1], now()
+                await self._take_in(page)
+                del page  # many shards wait for room: what they have delivered must not stay in memory
             else:
                 self._give_room_back()
                 if self._trimmer.is_empty:
@@ -195,33 +195,33 @@ class ExactSession:
             if self.rests or self._route.stale:
                 self.end()
 
-    async def _next_listing(self, start: bytes) -> Listing | None:
+    async def _next_listing(self, start: bytes) -> Page | None:
         if self._ahead is None:
             await self._take_room()
             limit = min(self._listing_entries(), self._reader.entries_in(self._room))
             self._ahead = self._fetch(start, limit)
-        listing = await self._ahead
+        page = await self._ahead
         self._ahead = None
-        return listing
+        return page
 
-    def _fetch(self, start: bytes, limit: int) -> asyncio.Task[Listing | None]:
+    def _fetch(self, start: bytes, limit: int) -> asyncio.Task[Page | None]:
         return self._tasks.create_task(self._reader.read(start, limit), name=f"list {self._tenure.shard}")
 
-    async def _take_in(self, listing: Listing) -> None:
+    async def _take_in(self, page: Page) -> None:
         """Add a listing to the open transaction, while the next one comes in; wait when that is full."""
-        self._backlog = listing.truncated
-        whole = listing if self._topic.source is Source.METADATA else same_target(listing, self._topic.target)
+        self._backlog = page.truncated
+        whole = page if self._topic.source is Source.METADATA else same_target(page, self._topic.target)
         self._room -= whole.nbytes
         if self._room < 0:
             self._reader.hold(-self._room)
             self._room = 0
-        if whole is listing and listing.truncated and (limit := self._look_ahead_entries(len(listing.entries))):
-            self._ahead = self._fetch(listing.positions[-1], limit)
+        if whole is page and page.truncated and (limit := self._look_ahead_entries(len(page.entries))):
+            self._ahead = self._fetch(page.positions[-1], limit)
             await asyncio.sleep(0)  # the request leaves before rendering takes the processor
             if self._over.is_set():
                 return  # what was read before this may have been turned back: nothing may pass it
         transaction = self._add(whole) if whole.entries else None
-        if whole is not listing:
+        if whole is not page:
             self.end()  # the next entries go elsewhere
         elif transaction is not None and self._is_full(transaction):
             self._give_room_back()
@@ -297,14 +297,14 @@ class ExactSession:
 
     # --------------------------------------------------------------------------- filling and packing
 
-    def _add(self, listing: Listing) -> Transaction:
+    def _add(self, page: Page) -> Transaction:
         """Divide a listing, and let all of it join the open transaction."""
-        shelf, nbytes, entries = self._shelf, listing.nbytes, len(listing.entries)
-        self._reader.learn(listing, self._topic.label)
+        shelf, nbytes, entries = self._shelf, page.nbytes, len(page.entries)
+        self._reader.learn(page, self._topic.label)
 
         limits, renderer = self._limits, self._tools.renderer
-        sorted_ = sort_entries(listing, self._topic, limits, shelf.done, shelf.attempts, shelf.letters, renderer)
-        part = Part(listing, self._trimmer.add(listing), sorted_.records, sorted_.condemned, sorted_.skipped)
+        sorted_ = sort_entries(page, self._topic, limits, shelf.done, shelf.attempts, shelf.letters, renderer)
+        part = Part(page, self._trimmer.add(page), sorted_.records, sorted_.condemned, sorted_.skipped)
         if shelf.refused:
             _condemn(part, "refused", shelf.refused)
 
@@ -314,7 +314,7 @@ class ExactSession:
         transaction.parts.append(part)
         transaction.entries += entries
         transaction.nbytes += nbytes
-        transaction.is_due |= not listing.truncated or self._is_full(transaction)
+        transaction.is_due |= not page.truncated or self._is_full(transaction)
         self._changed.set()
         return transaction
 
@@ -385,7 +385,7 @@ class ExactSession:
         letters: list[DeadLetter] = []
         for part in transaction.parts:
             tenure, label = self._tenure, self._topic.label
-            letters += await park_all(self._tools, tenure, label, self._shelf, part.listing, part.condemned)
+            letters += await park_all(self._tools, tenure, label, self._shelf, part.page, part.condemned)
         self._tenure.require_trust()
         self._shelf.in_doubt = True
         await self._route.commit(parcels, transaction.upto, letters)
@@ -395,7 +395,7 @@ class ExactSession:
         """Everything of it is done with; it may leave the queue."""
         shelf, now_ns = self._shelf, time.time_ns()
         for part in transaction.parts:
-            positions, (nbytes, created_ns, ordinals) = part.listing.positions, totals(part.records)
+            positions, (nbytes, created_ns, ordinals) = part.page.positions, totals(part.records)
             if ordinals:
                 self._tools.telemetry.delivered(self._topic.label, len(ordinals), nbytes, created_ns, now_ns)
             self._trimmer.finish(part.round, ordinals, Cause.DELIVERED)

@@ -19,7 +19,7 @@ from remora.engine.sorting import Condemned, same_target, sort_entries
 from remora.engine.tenure import Tenure
 from remora.model.ledger import Cause, Tally
 from remora.model.position import Position
-from remora.model.record import Attempt, Listing
+from remora.model.record import Attempt, Page
 from remora.model.topic import Source, Topic
 from remora.policy.lifetime import Limits
 from remora.policy.retry import PROBE_ENTRIES, due_in_s, read_limit
@@ -53,14 +53,14 @@ class Front:
         """Learn once which entries that stand in the queue have letters by earlier holders: these are done."""
         if not self._knows_letters:
             self._tenure.require_trust()
-            self._shelf.recall(await self._tools.store.letters.standing(self._tenure.hold))
+            self._shelf.recall(await self._tools.store.letters.standing(self._tenure.token))
             self._knows_letters = True
 
     async def recall(self, limits: Limits) -> None:
         """Learn what earlier holders noted, once, where attempts are limited or have a pace."""
         if limits.counts_attempts and not self._recalled:
             self._tenure.require_trust()
-            noted = await self._tools.store.attempts.noted(self._tenure.hold)
+            noted = await self._tools.store.attempts.noted(self._tenure.token)
             self._shelf.attempts = {**noted, **self._shelf.attempts}
             self._noted, self._recalled = dict(noted), True
 
@@ -68,8 +68,8 @@ class Front:
         """Seconds until the oldest entry may be tried again which an earlier holder tried, where a pace is set."""
         if not pace_s or not self._shelf.attempts:
             return 0.0
-        listing = await self._read(1)
-        attempt = self._shelf.attempts.get(listing.positions[0]) if listing.entries else None
+        page = await self._read(1)
+        attempt = self._shelf.attempts.get(page.positions[0]) if page.entries else None
         return due_in_s(pace_s, attempt.count, attempt.first_tried, time.time()) if attempt else 0.0
 
     async def note(self, limits: Limits) -> None:
@@ -80,7 +80,7 @@ class Front:
         attempts = {position: self._shelf.attempts[position] for position in oldest}
         if attempts != self._noted:
             self._tenure.require_trust()
-            await self._tools.store.attempts.note(self._tenure.hold, attempts)
+            await self._tools.store.attempts.note(self._tenure.token, attempts)
             self._noted = dict(attempts)
 
     # --------------------------------------------------------------------------------------- looks
@@ -99,9 +99,9 @@ class Front:
             room = int(self._limit(limits, rounds, tried=tried) * self._shelf.mean_bytes)
             await held.take(room)
             try:
-                listing = await self._read(self._limit(limits, rounds, tried=tried))
-                part = same_target(listing, topic.target) if topic.source is Source.ENTRY else listing
-                if listing.entries and not part.entries:
+                page = await self._read(self._limit(limits, rounds, tried=tried))
+                part = same_target(page, topic.target) if topic.source is Source.ENTRY else page
+                if page.entries and not part.entries:
                     return None
                 if tried:
                     self._shelf.count_attempt(p for p in part.positions[:-1] if p not in self._shelf.done)
@@ -109,9 +109,9 @@ class Front:
                 left, again_s = await self._give_up(topic, limits, part)
             finally:
                 held.adjust(-room)
-            if not left and not listing.truncated and part is listing:
+            if not left and not page.truncated and part is page:
                 self._shelf.end_work()
-            if left or not listing.truncated or not limits:
+            if left or not page.truncated or not limits:
                 break
             rounds += 1
         return max(LEAST_S, again_s)
@@ -125,58 +125,58 @@ class Front:
         wanted = TRIED_AT_ONCE if tried else read_limit(rounds, max(PROBE_ENTRIES, settings.list_entries))
         return min(wanted, fitting)
 
-    async def _read(self, limit: int) -> Listing:
+    async def _read(self, limit: int) -> Page:
         self._tenure.require_trust()
-        listing = await self._tools.store.queue.read(self._tenure.hold, b"", limit)
+        page = await self._tools.store.queue.read(self._tenure.token, b"", limit)
         self.has_looked = True
-        if listing.entries:
+        if page.entries:
             self._shelf.begin_work()
         else:
             self._shelf.end_work()
-        return listing
+        return page
 
-    async def _give_up(self, topic: Topic, limits: Limits, listing: Listing) -> tuple[bool, float]:
+    async def _give_up(self, topic: Topic, limits: Limits, page: Page) -> tuple[bool, float]:
         """Park and remove the first entries as long as they are given up or were done before.
 
         Answers whether others are left behind them, and when the first of these expires.
         """
         shelf, renderer = self._shelf, self._tools.renderer
         if not limits:
-            return bool(listing.entries), FOR_EVER_S
-        sorted_ = sort_entries(listing, topic, limits, shelf.done, shelf.attempts, shelf.letters, renderer)
+            return bool(page.entries), FOR_EVER_S
+        sorted_ = sort_entries(page, topic, limits, shelf.done, shelf.attempts, shelf.letters, renderer)
         left = sorted_.records[0] if sorted_.records else None
-        kept = [each.ordinal for each in sorted_.condemned if self._is_for_a_session(topic, listing, each)]
-        count = min([left.ordinal if left else len(listing.entries), *kept])
-        await self._park(topic, listing, [each for each in sorted_.condemned if each.ordinal < count])
+        kept = [each.ordinal for each in sorted_.condemned if self._is_for_a_session(topic, page, each)]
+        count = min([left.ordinal if left else len(page.entries), *kept])
+        await self._park(topic, page, [each for each in sorted_.condemned if each.ordinal < count])
         if count:
-            await self._remove(topic, listing, count)
+            await self._remove(topic, page, count)
         if left is None or count != left.ordinal:
             return bool(kept), limits.time_to_live_s or FOR_EVER_S
         return True, limits.expires_in_s(left.created_ns, time.time_ns())
 
-    def _is_for_a_session(self, topic: Topic, listing: Listing, condemned: Condemned) -> bool:
+    def _is_for_a_session(self, topic: Topic, page: Page, condemned: Condemned) -> bool:
         """Whether this entry's letter is stored, and waits for a way to the topic's dead-letter topic."""
-        position = listing.positions[condemned.ordinal]
+        position = page.positions[condemned.ordinal]
         return position in self._shelf.letters and bool(parse_args(topic.target.args).get(DEAD_LETTER_TOPIC))
 
-    async def _park(self, topic: Topic, listing: Listing, condemned: list[Condemned]) -> None:
+    async def _park(self, topic: Topic, page: Page, condemned: list[Condemned]) -> None:
         """Store dead letters; from then on their entries are done, whatever becomes of their removal."""
         shelf = self._shelf
-        await park_all(self._tools, self._tenure, topic.label, shelf, listing, condemned)
+        await park_all(self._tools, self._tenure, topic.label, shelf, page, condemned)
         for each in condemned:
-            position = listing.positions[each.ordinal]
+            position = page.positions[each.ordinal]
             shelf.done[position] = Cause.of_letter(each.cause)
             shelf.forget([position])
         if condemned:
             shelf.progress_at = asyncio.get_running_loop().time()
 
-    async def _remove(self, topic: Topic, listing: Listing, count: int) -> None:
+    async def _remove(self, topic: Topic, page: Page, count: int) -> None:
         """Remove the first entries of a listing, all of which are done."""
-        positions = listing.positions[:count]
+        positions = page.positions[:count]
         tally = sum((Tally.of(self._shelf.done[each]) for each in positions), Tally())
         self._tenure.require_trust()
-        await self._tools.store.queue.remove(self._tenure.hold, listing.positions[count], count, tally)
+        await self._tools.store.queue.remove(self._tenure.token, page.positions[count], count, tally)
         for each in positions:
             del self._shelf.done[each]
-        self._shelf.removed(listing.positions[count])
+        self._shelf.removed(page.positions[count])
         self._tools.telemetry.removed(topic.label, count)

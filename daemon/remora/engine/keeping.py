@@ -81,7 +81,7 @@ class Keeper:
     async def _renew(self, due: Sequence[Held]) -> None:
         times, started = self._settings.times, asyncio.get_running_loop().time()
         try:
-            answers = await self._store.locks.renew_all([each.tenure.hold for each in due], times.lease_s)
+            answers = await self._store.locks.renew_all([each.tenure.token for each in due], times.lease_s)
         except StoreError as exc:
             answers = [exc] * len(due)
         finally:
@@ -112,7 +112,7 @@ class Keeper:
     async def _expire(self, stale: Sequence[Held]) -> None:
         try:
             answers = await self._store.queue.expire_all(
-                [each.tenure.hold for each in stale], self._settings.reservation_age_s
+                [each.tenure.token for each in stale], self._settings.reservation_age_s
             )
         except StoreError as exc:
             answers = [exc] * len(stale)

@@ -10,54 +10,54 @@ from operator import attrgetter
 from remora.engine.shelf import Shelf, Tools
 from remora.engine.sorting import Condemned
 from remora.engine.tenure import Tenure
-from remora.model.record import Attempt, DeadLetter, Listing
-from remora.model.shard import Hold
+from remora.model.record import Attempt, DeadLetter, Page
+from remora.model.shard import LockToken
 
 AT_ONCE = 64
 """Letters that are stored together, which costs a store little more than one."""
 
 
-def letter(hold: Hold, listing: Listing, condemned: Condemned, tried: Attempt | None = None) -> DeadLetter:
+def letter(token: LockToken, page: Page, condemned: Condemned, tried: Attempt | None = None) -> DeadLetter:
     """The letter of one entry of a listing; `tried` is None for one that never failed."""
     now = time.time()
     return DeadLetter(
-        queue=hold.shard.queue,
-        incarnation=hold.incarnation,
-        position=listing.positions[condemned.ordinal].decode(),
-        next_position=listing.positions[condemned.ordinal + 1].decode(),
+        queue=token.shard.queue,
+        incarnation=token.incarnation,
+        position=page.positions[condemned.ordinal].decode(),
+        next_position=page.positions[condemned.ordinal + 1].decode(),
         cause=condemned.cause,
         reason=condemned.reason,
         attempts=tried.count if tried else 0,
         first_seen=tried.first_tried if tried else now,
         parked_at=now,
-        raw=listing.entries[condemned.ordinal],
+        raw=page.entries[condemned.ordinal],
     )
 
 
 async def park_all(
-    tools: Tools, tenure: Tenure, label: str, shelf: Shelf, listing: Listing, condemned: Sequence[Condemned]
+    tools: Tools, tenure: Tenure, label: str, shelf: Shelf, page: Page, condemned: Sequence[Condemned]
 ) -> Sequence[DeadLetter]:
     """Store the letters of entries durably, in order, save those that are stored already; answers all of them.
 
     `label` is the topic's. Only then may the entries leave their queue. Raises StoreError.
     """
-    letters = [_letter_of(tenure.hold, shelf, listing, each) for each in sorted(condemned, key=attrgetter("ordinal"))]
+    letters = [_letter_of(tenure.token, shelf, page, each) for each in sorted(condemned, key=attrgetter("ordinal"))]
     new = [each for each in letters if not shelf.is_stored(each)]
     for i in range(0, len(new), AT_ONCE):
         some = new[i : i + AT_ONCE]
         tenure.require_trust()
         shelf.begin_parking(some)
-        await tools.store.letters.park(tenure.hold, *some)
+        await tools.store.letters.park(tenure.token, *some)
         shelf.parked(some)
         for each in some:
             tools.telemetry.parked(label, each.queue, each.position, each.cause, each.reason)
     return letters
 
 
-def _letter_of(hold: Hold, shelf: Shelf, listing: Listing, condemned: Condemned) -> DeadLetter:
+def _letter_of(token: LockToken, shelf: Shelf, page: Page, condemned: Condemned) -> DeadLetter:
     """The letter of an entry as it was first made, else a new one."""
-    position = listing.positions[condemned.ordinal]
+    position = page.positions[condemned.ordinal]
     known = shelf.letters.get(position)
     if known is not None:
-        return replace(known, raw=listing.entries[condemned.ordinal])
-    return letter(hold, listing, condemned, shelf.attempts.get(position))
+        return replace(known, raw=page.entries[condemned.ordinal])
+    return letter(token, page, condemned, shelf.attempts.get(position))

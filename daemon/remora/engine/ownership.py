@@ -24,7 +24,7 @@ from remora.engine.taking import RELEASED, Taker
 from remora.engine.tenure import Tenure
 from remora.metrics import Telemetry
 from remora.model.errors import OwnershipLost, ShardGone, StoreError, without_frames
-from remora.model.shard import Hold, Shard
+from remora.model.shard import LockToken, Shard
 from remora.policy.eligible import reason_to_leave
 from remora.policy.lease import Term
 from remora.ports.delivery import DeliveryStore
@@ -124,9 +124,9 @@ class Ownership:
         return list(self._held)
 
     @property
-    def holds(self) -> list[Hold]:
+    def tokens(self) -> list[LockToken]:
         """The holds of these shards."""
-        return [each.tenure.hold for each in self._held.values()]
+        return [each.tenure.token for each in self._held.values()]
 
     @property
     def left(self) -> dict[Shard, Left]:
@@ -339,13 +339,13 @@ class Ownership:
 
     # ------------------------------------------------------------------------------------ serving
 
-    def _begin(self, hold: Hold, term: Term, taken_over: bool) -> None:
+    def _begin(self, token: LockToken, term: Term, taken_over: bool) -> None:
         now = asyncio.get_running_loop().time()
-        tenure = Tenure(hold, term, self._count_awake)
+        tenure = Tenure(token, term, self._count_awake)
         held = Held(tenure, expire_at=now + self._settings.reservation_interval_s, since=now)
-        self._held[hold.shard] = held
-        self._telemetry.acquired(hold.shard.queue, taken_over, named=self._are_named)
-        self._count_move(hold.shard, taken_over)
+        self._held[token.shard] = held
+        self._telemetry.acquired(token.shard.queue, taken_over, named=self._are_named)
+        self._count_move(token.shard, taken_over)
         if self._spread.draining:
             self._end(held, Left("given back"))
         elif not self._dormant.is_possible:
@@ -448,7 +448,7 @@ class Ownership:
         try:
             for_all_s = self._settings.release_timeout_s + len(self._held) / RELEASES_PER_SECOND
             async with asyncio.timeout(for_all_s), self._leaving:
-                await self._store.locks.release(tenure.hold)
+                await self._store.locks.release(tenure.token)
         except (StoreError, TimeoutError) as exc:
             self._telemetry.release_failed(tenure.shard.queue, str(exc))
         else:

@@ -11,7 +11,7 @@ from remora.engine.allowance import Allowance
 from remora.engine.shelf import Shelf, Tools
 from remora.engine.tenure import Tenure
 from remora.model.errors import CodecError, RemoraError, StoreError
-from remora.model.record import Listing
+from remora.model.record import Page
 from remora.policy.idle import idle_delay, rest_after
 from remora.policy.retry import read_limit
 
@@ -45,12 +45,12 @@ class Reader:
         self._on_failure = on_failure
         self._all_removed = all_removed
 
-    async def read(self, start: bytes, limit: int | None = None) -> Listing | None:
+    async def read(self, start: bytes, limit: int | None = None) -> Page | None:
         """A listing of `limit` entries, or as many as the shard has shown to take; None when that failed."""
         try:
             self._tenure.require_trust()
             self._shelf.news.clear()  # before the read: what is told of from now on may have come too late for it
-            return await self._tools.store.queue.read(self._tenure.hold, start, limit or self.limit())
+            return await self._tools.store.queue.read(self._tenure.token, start, limit or self.limit())
         except (StoreError, CodecError) as exc:
             self._on_failure(exc)
             return None
@@ -64,15 +64,15 @@ class Reader:
             wanted *= LONG
         return min(read_limit(self._shelf.rounds_arrived, wanted), self.half)
 
-    def learn(self, listing: Listing, label: str) -> None:
+    def learn(self, page: Page, label: str) -> None:
         """Take note of a listing that is about to be delivered; `label` is the topic's."""
-        shelf, nbytes, entries = self._shelf, listing.nbytes, len(listing.entries)
+        shelf, nbytes, entries = self._shelf, page.nbytes, len(page.entries)
         shelf.begin_work()
         mean = nbytes / entries
         shelf.mean_bytes = max(mean, shelf.mean_bytes + (mean - shelf.mean_bytes) / 4)  # at once when they are larger
         shelf.read_singly = max(0, shelf.read_singly - entries)
-        shelf.has_backlog = listing.truncated
-        if not listing.truncated:
+        shelf.has_backlog = page.truncated
+        if not page.truncated:
             self._tools.caught_up_at = asyncio.get_running_loop().time()
         self._tools.telemetry.listed(label, entries, nbytes)
 

@@ -14,7 +14,7 @@ from remora.codec.shard_hash import shard as shard_number
 from remora.engine.catalogue import topic_among
 from remora.model.entry import Event
 from remora.model.errors import CodecError
-from remora.model.record import Again, DeadLetter
+from remora.model.record import DeadLetter, Redrive
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic
 from remora.policy.letters import in_order
@@ -121,7 +121,7 @@ async def carry_out(
         for some in _cut(portion.letters, int(rate) if rate else MOST_LETTERS):
             if rate:
                 await asyncio.sleep(max(0.0, begun + done / rate - loop.time()))
-            again = [Again(each, _payload(each, now_ns())) for each in some]
+            again = [Redrive(each, _payload(each, now_ns())) for each in some]
             yield await store.letters.redrive(portion.place.shard, portion.place.topic, again)
             done += len(some)
 

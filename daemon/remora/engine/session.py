@@ -37,7 +37,7 @@ from remora.model.errors import (
     StoreError,
 )
 from remora.model.ledger import Cause
-from remora.model.record import Listing, Record
+from remora.model.record import Page, Record
 from remora.model.topic import Source, Topic
 from remora.policy.acks import Round
 from remora.policy.lifetime import Limits
@@ -52,7 +52,7 @@ together. Read at once, a busy queue would be cut into parcels of an entry or tw
 class Load:
     """A parcel, and the listing it came from."""
 
-    listing: Listing
+    page: Page
     round: Round
     parcel: Parcel
 
@@ -89,7 +89,7 @@ class Session:
         self._proved = asyncio.Event()
         self.rests = False
         self._failure: RemoraError | None = None
-        self._ahead: asyncio.Task[Listing | None] | None = None
+        self._ahead: asyncio.Task[Page | None] | None = None
         self._tasks = asyncio.TaskGroup()
         self._trimmer = Trimmer(
             tools,
@@ -143,20 +143,20 @@ class Session:
             if self._ahead is None:
                 room = await self._reader.take_room()
                 self._ahead = self._fetch(start, room)
-            listing = await self._ahead
+            page = await self._ahead
             self._ahead = None
             while (burial := self._burial) is not None:
                 await asyncio.wait([burial])  # which goes on when this is cancelled
                 self._burial = self._burial if self._burial is not burial else None
-            if listing is None or self._over.is_set():
+            if page is None or self._over.is_set():
                 return
-            self._reader.hold(listing.nbytes - room)
-            if listing.entries:
-                start, busy_at = listing.positions[-1], now()
-                room = self._read_ahead(listing)
+            self._reader.hold(page.nbytes - room)
+            if page.entries:
+                start, busy_at = page.positions[-1], now()
+                room = self._read_ahead(page)
                 await asyncio.sleep(0)  # the request leaves before packing takes the processor
-                parcels, is_last = await self._load(listing), not listing.truncated
-                del listing  # many shards wait below, or for room: what they have delivered must not stay in memory
+                parcels, is_last = await self._load(page), not page.truncated
+                del page  # many shards wait below, or for room: what they have delivered must not stay in memory
                 if not self._shelf.rounds_arrived:
                     await self._proved.wait()  # after a failure: nothing more until the probe has arrived
                 elif is_last:
@@ -178,14 +178,14 @@ class Session:
         if any(self._lanes.values()):
             await at_most(self._all_started, GATHER_S)
 
-    def _read_ahead(self, listing: Listing) -> int:
+    def _read_ahead(self, page: Page) -> int:
         """Start the next read when there is more to read and room at once; returns the bytes held for it."""
         room = 0
-        if listing.truncated and self._shelf.rounds_arrived and (room := self._reader.take_room_now()):
-            self._ahead = self._fetch(listing.positions[-1], room)
+        if page.truncated and self._shelf.rounds_arrived and (room := self._reader.take_room_now()):
+            self._ahead = self._fetch(page.positions[-1], room)
         return room
 
-    def _fetch(self, start: bytes, room: int) -> asyncio.Task[Listing | None]:
+    def _fetch(self, start: bytes, room: int) -> asyncio.Task[Page | None]:
         reading = self._reader.read(start, self._reader.entries_in(room))
         return self._tasks.create_task(reading, name=f"list {self._tenure.shard}")
 
@@ -197,17 +197,17 @@ class Session:
 
     # ------------------------------------------------------------------------- packing and pushing
 
-    async def _load(self, listing: Listing) -> int:
+    async def _load(self, page: Page) -> int:
         """Pack a listing, or the part of it that goes where this session goes; see `_load_part`."""
         if self._over.is_set():
             return 0
-        part = self._own_part(listing) if self._topic.source is Source.ENTRY else listing
+        part = self._own_part(page) if self._topic.source is Source.ENTRY else page
         parcels = await self._load_part(part) if part.entries else 0
-        if part is not listing:
+        if part is not page:
             self.end()
         return parcels
 
-    async def _load_part(self, listing: Listing) -> int:
+    async def _load_part(self, page: Page) -> int:
         """Pack entries and hand their parcels to their lanes; once the session is over nothing joins them.
 
         Returns how many parcels it made.
@@ -215,19 +215,17 @@ class Session:
         A listing that came after others were turned back would overtake them.
         """
         shelf = self._shelf
-        self._reader.learn(listing, self._topic.label)
+        self._reader.learn(page, self._topic.label)
 
         limits, renderer = self._limits, self._tools.renderer
-        sorted_ = sort_entries(listing, self._topic, limits, shelf.done, shelf.attempts, shelf.letters, renderer)
-        added = self._trimmer.add(listing)
+        sorted_ = sort_entries(page, self._topic, limits, shelf.done, shelf.attempts, shelf.letters, renderer)
+        added = self._trimmer.add(page)
         if sorted_.skipped:
             for ordinal in sorted_.skipped:
-                self._finish(listing, added, [ordinal], shelf.done.pop(listing.positions[ordinal]))
-        return await self._deal(listing, added, sorted_.records, sorted_.condemned)
+                self._finish(page, added, [ordinal], shelf.done.pop(page.positions[ordinal]))
+        return await self._deal(page, added, sorted_.records, sorted_.condemned)
 
-    async def _deal(
-        self, listing: Listing, of: Round, records: Sequence[Record], condemned: Sequence[Condemned] = ()
-    ) -> int:
+    async def _deal(self, page: Page, of: Round, records: Sequence[Record], condemned: Sequence[Condemned] = ()) -> int:
         """Hand records to their lanes, and park what is given up, or too large; answers how many parcels there are.
 
         What stands behind an entry that is given up waits until all letters of the listing are stored, and so does the
@@ -246,17 +244,17 @@ class Session:
             ahead = [each for each in records if each.ordinal < min(given_up)]
             behind = [each for each in records if each.ordinal > min(given_up) and each.ordinal not in given_up]
             self._parking += 1
-            burying = self._park(listing, of, condemned, behind)
+            burying = self._park(page, of, condemned, behind)
             self._burial = self._tasks.create_task(burying, name=f"park {self._tenure.shard}")
             parcels = self._route.pack(ahead)[0] if ahead else []
         for parcel in parcels:
-            self._enqueue(Load(listing, of, parcel))
+            self._enqueue(Load(page, of, parcel))
         return len(parcels)
 
-    def _own_part(self, listing: Listing) -> Listing:
-        part = same_target(listing, self._topic.target)
-        if part is not listing:
-            self._reader.hold(part.nbytes - listing.nbytes)
+    def _own_part(self, page: Page) -> Page:
+        part = same_target(page, self._topic.target)
+        if part is not page:
+            self._reader.hold(part.nbytes - page.nbytes)
         return part
 
     def _enqueue(self, load: Load) -> None:
@@ -300,15 +298,15 @@ class Session:
     def _arrived(self, load: Load) -> None:
         nbytes, created_ns, ordinals = totals(load.parcel.records)
         self._tools.telemetry.delivered(self._topic.label, len(ordinals), nbytes, created_ns, time.time_ns())
-        self._finish(load.listing, load.round, ordinals, Cause.DELIVERED)
+        self._finish(load.page, load.round, ordinals, Cause.DELIVERED)
 
-    def _finish(self, listing: Listing, of: Round, ordinals: Sequence[int], cause: Cause) -> None:
+    def _finish(self, page: Page, of: Round, ordinals: Sequence[int], cause: Cause) -> None:
         """Entries are done. With its last one a listing leaves memory, and its bytes are given back."""
         self._trimmer.finish(of, ordinals, cause)
-        self._shelf.forget(map(listing.positions.__getitem__, ordinals))
+        self._shelf.forget(map(page.positions.__getitem__, ordinals))
         self._shelf.progress_at = asyncio.get_running_loop().time()
         if not of.open:
-            self._reader.hold(-listing.nbytes)
+            self._reader.hold(-page.nbytes)
             self._shelf.rounds_arrived += 1
             self._proved.set()
             self._on_round()
@@ -320,26 +318,24 @@ class Session:
         records = load.parcel.records
         if len(records) == 1:
             self._parking += 1
-            await self._park(load.listing, load.round, [Condemned(records[0].ordinal, "refused", str(exc))])
+            await self._park(load.page, load.round, [Condemned(records[0].ordinal, "refused", str(exc))])
         else:
-            self._shelf.read_singly = len(load.listing.entries)
+            self._shelf.read_singly = len(load.page.entries)
             self._fail(exc)
 
-    async def _park(
-        self, listing: Listing, of: Round, condemned: Sequence[Condemned], behind: Sequence[Record] = ()
-    ) -> None:
+    async def _park(self, page: Page, of: Round, condemned: Sequence[Condemned], behind: Sequence[Record] = ()) -> None:
         """Store dead letters, and give them to the endpoint, too; only then do their entries count as done.
 
         The records behind them are handed to the lanes then.
         """
         try:
-            letters = await park_all(self._tools, self._tenure, self._topic.label, self._shelf, listing, condemned)
+            letters = await park_all(self._tools, self._tenure, self._topic.label, self._shelf, page, condemned)
             self._tenure.require_trust()
             await self._route.bury(letters)
             for each in condemned:
-                self._finish(listing, of, [each.ordinal], Cause.of_letter(each.cause))
+                self._finish(page, of, [each.ordinal], Cause.of_letter(each.cause))
             if not self._over.is_set():
-                await self._deal(listing, of, behind)
+                await self._deal(page, of, behind)
         except (StoreError, EndpointError) as exc:
             self._fail(exc)
         finally:

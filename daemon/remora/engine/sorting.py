@@ -11,7 +11,7 @@ from remora.codec.event_entry import attributes
 from remora.codec.fastest import totals
 from remora.codec.render import Renderer
 from remora.model.errors import CodecError
-from remora.model.record import Attempt, DeadLetter, Listing, Record
+from remora.model.record import Attempt, DeadLetter, Page, Record
 from remora.model.topic import Target, Topic
 from remora.policy.lifetime import Limits
 
@@ -35,7 +35,7 @@ class Sorted:
 
 
 def sort_entries(
-    listing: Listing,
+    page: Page,
     topic: Topic,
     limits: Limits,
     done: Collection[bytes],
@@ -47,11 +47,11 @@ def sort_entries(
 
     An entry that has a letter stays condemned for that letter's cause, whatever its limits are by now.
     """
-    records, refused = renderer.render(listing, topic.opaque_data)
+    records, refused = renderer.render(page, topic.opaque_data)
     condemned = [Condemned(i, "undecodable", str(exc)) for i, exc in refused.items()]
-    if listing.corrupt:
-        records, condemned = _without_corrupt(listing, records, condemned)
-    positions, expired_before = listing.positions, limits.expires_before_ns(time.time_ns())
+    if page.corrupt:
+        records, condemned = _without_corrupt(page, records, condemned)
+    positions, expired_before = page.positions, limits.expires_before_ns(time.time_ns())
     if not (done or attempts or letters or _oldest_is_before(expired_before, records)):  # nearly always so
         return Sorted(records, condemned)
 
@@ -76,12 +76,12 @@ def sort_entries(
 
 
 def _without_corrupt(
-    listing: Listing, records: Sequence[Record], condemned: Sequence[Condemned]
+    page: Page, records: Sequence[Record], condemned: Sequence[Condemned]
 ) -> tuple[Sequence[Record], list[Condemned]]:
     """Condemn corrupt entries as that, whether their bytes still make sense or not."""
-    corrupt = [Condemned(i, "corrupt", why) for i, why in listing.corrupt.items()]
-    others = [each for each in condemned if each.ordinal not in listing.corrupt]
-    sound = [record for record in records if record.ordinal not in listing.corrupt]
+    corrupt = [Condemned(i, "corrupt", why) for i, why in page.corrupt.items()]
+    others = [each for each in condemned if each.ordinal not in page.corrupt]
+    sound = [record for record in records if record.ordinal not in page.corrupt]
     return sound, sorted(corrupt + others, key=attrgetter("ordinal"))
 
 
@@ -89,19 +89,19 @@ def _oldest_is_before(time_ns: int, records: Sequence[Record]) -> bool:
     return bool(time_ns) and min(totals(records).created_ns, default=time_ns) < time_ns
 
 
-def same_target(listing: Listing, target: Target) -> Listing:
+def same_target(page: Page, target: Target) -> Page:
     """The front part of a listing whose entries name this target themselves.
 
     Only asked where topic metadata is unreadable, since then each entry goes where its own copy of the
     attributes says. Undecodable and corrupt entries belong to whatever is around them.
     """
-    for i, raw in enumerate(listing.entries):
-        if i in listing.corrupt:
+    for i, raw in enumerate(page.entries):
+        if i in page.corrupt:
             continue
         try:
             own = attributes(raw).target
         except CodecError:
             continue
         if own != target:
-            return listing.front(i)
-    return listing
+            return page.front(i)
+    return page

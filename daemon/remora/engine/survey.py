@@ -66,7 +66,7 @@ class Survey:
     async def _look_at_ledgers(self) -> None:
         """Show each topic's balance, of those of its shards that answered."""
         try:
-            found = await self._store.ledger.balances(self._ownership.holds)
+            found = await self._store.ledger.balances(self._ownership.tokens)
         except (StoreError, CodecError):
             return
         topics: dict[str, list[Balance]] = {}

@@ -14,7 +14,7 @@ from remora.engine.spread import Spread
 from remora.metrics import Telemetry
 from remora.model.errors import ShardGone, StoreDamaged, StoreError
 from remora.model.member import CLAIM_COOKIE, WORKER_COOKIE
-from remora.model.shard import Hold, LockHolder, Shard
+from remora.model.shard import LockHolder, LockToken, Shard
 from remora.policy.balance import is_short, own_part_first
 from remora.policy.eligible import reason_to_leave
 from remora.policy.lease import Term
@@ -62,7 +62,7 @@ class Taker:
         left: dict[Shard, Left],
         dormant: Dormant,
         spread: Spread,
-        begin: Callable[[Hold, Term, bool], None],
+        begin: Callable[[LockToken, Term, bool], None],
     ) -> None:
         """`begin` is called with each new hold, its term, and whether its last owner had let it run out.
 

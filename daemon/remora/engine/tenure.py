@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from remora.model.errors import StoreDamaged, StoreError, StoreUnavailable
-from remora.model.shard import Hold, Shard
+from remora.model.shard import LockToken, Shard
 from remora.policy.lease import LeaseTimes, Term
 
 
@@ -17,11 +17,11 @@ class LeaseUncertain(StoreUnavailable):
 class Tenure:
     """The hold of one shard with its current term; ownership extends it, everything else asks it."""
 
-    __slots__ = ("_why", "awake", "hold", "term")
+    __slots__ = ("_why", "awake", "term", "token")
 
-    def __init__(self, hold: Hold, term: Term, awake: Callable[[], int]) -> None:
+    def __init__(self, token: LockToken, term: Term, awake: Callable[[], int]) -> None:
         """`awake` tells for how many shards of this worker a dispatcher runs, this one included."""
-        self.hold = hold
+        self.token = token
         self.term = term
         self.awake = awake
         self._why: StoreError | None = None
@@ -29,7 +29,7 @@ class Tenure:
     @property
     def shard(self) -> Shard:
         """The shard that is held."""
-        return self.hold.shard
+        return self.token.shard
 
     def require_trust(self) -> None:
         """Raise LeaseUncertain when somebody else may hold the shard by now. Ask right before each step.

@@ -9,7 +9,7 @@ from remora.engine.shelf import Tools
 from remora.engine.tenure import Tenure
 from remora.model.errors import OwnershipLost, RemoraError, StoreError, StoreFull
 from remora.model.ledger import Cause
-from remora.model.record import Listing
+from remora.model.record import Page
 from remora.policy.acks import Round, Window
 
 
@@ -51,9 +51,9 @@ class Trimmer:
         """Whether everything that was read has left the queue."""
         return self._window.is_empty
 
-    def add(self, listing: Listing) -> Round:
+    def add(self, page: Page) -> Round:
         """Take in a listing that begins where the last one ended."""
-        return self._window.add(listing.positions)
+        return self._window.add(page.positions)
 
     def finish(self, of: Round, ordinals: Sequence[int], cause: Cause) -> None:
         """Mark entries as done: acknowledged, parked, or done in an earlier session."""
@@ -104,7 +104,7 @@ class Trimmer:
             prefix = self._window.removable(whole_rounds=self._more_to_come())
             if prefix is None or self._stopped:
                 return
-            await self._tools.store.queue.remove(self._tenure.hold, prefix.upto, prefix.count, prefix.tally)
+            await self._tools.store.queue.remove(self._tenure.token, prefix.upto, prefix.count, prefix.tally)
             self._window.removed(prefix)
             self._on_removed(prefix.upto)
             self._tools.telemetry.removed(self._label, prefix.count)

@@ -9,7 +9,7 @@ RESERVATION_AGE_S = 120.0
 """How long room is kept for events that were announced; a commit that comes later is refused."""
 
 
-class Placed(NamedTuple):
+class RoutedEvent(NamedTuple):
     """One event, encoded, and the number of the shard in its topic that it belongs into.
 
     `key` is `bucket:object`, what the shard was chosen by. `payload` is an `event_entry_t`.
@@ -20,8 +20,8 @@ class Placed(NamedTuple):
     payload: bytes
 
 
-class Room(NamedTuple):
-    """What one event to come will need: its shard and key as in Placed, and the most bytes of its payload."""
+class ReservedRoom(NamedTuple):
+    """What one event to come will need: its shard and key as in RoutedEvent, and the most bytes of its payload."""
 
     shard: int
     key: bytes
@@ -29,7 +29,7 @@ class Room(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
+class IdempotencyKey:
     """What makes a request recognisable when it is repeated.
 
     `key` is the client's, within a topic. `digest` is of what was asked for: another one under the same key is a
@@ -41,7 +41,7 @@ class Once:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class PublishResult:
     """The answer to events that are stored; `repeated` when they had been stored by the same request before."""
 
     events: int

@@ -26,7 +26,7 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class Page:
     """One reply of a queue: `entries` in order, and one position more than entries.
 
     `positions[i]` is where `entries[i]` begins and `positions[i + 1]` where it ends, already carried over at
@@ -44,10 +44,10 @@ class Listing:
     def __post_init__(self) -> None:
         object.__setattr__(self, "nbytes", sum(map(len, self.entries)))  # asked for several times
 
-    def front(self, count: int) -> Listing:
+    def front(self, count: int) -> Page:
         """Its first entries as a listing of their own."""
         corrupt = {i: why for i, why in self.corrupt.items() if i < count}
-        return Listing(self.positions[: count + 1], self.entries[:count], True, corrupt)
+        return Page(self.positions[: count + 1], self.entries[:count], True, corrupt)
 
 
 class CorruptBytes(bytes):
@@ -94,7 +94,7 @@ class DeadLetter:
         return self.cause != "corrupt"
 
 
-class Again(NamedTuple):
+class Redrive(NamedTuple):
     """A dead letter that is to be re-driven, and the entry that is committed for it."""
 
     letter: DeadLetter

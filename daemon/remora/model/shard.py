@@ -29,7 +29,7 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class LockToken:
     """Proof of having locked a shard: every list, removal and expiry names it, and the store checks it.
 
     `incarnation` distinguishes a queue from a later one of the same name; it is set once, under the lock,

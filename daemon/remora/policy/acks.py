@@ -33,7 +33,7 @@ class Round:
     __slots__ = ("_done", "open", "positions")
 
     def __init__(self, positions: list[bytes]) -> None:
-        """`positions` has one item more than there are entries, as in a Listing."""
+        """`positions` has one item more than there are entries, as in a Page."""
         self.positions = positions
         self._done = bytearray(len(positions) - 1)
         self.open = len(self._done)

@@ -16,7 +16,7 @@ class ReadAhead:
     """A shard's listings of which nothing was sent: their bytes, the oldest first."""
 
     priority: Priority
-    listings: tuple[int, ...]
+    pages: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class TurnBack:
     """How many bytes are to be freed; how many of its newest listings each shard turns back, and what that frees."""
 
     to_free: int
-    listings: Mapping[str, int]
+    pages: Mapping[str, int]
     freed: int
 
 
@@ -45,7 +45,7 @@ def turn_back(
     for lower in reversed(_ORDER[_ORDER.index(priority) + 1 :]):
         if freed >= to_free:
             break
-        these = {name: each.listings for name, each in shards.items() if each.priority is lower and each.listings}
+        these = {name: each.pages for name, each in shards.items() if each.priority is lower and each.pages}
         counts = _of_one_priority(these, to_free - freed)
         chosen.update(counts)
         freed += sum(sum(these[name][-count:]) for name, count in counts.items())
@@ -54,7 +54,7 @@ def turn_back(
 
 def _of_one_priority(shards: Mapping[str, Sequence[int]], to_free: int) -> dict[str, int]:
     """How many listings the largest shards turn back, which have at least half of all bytes; each by its part."""
-    sizes = {name: sum(listings) for name, listings in shards.items()}
+    sizes = {name: sum(pages) for name, pages in shards.items()}
     whole = sum(sizes.values())
     taken: dict[str, int] = {}
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
@@ -66,10 +66,10 @@ def _of_one_priority(shards: Mapping[str, Sequence[int]], to_free: int) -> dict[
     return {name: count for name, count in counts.items() if count}
 
 
-def _newest(listings: Sequence[int], least: int) -> int:
+def _newest(pages: Sequence[int], least: int) -> int:
     """How many of the newest listings have at least so many bytes together."""
     count = freed = 0
-    while freed < least and count < len(listings):
+    while freed < least and count < len(pages):
         count += 1
-        freed += listings[-count]
+        freed += pages[-count]
     return count

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from remora.model.ingest import Removed
 from remora.model.ledger import Balance
-from remora.model.record import Again, DeadLetter, LetterTotals
+from remora.model.record import DeadLetter, LetterTotals, Redrive
 from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.ports.delivery import Balances, Parking
@@ -31,7 +31,7 @@ class Letters(Parking, Protocol):
         """
         ...
 
-    async def redrive(self, shard: Shard, topic: Topic | None, again: Sequence[Again]) -> int:
+    async def redrive(self, shard: Shard, topic: Topic | None, again: Sequence[Redrive]) -> int:
         """Commit entries to a queue, in order, and delete their letters, which are of one queue.
 
         No entry is committed twice, however many callers re-drive it at the same time and however often a call is cut

@@ -14,8 +14,8 @@ from typing import Protocol
 from remora.model.errors import StoreError
 from remora.model.ledger import Balance, Tally
 from remora.model.member import Member
-from remora.model.record import Attempt, DeadLetter, Listing
-from remora.model.shard import Hold, LockHolder, Shard, ShardStats
+from remora.model.record import Attempt, DeadLetter, Page
+from remora.model.shard import LockHolder, LockToken, Shard, ShardStats
 from remora.model.topic import Topic
 
 MOST_ATTEMPTS = 1024
@@ -68,14 +68,14 @@ class Locks(Protocol):
     call. "Another worker holds it" is an answer and not an error.
     """
 
-    async def acquire(self, shard: Shard, cookie: str, lease_s: float) -> Hold | LockHolder:
+    async def acquire(self, shard: Shard, cookie: str, lease_s: float) -> LockToken | LockHolder:
         """Take the lock, or extend one that this very client already has; else say who holds it.
 
         Sets the queue's incarnation when it has none. Never creates a queue: raises ShardGone.
         """
         ...
 
-    async def renew_all(self, holds: Sequence[Hold], lease_s: float) -> Sequence[StoreError | None]:
+    async def renew_all(self, tokens: Sequence[LockToken], lease_s: float) -> Sequence[StoreError | None]:
         """Extend locks that are still held; the answer has for each, in order, None or its error.
 
         OwnershipLost: the lock is not held any more (a late renewal never becomes a new lock). ShardGone: the queue is
@@ -83,7 +83,7 @@ class Locks(Protocol):
         """
         ...
 
-    async def release(self, hold: Hold) -> None:
+    async def release(self, token: LockToken) -> None:
         """Give the lock back. Releasing one that is not held any more, or whose queue is gone, is no error."""
         ...
 
@@ -127,14 +127,14 @@ class Queue(Protocol):
         """About how many seconds of a server's or of this host's processor one look into a queue takes."""
         ...
 
-    async def read(self, hold: Hold, start: bytes, limit: int) -> Listing:
+    async def read(self, token: LockToken, start: bytes, limit: int) -> Page:
         """Up to `limit` entries from position `start` on; from the oldest one when `start` is empty.
 
         Where the store can tell that an entry is not what was committed, the answer says so.
         """
         ...
 
-    async def remove(self, hold: Hold, upto: bytes, count: int, tally: Tally) -> None:
+    async def remove(self, token: LockToken, upto: bytes, count: int, tally: Tally) -> None:
         """Remove the oldest `count` entries, all those before position `upto`, and add `tally` to the shard's ledger.
 
         Both happen in one operation or not at all. `upto` comes from an answer to `read` with this token, and the
@@ -145,7 +145,7 @@ class Queue(Protocol):
         """
         ...
 
-    async def expire_all(self, holds: Sequence[Hold], older_than_s: float) -> Sequence[StoreError | None]:
+    async def expire_all(self, tokens: Sequence[LockToken], older_than_s: float) -> Sequence[StoreError | None]:
         """Free the room of reservations older than this, in several queues; their commits are refused from then on.
 
         The answer has for each queue, in order, None or its error. A lost lock need not be noticed where there is
@@ -161,14 +161,14 @@ class Queue(Protocol):
 class Attempts(Protocol):
     """How often entries of a held shard were tried in vain, kept for its next owner."""
 
-    async def note(self, hold: Hold, attempts: Mapping[bytes, Attempt]) -> None:
+    async def note(self, token: LockToken, attempts: Mapping[bytes, Attempt]) -> None:
         """Keep these by position, at most `MOST_ATTEMPTS`, in place of all that were kept before.
 
         They are forgotten when the last of their entries is removed. Need not survive a power cut.
         """
         ...
 
-    async def noted(self, hold: Hold) -> Mapping[bytes, Attempt]:
+    async def noted(self, token: LockToken) -> Mapping[bytes, Attempt]:
         """What was kept last; it may name entries that have been removed since."""
         ...
 
@@ -197,7 +197,7 @@ class Parking(Protocol):
     not send it, and commands leave its letter alone, or it would be sent while it is kept, or twice.
     """
 
-    async def park(self, hold: Hold, *letters: DeadLetter) -> None:
+    async def park(self, token: LockToken, *letters: DeadLetter) -> None:
         """Store letters durably. Only when this returns may their entries be removed.
 
         Raises OwnershipLost when the shard is another owner's who has asked for the `standing` letters. After any error
@@ -205,7 +205,7 @@ class Parking(Protocol):
         """
         ...
 
-    async def standing(self, hold: Hold) -> Sequence[DeadLetter]:
+    async def standing(self, token: LockToken) -> Sequence[DeadLetter]:
         """The letters of entries that stand in the held queue yet, in order.
 
         No earlier owner's letter is stored once this has answered. It costs little, however many letters there are of
@@ -236,7 +236,7 @@ class Inspection(Protocol):
 class Balances(Protocol):
     """What was committed to each held queue, measured independently of what is known to have left it."""
 
-    async def balances(self, holds: Sequence[Hold]) -> Sequence[Balance]:
+    async def balances(self, tokens: Sequence[LockToken]) -> Sequence[Balance]:
         """The balances of held shards, each of one moment; for this to cost little however much waits, only the oldest
         entries of each are looked at. Those that are lost, gone, or cannot be looked at now are left out.
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from remora.model.ingest import Once, Placed, Room, Stored
+from remora.model.ingest import IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
 from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.ports.administration import OwnTopics
@@ -37,7 +37,9 @@ class Ingest(Protocol):
     and room.
     """
 
-    async def publish(self, topic: Topic, events: Sequence[Placed], once: Once | None = None) -> Stored:
+    async def publish(
+        self, topic: Topic, events: Sequence[RoutedEvent], once: IdempotencyKey | None = None
+    ) -> PublishResult:
         """Store events; returns when they are durable.
 
         With `once` the same request again, for at least ten minutes and over a restart, stores nothing and is
@@ -45,11 +47,13 @@ class Ingest(Protocol):
         """
         ...
 
-    async def reserve(self, topic: Topic, rooms: Sequence[Room]) -> str:
+    async def reserve(self, topic: Topic, rooms: Sequence[ReservedRoom]) -> str:
         """Reserve room in all shards or in none, and return the reservation's id, `<topic>.<random>`."""
         ...
 
-    async def commit(self, topic: Topic, reservation: str, events: Sequence[Placed], digest: bytes) -> Stored:
+    async def commit(
+        self, topic: Topic, reservation: str, events: Sequence[RoutedEvent], digest: bytes
+    ) -> PublishResult:
         """Store exactly the events that room was reserved for, and end the reservation.
 
         What was promised before the topic was closed is still taken. The same commit again, for at least ten minutes

@@ -43,7 +43,7 @@ def all_decoders() -> list[Decoder]:
         return records[0]
 
     open_reservations = [reservation(1, 4096, Time(1, 2), None), reservation(2, 8192, Time(3, 4), 7)]
-    listing = list_reply([(b"hello", b"0/24576"), (b"", b"0/24591"), (b"x" * 300, b"7/1234567")], b"8/24576")
+    page = list_reply([(b"hello", b"0/24576"), (b"", b"0/24591"), (b"x" * 300, b"7/1234567")], b"8/24576")
     map_of_two = framed(lambda w: w.u32(2).raw(b"".join(open_reservations)))
     head = queue_head((3, 30_000), (4, 25_000), reservations=open_reservations, urgent_version=3, committed=9)
     return [
@@ -51,7 +51,7 @@ def all_decoders() -> list[Decoder]:
         Decoder("explain", event_entry.explain, entries),
         Decoder("attributes", event_entry.attributes, entries),
         Decoder("render", render, entries),
-        Decoder("listing", queue_ops.decode_listing, (listing, list_reply([], b"0/24576"))),
+        Decoder("listing", queue_ops.decode_listing, (page, list_reply([], b"0/24576"))),
         Decoder("reserve", queue_ops.decode_reserve, (framed(lambda w: w.u32(1)),)),
         Decoder("capacity", queue_ops.decode_capacity, (framed(lambda w: w.u64(128_000_000)),)),
         Decoder("stats", queue_ops.decode_stats, (framed(lambda w: w.u64(15).u32(1)),)),

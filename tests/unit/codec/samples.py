@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from remora.codec.ceph import Writer
 from remora.model.entry import Event, EventEntry, Time
-from remora.model.record import Listing
+from remora.model.record import Page
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DATA = REPOSITORY / "tests" / "data"
@@ -202,9 +202,9 @@ entries = st.integers(1, 5).flatmap(_entry)
 """Entries of every version, one newer than known included, around events of every version."""
 
 
-def listing_of(*entries: bytes) -> Listing:
+def listing_of(*entries: bytes) -> Page:
     """A listing of these entries."""
-    return Listing([b"0/%d" % place for place in range(len(entries) + 1)], list(entries), truncated=False)
+    return Page([b"0/%d" % place for place in range(len(entries) + 1)], list(entries), truncated=False)
 
 
 def with_event(entry: EventEntry, **changes: object) -> EventEntry:

@@ -43,14 +43,14 @@ def test_requests_are_the_known_bytes(made: bytes, known: str) -> None:
 
 def test_replies_are_read_from_the_known_bytes() -> None:
     """Each reply gives the values that its bytes stand for."""
-    listing = decode_listing(
+    page = decode_listing(
         bytes.fromhex(
             "01012a0000000007000000302f3234353931010000000101140000000500000068656c6c6f07000000302f3234353736"
         )
     )
 
     assert queue_ops.decode_reserve(bytes.fromhex("01010400000001000000")) == 1
-    assert (listing.entries, listing.positions, listing.truncated) == ([b"hello"], [b"0/24576", b"0/24591"], False)
+    assert (page.entries, page.positions, page.truncated) == ([b"hello"], [b"0/24576", b"0/24591"], False)
     assert queue_ops.decode_capacity(framed(lambda w: w.u64(128_000_000))) == 128_000_000
     assert queue_ops.decode_stats(framed(lambda w: w.u64(15).u32(1))) == QueueStats(15, 1)
 
@@ -63,11 +63,11 @@ def test_any_list_reply_is_read_as_it_was_written(
     entries: list[tuple[bytes, bytes]], next_marker: bytes, truncated: bool
 ) -> None:
     """Entries and positions come back in order, with the place behind the last one at the end."""
-    listing = decode_listing(list_reply(entries, next_marker, truncated=truncated))
+    page = decode_listing(list_reply(entries, next_marker, truncated=truncated))
 
-    assert listing.entries == [data for data, _ in entries]
-    assert listing.positions == [*(marker for _, marker in entries), next_marker]
-    assert listing.truncated == truncated
+    assert page.entries == [data for data, _ in entries]
+    assert page.positions == [*(marker for _, marker in entries), next_marker]
+    assert page.truncated == truncated
 
 
 def _entry_v9(data: bytes, marker: bytes, compat: int = 1) -> bytes:
@@ -82,9 +82,9 @@ def test_a_listing_of_a_newer_osd_is_read() -> None:
     """What a newer class appends to its entries and to the reply is skipped."""
     reply = _reply(lambda w: w.u32(2).raw(_entry_v9(b"a", b"0/1")).raw(_entry_v9(b"", b"0/2")).raw(b"newer"))
 
-    listing = decode_listing(reply)
+    page = decode_listing(reply)
 
-    assert (listing.entries, listing.positions) == ([b"a", b""], [b"0/1", b"0/2", b"0/99"])
+    assert (page.entries, page.positions) == ([b"a", b""], [b"0/1", b"0/2", b"0/99"])
 
 
 def test_a_listing_with_an_incompatible_entry_is_refused() -> None:
@@ -111,9 +111,9 @@ def test_no_length_in_a_listing_reaches_beyond_it(word: int) -> None:
     for at in range(len(GOOD) - 3):
         changed = GOOD[:at] + word.to_bytes(4, "little") + GOOD[at + 4 :]
         with suppress(CodecError):
-            listing = decode_listing(changed)
-            assert len(listing.positions) == len(listing.entries) + 1
-            assert all(entry in changed for entry in listing.entries)
+            page = decode_listing(changed)
+            assert len(page.positions) == len(page.entries) + 1
+            assert all(entry in changed for entry in page.entries)
 
 
 def test_an_entry_does_not_reach_into_the_one_behind_it() -> None:

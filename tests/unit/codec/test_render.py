@@ -19,7 +19,7 @@ from remora.codec.render import Renderer
 from remora.codec.shortcut import Rendered
 from remora.model.entry import EventEntry, Time
 from remora.model.errors import CodecError
-from remora.model.record import Listing, Record
+from remora.model.record import Page, Record
 from unit.codec.samples import MINIMAL, entries, listing_of, mutated, real_pairs, texts, with_event
 
 each_way = pytest.mark.parametrize(
@@ -105,10 +105,10 @@ def test_a_listing_is_divided_in_order(
     way: type[shortcut.Shortcut], some: Sequence[bytes], opaque: bytes | None
 ) -> None:
     """Each entry of a listing is a record, with its place and the positions around it, or refused; in order."""
-    listing, renderer = listing_of(*some), Renderer(way)
+    page, renderer = listing_of(*some), Renderer(way)
 
     for _ in range(2):  # the second time from what the renderer remembers
-        records, refused = renderer.render(listing, opaque)
+        records, refused = renderer.render(page, opaque)
 
         found = {each.ordinal: each[:4] for each in records} | {place: str(exc) for place, exc in refused.items()}
         assert [found[place] for place in range(len(some))] == [plainly(data, opaque) for data in some]
@@ -116,7 +116,7 @@ def test_a_listing_is_divided_in_order(
         assert [each.ordinal for each in records] == sorted(each.ordinal for each in records)
         for each in records:
             assert type(each) is Record
-            assert (each.position, each.next_position) == tuple(listing.positions[each.ordinal : each.ordinal + 2])
+            assert (each.position, each.next_position) == tuple(page.positions[each.ordinal : each.ordinal + 2])
 
 
 @each_way
@@ -136,7 +136,7 @@ def test_positions_that_are_missing_are_noticed(way: type[shortcut.Shortcut]) ->
     renderer = Renderer(way)
 
     with pytest.raises(IndexError):
-        renderer.render(Listing([b"0/0"], [MINIMAL], truncated=False))
+        renderer.render(Page([b"0/0"], [MINIMAL], truncated=False))
 
 
 varying = st.fixed_dictionaries(

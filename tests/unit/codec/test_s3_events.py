@@ -17,7 +17,7 @@ from remora.codec.event_entry import decode, encode
 from remora.codec.s3_events import MalformedEvent, TooManyEvents, place
 from remora.codec.shard_hash import shard
 from remora.model.entry import Event, EventEntry, Time
-from remora.model.ingest import Placed
+from remora.model.ingest import RoutedEvent
 from remora.model.topic import UNSET, Target, Topic
 from unit.codec.samples import mutated, real_pairs
 
@@ -28,7 +28,7 @@ TOPIC = Topic("t", "", "t", Target("kafka://h:9092", "kafka-ack-level=broker", "
 Record = dict[str, Any]
 
 
-def placed(body: bytes, topic: Topic = TOPIC, *, ndjson: bool = False, most: int = 10_000) -> list[Placed]:
+def placed(body: bytes, topic: Topic = TOPIC, *, ndjson: bool = False, most: int = 10_000) -> list[RoutedEvent]:
     """All events of a body."""
     parts = place(body, topic, ndjson=ndjson, most=most, created=CREATED, seed=SEED)
     return [event for part in parts for event in part.events]
@@ -55,7 +55,7 @@ def lines(*records: object) -> bytes:
     return b"".join(document(each)[12:-2] + b"\n" for each in records)
 
 
-def plainly(found: s3_records.Records, topic: Topic = TOPIC) -> list[Placed]:
+def plainly(found: s3_records.Records, topic: Topic = TOPIC) -> list[RoutedEvent]:
     """The events of records as the plain way has them: what the quick way has to agree with."""
     target = topic.target
     result = []
@@ -73,11 +73,11 @@ def plainly(found: s3_records.Records, topic: Topic = TOPIC) -> list[Placed]:
             retry_sleep_duration=UNSET if topic.retry_sleep_s is None else topic.retry_sleep_s,
         )
         key = event.bucket_name + b":" + event.object_key
-        result.append(Placed(shard(key, topic.shards), key, encode(entry)))
+        result.append(RoutedEvent(shard(key, topic.shards), key, encode(entry)))
     return result
 
 
-def outcome(work: Callable[[], list[Placed]]) -> object:
+def outcome(work: Callable[[], list[RoutedEvent]]) -> object:
     """What came of it: the events, or the refusal in full."""
     try:
         return work()

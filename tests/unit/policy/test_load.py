@@ -151,11 +151,11 @@ def test_only_lower_priorities_turn_back(
     done = turn_back(shards, limit=300, held=held, need=need, priority=priority, watermark=Fraction(9, 10))
 
     order = tuple(Priority)
-    assert done.freed == sum(sum(shards[name].listings[-count:]) for name, count in done.listings.items())
-    assert all(order.index(shards[name].priority) > order.index(priority) for name in done.listings)
-    assert all(0 < count <= len(shards[name].listings) for name, count in done.listings.items())
+    assert done.freed == sum(sum(shards[name].pages[-count:]) for name, count in done.pages.items())
+    assert all(order.index(shards[name].priority) > order.index(priority) for name in done.pages)
+    assert all(0 < count <= len(shards[name].pages) for name, count in done.pages.items())
     assert (done.to_free > 0) == (held + need > 300)
-    assert done.to_free or not done.listings
+    assert done.to_free or not done.pages
 
 
 def test_read_limit_has_no_bound_on_its_steps() -> None:

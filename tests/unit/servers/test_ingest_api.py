@@ -16,7 +16,7 @@ from remora.codec.event_entry import decode
 from remora.codec.shard_hash import shard
 from remora.model import errors
 from remora.model.errors import RemoraError
-from remora.model.ingest import Room
+from remora.model.ingest import ReservedRoom
 from remora.servers.ingest import problems, tokens
 from remora.servers.ingest.api import ROUTES, template_of
 from remora.servers.ingest.openapi import DOCUMENT
@@ -205,7 +205,7 @@ async def test_room_is_reserved_for_each_event_in_its_shard(site: Site, store: S
     assert answer.json == {"reservation": "t.1", "expires_in_seconds": 120, "events": 2}
     assert answer.headers["Location"] == "/v1/reservations/t.1"
     other = "b:ü".encode()
-    assert store.reserved == [[Room(shard(b"b:a", 3), b"b:a", 700), Room(shard(other, 3), other, 4096)]]
+    assert store.reserved == [[ReservedRoom(shard(b"b:a", 3), b"b:a", 700), ReservedRoom(shard(other, 3), other, 4096)]]
 
 
 async def test_a_commit_and_an_abort_reach_their_reservation(site: Site, store: ScriptedStore) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.model.ingest import Room
+from remora.model.ingest import ReservedRoom
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.storage.rados.ingest import _MOST_BYTES, _MOST_ENTRIES, _filled, _split
@@ -61,7 +61,7 @@ def test_parts_are_filled_in_order(payloads: dict[int, list[bytes]]) -> None:
 @given(st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=9), st.integers(0, 2**40))))
 def test_rooms_are_stored(rooms: list[tuple[int, bytes, int]]) -> None:
     """The rooms of a reservation come back as they were, whatever bytes their keys are."""
-    request = new_request(TOPIC, [], [Room(*each) for each in rooms])
+    request = new_request(TOPIC, [], [ReservedRoom(*each) for each in rooms])
 
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=Request).rooms == rooms
 

@@ -25,7 +25,7 @@ from remora.config import IngestSettings
 from remora.metrics import Telemetry
 from remora.model.entry import Time
 from remora.model.errors import OnceConflict, StoreError, TopicUnknown
-from remora.model.ingest import Once, Placed, Stored
+from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
 from remora.model.shard import Origin
 from remora.model.topic import Topic
 from remora.ports.producing import IngestStore
@@ -192,17 +192,19 @@ class Api:
         ndjson, key = is_ndjson(call.request), idempotency_key(call.request)
         await self._topics.get(call.argument)
         body = await self._body(call)
-        once = Once(key, await digest(body, ndjson)) if key else None
+        once = IdempotencyKey(key, await digest(body, ndjson)) if key else None
         stored, dropped, nbytes = await self._in_topic(
             call.argument, lambda topic: self._publish(topic, body, ndjson, once)
         )
         self._count(call.argument, stored, nbytes, dropped)
         return _json(200, {"stored": stored.events, "repeated": stored.repeated, "dropped_fields": dropped})
 
-    async def _publish(self, topic: Topic, body: bytes, ndjson: bool, once: Once | None) -> tuple[Stored, int, int]:
+    async def _publish(
+        self, topic: Topic, body: bytes, ndjson: bool, once: IdempotencyKey | None
+    ) -> tuple[PublishResult, int, int]:
         seed = f"{topic.name}\0{once.key}".encode() if once else os.urandom(16)
         events, dropped = await self._placed(body, topic, ndjson, seed)
-        stored = await self._store.ingest.publish(topic, events, once) if events else Stored(0)
+        stored = await self._store.ingest.publish(topic, events, once) if events else PublishResult(0)
         return stored, dropped, _nbytes(events)
 
     async def reserve(self, call: Call) -> web.Response:
@@ -230,7 +232,7 @@ class Api:
 
     async def _commit(
         self, topic: Topic, reservation: str, body: bytes, ndjson: bool, asked: bytes
-    ) -> tuple[Stored, int, int]:
+    ) -> tuple[PublishResult, int, int]:
         events, dropped = await self._placed(body, topic, ndjson, reservation.encode())
         if not events:
             raise Problem(MISMATCH, "there are no events")
@@ -276,9 +278,9 @@ class Api:
         call.connection.complete()
         return body
 
-    async def _placed(self, body: bytes, topic: Topic, ndjson: bool, seed: bytes) -> tuple[list[Placed], int]:
+    async def _placed(self, body: bytes, topic: Topic, ndjson: bool, seed: bytes) -> tuple[list[RoutedEvent], int]:
         """The events of a body, and how many of their members were dropped. Others get their turn meanwhile."""
-        events: list[Placed] = []
+        events: list[RoutedEvent] = []
         dropped, begun = 0, False
         created = Time(*divmod(time.time_ns(), 10**9))
         for part in place(body, topic, ndjson=ndjson, most=self._settings.max_events, created=created, seed=seed):
@@ -289,7 +291,7 @@ class Api:
             dropped += part.dropped
         return events, dropped
 
-    def _count(self, topic: str, stored: Stored, nbytes: int, dropped: int) -> None:
+    def _count(self, topic: str, stored: PublishResult, nbytes: int, dropped: int) -> None:
         if stored.repeated:
             self._telemetry.ingest_repeated(topic)
         else:
@@ -354,7 +356,7 @@ def _unauthorized(detail: str, error: str) -> Problem:
     return Problem(UNAUTHORIZED, detail, headers={"WWW-Authenticate": f'Bearer realm="remora"{error}'})
 
 
-def _nbytes(events: Sequence[Placed]) -> int:
+def _nbytes(events: Sequence[RoutedEvent]) -> int:
     return sum([len(each.payload) for each in events])
 
 

@@ -15,7 +15,7 @@ from aiohttp.web_request import BaseRequest
 
 from remora.codec.s3_events import MOST_BUCKET, MOST_KEY, MalformedEvent, TooManyEvents
 from remora.codec.shard_hash import shards
-from remora.model.ingest import Room
+from remora.model.ingest import ReservedRoom
 from remora.model.topic import Topic
 from remora.servers.ingest.problems import BAD_REQUEST, MALFORMED, TOO_MANY, WRONG_TYPE, Problem
 
@@ -106,12 +106,12 @@ def _digest_now(body: bytes, ndjson: bool) -> bytes:
     return hashlib.blake2b(body, digest_size=16, person=b"ndjson" if ndjson else b"json").digest()
 
 
-def rooms_of(body: bytes, topic: Topic, most: int) -> Sequence[Room]:
+def rooms_of(body: bytes, topic: Topic, most: int) -> Sequence[ReservedRoom]:
     """The room that a reservation asks for. Raises Problem with the event and the field that are wrong."""
     announced = _announced(body, most)
     keys = [_key_of(number, each) for number, each in enumerate(announced)]
     numbers = shards(keys, topic.shards)
-    return [Room(number, key, each.bytes) for number, key, each in zip(numbers, keys, announced, strict=True)]
+    return [ReservedRoom(number, key, each.bytes) for number, key, each in zip(numbers, keys, announced, strict=True)]
 
 
 def malformed(exc: MalformedEvent) -> Problem:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from remora.codec.attempts import decode_attempts, encode_attempts
 from remora.model.position import Position
 from remora.model.record import Attempt
-from remora.model.shard import Hold
+from remora.model.shard import LockToken
 from remora.storage.librados import Operation, WriteOp
 from remora.storage.rados.connection import Connection
 from remora.storage.rados.face import Face, held_read, held_write
@@ -25,44 +25,44 @@ class Attempts(Face):
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
-        self._last: dict[Hold, Position] = {}
+        self._last: dict[LockToken, Position] = {}
 
-    async def note(self, hold: Hold, attempts: Mapping[bytes, Attempt]) -> None:
+    async def note(self, token: LockToken, attempts: Mapping[bytes, Attempt]) -> None:
         """Keep these in place of all that were kept before."""
-        self._remember(hold, attempts)
-        operation = held_write(hold)
+        self._remember(token, attempts)
+        operation = held_write(token)
         if attempts:
             operation.set_omap({_KEY: encode_attempts(attempts)})
         else:
             operation.remove_omap([_KEY])
-        await self._run(operation, hold, f"noting attempts of {hold.shard}")
+        await self._run(operation, token, f"noting attempts of {token.shard}")
 
-    async def noted(self, hold: Hold) -> Mapping[bytes, Attempt]:
+    async def noted(self, token: LockToken) -> Mapping[bytes, Attempt]:
         """What was kept last."""
-        operation = held_read(hold)
+        operation = held_read(token)
         found = operation.omap_values([_KEY])
-        await self._run(operation, hold, f"reading attempts of {hold.shard}")
+        await self._run(operation, token, f"reading attempts of {token.shard}")
         noted = decode_attempts(found.values[_KEY]) if _KEY in found.values else {}
-        self._remember(hold, noted)
+        self._remember(token, noted)
         return noted
 
-    def forget(self, operation: WriteOp, hold: Hold, end: Position) -> None:
+    def forget(self, operation: WriteOp, token: LockToken, end: Position) -> None:
         """Add to the removal of the entries before `end` that the attempts go too, if those were all."""
-        if hold in self._last and self._last[hold] < end:
+        if token in self._last and self._last[token] < end:
             operation.remove_omap([_KEY])
 
-    def forgotten(self, hold: Hold, end: Position) -> None:
+    def forgotten(self, token: LockToken, end: Position) -> None:
         """That removal has succeeded."""
-        if hold in self._last and self._last[hold] < end:
-            del self._last[hold]
+        if token in self._last and self._last[token] < end:
+            del self._last[token]
 
-    def let_go(self, hold: Hold) -> None:
+    def let_go(self, token: LockToken) -> None:
         """The hold is over."""
-        self._last.pop(hold, None)
+        self._last.pop(token, None)
 
-    def _remember(self, hold: Hold, attempts: Mapping[bytes, Attempt]) -> None:
+    def _remember(self, token: LockToken, attempts: Mapping[bytes, Attempt]) -> None:
         if attempts:
-            self._last[hold] = max(Position.parse(each.decode("ascii")) for each in attempts)
+            self._last[token] = max(Position.parse(each.decode("ascii")) for each in attempts)
 
-    async def _run(self, operation: Operation, hold: Hold, what: str) -> None:
-        await self._connection.run(operation, hold.shard.queue, what, _REFUSALS, self._place(hold.shard))
+    async def _run(self, operation: Operation, token: LockToken, what: str) -> None:
+        await self._connection.run(operation, token.shard.queue, what, _REFUSALS, self._place(token.shard))

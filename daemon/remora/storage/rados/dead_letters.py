@@ -26,7 +26,7 @@ from remora.codec.queue_ops import HEAD_SIZE, decode_head
 from remora.model.errors import StoreError, StoreUnavailable
 from remora.model.position import Position
 from remora.model.record import DeadLetter
-from remora.model.shard import Hold
+from remora.model.shard import LockToken
 from remora.storage.librados import Operation, ReadOp, WriteOp
 from remora.storage.rados.connection import Connection
 from remora.storage.rados.face import Face, decoded, held_read, held_write
@@ -72,89 +72,89 @@ class DeadLetters(Face):
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
         self._registered: set[str] = set()
-        self._desks: defaultdict[Hold, _Desk] = defaultdict(_Desk)
+        self._desks: defaultdict[LockToken, _Desk] = defaultdict(_Desk)
 
-    async def park(self, hold: Hold, *letters: DeadLetter) -> None:
+    async def park(self, token: LockToken, *letters: DeadLetter) -> None:
         """Store letters durably; the same letter again overwrites itself."""
-        name = await self._announce(hold, max(Position.parse(each.position) for each in letters))
-        storing = [self._store(hold, each, name) for each in letters]
+        name = await self._announce(token, max(Position.parse(each.position) for each in letters))
+        storing = [self._store(token, each, name) for each in letters]
         for answer in await asyncio.gather(*storing, return_exceptions=True):
             if isinstance(answer, BaseException):
                 raise answer
 
-    async def _announce(self, hold: Hold, last: Position) -> str:
+    async def _announce(self, token: LockToken, last: Position) -> str:
         """Have the next holder look for letters up to this position; answers the name to store them under."""
-        queue = hold.shard.queue
-        desk = self._desks[hold]
+        queue = token.shard.queue
+        desk = self._desks[token]
         async with desk.turn:
             if queue not in self._registered:
                 await self._write(WriteOp().set_omap({queue: b""}), REGISTRY)
                 self._registered.add(queue)
             if not any(each >= last for each in desk.announced):
-                operation = held_write(hold).set_omap({f"{_PARKING}{last}": b""})
-                await self._on_queue(operation, hold, f"announcing letters of {hold.shard}")
+                operation = held_write(token).set_omap({f"{_PARKING}{last}": b""})
+                await self._on_queue(operation, token, f"announcing letters of {token.shard}")
                 desk.announced.add(last)
-            return desk.name or await self._sit_down(hold, desk)
+            return desk.name or await self._sit_down(token, desk)
 
-    async def _sit_down(self, hold: Hold, desk: _Desk) -> str:
+    async def _sit_down(self, token: LockToken, desk: _Desk) -> str:
         """Have no letters taken but those under this hold's new name."""
         name = secrets.token_hex(8)
-        await self._write(WriteOp().set_xattr(_PARKER + hold.incarnation, name), f"{REGISTRY}.{hold.shard.queue}")
+        await self._write(WriteOp().set_xattr(_PARKER + token.incarnation, name), f"{REGISTRY}.{token.shard.queue}")
         desk.name = name
         return name
 
-    async def _store(self, hold: Hold, letter: DeadLetter, name: str) -> None:
+    async def _store(self, token: LockToken, letter: DeadLetter, name: str) -> None:
         value = msgspec.msgpack.encode(_Stored(_VERSION, letter))
-        operation = WriteOp().assert_xattr(_PARKER + hold.incarnation, name).set_omap({letter_key(letter): value})
+        operation = WriteOp().assert_xattr(_PARKER + token.incarnation, name).set_omap({letter_key(letter): value})
         try:
             await self._write(operation, f"{REGISTRY}.{letter.queue}")
         except MismatchError as exc:
-            await self._on_queue(held_read(hold), hold, f"parking entries of {hold.shard}")
-            self._desks[hold].name = ""  # an earlier holder's name came late
-            raise StoreUnavailable(f"parking entries of {hold.shard}: somebody else has stored letters there") from exc
+            await self._on_queue(held_read(token), token, f"parking entries of {token.shard}")
+            self._desks[token].name = ""  # an earlier holder's name came late
+            raise StoreUnavailable(f"parking entries of {token.shard}: somebody else has stored letters there") from exc
 
     async def _write(self, operation: WriteOp, oid: str) -> None:
         place = self._connection.session.places.own
         await self._connection.run(operation, oid, f"writing to {oid}", OWN, place)
 
-    async def _on_queue(self, operation: Operation, hold: Hold, what: str) -> None:
-        await self._connection.run(operation, hold.shard.queue, what, _WRITTEN, self._place(hold.shard))
+    async def _on_queue(self, operation: Operation, token: LockToken, what: str) -> None:
+        await self._connection.run(operation, token.shard.queue, what, _WRITTEN, self._place(token.shard))
 
     # --------------------------------------------------------------------------- of entries that stand
 
-    async def standing(self, hold: Hold) -> Sequence[DeadLetter]:
+    async def standing(self, token: LockToken) -> Sequence[DeadLetter]:
         """The letters of entries that stand in the held queue yet; usually none were announced, and that is all."""
-        what = f"looking for letters of {hold.shard}"
-        operation = held_read(hold)
+        what = f"looking for letters of {token.shard}"
+        operation = held_read(token)
         content, found = operation.read(0, HEAD_SIZE), operation.omap_page("", _PARKING, _MOST_ANNOUNCED)
-        await self._on_queue(operation, hold, what)
-        desk = self._desks[hold] = _Desk({Position.parse(key.removeprefix(_PARKING)) for key in found.values})
+        await self._on_queue(operation, token, what)
+        desk = self._desks[token] = _Desk({Position.parse(key.removeprefix(_PARKING)) for key in found.values})
         front = decoded(decode_head, content.data, what).front
         if not any(each >= front for each in desk.announced):
             return []
-        await self._sit_down(hold, desk)
-        oid, place = f"{REGISTRY}.{hold.shard.queue}", self._connection.session.places.own
-        mine = f"{hold.incarnation}:"
+        await self._sit_down(token, desk)
+        oid, place = f"{REGISTRY}.{token.shard.queue}", self._connection.session.places.own
+        mine = f"{token.incarnation}:"
         keys = [key for key in await all_keys(self._connection, oid, place) if key.startswith(mine)]
         standing = sorted((key for key in keys if _order(key)[1] >= front), key=_order)
         return [each async for each in self._pages(oid, standing)]
 
-    def forget(self, operation: WriteOp, hold: Hold, end: Position) -> None:
+    def forget(self, operation: WriteOp, token: LockToken, end: Position) -> None:
         """Add to the removal of the entries before `end` the announcements of their letters."""
-        if gone := self._announced_before(hold, end):
+        if gone := self._announced_before(token, end):
             operation.remove_omap([f"{_PARKING}{each}" for each in sorted(gone)])
 
-    def forgotten(self, hold: Hold, end: Position) -> None:
+    def forgotten(self, token: LockToken, end: Position) -> None:
         """That removal has succeeded."""
-        if gone := self._announced_before(hold, end):
-            self._desks[hold].announced -= gone
+        if gone := self._announced_before(token, end):
+            self._desks[token].announced -= gone
 
-    def let_go(self, hold: Hold) -> None:
+    def let_go(self, token: LockToken) -> None:
         """The hold is over."""
-        self._desks.pop(hold, None)
+        self._desks.pop(token, None)
 
-    def _announced_before(self, hold: Hold, end: Position) -> set[Position]:
-        desk = self._desks.get(hold)
+    def _announced_before(self, token: LockToken, end: Position) -> set[Position]:
+        desk = self._desks.get(token)
         return {each for each in desk.announced if each < end} if desk is not None else set()
 
     # ------------------------------------------------------------------------------------------ of all

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from remora.codec.lock_ops import encode_assert_locked
 from remora.model.errors import CodecError, StoreError
-from remora.model.shard import Hold, Origin, Shard
+from remora.model.shard import LockToken, Origin, Shard
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import Connection
 from remora.storage.rados.places import Place
@@ -41,16 +41,16 @@ def check_locked(shard: Shard, cookie: str) -> tuple[str, str, bytes]:
     return LOCK_CLASS, "assert_locked", encode_assert_locked(lock_name(shard), cookie)
 
 
-def held_read(hold: Hold) -> ReadOp:
+def held_read(token: LockToken) -> ReadOp:
     """A read that passes only on the queue that was locked, while it is locked."""
-    operation = ReadOp().assert_exists().assert_xattr(INCARNATION, hold.incarnation)
-    return operation.check(*check_locked(hold.shard, hold.cookie))
+    operation = ReadOp().assert_exists().assert_xattr(INCARNATION, token.incarnation)
+    return operation.check(*check_locked(token.shard, token.cookie))
 
 
-def held_write(hold: Hold) -> WriteOp:
+def held_write(token: LockToken) -> WriteOp:
     """A write that passes only on the queue that was locked, while it is locked."""
-    operation = WriteOp().assert_exists().assert_xattr(INCARNATION, hold.incarnation)
-    return operation.call(*check_locked(hold.shard, hold.cookie))
+    operation = WriteOp().assert_exists().assert_xattr(INCARNATION, token.incarnation)
+    return operation.call(*check_locked(token.shard, token.cookie))
 
 
 def decoded(decode: Callable[[bytes], T], reply: bytes, what: str) -> T:

@@ -28,7 +28,7 @@ from remora.model.errors import (
     StoreError,
     StoreUnavailable,
 )
-from remora.model.ingest import RESERVATION_AGE_S, Once, Placed, Room, Stored
+from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
 from remora.model.topic import Topic
 from remora.storage.rados.completing import Completer, held_entry, open_entry
 from remora.storage.rados.own_queues import OwnQueues, all_of, each_of
@@ -63,12 +63,14 @@ class Ingest:
 
     # --- one step --------------------------------------------------------------------------------------
 
-    async def publish(self, topic: Topic, events: Sequence[Placed], once: Once | None = None) -> Stored:
+    async def publish(
+        self, topic: Topic, events: Sequence[RoutedEvent], once: IdempotencyKey | None = None
+    ) -> PublishResult:
         """Store events; returns when they are durable."""
         payloads = _payloads(topic, events)
         if once is None:
             await self._publish(topic, payloads)
-            return Stored(len(events))
+            return PublishResult(len(events))
         name = f"{topic.name}.once-{hashlib.sha256(f'{topic.id} {once.key}'.encode()).hexdigest()[:40]}"
         known = await self._requests.load(name)
         if known is None:
@@ -78,7 +80,7 @@ class Ingest:
             except ExistsError:
                 known = await self._requests.load(name)
             else:
-                return Stored(len(events))
+                return PublishResult(len(events))
         if known is None:
             raise StoreUnavailable(f"topic {topic.name}: another request of this key was just being forgotten")
         return await self._repeat(topic, name, known, once.digest)
@@ -116,18 +118,18 @@ class Ingest:
             raise
         await self._completer.carry_out(name, request)
 
-    async def _repeat(self, topic: Topic, name: str, known: Known, digest: bytes) -> Stored:
+    async def _repeat(self, topic: Topic, name: str, known: Known, digest: bytes) -> PublishResult:
         """The answer to a request that was decided before, when it has been carried out."""
         await self._topics.check(topic)
         if known.request.digest != digest:
             raise OnceConflict(f"topic {topic.name}: something else was stored under this key before")
         if known.state is State.DECIDED:
             await self._completer.carry_out(name, known.request)
-        return Stored(known.request.events, repeated=True)
+        return PublishResult(known.request.events, repeated=True)
 
     # --- two steps -------------------------------------------------------------------------------------
 
-    async def reserve(self, topic: Topic, rooms: Sequence[Room]) -> str:
+    async def reserve(self, topic: Topic, rooms: Sequence[ReservedRoom]) -> str:
         """Reserve room in all shards or in none, and answer the reservation's id."""
         name = f"{topic.name}.{secrets.token_hex(16)}"
         request = await self._reserve(topic, _split(_sizes(topic, rooms)), rooms)
@@ -139,7 +141,9 @@ class Ingest:
             raise
         return name
 
-    async def commit(self, topic: Topic, reservation: str, events: Sequence[Placed], digest: bytes) -> Stored:
+    async def commit(
+        self, topic: Topic, reservation: str, events: Sequence[RoutedEvent], digest: bytes
+    ) -> PublishResult:
         """Store exactly the events that room was reserved for, and end the reservation."""
         for _ in range(_TRIES):
             known = await self._reservation(topic, reservation)
@@ -154,7 +158,7 @@ class Ingest:
                 await self._requests.note(open_entry(reservation, request))
                 await self._requests.change(reservation, request, State.RESERVED, State.DECIDED)
                 await self._completer.carry_out(reservation, request)
-                return Stored(len(events))
+                return PublishResult(len(events))
         raise StoreUnavailable(f"reservation {reservation} keeps changing")
 
     async def abort(self, topic: Topic, reservation: str) -> None:
@@ -199,7 +203,7 @@ class Ingest:
     # --- both ------------------------------------------------------------------------------------------
 
     async def _reserve(
-        self, topic: Topic, demands: Sequence[_Demand], rooms: Sequence[Room] = (), *, repeated: bool = True
+        self, topic: Topic, demands: Sequence[_Demand], rooms: Sequence[ReservedRoom] = (), *, repeated: bool = True
     ) -> Request:
         """A request that has room for all of this.
 
@@ -226,7 +230,7 @@ class Ingest:
         return request
 
 
-def _payloads(topic: Topic, events: Iterable[Placed]) -> dict[int, list[bytes]]:
+def _payloads(topic: Topic, events: Iterable[RoutedEvent]) -> dict[int, list[bytes]]:
     """The payloads of each shard, in order. ValueError when the topic does not have one of the shards."""
     found: dict[int, list[bytes]] = defaultdict(list)
     for event in events:
@@ -235,7 +239,7 @@ def _payloads(topic: Topic, events: Iterable[Placed]) -> dict[int, list[bytes]]:
     return found
 
 
-def _sizes(topic: Topic, rooms: Iterable[Room]) -> dict[int, list[int]]:
+def _sizes(topic: Topic, rooms: Iterable[ReservedRoom]) -> dict[int, list[int]]:
     """The bytes of each room in each shard. ValueError when the topic does not have one of the shards."""
     found: dict[int, list[int]] = defaultdict(list)
     for room in rooms:
@@ -278,7 +282,7 @@ def _filled(request: Request, payloads: Mapping[int, list[bytes]]) -> list[Part]
     ]
 
 
-def _check_events(reservation: str, request: Request, events: Sequence[Placed]) -> None:
+def _check_events(reservation: str, request: Request, events: Sequence[RoutedEvent]) -> None:
     """Raise unless these are the events, in this order, that room was reserved for."""
     if [(event.shard, event.key) for event in events] != [(room.shard, room.key) for room in request.rooms]:
         raise ReservationMismatch(f"reservation {reservation} is for other events, or in another order")

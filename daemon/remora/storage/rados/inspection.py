@@ -20,7 +20,7 @@ from remora.codec.queue_ops import (
 from remora.codec.record import age_s
 from remora.model.errors import CodecError, StoreError, StoreUnavailable
 from remora.model.position import Position
-from remora.model.record import Listing
+from remora.model.record import Page
 from remora.model.shard import Shard, ShardStats
 from remora.storage.librados import ReadOp
 from remora.storage.rados.face import LOCK_CLASS, QUEUE_CLASS, Face, decoded, lock_name
@@ -118,7 +118,7 @@ class Inspection(Face):
         return count
 
 
-def _entries(head: QueueHead, oldest: Listing) -> tuple[int, bool]:
+def _entries(head: QueueHead, oldest: Page) -> tuple[int, bool]:
     """How many entries there are, and whether that is certain."""
     if not oldest.truncated:
         return len(oldest.entries), True

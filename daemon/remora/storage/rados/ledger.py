@@ -16,7 +16,7 @@ from remora.model.errors import StoreError
 from remora.model.ledger import Balance, Tally
 from remora.model.member import WORKER_COOKIE
 from remora.model.position import Position
-from remora.model.shard import Hold, Shard
+from remora.model.shard import LockToken, Shard
 from remora.storage.librados import ReadOp
 from remora.storage.rados.face import LOCK_CLASS, Face, decoded, held_read, lock_name
 from remora.storage.rados.locks import lock_holder
@@ -48,28 +48,28 @@ class Ledger(Face):
                 return _balance(shard, kept, await self._count(shard, kept.head), is_leaving(xattrs.values))
         return _balance(shard, kept, _estimated(kept), is_leaving(xattrs.values))
 
-    async def balances(self, holds: Sequence[Hold]) -> Sequence[Balance]:
+    async def balances(self, tokens: Sequence[LockToken]) -> Sequence[Balance]:
         """The balances of held shards, a few at a time; no entry is read."""
-        todo = iter(holds)
+        todo = iter(tokens)
         found: list[Balance] = []
 
         async def work() -> None:
-            for hold in todo:
+            for token in todo:
                 with contextlib.suppress(StoreError):
-                    found.append(await self._held(hold))
+                    found.append(await self._held(token))
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(_AT_ONCE):
                 tasks.create_task(work(), name="ledger")
         return found
 
-    async def _held(self, hold: Hold) -> Balance:
-        what = f"looking at the ledger of {hold.shard}"
-        operation = held_read(hold)
+    async def _held(self, token: LockToken) -> Balance:
+        what = f"looking at the ledger of {token.shard}"
+        operation = held_read(token)
         content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
-        await self._connection.run(operation, hold.shard.queue, what, HELD, self._place(hold.shard))
+        await self._connection.run(operation, token.shard.queue, what, HELD, self._place(token.shard))
         kept = kept_state(decoded(decode_head, content.data, what), xattrs.values, what)
-        return _balance(hold.shard, kept, _estimated(kept), is_leaving(xattrs.values))
+        return _balance(token.shard, kept, _estimated(kept), is_leaving(xattrs.values))
 
     async def _count(self, shard: Shard, head: QueueHead) -> int:
         """How many entries stand between a queue's front and its tail. FrontMovedError when some leave meanwhile."""

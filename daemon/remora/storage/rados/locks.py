@@ -23,7 +23,7 @@ from remora.codec.queue_ops import HEAD_SIZE, decode_head
 from remora.codec.queue_state import encode_state
 from remora.model.entry import Time
 from remora.model.errors import OwnershipLost, ShardGone, StoreError, StoreUnavailable
-from remora.model.shard import Hold, LockHolder, Shard
+from remora.model.shard import LockHolder, LockToken, Shard
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.catalog import Catalog
 from remora.storage.rados.connection import Connection
@@ -68,13 +68,13 @@ class Locks(Face):
         super().__init__(connection)
         self._catalog = catalog
 
-    async def acquire(self, shard: Shard, cookie: str, lease_s: float) -> Hold | LockHolder:
+    async def acquire(self, shard: Shard, cookie: str, lease_s: float) -> LockToken | LockHolder:
         """Take the lock, or extend one that this very client already has; else say who holds it."""
         holder: LockHolder | None = None
         for _ in range(_TRIES):  # it may be given back, or broken, between one call and the next
             try:
                 await self._lock(shard, cookie, lease_s)
-                return Hold(shard, cookie, await self._incarnation(shard, cookie))
+                return LockToken(shard, cookie, await self._incarnation(shard, cookie))
             except OwnershipLost:
                 holder = await self.holder(shard)
             if holder is not None and holder.lease_left_s > 0:
@@ -83,37 +83,37 @@ class Locks(Face):
             raise StoreUnavailable(f"locking {shard}: the lock keeps changing hands")
         return holder
 
-    async def _renew(self, hold: Hold, lease_s: float) -> None:
+    async def _renew(self, token: LockToken, lease_s: float) -> None:
         """Extend a lock that is still held.
 
         must-renew alone would do, but it answers ENOENT for a lock that is not held as for a queue that does
         not exist; the check in front of it answers EBUSY.
         """
-        request = encode_lock(lock_name(hold.shard), hold.cookie, _duration(lease_s), LockFlags.MUST_RENEW)
-        operation = held_write(hold).call(LOCK_CLASS, "lock", request)
-        await self._run(operation, hold.shard, f"renewing the lock of {hold.shard}", HELD)
+        request = encode_lock(lock_name(token.shard), token.cookie, _duration(lease_s), LockFlags.MUST_RENEW)
+        operation = held_write(token).call(LOCK_CLASS, "lock", request)
+        await self._run(operation, token.shard, f"renewing the lock of {token.shard}", HELD)
 
-    async def renew_all(self, holds: Sequence[Hold], lease_s: float) -> Sequence[StoreError | None]:
+    async def renew_all(self, tokens: Sequence[LockToken], lease_s: float) -> Sequence[StoreError | None]:
         """Extend several locks, a bounded number at a time."""
         gate = asyncio.Semaphore(_AT_ONCE)
 
-        async def one(hold: Hold) -> StoreError | None:
+        async def one(token: LockToken) -> StoreError | None:
             try:
                 async with gate:
-                    await self._renew(hold, lease_s)
+                    await self._renew(token, lease_s)
             except StoreError as exc:
                 return exc
             return None
 
-        return await asyncio.gather(*map(one, holds))
+        return await asyncio.gather(*map(one, tokens))
 
-    async def release(self, hold: Hold) -> None:
+    async def release(self, token: LockToken) -> None:
         """Give the lock back; no error when it is not held any more."""
-        request = encode_unlock(lock_name(hold.shard), hold.cookie)
-        operation = WriteOp().assert_exists().assert_xattr(INCARNATION, hold.incarnation)
+        request = encode_unlock(lock_name(token.shard), token.cookie)
+        operation = WriteOp().assert_exists().assert_xattr(INCARNATION, token.incarnation)
         operation.call(LOCK_CLASS, "unlock", request)
         with suppress(ShardGone):
-            await self._run(operation, hold.shard, f"unlocking {hold.shard}", _NOT_THERE)
+            await self._run(operation, token.shard, f"unlocking {token.shard}", _NOT_THERE)
 
     async def evict(self, shard: Shard, holder: LockHolder) -> None:
         """Break exactly this holder's lock; no error when it has gone meanwhile."""

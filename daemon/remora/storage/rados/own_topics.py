@@ -24,7 +24,7 @@ from remora.model.topic import MOST_SHARDS, NAME, Topic
 from remora.storage.rados.inspection import Inspection
 from remora.storage.rados.own_queues import OwnQueues, all_of
 from remora.storage.rados.refusals import ChangedError, MismatchError
-from remora.storage.rados.registry import Found, Registry, Stored, as_stored, as_topic
+from remora.storage.rados.registry import Found, PublishResult, Registry, as_stored, as_topic
 
 _TRIES = 20
 _COUNTS = 3
@@ -231,7 +231,7 @@ def _check_makeable(topic: Topic) -> None:
         raise TopicRefused(f"a topic has 1 to {MOST_SHARDS} shards, not {topic.shards}")
 
 
-def _why_not_made(name: str, stored: Stored) -> str:
+def _why_not_made(name: str, stored: PublishResult) -> str:
     if stored.state == "removing":
         return f"topic {name} is being removed; finish that first"
     return f"there is a topic {name} already, with {stored.shards} shards"

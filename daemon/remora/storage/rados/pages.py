@@ -18,7 +18,7 @@ from remora.codec.queue_ops import (
     encode_list,
 )
 from remora.model.position import Position
-from remora.model.record import Listing
+from remora.model.record import Page
 from remora.model.shard import Shard
 from remora.storage.librados import ReadOp
 from remora.storage.rados.connection import Connection
@@ -45,7 +45,7 @@ class Pages:
         await self._connection.run(operation, self._shard.queue, what, QUEUE, self._place)
         return decoded(decode_head, content.data, what)
 
-    async def page(self, head: QueueHead, start: Position) -> Listing:
+    async def page(self, head: QueueHead, start: Position) -> Page:
         """Entries from a position on that lies between this head's front and tail.
 
         Raises FrontMovedError when the queue's front is another one by now.

@@ -24,8 +24,8 @@ from remora.model.entry import Time
 from remora.model.errors import OwnershipLost, ShardGone, StoreError, StoreUnavailable
 from remora.model.ledger import Tally
 from remora.model.position import Position
-from remora.model.record import Listing
-from remora.model.shard import Hold
+from remora.model.record import Page
+from remora.model.shard import LockToken
 from remora.policy.reservations import Sightings
 from remora.storage.librados import Operation, WriteOp
 from remora.storage.rados.connection import Connection
@@ -61,15 +61,15 @@ class _Progress:
 class Companion(Protocol):
     """Keeps something beside a queue's entries that goes with the last of them."""
 
-    def forget(self, operation: WriteOp, hold: Hold, end: Position) -> None:
+    def forget(self, operation: WriteOp, token: LockToken, end: Position) -> None:
         """Add to the removal of the entries before `end` what goes with them."""
         ...
 
-    def forgotten(self, hold: Hold, end: Position) -> None:
+    def forgotten(self, token: LockToken, end: Position) -> None:
         """That removal has succeeded."""
         ...
 
-    def let_go(self, hold: Hold) -> None:
+    def let_go(self, token: LockToken) -> None:
         """The hold is over."""
         ...
 
@@ -93,20 +93,20 @@ class Queue(Face):
     def __init__(self, connection: Connection, *companions: Companion) -> None:
         super().__init__(connection)
         self._companions = companions
-        self._progress: dict[Hold, _Progress] = {}
-        self._reserved: dict[Hold, Sightings[_Reserved]] = {}
+        self._progress: dict[LockToken, _Progress] = {}
+        self._reserved: dict[LockToken, Sightings[_Reserved]] = {}
 
-    async def read(self, hold: Hold, start: bytes, limit: int) -> Listing:
+    async def read(self, token: LockToken, start: bytes, limit: int) -> Page:
         """Up to `limit` entries from position `start` on; from the oldest one when `start` is empty."""
-        what = f"listing {hold.shard}"
-        operation = held_read(hold)
+        what = f"listing {token.shard}"
+        operation = held_read(token)
         reply = operation.call(QUEUE_CLASS, "2pc_queue_list_entries", encode_list(limit, start))
-        await self._run(operation, hold, what)
-        listing = decoded(decode_listing, reply.data, what)
-        self._note_listed(hold, listing, from_front=not start)
-        return listing
+        await self._run(operation, token, what)
+        page = decoded(decode_listing, reply.data, what)
+        self._note_listed(token, page, from_front=not start)
+        return page
 
-    async def remove(self, hold: Hold, upto: bytes, count: int, tally: Tally) -> None:
+    async def remove(self, token: LockToken, upto: bytes, count: int, tally: Tally) -> None:
         """Remove the oldest `count` entries, all those before position `upto`, and book them in the queue's state.
 
         The OSD does not compare a position with the queue's tail: one beyond it would damage the queue for
@@ -115,20 +115,20 @@ class Queue(Face):
         The operation demands that the state is the one that was seen last. So a removal that was given up and is
         carried out late counts once, whether it comes before its repetition or after it.
         """
-        what, end = f"removing from {hold.shard}", Position.parse(upto.decode("ascii"))
+        what, end = f"removing from {token.shard}", Position.parse(upto.decode("ascii"))
         if tally.total != count:
             raise ValueError(f"{what}: a tally of {tally.total} for {count} entries")
-        progress = self._progress.get(hold)
+        progress = self._progress.get(token)
         if progress is None:
-            raise OwnershipLost(f"{hold.shard}: nothing was listed under this hold, or it was lost since")
+            raise OwnershipLost(f"{token.shard}: nothing was listed under this hold, or it was lost since")
         if end > progress.listed or progress.front is None:
-            raise ValueError(f"{hold.shard}: nothing was listed up to {end}, so nothing may be removed up to there")
+            raise ValueError(f"{token.shard}: nothing was listed up to {end}, so nothing may be removed up to there")
         for _ in range(_TRIES):
             if end <= progress.front or (progress.kept and end <= progress.kept.state.reached):
-                await self._run(held_read(hold), hold, what)
+                await self._run(held_read(token), token, what)
                 progress.front = max(progress.front, end)
                 return
-            kept = progress.kept = progress.kept or await self._look(hold, what)
+            kept = progress.kept = progress.kept or await self._look(token, what)
             if end <= kept.state.reached:
                 continue
             if progress.front < kept.state.reached:
@@ -136,76 +136,76 @@ class Queue(Face):
             state = kept.state.after(kept.head, progress.front, end, tally)
             progress.kept = None
             with contextlib.suppress(ChangedError):  # an earlier removal came late, or the queue is another one: look
-                progress.kept = await self._remove(hold, upto, count, kept, state)
+                progress.kept = await self._remove(token, upto, count, kept, state)
                 for each in self._companions:
-                    each.forgotten(hold, end)
+                    each.forgotten(token, end)
                 progress.front = end
                 return
         raise StoreUnavailable(f"{what}: its state keeps changing")
 
-    async def _remove(self, hold: Hold, upto: bytes, count: int, kept: Kept, state: QueueState) -> Kept:
+    async def _remove(self, token: LockToken, upto: bytes, count: int, kept: Kept, state: QueueState) -> Kept:
         """Remove entries and write the state, if that is as it was kept."""
-        operation, value = held_write(hold).assert_xattr(STATE, kept.value), encode_state(state)
+        operation, value = held_write(token).assert_xattr(STATE, kept.value), encode_state(state)
         operation.call(QUEUE_CLASS, "2pc_queue_remove_entries", encode_remove(upto, count)).set_xattr(STATE, value)
         for each in self._companions:
-            each.forget(operation, hold, state.reached)
-        await self._run(operation, hold, f"removing from {hold.shard}", _BOOKED)
+            each.forget(operation, token, state.reached)
+        await self._run(operation, token, f"removing from {token.shard}", _BOOKED)
         return Kept(value, state, kept.head)
 
-    async def _look(self, hold: Hold, what: str) -> Kept:
+    async def _look(self, token: LockToken, what: str) -> Kept:
         """The state as it is now."""
-        operation = held_read(hold)
+        operation = held_read(token)
         content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
-        await self._run(operation, hold, what)
+        await self._run(operation, token, what)
         return kept_state(decoded(decode_head, content.data, what), xattrs.values, what)
 
-    async def _expire(self, hold: Hold, older_than_s: float) -> None:
+    async def _expire(self, token: LockToken, older_than_s: float) -> None:
         """Free the room of reservations that were first seen here longer ago than this.
 
         Nothing but a look where none is open. The OSD's own method of expiry is not used: it compares its clock with
         an absolute time that is asked for, and so trusts this host's wall clock.
         """
-        what = f"expiring reservations of {hold.shard}"
-        operation = held_read(hold)
+        what = f"expiring reservations of {token.shard}"
+        operation = held_read(token)
         reply = operation.call(QUEUE_CLASS, "2pc_queue_list_reservations")
-        await self._run(operation, hold, what)
+        await self._run(operation, token, what)
         found = [_Reserved(each.id, each.timestamp) for each in decoded(decode_reservations, reply.data, what)]
         now = asyncio.get_running_loop().time()
-        seen = self._reserved.pop(hold, _NEVER_SEEN).after_look(found, now)
+        seen = self._reserved.pop(token, _NEVER_SEEN).after_look(found, now)
         if found:
-            self._reserved[hold] = seen
+            self._reserved[token] = seen
         for each in seen.seen_for(older_than_s, now):
             # One an operation: a call of the class does not see what an earlier one of its operation wrote.
-            aborting = held_write(hold).call(QUEUE_CLASS, "2pc_queue_abort", encode_abort(each.id))
-            await self._run(aborting, hold, what)
+            aborting = held_write(token).call(QUEUE_CLASS, "2pc_queue_abort", encode_abort(each.id))
+            await self._run(aborting, token, what)
 
-    async def expire_all(self, holds: Sequence[Hold], older_than_s: float) -> Sequence[StoreError | None]:
+    async def expire_all(self, tokens: Sequence[LockToken], older_than_s: float) -> Sequence[StoreError | None]:
         """Expire in several queues, a bounded number at a time."""
         gate = asyncio.Semaphore(_AT_ONCE)
 
-        async def one(hold: Hold) -> StoreError | None:
+        async def one(token: LockToken) -> StoreError | None:
             try:
                 async with gate:
-                    await self._expire(hold, older_than_s)
+                    await self._expire(token, older_than_s)
             except StoreError as exc:
                 return exc
             return None
 
-        return await asyncio.gather(*map(one, holds))
+        return await asyncio.gather(*map(one, tokens))
 
-    async def _run(self, operation: Operation, hold: Hold, what: str, refusals: Refusals = HELD) -> None:
+    async def _run(self, operation: Operation, token: LockToken, what: str, refusals: Refusals = HELD) -> None:
         try:
-            await self._connection.run(operation, hold.shard.queue, what, refusals, self._place(hold.shard))
+            await self._connection.run(operation, token.shard.queue, what, refusals, self._place(token.shard))
         except (OwnershipLost, ShardGone):
-            self._progress.pop(hold, None)
+            self._progress.pop(token, None)
             for each in self._companions:
-                each.let_go(hold)
-            self._reserved.pop(hold, None)
+                each.let_go(token)
+            self._reserved.pop(token, None)
             raise
 
-    def _note_listed(self, hold: Hold, listing: Listing, *, from_front: bool) -> None:
-        first, end = (Position.parse(listing.positions[i].decode("ascii")) for i in (0, -1))
-        progress = self._progress.setdefault(hold, _Progress(end))
+    def _note_listed(self, token: LockToken, page: Page, *, from_front: bool) -> None:
+        first, end = (Position.parse(page.positions[i].decode("ascii")) for i in (0, -1))
+        progress = self._progress.setdefault(token, _Progress(end))
         progress.listed = max(progress.listed, end)
         if from_front:
             progress.front = first

@@ -19,7 +19,7 @@ import msgspec
 from remora.codec.queue_ops import HEAD_SIZE, decode_head
 from remora.model.errors import ShardGone, StoreError, StoreUnavailable
 from remora.model.position import Position
-from remora.model.record import Again, DeadLetter, LetterTotals
+from remora.model.record import DeadLetter, LetterTotals, Redrive
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic
 from remora.storage.librados import ReadOp, WriteOp
@@ -87,7 +87,7 @@ class Letters(DeadLetters):
             return 0
         return len(await self._forget(letters[0].queue, [letter_key(each) for each in letters], redriven=False))
 
-    async def redrive(self, shard: Shard, topic: Topic | None, again: Sequence[Again]) -> int:
+    async def redrive(self, shard: Shard, topic: Topic | None, again: Sequence[Redrive]) -> int:
         """Commit entries to a queue and forget their letters."""
         left = {letter_key(each) for each in await self._of_left_entries([each.letter for each in again])}
         waiting = {key: each.payload for each in again if (key := letter_key(each.letter)) in left}

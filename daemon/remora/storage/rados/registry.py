@@ -30,7 +30,7 @@ _VERSION = 1
 _PAGE = 1024
 
 
-class Stored(msgspec.Struct, frozen=True):
+class PublishResult(msgspec.Struct, frozen=True):
     """A topic as it is stored. A newer version may add fields, which are skipped, but never change these.
 
     It is `creating` until all its queues exist, and `removing` from when the first of them may be gone.
@@ -53,11 +53,11 @@ class Stored(msgspec.Struct, frozen=True):
 class Found(NamedTuple):
     """A topic as it is stored, with the very bytes."""
 
-    stored: Stored
+    stored: PublishResult
     raw: bytes
 
 
-_decoder = msgspec.msgpack.Decoder(Stored)
+_decoder = msgspec.msgpack.Decoder(PublishResult)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Registry(Face):
             raise TopicUnknown(f"there is no topic {topic.label}, or it is another one by now")
         return found
 
-    async def swap(self, name: str, old: Found | None, new: Stored) -> Found:
+    async def swap(self, name: str, old: Found | None, new: PublishResult) -> Found:
         """Store a topic in the place of another one, or of none. MismatchError when that has changed."""
         raw = msgspec.msgpack.encode(new)
         await self._run(_on(name, old).set_omap({name: raw}))
@@ -172,23 +172,23 @@ def _readable(name: str, raw: bytes) -> Topic | None:
     return as_topic(name, stored) if stored.state == "ready" else None
 
 
-def _decode(name: str, raw: bytes) -> Stored:
+def _decode(name: str, raw: bytes) -> PublishResult:
     try:
         return _decoder.decode(raw)
     except msgspec.MsgspecError as exc:
         raise StoreError(f"topic {name} in {_REGISTRY} cannot be read: {exc}") from exc
 
 
-def as_stored(topic: Topic, topic_id: str, state: Literal["creating", "ready", "removing"]) -> Stored:
+def as_stored(topic: Topic, topic_id: str, state: Literal["creating", "ready", "removing"]) -> PublishResult:
     """A topic as it is to be stored."""
     target = topic.target
-    return Stored(
+    return PublishResult(
         _VERSION, topic_id, state, topic.shards, target.uri, target.args, target.topic,
         topic.opaque_data, topic.time_to_live_s, topic.max_retries, topic.retry_sleep_s, topic.closed,
     )  # fmt: skip
 
 
-def as_topic(name: str, stored: Stored) -> Topic:
+def as_topic(name: str, stored: PublishResult) -> Topic:
     """The topic that is stored so; one that is being removed is closed."""
     return Topic(
         name=name,

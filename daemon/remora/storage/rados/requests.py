@@ -29,7 +29,7 @@ from typing import NamedTuple
 import msgspec
 
 from remora.model.errors import StoreError
-from remora.model.ingest import Room
+from remora.model.ingest import ReservedRoom
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic
 from remora.storage.librados import Operation, ReadOp, WriteOp
@@ -90,7 +90,7 @@ class Request(msgspec.Struct, frozen=True):
     made_ms: int
     parts: list[Part]
     repeated: bool = True
-    rooms: list[Room] = []
+    rooms: list[ReservedRoom] = []
     decided_ms: int = 0
     digest: bytes = b""
     events: int = 0
@@ -149,7 +149,9 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def new_request(topic: Topic, parts: list[Part], rooms: Sequence[Room] = (), *, repeated: bool = True) -> Request:
+def new_request(
+    topic: Topic, parts: list[Part], rooms: Sequence[ReservedRoom] = (), *, repeated: bool = True
+) -> Request:
     """A request that is made now."""
     return Request(_VERSION, topic.name, topic.id, now_ms(), parts, repeated, list(rooms))
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from remora.codec.attempts import decode_attempts, encode_attempts
 from remora.model.record import Attempt
-from remora.model.shard import Hold
+from remora.model.shard import LockToken
 from remora.storage.sqlite.face import Face, QueueRow, held_row, parsed
 
 _NOTE = "INSERT OR REPLACE INTO attempts (queue, last, noted) VALUES (?, ?, ?)"
@@ -18,29 +18,29 @@ _FORGET = "DELETE FROM attempts WHERE queue = ? AND last < ?"
 class Attempts(Face):
     """Keeps attempts. Not synced: after a power cut entries are tried once more, at worst."""
 
-    async def note(self, hold: Hold, attempts: Mapping[bytes, Attempt]) -> None:
+    async def note(self, token: LockToken, attempts: Mapping[bytes, Attempt]) -> None:
         """Keep these in place of all that were kept before."""
         last = max(map(parsed, attempts), default=-1)
         value = encode_attempts(attempts)
 
         def note(connection: sqlite3.Connection) -> None:
-            queue = held_row(connection, hold, self._me)
+            queue = held_row(connection, token, self._me)
             if attempts:
                 connection.execute(_NOTE, (queue.id, last, value))
             else:
                 forget_attempts(connection, queue, queue.tail)
 
-        await self._file(hold.shard).write(note, durable=False)
+        await self._file(token.shard).write(note, durable=False)
 
-    async def noted(self, hold: Hold) -> Mapping[bytes, Attempt]:
+    async def noted(self, token: LockToken) -> Mapping[bytes, Attempt]:
         """What was kept last."""
 
         def noted(connection: sqlite3.Connection) -> bytes | None:
-            queue = held_row(connection, hold, self._me)
+            queue = held_row(connection, token, self._me)
             row = connection.execute(_NOTED, (queue.id,)).fetchone()
             return row[0] if row else None
 
-        value = await self._file(hold.shard).read(noted)
+        value = await self._file(token.shard).read(noted)
         return decode_attempts(value) if value is not None else {}
 
     @property

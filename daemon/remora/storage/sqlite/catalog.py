@@ -17,7 +17,7 @@ from remora.model.topic import Topic
 from remora.storage.sqlite.attributes import COLUMNS, queues_of, topic_of_row
 from remora.storage.sqlite.face import Face, queue_row
 from remora.storage.sqlite.files import File, Files
-from remora.storage.sqlite.queue import listing
+from remora.storage.sqlite.queue import read_page
 
 _VERSION = "SELECT value FROM meta WHERE key = 'catalogue'"
 _TOPICS = f"SELECT {COLUMNS} FROM topics"  # noqa: S608 - a constant
@@ -62,7 +62,7 @@ class Catalog(Face):
         """The first entry of a queue, read without the lock; None when it is empty."""
 
         def look(connection: sqlite3.Connection) -> bytes | None:
-            page = listing(connection, shard, queue_row(connection, shard), b"", 1)
+            page = read_page(connection, shard, queue_row(connection, shard), b"", 1)
             if page.corrupt:
                 return CorruptBytes(page.entries[0], page.corrupt[0])
             return page.entries[0] if page.entries else None

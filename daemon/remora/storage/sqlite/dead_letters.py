@@ -10,7 +10,7 @@ import msgspec
 from remora.model.errors import StoreDamaged, StoreError
 from remora.model.position import Position
 from remora.model.record import DeadLetter
-from remora.model.shard import Hold
+from remora.model.shard import LockToken
 from remora.storage.sqlite.face import Face, held_row, topic_of
 from remora.storage.sqlite.files import File
 
@@ -47,7 +47,7 @@ _decoder = msgspec.msgpack.Decoder(_Stored)
 class DeadLetters(Face):
     """Stores entries that left their queue undelivered."""
 
-    async def park(self, hold: Hold, *letters: DeadLetter) -> None:
+    async def park(self, token: LockToken, *letters: DeadLetter) -> None:
         """Store letters, and sync: their entries are removed next. The same letter again overwrites itself."""
         rows = [
             (each.queue, each.incarnation, *Position.parse(each.position), _encode(_Stored(_VERSION, each)))
@@ -55,18 +55,18 @@ class DeadLetters(Face):
         ]
 
         def park(connection: sqlite3.Connection) -> None:
-            held_row(connection, hold, self._files.owner.entity)
+            held_row(connection, token, self._files.owner.entity)
             connection.executemany(_PARK, rows)
 
-        await self._file(hold.shard).write(park, durable=True)
+        await self._file(token.shard).write(park, durable=True)
 
-    async def standing(self, hold: Hold) -> Sequence[DeadLetter]:
+    async def standing(self, token: LockToken) -> Sequence[DeadLetter]:
         """The letters of entries that stand in the held queue yet: a range of the table's index."""
-        file = self._file(hold.shard)
+        file = self._file(token.shard)
 
         def standing(connection: sqlite3.Connection) -> list[tuple[bytes]]:
-            queue = held_row(connection, hold, self._files.owner.entity)
-            return connection.execute(_STANDING, (hold.shard.queue, hold.incarnation, queue.head)).fetchall()
+            queue = held_row(connection, token, self._files.owner.entity)
+            return connection.execute(_STANDING, (token.shard.queue, token.incarnation, queue.head)).fetchall()
 
         return [_letter(file, value) for (value,) in await file.read(standing)]
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from remora.model.errors import OwnershipLost, ShardGone, StoreError
 from remora.model.position import Position
-from remora.model.shard import Hold, LockHolder, Shard
+from remora.model.shard import LockHolder, LockToken, Shard
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.files import File, Files
 
@@ -43,22 +43,24 @@ class Face:
         return self._files.file_of(topic_of(shard.queue))
 
     async def _in_each_file(
-        self, holds: Sequence[Hold], act: Callable[[File, Sequence[Hold]], Awaitable[dict[Hold, StoreError]]]
+        self,
+        tokens: Sequence[LockToken],
+        act: Callable[[File, Sequence[LockToken]], Awaitable[dict[LockToken, StoreError]]],
     ) -> Sequence[StoreError | None]:
         """What became of each hold, where those of a file are done together and `act` names the lost ones."""
-        by_file: defaultdict[File, list[Hold]] = defaultdict(list)
-        for hold in holds:
-            by_file[self._file(hold.shard)].append(hold)
-        lost: dict[Hold, StoreError] = {}
+        by_file: defaultdict[File, list[LockToken]] = defaultdict(list)
+        for token in tokens:
+            by_file[self._file(token.shard)].append(token)
+        lost: dict[LockToken, StoreError] = {}
 
-        async def one(file: File, of_file: Sequence[Hold]) -> None:
+        async def one(file: File, of_file: Sequence[LockToken]) -> None:
             try:
                 lost.update(await act(file, of_file))
             except StoreError as exc:
                 lost.update(dict.fromkeys(of_file, exc))
 
         await asyncio.gather(*(one(file, of_file) for file, of_file in by_file.items()))
-        return [lost.get(hold) for hold in holds]
+        return [lost.get(token) for token in tokens]
 
 
 def topic_of(queue: str) -> str:
@@ -74,15 +76,15 @@ def queue_row(connection: sqlite3.Connection, shard: Shard) -> QueueRow:
     return QueueRow(*row)
 
 
-def held_row(connection: sqlite3.Connection, hold: Hold, entity: str) -> QueueRow:
+def held_row(connection: sqlite3.Connection, token: LockToken, entity: str) -> QueueRow:
     """The queue of a hold. Raises ShardGone when it is another one by now, OwnershipLost when its lock has gone."""
-    key = (entity, hold.cookie, boot_id(), now_ns(), hold.shard.queue, hold.incarnation)
+    key = (entity, token.cookie, boot_id(), now_ns(), token.shard.queue, token.incarnation)
     row = connection.execute(_HELD, key).fetchone()
     if row is None:
-        raise ShardGone(f"the queue {hold.shard} that was locked is gone")
+        raise ShardGone(f"the queue {token.shard} that was locked is gone")
     *queue, is_held = row
     if not is_held:
-        raise OwnershipLost(f"the lock of {hold.shard} is not held by {hold.cookie}")
+        raise OwnershipLost(f"the lock of {token.shard} is not held by {token.cookie}")
     return QueueRow(*queue)
 
 

@@ -21,7 +21,7 @@ from remora.model.errors import (
     ReservationUnknown,
     TopicClosed,
 )
-from remora.model.ingest import RESERVATION_AGE_S, Once, Placed, Room, Stored
+from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
 from remora.model.topic import Topic
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.rounds import Rounds
@@ -50,7 +50,7 @@ UPDATE reservations SET state = 'expired', rooms = x'', boot = :boot, since_ns =
 WHERE number IN (SELECT value FROM json_each(:numbers))
 """
 
-_decode_rooms = msgspec.msgpack.Decoder(list[Room]).decode
+_decode_rooms = msgspec.msgpack.Decoder(list[ReservedRoom]).decode
 
 
 class Ingest:
@@ -60,7 +60,9 @@ class Ingest:
         self._files = files
         self._rounds = Rounds()
 
-    async def publish(self, topic: Topic, events: Sequence[Placed], once: Once | None = None) -> Stored:
+    async def publish(
+        self, topic: Topic, events: Sequence[RoutedEvent], once: IdempotencyKey | None = None
+    ) -> PublishResult:
         """Store events; returns when they are durable."""
         load = _loaded(topic, events)
         return await self._rounds.ask(
@@ -70,13 +72,15 @@ class Ingest:
             [topic.shard(number) for number in load],
         )
 
-    async def reserve(self, topic: Topic, rooms: Sequence[Room]) -> str:
+    async def reserve(self, topic: Topic, rooms: Sequence[ReservedRoom]) -> str:
         """Reserve room in all shards or in none, and answer the reservation's id."""
         reservation = f"{topic.name}.{secrets.token_hex(16)}"
         request = _Reserve(topic, reservation, _needs(topic, rooms), msgspec.msgpack.encode(rooms), len(rooms))
         return await self._rounds.ask(self._files.file_of(topic.name), request, len(request.rooms))
 
-    async def commit(self, topic: Topic, reservation: str, events: Sequence[Placed], digest: bytes) -> Stored:
+    async def commit(
+        self, topic: Topic, reservation: str, events: Sequence[RoutedEvent], digest: bytes
+    ) -> PublishResult:
         """Store exactly the events that room was reserved for, and end the reservation."""
         return await self._rounds.ask(
             self._files.file_of(topic.name),
@@ -111,9 +115,9 @@ class _Publish:
     topic: Topic
     load: dict[int, tuple[list[bytes], Need]]
     events: int
-    once: Once | None
+    once: IdempotencyKey | None
 
-    def __call__(self, sheet: Sheet) -> Stored:
+    def __call__(self, sheet: Sheet) -> PublishResult:
         row = sheet.topic(self.topic)
         if self.once and (before := sheet.recall(row, self.once)):
             return before
@@ -123,7 +127,7 @@ class _Publish:
             queues[number].append(payloads, need)
         if self.once:
             sheet.remember(row, self.once, self.events)
-        return Stored(self.events)
+        return PublishResult(self.events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +155,16 @@ class _Reserve:
 class _Commit:
     topic: Topic
     id: str
-    events: Sequence[Placed]
+    events: Sequence[RoutedEvent]
     digest: bytes
 
-    def __call__(self, sheet: Sheet) -> Stored:
+    def __call__(self, sheet: Sheet) -> PublishResult:
         row = sheet.topic(self.topic)
         found = _Reservation.find(sheet, row, self.id)
         if found.state == "committed":
             if found.digest != self.digest:
                 raise OnceConflict(f"other events were committed to reservation {self.id} before")
-            return Stored(found.events, repeated=True)
+            return PublishResult(found.events, repeated=True)
         if found.state != "open" or found.age_ns > RESERVATION_AGE_S * 1e9:
             raise ReservationExpired(f"reservation {self.id} was aborted, or not committed in time")
         rooms = _decode_rooms(found.rooms)
@@ -169,7 +173,7 @@ class _Commit:
         for number, (payloads, need) in _loaded(self.topic, self.events).items():
             queues[number].append(payloads, need)
         found.end(sheet, "committed", self.digest)
-        return Stored(len(self.events))
+        return PublishResult(len(self.events))
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +222,7 @@ def check_open(row: TopicRow, topic: Topic) -> None:
         raise TopicClosed(f"topic {topic.name} is closed: it takes no new events")
 
 
-def _check_events(rooms: Sequence[Room], events: Sequence[Placed]) -> None:
+def _check_events(rooms: Sequence[ReservedRoom], events: Sequence[RoutedEvent]) -> None:
     """Refuse a commit of other events than those that room was reserved for."""
     if len(rooms) != len(events):
         raise ReservationMismatch(f"room was reserved for {len(rooms)} events, not for {len(events)}")
@@ -230,7 +234,7 @@ def _check_events(rooms: Sequence[Room], events: Sequence[Placed]) -> None:
             raise ReservationExceeded(f"event {i} has {len(event.payload)} bytes, but {room.nbytes} were reserved")
 
 
-def _loaded(topic: Topic, events: Iterable[Placed]) -> dict[int, tuple[list[bytes], Need]]:
+def _loaded(topic: Topic, events: Iterable[RoutedEvent]) -> dict[int, tuple[list[bytes], Need]]:
     """What goes into each shard, in order. ValueError for shards that the topic does not have."""
     payloads: dict[int, list[bytes]] = {}
     for shard, _, payload in events:
@@ -242,7 +246,7 @@ def _loaded(topic: Topic, events: Iterable[Placed]) -> dict[int, tuple[list[byte
     return {number: (each, Need(len(each), sum(map(len, each)))) for number, each in payloads.items()}
 
 
-def _needs(topic: Topic, rooms: Sequence[Room]) -> dict[int, Need]:
+def _needs(topic: Topic, rooms: Sequence[ReservedRoom]) -> dict[int, Need]:
     """How much room each shard is asked for. ValueError for shards that the topic does not have."""
     needs = _sums(rooms)
     _check_shards(topic, needs)
@@ -257,7 +261,7 @@ def _check_shards(topic: Topic, numbers: Iterable[int]) -> None:
             raise ValueError(f"topic {topic.name} has no shard {number}")
 
 
-def _sums(rooms: Iterable[Room]) -> dict[int, Need]:
+def _sums(rooms: Iterable[ReservedRoom]) -> dict[int, Need]:
     sums: dict[int, Need] = {}
     for shard, _, nbytes in rooms:
         entries, total = sums.get(shard, (0, 0))

@@ -11,12 +11,12 @@ from contextlib import suppress
 
 from remora.codec.record import age_s
 from remora.model.errors import ShardGone, StoreError
-from remora.model.record import CorruptBytes, Listing
+from remora.model.record import CorruptBytes, Page
 from remora.model.shard import Shard, ShardStats
 from remora.storage.sqlite.checksums import changed
 from remora.storage.sqlite.face import Face, holder_of, queue_row
 from remora.storage.sqlite.files import File
-from remora.storage.sqlite.queue import listing
+from remora.storage.sqlite.queue import read_page
 from remora.storage.sqlite.schema import POSITION_BITS
 
 _PAGE = 256
@@ -65,9 +65,9 @@ class Inspection(Face):
                 yield page.positions[i].decode("ascii"), entry if why is None else CorruptBytes(entry, why)
             start, truncated = page.positions[-1], page.truncated
 
-    async def _page(self, shard: Shard, start: bytes) -> Listing:
+    async def _page(self, shard: Shard, start: bytes) -> Page:
         return await self._file(shard).read(
-            lambda connection: listing(connection, shard, queue_row(connection, shard), start, _PAGE)
+            lambda connection: read_page(connection, shard, queue_row(connection, shard), start, _PAGE)
         )
 
     async def _survey(self, file: File, wanted: dict[str, Shard]) -> list[ShardStats]:

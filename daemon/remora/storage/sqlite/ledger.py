@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from remora.model.errors import ShardGone, StoreError
 from remora.model.ledger import Balance, Tally
-from remora.model.shard import Hold, Shard
+from remora.model.shard import LockToken, Shard
 from remora.storage.sqlite.face import Face
 from remora.storage.sqlite.files import File
 from remora.storage.sqlite.schema import rowid
@@ -68,18 +68,18 @@ class Ledger(Face):
             await asyncio.sleep(0)  # others have their turn
         return row.balance(shard, missing)
 
-    async def balances(self, holds: Sequence[Hold]) -> Sequence[Balance]:
+    async def balances(self, tokens: Sequence[LockToken]) -> Sequence[Balance]:
         """The balances of held shards, where the oldest entries of each are looked at; without damaged files."""
-        wanted: defaultdict[File, dict[str, Hold]] = defaultdict(dict)
-        for hold in holds:
-            wanted[self._file(hold.shard)][hold.shard.queue] = hold
+        wanted: defaultdict[File, dict[str, LockToken]] = defaultdict(dict)
+        for token in tokens:
+            wanted[self._file(token.shard)][token.shard.queue] = token
         found: list[Balance] = []
         for file, of_file in wanted.items():
             with suppress(StoreError):
                 found += await self._of_file(file, of_file, len(wanted))
         return found
 
-    async def _of_file(self, file: File, wanted: dict[str, Hold], files: int) -> list[Balance]:
+    async def _of_file(self, file: File, wanted: dict[str, LockToken], files: int) -> list[Balance]:
         rows = await file.read(lambda connection: [_Row(*row) for row in connection.execute(_ALL)])
         await asyncio.sleep(0)  # others have their turn between two files, and between two queues
         ours = [row for row in rows if row.name in wanted and row.incarnation == wanted[row.name].incarnation]
@@ -101,12 +101,12 @@ def _row(connection: sqlite3.Connection, queue: str) -> _Row:
     return _Row(*row)
 
 
-def _front(connection: sqlite3.Connection, hold: Hold, most: int) -> Balance:
+def _front(connection: sqlite3.Connection, token: LockToken, most: int) -> Balance:
     """A balance for which the oldest entries are looked at."""
-    row = _row(connection, hold.shard.queue)
-    if row.incarnation != hold.incarnation:
-        raise ShardGone(f"the queue {hold.shard} that was locked is gone")
-    return row.balance(hold.shard, _lost(connection, row.id, row.head, min(row.head + most, row.tail)))
+    row = _row(connection, token.shard.queue)
+    if row.incarnation != token.incarnation:
+        raise ShardGone(f"the queue {token.shard} that was locked is gone")
+    return row.balance(token.shard, _lost(connection, row.id, row.head, min(row.head + most, row.tail)))
 
 
 def _missing(connection: sqlite3.Connection, seen: _Row, place: int) -> tuple[int, int]:

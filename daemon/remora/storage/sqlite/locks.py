@@ -9,7 +9,7 @@ from contextlib import suppress
 import msgspec
 
 from remora.model.errors import OwnershipLost, ShardGone, StoreError
-from remora.model.shard import Hold, LockHolder, Origin, Shard
+from remora.model.shard import LockHolder, LockToken, Origin, Shard
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.face import Face, holder_of
 from remora.storage.sqlite.files import File
@@ -51,30 +51,30 @@ UPDATE locks SET until_ns = :until WHERE queue IN (
 class Locks(Face):
     """Takes, extends and gives back locks. No lock is worth a sync: it does not outlive a start of the host."""
 
-    async def acquire(self, shard: Shard, cookie: str, lease_s: float) -> Hold | LockHolder:
+    async def acquire(self, shard: Shard, cookie: str, lease_s: float) -> LockToken | LockHolder:
         """Take the lock, or extend one that this very store already has; else say who holds it."""
         file = self._file(shard)
 
-        def take(connection: sqlite3.Connection) -> Hold | LockHolder:
+        def take(connection: sqlite3.Connection) -> LockToken | LockHolder:
             queue, incarnation, rival = self._look(connection, shard, cookie)
             if rival is not None:
                 return rival
             me = self._files.owner.entity
             connection.execute(_TAKE, (queue, me, cookie, boot_id(), _until_ns(lease_s)))
-            return Hold(shard, cookie, incarnation)
+            return LockToken(shard, cookie, incarnation)
 
         # Whoever waits for a lock asks again and again: that costs no transaction.
         _, _, rival = await file.read(lambda connection: self._look(connection, shard, cookie))
         return await file.write(take, durable=False) if rival is None else rival
 
-    async def renew_all(self, holds: Sequence[Hold], lease_s: float) -> Sequence[StoreError | None]:
+    async def renew_all(self, tokens: Sequence[LockToken], lease_s: float) -> Sequence[StoreError | None]:
         """Extend several locks, those of each file in one transaction."""
-        return await self._in_each_file(holds, lambda file, of_file: self._renew_in(file, of_file, lease_s))
+        return await self._in_each_file(tokens, lambda file, of_file: self._renew_in(file, of_file, lease_s))
 
-    async def release(self, hold: Hold) -> None:
+    async def release(self, token: LockToken) -> None:
         """Give the lock back; no error when it is not held any more."""
-        key = (self._files.owner.entity, hold.cookie, hold.shard.queue, hold.incarnation)
-        await self._file(hold.shard).write(lambda connection: connection.execute(_RELEASE, key), durable=False)
+        key = (self._files.owner.entity, token.cookie, token.shard.queue, token.incarnation)
+        await self._file(token.shard).write(lambda connection: connection.execute(_RELEASE, key), durable=False)
 
     async def evict(self, shard: Shard, holder: LockHolder) -> None:
         """Break exactly this holder's lock; no error when it has gone meanwhile."""
@@ -100,16 +100,16 @@ class Locks(Face):
         holder = holder_of(self._files, *lock)
         return queue, incarnation, holder if holder.lease_left_s else None
 
-    async def _renew_in(self, file: File, holds: Sequence[Hold], lease_s: float) -> dict[Hold, StoreError]:
+    async def _renew_in(self, file: File, tokens: Sequence[LockToken], lease_s: float) -> dict[LockToken, StoreError]:
         """Renew locks of one file; which of them turned out to be lost."""
-        wanted = [(hold.shard.queue, hold.incarnation, hold.cookie) for hold in holds]
+        wanted = [(token.shard.queue, token.incarnation, token.cookie) for token in tokens]
         values = {"holds": msgspec.json.encode(wanted).decode(), "entity": self._files.owner.entity, "boot": boot_id()}
 
-        def extend(connection: sqlite3.Connection) -> dict[Hold, StoreError]:
+        def extend(connection: sqlite3.Connection) -> dict[LockToken, StoreError]:
             at = values | {"now": now_ns(), "until": _until_ns(lease_s)}
             lost = connection.execute(_NOT_HELD, at).fetchall()
             connection.execute(_EXTEND_ALL, at)
-            return {holds[place]: _lost(holds[place], is_gone) for place, is_gone in lost}
+            return {tokens[place]: _lost(tokens[place], is_gone) for place, is_gone in lost}
 
         return await file.write(extend, durable=False)
 
@@ -126,10 +126,10 @@ async def _evict_in(file: File, is_dead: Callable[[str], bool]) -> list[Shard]:
     return await file.write(evict, durable=False) if dead else []
 
 
-def _lost(hold: Hold, is_gone: bool) -> StoreError:
+def _lost(token: LockToken, is_gone: bool) -> StoreError:
     if is_gone:
-        return ShardGone(f"the queue {hold.shard} that was locked is gone")
-    return OwnershipLost(f"the lock of {hold.shard} is not held by {hold.cookie}")
+        return ShardGone(f"the queue {token.shard} that was locked is gone")
+    return OwnershipLost(f"the lock of {token.shard} is not held by {token.cookie}")
 
 
 def _until_ns(lease_s: float) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from remora.model.errors import OwnershipLost, ShardGone, StoreDamaged, StoreError, StoreUnavailable
 from remora.model.ledger import Tally
-from remora.model.record import Listing
-from remora.model.shard import Hold, Shard
+from remora.model.record import Page
+from remora.model.shard import LockToken, Shard
 from remora.storage.sqlite.attempts import forget_attempts
 from remora.storage.sqlite.checksums import changed
 from remora.storage.sqlite.face import Face, QueueRow, held_row, marker, parsed
@@ -44,54 +44,56 @@ class Queue(Face):
     poll_cost_s = 0.00005
     """One read of an index, on this host."""
 
-    async def read(self, hold: Hold, start: bytes, limit: int) -> Listing:
+    async def read(self, token: LockToken, start: bytes, limit: int) -> Page:
         """Up to `limit` entries from position `start` on; from the oldest one when `start` is empty.
 
         Read in the event loop: a thread would wait for the interpreter at each row.
         """
-        return await self._file(hold.shard).read(
-            lambda connection: listing(connection, hold.shard, held_row(connection, hold, self._me), start, limit)
+        return await self._file(token.shard).read(
+            lambda connection: read_page(connection, token.shard, held_row(connection, token, self._me), start, limit)
         )
 
-    async def remove(self, hold: Hold, upto: bytes, count: int, tally: Tally) -> None:
+    async def remove(self, token: LockToken, upto: bytes, count: int, tally: Tally) -> None:
         """Remove the oldest `count` entries, all those before position `upto`, and add the tally to the ledger.
 
         Not synced: after a power cut they are delivered again.
         """
         end = parsed(upto)
         if tally.total != count:
-            raise ValueError(f"{hold.shard}: a tally of {tally.total} for the removal of {count} entries")
+            raise ValueError(f"{token.shard}: a tally of {tally.total} for the removal of {count} entries")
 
         def remove(connection: sqlite3.Connection) -> None:
-            queue = held_row(connection, hold, self._me)
+            queue = held_row(connection, token, self._me)
             if end > queue.tail:
-                raise ValueError(f"{hold.shard}: nothing was listed up to {end}, so nothing may be removed up to there")
+                raise ValueError(f"{token.shard}: nothing was listed up to {end}, so nothing may be removed so far")
             if end <= queue.head:
                 return
             if end - count != queue.head:
-                raise StoreUnavailable(f"{hold.shard} is not removed up to {end}: its front is at {queue.head} by now")
+                raise StoreUnavailable(f"{token.shard} is not removed up to {end}: its front is at {queue.head} by now")
             _remove(connection, queue, end, tally)
             forget_attempts(connection, queue, end)
 
-        await self._file(hold.shard).write(remove, durable=False)
+        await self._file(token.shard).write(remove, durable=False)
 
-    async def expire_all(self, holds: Sequence[Hold], older_than_s: float) -> Sequence[StoreError | None]:
+    async def expire_all(self, tokens: Sequence[LockToken], older_than_s: float) -> Sequence[StoreError | None]:
         """Expire in several queues; where there are no reservations, which is usual, a look at each file is enough."""
-        return await self._in_each_file(holds, lambda file, of_file: self._expire_in(file, of_file, older_than_s))
+        return await self._in_each_file(tokens, lambda file, of_file: self._expire_in(file, of_file, older_than_s))
 
-    async def _expire_in(self, file: File, holds: Sequence[Hold], older_than_s: float) -> dict[Hold, StoreError]:
+    async def _expire_in(
+        self, file: File, tokens: Sequence[LockToken], older_than_s: float
+    ) -> dict[LockToken, StoreError]:
         """Expire in queues of one file; which holds turned out to be lost."""
         names = await file.read(lambda connection: {name for (name,) in connection.execute(_WITH_RESERVATIONS)})
-        due = [hold for hold in holds if hold.shard.queue in names]
+        due = [token for token in tokens if token.shard.queue in names]
 
-        def expire(connection: sqlite3.Connection) -> dict[Hold, StoreError]:
-            lost: dict[Hold, StoreError] = {}
+        def expire(connection: sqlite3.Connection) -> dict[LockToken, StoreError]:
+            lost: dict[LockToken, StoreError] = {}
             queues: list[QueueRow] = []
-            for hold in due:
+            for token in due:
                 try:
-                    queues.append(held_row(connection, hold, self._me))
+                    queues.append(held_row(connection, token, self._me))
                 except (OwnershipLost, ShardGone) as exc:
-                    lost[hold] = exc
+                    lost[token] = exc
             _expire(connection, queues, older_than_s)
             return lost
 
@@ -102,7 +104,7 @@ class Queue(Face):
         return self._files.owner.entity
 
 
-def listing(connection: sqlite3.Connection, shard: Shard, queue: QueueRow, start: bytes, limit: int) -> Listing:
+def read_page(connection: sqlite3.Connection, shard: Shard, queue: QueueRow, start: bytes, limit: int) -> Page:
     """Entries of a queue from a position on, or from its front when that has passed it."""
     first = max(queue.head, parsed(start) if start else 0)
     end = min(first + limit, queue.tail)
@@ -111,7 +113,7 @@ def listing(connection: sqlite3.Connection, shard: Shard, queue: QueueRow, start
         raise StoreDamaged(f"{shard} has lost entries: {len(entries)} are left of {end - first} that were stored")
     behind = first + len(entries)
     positions = [marker(position) for position in range(first, behind + 1)]
-    return Listing(positions, entries, behind < queue.tail, corrupt)
+    return Page(positions, entries, behind < queue.tail, corrupt)
 
 
 def _data(connection: sqlite3.Connection, queue: QueueRow, first: int, end: int) -> tuple[list[bytes], dict[int, str]]:

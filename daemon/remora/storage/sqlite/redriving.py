@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from remora.model.errors import ShardGone, StoreDamaged, TopicUnknown
 from remora.model.position import Position
-from remora.model.record import Again, DeadLetter, LetterTotals
+from remora.model.record import DeadLetter, LetterTotals, Redrive
 from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.storage.sqlite.dead_letters import DeadLetters
@@ -47,7 +47,7 @@ class Letters(DeadLetters):
 
         return await self._files.file_of(topic_of(letters[0].queue)).write(drop) if letters else 0
 
-    async def redrive(self, shard: Shard, topic: Topic | None, again: Sequence[Again]) -> int:
+    async def redrive(self, shard: Shard, topic: Topic | None, again: Sequence[Redrive]) -> int:
         """Commit entries to a queue and forget their letters. All queues of a topic lie in one file."""
         if topic is None:
             raise TopicUnknown(f"there is no topic of queue {shard}")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from remora.model.errors import OnceConflict, QueueFull, TopicUnknown
-from remora.model.ingest import Once, Stored
+from remora.model.ingest import IdempotencyKey, PublishResult
 from remora.model.topic import Topic
 from remora.storage.sqlite.checksums import checksums
 from remora.storage.sqlite.clock import boot_id, now_ns
@@ -160,7 +160,7 @@ class Sheet:
 
     # ---------------------------------------------------------------------------------------------- once
 
-    def recall(self, topic: TopicRow, once: Once) -> Stored | None:
+    def recall(self, topic: TopicRow, once: IdempotencyKey) -> PublishResult | None:
         """The answer that this request had before, if it had. Raises OnceConflict."""
         key = (topic.id, once.key)
         found = self._once.get(key) or self.connection.execute(_RECALL, key).fetchone()
@@ -169,9 +169,9 @@ class Sheet:
         digest, events = found
         if digest != once.digest:
             raise OnceConflict("the idempotency key was used for another request before")
-        return Stored(events, repeated=True)
+        return PublishResult(events, repeated=True)
 
-    def remember(self, topic: TopicRow, once: Once, events: int) -> None:
+    def remember(self, topic: TopicRow, once: IdempotencyKey, events: int) -> None:
         """Have a request recognised from now on."""
         self._once[topic.id, once.key] = (once.digest, events)
 
