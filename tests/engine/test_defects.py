@@ -45,12 +45,12 @@ def marked(worker: Any) -> Any:
     """The same worker; its services say which shard they are for."""
     serve = worker.ownership._serve
 
-    def serve_marked(tenure: Any) -> Any:
-        service = serve(tenure)
+    def serve_marked(lease: Any) -> Any:
+        service = serve(lease)
         run = service.run
 
         async def run_marked() -> None:
-            SHARD.set(tenure.shard.queue)
+            SHARD.set(lease.shard.queue)
             await run()
 
         service.run = run_marked

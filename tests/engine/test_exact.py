@@ -354,7 +354,7 @@ async def test_trust_is_asked_for_again_once_the_producer_is_initialised(monkeyp
         async def slow(*args: Any) -> Any:
             async with entered(*args) as route:
                 for held in worker.ownership._held.values():
-                    held.tenure.term = replace(held.tenure.term, trusted_until=-1.0)
+                    held.lease.term = replace(held.lease.term, trusted_until=-1.0)
                 steps.append("untrusted")
                 store.before = lambda call: steps.append(call)
                 yield route

@@ -13,9 +13,9 @@ order is the same at a take-over, after every failure, and after being fenced.
 
 from __future__ import annotations
 
+from remora.engine.lease import Lease
 from remora.engine.reading import Reader
 from remora.engine.shelf import Shelf, Tools
-from remora.engine.tenure import Tenure
 from remora.model.errors import EndpointMisconfigured
 from remora.model.ledger import Cause, Tally
 from remora.model.position import Position
@@ -29,48 +29,48 @@ class Astray(EndpointMisconfigured):
     """
 
 
-async def catch_up(tools: Tools, tenure: Tenure, shelf: Shelf, reader: Reader, route: ExactRoute) -> tuple[bytes, int]:
+async def catch_up(tools: Tools, lease: Lease, shelf: Shelf, reader: Reader, route: ExactRoute) -> tuple[bytes, int]:
     """Steps 2 and 3, right after the route was entered; returns the queue's front and how many entries were removed.
 
     Raises StoreError, among them LeaseUncertain where the lock is not to be trusted, and Astray.
     """
-    token = tenure.token
-    tenure.require_trust()
+    token = lease.token
+    lease.require_trust()
     front = (await tools.store.queue.read(token, b"", 1)).positions[0]
     upto, count = front, 0
-    if route.reached is not None and _position(route.reached, tenure) > _position(front, tenure):
-        upto, count = route.reached, await _count(tools, tenure, reader, front, route.reached)
-    tenure.require_trust()
+    if route.reached is not None and _position(route.reached, lease) > _position(front, lease):
+        upto, count = route.reached, await _count(tools, lease, reader, front, route.reached)
+    lease.require_trust()
     await tools.store.queue.remove(token, upto, count, _tally(shelf, front, upto, count))
     shelf.drop_before(Position.parse(upto.decode()))
     return upto, count
 
 
-def _position(marker: bytes, tenure: Tenure) -> Position:
+def _position(marker: bytes, lease: Lease) -> Position:
     try:
         return Position.parse(marker.decode())
     except ValueError:
-        raise Astray(f"the position kept for {tenure.shard} cannot be read: {marker[:40]!r}") from None
+        raise Astray(f"the position kept for {lease.shard} cannot be read: {marker[:40]!r}") from None
 
 
-async def _count(tools: Tools, tenure: Tenure, reader: Reader, front: bytes, reached: bytes) -> int:
+async def _count(tools: Tools, lease: Lease, reader: Reader, front: bytes, reached: bytes) -> int:
     """How many entries stand before a position. They are listed, so that it is known to be one of this queue."""
-    count, start, end = 0, front, _position(reached, tenure)
+    count, start, end = 0, front, _position(reached, lease)
     while True:
         limit = reader.limit()
         room = await reader.take_room(limit)
         try:
-            tenure.require_trust()
-            page = await tools.store.queue.read(tenure.token, start, limit)
+            lease.require_trust()
+            page = await tools.store.queue.read(lease.token, start, limit)
         finally:
             reader.hold(-room)
         if reached in page.positions:
             return count + page.positions.index(reached)
         start = page.positions[-1]
         count += len(page.entries)
-        if not page.truncated or _position(start, tenure) > end:
+        if not page.truncated or _position(start, lease) > end:
             raise Astray(
-                f"the position {reached.decode()} kept for {tenure.shard} is none of its queue, which goes up to"
+                f"the position {reached.decode()} kept for {lease.shard} is none of its queue, which goes up to"
                 f" {start.decode()}: was it restored without a new incarnation?"
             )
 

@@ -15,11 +15,11 @@ from remora.engine.allowance import Allowance
 from remora.engine.destination import Destination
 from remora.engine.exact import ExactSession
 from remora.engine.front import FOR_EVER_S, LEAST_S, Front
+from remora.engine.lease import Lease, LeaseUncertain
 from remora.engine.letters import park_all
 from remora.engine.session import Session
 from remora.engine.shelf import Shelf, Tools
 from remora.engine.sorting import Condemned
-from remora.engine.tenure import LeaseUncertain, Tenure
 from remora.model.errors import (
     CodecError,
     EndpointError,
@@ -91,14 +91,14 @@ class Dispatcher:
     def __init__(
         self,
         tools: Tools,
-        tenure: Tenure,
+        lease: Lease,
         endpoints: Mapping[str, Endpoint],
         destination: Callable[[Target], Destination],
         rng: Random,
     ) -> None:
         """`endpoints` are by URI scheme; `destination` gives what all shards of a target's destination share."""
         self._tools = tools
-        self._tenure = tenure
+        self._lease = lease
         self._endpoints = endpoints
         self._destination_of = destination
         self._destination: Destination | None = None
@@ -106,7 +106,7 @@ class Dispatcher:
         self._shelf = Shelf()
         self._session: Session | ExactSession | None = None
         self._finishing = asyncio.Event()
-        self._front = Front(tools, tenure, self._shelf, self._finishing.is_set)
+        self._front = Front(tools, lease, self._shelf, self._finishing.is_set)
         self._opened = False
         self._has_turn = False
         self._failures = 0
@@ -140,7 +140,7 @@ class Dispatcher:
         if state is State.IDLE and self._last_failure:
             remarks = (*remarks, f"nothing waits; the last attempt failed: {self._last_failure}")
         return ShardStatus(
-            queue=self._tenure.shard.queue,
+            queue=self._lease.shard.queue,
             topic=self._topic.label if self._topic else "",
             endpoint=self._topic.target.redacted if self._topic else "",
             delivery=self._delivery,
@@ -187,14 +187,14 @@ class Dispatcher:
 
         Returns whether the queue is empty for so long, or so surely, that the shard may go dormant.
         """
-        self._seen = self._tools.catalogue.topic(self._tenure.shard)  # what a pause compares with, if this fails
+        self._seen = self._tools.catalogue.topic(self._lease.shard)  # what a pause compares with, if this fails
         await self._front.recall_letters()
         topic = await self._find_topic()
         if topic is None:
             return self._tools.store.arrivals.notifies and not self._shelf.has_work
         why = reason_to_leave(topic, self._endpoints)
         if why is not None:
-            raise NotOurs(f"{self._tenure.shard} is let go: {why}")
+            raise NotOurs(f"{self._lease.shard} is let go: {why}")
         tells = self._tools.store.arrivals.notifies
         self._topic, self._destination, self._opened = topic, self._destination_of(topic.target), False
         is_known_to_wait = self._front.has_looked and self._shelf.has_work
@@ -243,14 +243,14 @@ class Dispatcher:
         self, endpoint: Endpoint, topic: Topic, destination: Destination
     ) -> AsyncIterator[Session | ExactSession]:
         """A session on a way to the endpoint that is open as long."""
-        token = self._tenure.token
+        token = self._lease.token
         held = Allowance(self._tools.settings.shard_bytes, within=destination.allowance)
         if self._is_exact:
             async with endpoint.exact(token.shard, token.incarnation, topic.target) as exact:
-                yield ExactSession(self._tools, self._tenure, exact, topic, self._shelf, held, self._recovered)
+                yield ExactSession(self._tools, self._lease, exact, topic, self._shelf, held, self._recovered)
         else:
             async with endpoint.route(token.shard, token.incarnation, topic.target) as route:
-                yield Session(self._tools, self._tenure, route, topic, self._shelf, held, self._recovered)
+                yield Session(self._tools, self._lease, route, topic, self._shelf, held, self._recovered)
 
     async def _entries_wait(self) -> bool:
         """Whether there is a reason to open a way that costs the endpoint a producer, or that did not open when it was
@@ -261,7 +261,7 @@ class Dispatcher:
         if (await self._first_entry()).entries:
             return True
         if not self._tools.store.arrivals.notifies:
-            changes = self._tools.catalogue.wait_for_change(self._tenure.shard, self._seen)
+            changes = self._tools.catalogue.wait_for_change(self._lease.shard, self._seen)
             await self._first_of(self._tools.settings.idle_max_s, changes)
         return False
 
@@ -271,9 +271,9 @@ class Dispatcher:
 
     async def _first_entry(self) -> Page:
         """The oldest entry, if there is one."""
-        self._tenure.require_trust()
+        self._lease.require_trust()
         self._shelf.news.clear()
-        page = await self._tools.store.queue.read(self._tenure.token, b"", 1)
+        page = await self._tools.store.queue.read(self._lease.token, b"", 1)
         if page.entries:
             self._shelf.begin_work()
         else:
@@ -283,7 +283,7 @@ class Dispatcher:
 
     async def _find_topic(self) -> Topic | None:
         """The topic's attributes from its metadata, else from the oldest entry's own copy; None if there is none."""
-        known = self._seen = self._tools.catalogue.topic(self._tenure.shard)
+        known = self._seen = self._tools.catalogue.topic(self._lease.shard)
         if known is not None:
             return known
         page = await self._first_entry()
@@ -303,10 +303,10 @@ class Dispatcher:
     async def _park_first(self, page: Page, condemned: Condemned) -> None:
         """Park an entry that says nothing, at the front of a queue whose topic nothing else tells."""
         shelf = self._shelf
-        (parked,) = await park_all(self._tools, self._tenure, "", shelf, page, [condemned])
-        self._tenure.require_trust()
+        (parked,) = await park_all(self._tools, self._lease, "", shelf, page, [condemned])
+        self._lease.require_trust()
         tally = Tally.of(Cause.of_letter(parked.cause))
-        await self._tools.store.queue.remove(self._tenure.token, page.positions[1], 1, tally)
+        await self._tools.store.queue.remove(self._lease.token, page.positions[1], 1, tally)
         shelf.removed(page.positions[1])
 
     # ----------------------------------------------------------------------------- after a failure
@@ -341,7 +341,7 @@ class Dispatcher:
                 return
             tried, left_s = False, until - now()
             changes: list[Coroutine[object, object, object]] = [
-                self._tools.catalogue.wait_for_change(self._tenure.shard, self._seen)
+                self._tools.catalogue.wait_for_change(self._lease.shard, self._seen)
             ]
             if hears and self._destination and not self._limits.retry_sleep_s:
                 changes += [self._destination.recovery(self._rng.random()), self._back(self._destination)]
@@ -417,7 +417,7 @@ class Dispatcher:
 
     @property
     def _label(self) -> str:
-        return self._topic.label if self._topic is not None else self._tenure.shard.queue
+        return self._topic.label if self._topic is not None else self._lease.shard.queue
 
     async def _first_of(self, at_most_s: float, *changes: Coroutine[object, object, object]) -> bool:
         """Wait for a change, for a time, or for `finish`, whichever comes first; returns whether it was not time."""

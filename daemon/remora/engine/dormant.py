@@ -114,7 +114,7 @@ class Dormant:
 def dormant_status(held: Held, topic: Topic | None, now: float) -> ShardStatus:
     """A dormant shard as `status` shows it; also one that is just being given back."""
     return ShardStatus(
-        queue=held.tenure.shard.queue,
+        queue=held.lease.shard.queue,
         topic=topic.label if topic else "",
         endpoint=topic.target.redacted if topic else "",
         delivery="",

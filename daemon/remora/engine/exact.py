@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from remora.codec.fastest import joined, totals
 from remora.engine.allowance import Allowance
 from remora.engine.catching_up import catch_up
+from remora.engine.lease import Lease
 from remora.engine.letters import park_all
 from remora.engine.packing import pack_surely
 from remora.engine.reading import Reader, at_most
 from remora.engine.shelf import Shelf, Tools
 from remora.engine.sorting import Condemned, same_target, sort_entries
-from remora.engine.tenure import Tenure
 from remora.engine.trimmer import Trimmer
 from remora.model.errors import (
     EndpointError,
@@ -92,7 +92,7 @@ class ExactSession:
     def __init__(
         self,
         tools: Tools,
-        tenure: Tenure,
+        lease: Lease,
         route: ExactRoute,
         topic: Topic,
         shelf: Shelf,
@@ -101,7 +101,7 @@ class ExactSession:
     ) -> None:
         """`on_round` is called after each commit. `rests` is true after a session that ended for want of entries."""
         self._tools = tools
-        self._tenure = tenure
+        self._lease = lease
         self._route = route
         self._topic = topic
         self._shelf = shelf
@@ -119,14 +119,14 @@ class ExactSession:
         self._tasks = asyncio.TaskGroup()
         self._trimmer = Trimmer(
             tools,
-            tenure,
+            lease,
             topic.label,
             on_failure=self._fail,
             on_removed=shelf.removed,
             more_to_come=lambda: False,
         )
         self._reader = Reader(
-            tools, tenure, shelf, held, on_failure=self._fail, all_removed=lambda: self._trimmer.is_empty
+            tools, lease, shelf, held, on_failure=self._fail, all_removed=lambda: self._trimmer.is_empty
         )
 
     def end(self) -> None:
@@ -136,7 +136,7 @@ class ExactSession:
 
     async def run(self) -> None:
         """Deliver until ended; then raise what ended it, if that was a failure."""
-        name = self._tenure.shard.queue
+        name = self._lease.shard.queue
         try:
             self._reached = start = await self._catch_up()
             async with self._tasks:
@@ -161,9 +161,9 @@ class ExactSession:
     async def _catch_up(self) -> bytes:
         """Where to read from; only after this anything may be sent."""
         try:
-            start, count = await catch_up(self._tools, self._tenure, self._shelf, self._reader, self._route)
+            start, count = await catch_up(self._tools, self._lease, self._shelf, self._reader, self._route)
         except OwnershipLost as exc:
-            self._tools.telemetry.removal_refused(self._tenure.shard.queue, str(exc))
+            self._tools.telemetry.removal_refused(self._lease.shard.queue, str(exc))
             raise
         self._shelf.in_doubt = False
         if count:
@@ -205,7 +205,7 @@ class ExactSession:
         return page
 
     def _fetch(self, start: bytes, limit: int) -> asyncio.Task[Page | None]:
-        return self._tasks.create_task(self._reader.read(start, limit), name=f"list {self._tenure.shard}")
+        return self._tasks.create_task(self._reader.read(start, limit), name=f"list {self._lease.shard}")
 
     async def _take_in(self, page: Page) -> None:
         """Add a listing to the open transaction, while the next one comes in; wait when that is full."""
@@ -279,7 +279,7 @@ class ExactSession:
     def _may_rest(self, busy_at: float) -> bool:
         """Whether the queue was empty for so long that the route is not worth keeping."""
         idle_s = asyncio.get_running_loop().time() - busy_at
-        return idle_s >= rest_after(self._tenure.awake()) and self._trimmer.is_empty and not self._shelf.news.is_set()
+        return idle_s >= rest_after(self._lease.awake()) and self._trimmer.is_empty and not self._shelf.news.is_set()
 
     async def _wait_for_news(self, busy_at: float) -> None:
         """Wait until an empty queue is worth another look, or the route is to be left."""
@@ -292,7 +292,7 @@ class ExactSession:
     async def _watch(self) -> None:
         """End the session when its topic's attributes have changed: what was read is read again for the new ones."""
         seen = None if self._topic.source is Source.ENTRY else self._topic
-        await self._tools.catalogue.wait_for_change(self._tenure.shard, seen)
+        await self._tools.catalogue.wait_for_change(self._lease.shard, seen)
         self._turn_back()
 
     # --------------------------------------------------------------------------- filling and packing
@@ -381,12 +381,12 @@ class ExactSession:
         if transaction.begins_at != self._reached:
             raise RuntimeError(f"a transaction from {transaction.begins_at!r} on would pass over {self._reached!r}")
         parcels = await self._packed(transaction)
-        self._tenure.require_trust()
+        self._lease.require_trust()
         letters: list[DeadLetter] = []
         for part in transaction.parts:
-            tenure, label = self._tenure, self._topic.label
-            letters += await park_all(self._tools, tenure, label, self._shelf, part.page, part.condemned)
-        self._tenure.require_trust()
+            lease, label = self._lease, self._topic.label
+            letters += await park_all(self._tools, lease, label, self._shelf, part.page, part.condemned)
+        self._lease.require_trust()
         self._shelf.in_doubt = True
         await self._route.commit(parcels, transaction.upto, letters)
         self._reached, self._shelf.in_doubt = transaction.upto, False
@@ -417,7 +417,7 @@ class ExactSession:
         else:
             self._shelf.read_singly = transaction.entries
             self._shelf.search_entries = max(1, transaction.entries // SEARCH_PARTS)
-        self._fail(exc if records else EndpointUnavailable(f"dead letters of {self._tenure.shard} were refused: {exc}"))
+        self._fail(exc if records else EndpointUnavailable(f"dead letters of {self._lease.shard} were refused: {exc}"))
 
     # ------------------------------------------------------------------------------ ending, counting
 

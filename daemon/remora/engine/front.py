@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.engine.allowance import Allowance
+from remora.engine.lease import Lease
 from remora.engine.letters import park_all
 from remora.engine.shelf import Shelf, Tools
 from remora.engine.sorting import Condemned, same_target, sort_entries
-from remora.engine.tenure import Tenure
 from remora.model.ledger import Cause, Tally
 from remora.model.position import Position
 from remora.model.record import Attempt, Page
@@ -37,9 +37,9 @@ FOR_EVER_S = float("inf")
 class Front:
     """Looks at one shard's front. `is_finishing` tells that it is to stop soon."""
 
-    def __init__(self, tools: Tools, tenure: Tenure, shelf: Shelf, is_finishing: Callable[[], bool]) -> None:
+    def __init__(self, tools: Tools, lease: Lease, shelf: Shelf, is_finishing: Callable[[], bool]) -> None:
         self._tools = tools
-        self._tenure = tenure
+        self._lease = lease
         self._shelf = shelf
         self._is_finishing = is_finishing
         self._recalled = self._knows_letters = False
@@ -52,15 +52,15 @@ class Front:
     async def recall_letters(self) -> None:
         """Learn once which entries that stand in the queue have letters by earlier holders: these are done."""
         if not self._knows_letters:
-            self._tenure.require_trust()
-            self._shelf.recall(await self._tools.store.letters.standing(self._tenure.token))
+            self._lease.require_trust()
+            self._shelf.recall(await self._tools.store.letters.standing(self._lease.token))
             self._knows_letters = True
 
     async def recall(self, limits: Limits) -> None:
         """Learn what earlier holders noted, once, where attempts are limited or have a pace."""
         if limits.counts_attempts and not self._recalled:
-            self._tenure.require_trust()
-            noted = await self._tools.store.attempts.noted(self._tenure.token)
+            self._lease.require_trust()
+            noted = await self._tools.store.attempts.noted(self._lease.token)
             self._shelf.attempts = {**noted, **self._shelf.attempts}
             self._noted, self._recalled = dict(noted), True
 
@@ -79,8 +79,8 @@ class Front:
         oldest = sorted(self._shelf.attempts, key=lambda each: Position.parse(each.decode("ascii")))[:MOST_ATTEMPTS]
         attempts = {position: self._shelf.attempts[position] for position in oldest}
         if attempts != self._noted:
-            self._tenure.require_trust()
-            await self._tools.store.attempts.note(self._tenure.token, attempts)
+            self._lease.require_trust()
+            await self._tools.store.attempts.note(self._lease.token, attempts)
             self._noted = dict(attempts)
 
     # --------------------------------------------------------------------------------------- looks
@@ -126,8 +126,8 @@ class Front:
         return min(wanted, fitting)
 
     async def _read(self, limit: int) -> Page:
-        self._tenure.require_trust()
-        page = await self._tools.store.queue.read(self._tenure.token, b"", limit)
+        self._lease.require_trust()
+        page = await self._tools.store.queue.read(self._lease.token, b"", limit)
         self.has_looked = True
         if page.entries:
             self._shelf.begin_work()
@@ -162,7 +162,7 @@ class Front:
     async def _park(self, topic: Topic, page: Page, condemned: list[Condemned]) -> None:
         """Store dead letters; from then on their entries are done, whatever becomes of their removal."""
         shelf = self._shelf
-        await park_all(self._tools, self._tenure, topic.label, shelf, page, condemned)
+        await park_all(self._tools, self._lease, topic.label, shelf, page, condemned)
         for each in condemned:
             position = page.positions[each.ordinal]
             shelf.done[position] = Cause.of_letter(each.cause)
@@ -174,8 +174,8 @@ class Front:
         """Remove the first entries of a listing, all of which are done."""
         positions = page.positions[:count]
         tally = sum((Tally.of(self._shelf.done[each]) for each in positions), Tally())
-        self._tenure.require_trust()
-        await self._tools.store.queue.remove(self._tenure.token, page.positions[count], count, tally)
+        self._lease.require_trust()
+        await self._tools.store.queue.remove(self._lease.token, page.positions[count], count, tally)
         for each in positions:
             del self._shelf.done[each]
         self._shelf.removed(page.positions[count])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from remora.engine.dispatcher import ShardStatus
-from remora.engine.tenure import Tenure
+from remora.engine.lease import Lease
 from remora.model.member import is_workers
 from remora.model.shard import LockHolder
 
@@ -67,7 +67,7 @@ class Held:
     it is not, and finds `ended` set. `parting` is set while its service finishes, to be given back then.
     """
 
-    tenure: Tenure
+    lease: Lease
     expire_at: float
     since: float
     service: Service | None = None

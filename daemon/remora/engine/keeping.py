@@ -63,7 +63,7 @@ class Keeper:
         for each in self._held.values():
             if each.ended is not None:
                 continue
-            renew_at = each.tenure.term.renew_at
+            renew_at = each.lease.term.renew_at
             if renew_at > now:
                 next_at = min(next_at, renew_at)
             elif not each.renewing:
@@ -81,7 +81,7 @@ class Keeper:
     async def _renew(self, due: Sequence[Held]) -> None:
         times, started = self._settings.times, asyncio.get_running_loop().time()
         try:
-            answers = await self._store.locks.renew_all([each.tenure.token for each in due], times.lease_s)
+            answers = await self._store.locks.renew_all([each.lease.token for each in due], times.lease_s)
         except StoreError as exc:
             answers = [exc] * len(due)
         finally:
@@ -90,7 +90,7 @@ class Keeper:
         term, renewed = Term.granted(times, started), 0
         for held, answer in zip(due, answers, strict=True):
             if answer is None:
-                held.tenure.renewed(term)
+                held.lease.renewed(term)
                 renewed += 1
             else:
                 self._not_renewed(held, answer)
@@ -101,9 +101,9 @@ class Keeper:
         if isinstance(why, OwnershipLost | ShardGone):
             self._lose(held, why)
             return
-        held.tenure.renewal_failed(self._settings.times, why)
-        self._next_at = min(self._next_at, held.tenure.term.renew_at)
-        self._telemetry.renewal_failed(held.tenure.shard.queue, str(why))
+        held.lease.renewal_failed(self._settings.times, why)
+        self._next_at = min(self._next_at, held.lease.term.renew_at)
+        self._telemetry.renewal_failed(held.lease.shard.queue, str(why))
         if isinstance(why, StoreDamaged) and held.is_dormant:
             self._wake(held)  # its dispatcher meets the damage, and says so
 
@@ -112,7 +112,7 @@ class Keeper:
     async def _expire(self, stale: Sequence[Held]) -> None:
         try:
             answers = await self._store.queue.expire_all(
-                [each.tenure.token for each in stale], self._settings.reservation_age_s
+                [each.lease.token for each in stale], self._settings.reservation_age_s
             )
         except StoreError as exc:
             answers = [exc] * len(stale)
@@ -120,4 +120,4 @@ class Keeper:
             if isinstance(answer, OwnershipLost | ShardGone):
                 self._lose(held, answer)
             elif answer is not None:
-                self._telemetry.expiry_failed(held.tenure.shard.queue, str(answer))
+                self._telemetry.expiry_failed(held.lease.shard.queue, str(answer))

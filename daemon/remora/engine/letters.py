@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
 
+from remora.engine.lease import Lease
 from remora.engine.shelf import Shelf, Tools
 from remora.engine.sorting import Condemned
-from remora.engine.tenure import Tenure
 from remora.model.record import Attempt, DeadLetter, Page
 from remora.model.shard import LockToken
 
@@ -35,19 +35,19 @@ def letter(token: LockToken, page: Page, condemned: Condemned, tried: Attempt | 
 
 
 async def park_all(
-    tools: Tools, tenure: Tenure, label: str, shelf: Shelf, page: Page, condemned: Sequence[Condemned]
+    tools: Tools, lease: Lease, label: str, shelf: Shelf, page: Page, condemned: Sequence[Condemned]
 ) -> Sequence[DeadLetter]:
     """Store the letters of entries durably, in order, save those that are stored already; answers all of them.
 
     `label` is the topic's. Only then may the entries leave their queue. Raises StoreError.
     """
-    letters = [_letter_of(tenure.token, shelf, page, each) for each in sorted(condemned, key=attrgetter("ordinal"))]
+    letters = [_letter_of(lease.token, shelf, page, each) for each in sorted(condemned, key=attrgetter("ordinal"))]
     new = [each for each in letters if not shelf.is_stored(each)]
     for i in range(0, len(new), AT_ONCE):
         some = new[i : i + AT_ONCE]
-        tenure.require_trust()
+        lease.require_trust()
         shelf.begin_parking(some)
-        await tools.store.letters.park(tenure.token, *some)
+        await tools.store.letters.park(lease.token, *some)
         shelf.parked(some)
         for each in some:
             tools.telemetry.parked(label, each.queue, each.position, each.cause, each.reason)

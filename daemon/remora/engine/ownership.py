@@ -19,9 +19,9 @@ from remora.engine.dispatcher import NotOurs, ShardStatus
 from remora.engine.dormant import Dormant, dormant_status
 from remora.engine.held import Held, Left, Service
 from remora.engine.keeping import Keeper
+from remora.engine.lease import Lease
 from remora.engine.spread import Spread
 from remora.engine.taking import RELEASED, Taker
-from remora.engine.tenure import Tenure
 from remora.metrics import Telemetry
 from remora.model.errors import OwnershipLost, ShardGone, StoreError, without_frames
 from remora.model.shard import LockToken, Shard
@@ -67,7 +67,7 @@ class Ownership:
         settings: OwnershipSettings,
         cookie: str,
         schemes: frozenset[str],
-        serve: Callable[[Tenure], Service],
+        serve: Callable[[Lease], Service],
         fellows: int = 1,
     ) -> None:
         """`fellows` is how many workers start together, this one included."""
@@ -126,7 +126,7 @@ class Ownership:
     @property
     def tokens(self) -> list[LockToken]:
         """The holds of these shards."""
-        return [each.tenure.token for each in self._held.values()]
+        return [each.lease.token for each in self._held.values()]
 
     @property
     def left(self) -> dict[Shard, Left]:
@@ -222,7 +222,7 @@ class Ownership:
         except asyncio.CancelledError:
             self._finishing.set()  # the next wave finds nobody to wake
             releases = [
-                asyncio.ensure_future(self._release(each.tenure)) for each in self._held.values() if not each.begun
+                asyncio.ensure_future(self._release(each.lease)) for each in self._held.values() if not each.begun
             ]
             if releases:
                 await asyncio.wait(releases, timeout=CANCELLED_S)
@@ -341,8 +341,8 @@ class Ownership:
 
     def _begin(self, token: LockToken, term: Term, taken_over: bool) -> None:
         now = asyncio.get_running_loop().time()
-        tenure = Tenure(token, term, self._count_awake)
-        held = Held(tenure, expire_at=now + self._settings.reservation_interval_s, since=now)
+        lease = Lease(token, term, self._count_awake)
+        held = Held(lease, expire_at=now + self._settings.reservation_interval_s, since=now)
         self._held[token.shard] = held
         self._telemetry.acquired(token.shard.queue, taken_over, named=self._are_named)
         self._count_move(token.shard, taken_over)
@@ -371,8 +371,8 @@ class Ownership:
         """Serve a held shard that is dormant."""
         if self._finishing.is_set() or held.ended is not None:
             return
-        held.service = service = self._serve(held.tenure)
-        held.task = self._tasks.create_task(self._serve_shard(held, service), name=f"shard {held.tenure.shard}")
+        held.service = service = self._serve(held.lease)
+        held.task = self._tasks.create_task(self._serve_shard(held, service), name=f"shard {held.lease.shard}")
         self._awake += 1
 
     async def _serve_shard(self, held: Held, service: Service) -> None:
@@ -386,11 +386,11 @@ class Ownership:
             if self._finishing.is_set() or held.ended is not None:
                 left = Left("given back")
         except (OwnershipLost, ShardGone) as exc:
-            left = self._lost(held.tenure, without_frames(exc))
+            left = self._lost(held.lease, without_frames(exc))
         except NotOurs as exc:
             left = Left(str(without_frames(exc)))
         except Exception as exc:  # anything at all: a defect costs its shard only
-            self._telemetry.crashed(held.tenure.shard.queue)
+            self._telemetry.crashed(held.lease.shard.queue)
             without_frames(exc)
             again_at = asyncio.get_running_loop().time() + CRASH_PAUSE_S
             left = Left("stopped by a defect, see the log", not_before=again_at)
@@ -400,7 +400,7 @@ class Ownership:
                 held.rest(asyncio.get_running_loop().time())
             else:
                 with self._parting(held, left):
-                    await self._let_go(held.tenure)
+                    await self._let_go(held.lease)
 
     def _review_dormant(self) -> None:
         """Look at dormant shards after the catalogue changed: one may not be ours any more, or be gone."""
@@ -419,12 +419,12 @@ class Ownership:
         """Give a shard back that has no service."""
         held.begun = True
         with self._parting(held, left):
-            await self._let_go(held.tenure)
+            await self._let_go(held.lease)
 
     @contextmanager
     def _parting(self, held: Held, left: Left) -> Iterator[None]:
         """A shard is given back whose service has ended; only then may it be taken again."""
-        shard, held.ended = held.tenure.shard, held.ended or left
+        shard, held.ended = held.lease.shard, held.ended or left
         try:
             yield
         except Exception as exc:  # as in `_serve_shard`; the lease runs out by itself
@@ -435,24 +435,24 @@ class Ownership:
             self._left[shard] = held.ended
             self._spread.released(shard)
 
-    async def _let_go(self, tenure: Tenure) -> None:
+    async def _let_go(self, lease: Lease) -> None:
         """Release a lock, shielded and within a few seconds; if that fails the lease runs out by itself."""
-        release = asyncio.ensure_future(self._release(tenure))
+        release = asyncio.ensure_future(self._release(lease))
         try:
             await asyncio.shield(release)
         except asyncio.CancelledError:
             await asyncio.wait([release], timeout=CANCELLED_S)
             raise
 
-    async def _release(self, tenure: Tenure) -> None:
+    async def _release(self, lease: Lease) -> None:
         try:
             for_all_s = self._settings.release_timeout_s + len(self._held) / RELEASES_PER_SECOND
             async with asyncio.timeout(for_all_s), self._leaving:
-                await self._store.locks.release(tenure.token)
+                await self._store.locks.release(lease.token)
         except (StoreError, TimeoutError) as exc:
-            self._telemetry.release_failed(tenure.shard.queue, str(exc))
+            self._telemetry.release_failed(lease.shard.queue, str(exc))
         else:
-            self._telemetry.released(tenure.shard.queue, named=self._are_named)
+            self._telemetry.released(lease.shard.queue, named=self._are_named)
 
     def _end(self, held: Held, left: Left) -> None:
         """The hold is over: stop its service at once, and once only, so that its lock is released in peace."""
@@ -460,26 +460,26 @@ class Ownership:
             return
         held.ended = left
         if held.task is None:
-            held.task = self._tasks.create_task(self._leave(held, left), name=f"leave {held.tenure.shard}")
+            held.task = self._tasks.create_task(self._leave(held, left), name=f"leave {held.lease.shard}")
         elif held.begun:
             held.task.cancel()
 
     def _lose(self, held: Held, exc: StoreError) -> None:
         """The store refused to keep a hold."""
         if held.ended is None:
-            self._end(held, self._lost(held.tenure, exc))
+            self._end(held, self._lost(held.lease, exc))
 
-    def _lost(self, tenure: Tenure, exc: StoreError) -> Left:
+    def _lost(self, lease: Lease, exc: StoreError) -> Left:
         """Why a shard is not held any more, and until when to stay away from it.
 
         A lock that went while it was trusted was broken by somebody who wants the queue: a gateway looks for
         free queues every 30 s, so longer than that is left to it. A lock that ran out is simply taken again.
         """
         if isinstance(exc, ShardGone):
-            self._telemetry.gone(tenure.shard.queue)
+            self._telemetry.gone(lease.shard.queue)
             return Left(str(exc))
-        self._telemetry.lost(tenure.shard.queue, str(exc))
+        self._telemetry.lost(lease.shard.queue, str(exc))
         now = asyncio.get_running_loop().time()
-        if isinstance(exc, OwnershipLost) and tenure.term.is_trusted(now):
+        if isinstance(exc, OwnershipLost) and lease.term.is_trusted(now):
             return Left(BROKEN, not_before=now + EVICTED_PAUSE_S, evicted=True)
         return Left(str(exc))

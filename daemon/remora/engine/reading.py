@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from remora.engine.allowance import Allowance
+from remora.engine.lease import Lease
 from remora.engine.shelf import Shelf, Tools
-from remora.engine.tenure import Tenure
 from remora.model.errors import CodecError, RemoraError, StoreError
 from remora.model.record import Page
 from remora.policy.idle import idle_delay, rest_after
@@ -30,7 +30,7 @@ class Reader:
     def __init__(
         self,
         tools: Tools,
-        tenure: Tenure,
+        lease: Lease,
         shelf: Shelf,
         held: Allowance,
         *,
@@ -39,7 +39,7 @@ class Reader:
     ) -> None:
         """`all_removed` tells whether everything that was read has left the queue."""
         self._tools = tools
-        self._tenure = tenure
+        self._lease = lease
         self._shelf = shelf
         self._held = held
         self._on_failure = on_failure
@@ -48,9 +48,9 @@ class Reader:
     async def read(self, start: bytes, limit: int | None = None) -> Page | None:
         """A listing of `limit` entries, or as many as the shard has shown to take; None when that failed."""
         try:
-            self._tenure.require_trust()
+            self._lease.require_trust()
             self._shelf.news.clear()  # before the read: what is told of from now on may have come too late for it
-            return await self._tools.store.queue.read(self._tenure.token, start, limit or self.limit())
+            return await self._tools.store.queue.read(self._lease.token, start, limit or self.limit())
         except (StoreError, CodecError) as exc:
             self._on_failure(exc)
             return None
@@ -119,7 +119,7 @@ class Reader:
     def may_rest(self, busy_at: float) -> bool:
         """Whether it is time that nothing runs for this shard until the store tells of new entries."""
         idle_s = asyncio.get_running_loop().time() - busy_at
-        return self._is_told and idle_s >= rest_after(self._tenure.awake()) and not self._shelf.news.is_set()
+        return self._is_told and idle_s >= rest_after(self._lease.awake()) and not self._shelf.news.is_set()
 
     @property
     def _is_told(self) -> bool:
@@ -141,7 +141,7 @@ class Reader:
             await at_most(news, self.idle_s(busy_at))
             return
         while not (news.is_set() or self.may_rest(busy_at)):
-            rest_s = rest_after(self._tenure.awake()) - (now() - busy_at)
+            rest_s = rest_after(self._lease.awake()) - (now() - busy_at)
             await at_most(news, min(settings.idle_max_s, max(settings.idle_min_s, rest_s)))
 
 

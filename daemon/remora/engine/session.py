@@ -21,12 +21,12 @@ from dataclasses import dataclass
 
 from remora.codec.fastest import totals
 from remora.engine.allowance import Allowance
+from remora.engine.lease import Lease
 from remora.engine.letters import park_all
 from remora.engine.packing import pack_surely
 from remora.engine.reading import Reader, at_most
 from remora.engine.shelf import Shelf, Tools
 from remora.engine.sorting import Condemned, same_target, sort_entries
-from remora.engine.tenure import Tenure
 from remora.engine.trimmer import Trimmer
 from remora.model.errors import (
     EndpointError,
@@ -63,7 +63,7 @@ class Session:
     def __init__(
         self,
         tools: Tools,
-        tenure: Tenure,
+        lease: Lease,
         route: Route,
         topic: Topic,
         shelf: Shelf,
@@ -75,7 +75,7 @@ class Session:
         `rests` is true after a session that ended because nothing came for long.
         """
         self._tools = tools
-        self._tenure = tenure
+        self._lease = lease
         self._route = route
         self._topic = topic
         self._shelf = shelf
@@ -93,14 +93,14 @@ class Session:
         self._tasks = asyncio.TaskGroup()
         self._trimmer = Trimmer(
             tools,
-            tenure,
+            lease,
             topic.label,
             on_failure=self._fail,
             on_removed=shelf.removed,
             more_to_come=lambda: bool(self._lanes),
         )
         self._reader = Reader(
-            tools, tenure, shelf, held, on_failure=self._fail, all_removed=lambda: self._trimmer.is_empty
+            tools, lease, shelf, held, on_failure=self._fail, all_removed=lambda: self._trimmer.is_empty
         )
 
     @property
@@ -114,7 +114,7 @@ class Session:
 
     async def run(self) -> None:
         """Deliver until ended; then raise what ended it, if that was a failure."""
-        name = self._tenure.shard.queue
+        name = self._lease.shard.queue
         try:
             async with self._tasks:
                 reader = self._tasks.create_task(self._read_on(), name=f"read {name}")
@@ -187,12 +187,12 @@ class Session:
 
     def _fetch(self, start: bytes, room: int) -> asyncio.Task[Page | None]:
         reading = self._reader.read(start, self._reader.entries_in(room))
-        return self._tasks.create_task(reading, name=f"list {self._tenure.shard}")
+        return self._tasks.create_task(reading, name=f"list {self._lease.shard}")
 
     async def _watch(self) -> None:
         """End the session when its topic's attributes have changed."""
         seen = None if self._topic.source is Source.ENTRY else self._topic
-        await self._tools.catalogue.wait_for_change(self._tenure.shard, seen)
+        await self._tools.catalogue.wait_for_change(self._lease.shard, seen)
         self._turn_back()
 
     # ------------------------------------------------------------------------- packing and pushing
@@ -245,7 +245,7 @@ class Session:
             behind = [each for each in records if each.ordinal > min(given_up) and each.ordinal not in given_up]
             self._parking += 1
             burying = self._park(page, of, condemned, behind)
-            self._burial = self._tasks.create_task(burying, name=f"park {self._tenure.shard}")
+            self._burial = self._tasks.create_task(burying, name=f"park {self._lease.shard}")
             parcels = self._route.pack(ahead)[0] if ahead else []
         for parcel in parcels:
             self._enqueue(Load(page, of, parcel))
@@ -264,7 +264,7 @@ class Session:
             self._lanes[lane].append(load)
         else:
             self._lanes[lane] = deque([load])
-            self._tasks.create_task(self._run_lane(lane), name=f"lane {lane} of {self._tenure.shard}")
+            self._tasks.create_task(self._run_lane(lane), name=f"lane {lane} of {self._lease.shard}")
 
     async def _run_lane(self, lane: int) -> None:
         """Push a lane's parcels one after the other; the only place that pushes."""
@@ -275,7 +275,7 @@ class Session:
             records = load.parcel.records
             began = now()
             try:
-                self._tenure.require_trust()
+                self._lease.require_trust()
                 await self._route.push(load.parcel)
             except EntryRefused as exc:
                 await self._refuse(load, exc)
@@ -329,8 +329,8 @@ class Session:
         The records behind them are handed to the lanes then.
         """
         try:
-            letters = await park_all(self._tools, self._tenure, self._topic.label, self._shelf, page, condemned)
-            self._tenure.require_trust()
+            letters = await park_all(self._tools, self._lease, self._topic.label, self._shelf, page, condemned)
+            self._lease.require_trust()
             await self._route.bury(letters)
             for each in condemned:
                 self._finish(page, of, [each.ordinal], Cause.of_letter(each.cause))

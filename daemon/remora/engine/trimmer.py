@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from remora.engine.lease import Lease
 from remora.engine.shelf import Tools
-from remora.engine.tenure import Tenure
 from remora.model.errors import OwnershipLost, RemoraError, StoreError, StoreFull
 from remora.model.ledger import Cause
 from remora.model.record import Page
@@ -23,7 +23,7 @@ class Trimmer:
     def __init__(
         self,
         tools: Tools,
-        tenure: Tenure,
+        lease: Lease,
         label: str,
         *,
         on_failure: Callable[[RemoraError], None],
@@ -35,7 +35,7 @@ class Trimmer:
         `more_to_come` tells whether more entries will be done soon, so that a whole round is worth waiting for.
         """
         self._tools = tools
-        self._tenure = tenure
+        self._lease = lease
         self._label = label
         self._on_failure = on_failure
         self._on_removed = on_removed
@@ -96,7 +96,7 @@ class Trimmer:
     def _fail(self, exc: StoreError) -> None:
         """Nothing was removed. A refusal is said apart: it shows that the store kept a former owner away."""
         if isinstance(exc, OwnershipLost):
-            self._tools.telemetry.removal_refused(self._tenure.shard.queue, str(exc))
+            self._tools.telemetry.removal_refused(self._lease.shard.queue, str(exc))
         self._on_failure(exc)
 
     async def _remove(self) -> None:
@@ -104,7 +104,7 @@ class Trimmer:
             prefix = self._window.removable(whole_rounds=self._more_to_come())
             if prefix is None or self._stopped:
                 return
-            await self._tools.store.queue.remove(self._tenure.token, prefix.upto, prefix.count, prefix.tally)
+            await self._tools.store.queue.remove(self._lease.token, prefix.upto, prefix.count, prefix.tally)
             self._window.removed(prefix)
             self._on_removed(prefix.upto)
             self._tools.telemetry.removed(self._label, prefix.count)

@@ -15,11 +15,11 @@ from remora.engine.catalogue import Catalogue
 from remora.engine.destination import Destination
 from remora.engine.dispatcher import Dispatcher, ShardStatus
 from remora.engine.held import Left
+from remora.engine.lease import Lease
 from remora.engine.lookout import Lookout
 from remora.engine.ownership import Ownership
 from remora.engine.shelf import Tools
 from remora.engine.survey import Survey
-from remora.engine.tenure import Tenure
 from remora.metrics import Telemetry
 from remora.model.health import Waiting
 from remora.model.shard import Shard
@@ -66,8 +66,8 @@ class Worker:
         pace = Pace(MOST_PER_SECOND if store.arrivals.notifies else LEAST_PER_SECOND)
         self._tools = Tools(store, self.catalogue, telemetry, Renderer(), delivery, pace)
 
-        def serve(tenure: Tenure) -> Dispatcher:
-            return Dispatcher(self._tools, tenure, by_scheme, destination, rng)
+        def serve(lease: Lease) -> Dispatcher:
+            return Dispatcher(self._tools, lease, by_scheme, destination, rng)
 
         self.ownership = Ownership(
             store, self.catalogue, telemetry, ownership, cookie, frozenset(by_scheme), serve, fellows

@@ -14,7 +14,7 @@ class LeaseUncertain(StoreUnavailable):
     """The lock could not be renewed in time: nothing may be started until it is."""
 
 
-class Tenure:
+class Lease:
     """The hold of one shard with its current term; ownership extends it, everything else asks it."""
 
     __slots__ = ("_why", "awake", "term", "token")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remora.engine.tenure import LeaseUncertain, Tenure
+from remora.engine.lease import Lease, LeaseUncertain
 from remora.model.errors import StoreAway, StoreUnavailable
 from remora.model.shard import LockToken, Shard
 from remora.policy.lease import LeaseTimes, Term
@@ -16,13 +16,13 @@ TIMES = LeaseTimes(lease_s=9, renew_s=3, margin_s=1)
 @in_virtual_time
 async def test_why_a_lock_was_not_renewed() -> None:
     """Who may not trust a lock hears why it could not be renewed, as long as that was the last that was heard of it."""
-    tenure = Tenure(LockToken(Shard("q"), "w", "i"), Term.granted(TIMES, -100.0), lambda: 1)
+    lease = Lease(LockToken(Shard("q"), "w", "i"), Term.granted(TIMES, -100.0), lambda: 1)
 
     for why in (StoreUnavailable("no answer"), StoreAway("gone", "the file is gone")):
-        tenure.renewal_failed(TIMES, why)
+        lease.renewal_failed(TIMES, why)
         with pytest.raises(LeaseUncertain, match=f"q was not renewed in time: {why}"):
-            tenure.require_trust()
+            lease.require_trust()
 
-    tenure.renewed(Term.granted(TIMES, -50.0))
+    lease.renewed(Term.granted(TIMES, -50.0))
     with pytest.raises(LeaseUncertain, match=r"not renewed in time$"):
-        tenure.require_trust()
+        lease.require_trust()
