@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self
 
 import aiohttp
 
-from remora.codec.topic import delivery_of
+from remora.codec.topic import delivery_of, has_literal_keys
 from remora.config import AdminSettings, Settings, UnixAddress
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.metrics import Telemetry
@@ -97,6 +97,7 @@ def check_target(target: Target, settings: Settings) -> list[str]:
     if (make := ENDPOINTS.get(target.scheme)) is None:
         raise EndpointMisconfigured(f"remora delivers to {', '.join(sorted(SCHEMES))}:// endpoints only")
     delivery_of(target, Delivery(settings.delivery.mode))
+    has_literal_keys(target)
     return make(settings, None).check(target)
 
 

@@ -103,7 +103,7 @@ async def test_open_to_others(directory: Path, settings: SqliteSettings) -> None
     topic = await in_use(settings)
     file = queue_files(directory)[1]
 
-    os.chmod(directory, 0o750)
+    os.chmod(directory, 0o755)
     assert f"chmod 0700 {directory}" in await refusal(settings)
     os.chmod(directory, 0o700)
     os.chmod(file, 0o644)
@@ -111,6 +111,24 @@ async def test_open_to_others(directory: Path, settings: SqliteSettings) -> None
     os.chmod(file, 0o600)
 
     await assert_as_left(settings, topic)
+
+
+async def test_a_group_loses_its_rights(
+    directory: Path, settings: SqliteSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a kubelet gives a pod's group on each start is taken from it again, with a log line, and all still works."""
+    topic = await in_use(settings)
+    file = queue_files(directory)[1]
+    os.chmod(directory, 0o2770)
+    os.chmod(file, 0o660)
+
+    await assert_as_left(settings, topic)
+
+    assert (mode(directory), mode(file)) == (0o700, 0o600)
+    assert [each.getMessage() for each in caplog.records if each.name.startswith("remora.storage")] == [
+        f"the group could use {directory}: its mode is 0700 now",
+        f"the group could use {file}: its mode is 0600 now",
+    ]
 
 
 async def test_somebody_elses(directory: Path, settings: SqliteSettings) -> None:

@@ -391,6 +391,17 @@ def test_an_unknown_delivery_mode_is_refused(topic: Callable[..., Any]) -> None:
     assert [each["topic"] for each in topic("list", "--json").json] == ["other"]
 
 
+def test_an_unknown_way_to_write_keys_is_refused(topic: Callable[..., Any]) -> None:
+    """remora-keys is encoded or literal; another word makes no topic."""
+    wrong = topic("create", "orders", "--endpoint", ENDPOINT, "--arg", "remora-keys=raw")
+    right = topic("create", "orders", "--endpoint", ENDPOINT, "--arg", "remora-keys=literal")
+    shown = topic("show", "orders", "--json").json
+
+    assert wrong.code != Exit.OK
+    assert "remora-keys must be encoded or literal" in wrong.err
+    assert (right.code, shown["arguments"]) == (Exit.OK, {"remora-keys": "literal"})
+
+
 # ---------------------------------------------------------------------------------------------- looking
 
 

@@ -9,13 +9,13 @@ from typing import Any, BinaryIO
 
 import click
 
-from remora.codec.topic import DELIVERY, join_args, parse_args
+from remora.codec.topic import DELIVERY, KEYS, join_args, parse_args
 from remora.config import parse_duration
 from remora.model.topic import NAME, UNSET, Delivery, Target, Topic
 
 ARGUMENTS = (
-    "ca-location", "kafka-ack-level", "kafka-brokers", "mechanism", "remora-dead-letter-topic", DELIVERY, "use-ssl",
-    "user-name", "verify-ssl",
+    "ca-location", "kafka-ack-level", "kafka-brokers", "mechanism", "remora-dead-letter-topic", DELIVERY, KEYS,
+    "use-ssl", "user-name", "verify-ssl",
 )  # fmt: skip
 """The endpoint's arguments that `--arg` takes."""
 

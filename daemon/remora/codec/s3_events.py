@@ -29,9 +29,11 @@ from remora.codec.s3_records import (
     second,
 )
 from remora.codec.shard_hash import shards
+from remora.codec.topic import has_literal_keys
 from remora.model.entry import Event, Pairs, Time
+from remora.model.errors import EndpointMisconfigured
 from remora.model.ingest import RoutedEvent
-from remora.model.topic import UNSET, Topic
+from remora.model.topic import UNSET, Target, Topic
 
 __all__ = ["MOST_BUCKET", "MOST_KEY", "MalformedEvent", "Part", "TooManyEvents", "place"]
 
@@ -122,11 +124,12 @@ def _from_document(body: bytes, encoder: _Encoder) -> Iterator[_Step]:
 class _Encoder:
     """Makes entries of one topic, all created at one time, each with what its shard is chosen by."""
 
-    __slots__ = ("_created", "_opaque", "_seed", "_tail")
+    __slots__ = ("_created", "_literal_keys", "_opaque", "_seed", "_tail")
 
     def __init__(self, topic: Topic, created: Time, seed: bytes) -> None:
         self._created, self._seed = created, seed
         self._opaque = topic.opaque_data or b""
+        self._literal_keys = _has_literal_keys(topic.target)
         self._tail = _tail(topic) + _TIME.pack(*created) + _LIMITS.pack(*_limits(topic))
 
     def plain(self, found: s3_records.Records) -> Iterator[_Step]:
@@ -135,7 +138,7 @@ class _Encoder:
         dropped = tests = size = 0
         for each in found:
             if isinstance(each, Found):
-                event, more = s3_records.read(each, self._created, self._seed)
+                event, more = s3_records.read(each, self._created, self._seed, literal_keys=self._literal_keys)
                 keyed.append((b"%b:%b" % (event.bucket_name, event.object_key), self._plain_entry(event)))
                 dropped, size = dropped + more, size + each.size
             elif each is not None:
@@ -185,7 +188,7 @@ class _Encoder:
 
         thing = s3.object
         name = thing.key
-        if not is_ceph and ("%" in name or "+" in name):
+        if not (is_ceph or self._literal_keys) and ("%" in name or "+" in name):
             raise _Unusual
         key, size = name.encode(), thing.size
         if not 0 < len(key) <= MOST_KEY or size >> 63 or not r.eventId:
@@ -211,6 +214,14 @@ _LIMITS = Struct("<III")
 _HEADERS = Struct("<BBIBBI")  # of the entry, then of the event inside
 _NO_PAIRS = bytes(8)
 _COUNTED = tuple(n.to_bytes(4, "little") for n in range(2049))
+
+
+@lru_cache(maxsize=256)
+def _has_literal_keys(target: Target) -> bool:
+    try:
+        return has_literal_keys(target)
+    except EndpointMisconfigured:  # no command stores such a topic; its keys are read as S3 writes them
+        return False
 
 
 @lru_cache(maxsize=256)

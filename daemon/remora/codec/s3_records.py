@@ -6,8 +6,8 @@ have the type that it has there, so that nothing is stored that was meant otherw
 
 Promises about single members:
 
-* `s3.object.key` is URL-decoded (`+` is a space), unless `eventSource` is `ceph:s3`, which does not encode keys. It
-  may then be any bytes.
+* `s3.object.key` is URL-decoded (`+` is a space), unless `eventSource` is `ceph:s3`, which does not encode keys, or
+  the topic says that its senders write literal keys. A decoded key may be any bytes.
 * `eventName`, `s3.bucket.name` and `s3.object.key` must be there. A text that is missing or null is empty, a size
   is 0, and an `eventTime` is the time of storing. An `eventId` that is missing or empty is made from the seed and the
   record's index.
@@ -377,8 +377,11 @@ class Read(NamedTuple):
     dropped: int
 
 
-def read(found: Found, created: Time, seed: bytes) -> Read:
-    """The event of a record. `created` and `seed` stand in for an `eventTime` and an `eventId` that it lacks."""
+def read(found: Found, created: Time, seed: bytes, *, literal_keys: bool = False) -> Read:
+    """The event of a record. `created` and `seed` stand in for an `eventTime` and an `eventId` that it lacks.
+
+    With `literal_keys` the object's key is taken as it stands, whatever the record's source is.
+    """
     record = Reader(found, "", found.value)
     user, request = record.inner("userIdentity"), record.inner("requestParameters")
     response, s3 = record.inner("responseElements"), record.inner("s3")
@@ -401,7 +404,7 @@ def read(found: Found, created: Time, seed: bytes) -> Read:
         bucket_name=bucket.text("name", MOST_BUCKET, required=True),
         bucket_owner_identity=owner.text("principalId"),
         bucket_arn=bucket.text("arn"),
-        object_key=_key(thing, source),
+        object_key=_key(thing, literal=literal_keys or source == b"ceph:s3"),
         object_size=thing.number("size"),
         object_etag=thing.text("eTag"),
         object_version_id=thing.text("versionId"),
@@ -430,8 +433,8 @@ def has_control(text: bytes) -> bool:
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 
 
-def _key(thing: Reader, source: bytes) -> bytes:
-    if source == b"ceph:s3":
+def _key(thing: Reader, *, literal: bool) -> bytes:
+    if literal:
         return thing.text("key", MOST_KEY, required=True)
     key = unquote_to_bytes(thing.text("key", 3 * MOST_KEY, required=True).replace(b"+", b" "))
     if len(key) > MOST_KEY:

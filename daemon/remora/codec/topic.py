@@ -20,6 +20,9 @@ DELIVERY = "remora-delivery"
 DEAD_LETTER_TOPIC = "remora-dead-letter-topic"
 """The endpoint argument that names where dead letters go in addition to the store."""
 
+KEYS = "remora-keys"
+"""The endpoint argument that says how senders of events write object keys: `encoded` as S3 does, or `literal`."""
+
 LIMITS = ("time_to_live", "max_retries", "retry_sleep_duration")
 """The attributes that have fields of their own since Ceph 19; before, radosgw keeps them among the arguments."""
 
@@ -181,6 +184,17 @@ def delivery_of(target: Target, default: Delivery) -> Delivery:
     except ValueError:
         modes = " or ".join(Delivery)
         raise EndpointMisconfigured(f"{DELIVERY} must be {modes}, not {asked[:40]!r}") from None
+
+
+def has_literal_keys(target: Target) -> bool:
+    """Whether senders write the object keys of a target's events as they are, and not URL-encoded.
+
+    Raises EndpointMisconfigured for a word that is neither `encoded` nor `literal`.
+    """
+    asked = parse_args(target.args).get(KEYS, "")
+    if asked not in ("", "encoded", "literal"):
+        raise EndpointMisconfigured(f"{KEYS} must be encoded or literal, not {asked[:40]!r}")
+    return asked == "literal"
 
 
 def join_args(args: Mapping[str, str]) -> str:

@@ -281,6 +281,20 @@ def test_keys_are_decoded_by_the_source_alone() -> None:
     assert event_of(changed("s3.object.key", "%ff%2", CEPH | {"eventSource": ""})).object_key == b"\xff%2"
 
 
+@pytest.mark.parametrize("key", ["dir/ä key+6", "100%25", "a+b", "a%2", "plain"])
+def test_literal_keys_are_stored_as_they_stand(key: str) -> None:
+    """A topic whose senders write literal keys stores each as it is, by the quick way as by the plain one."""
+    literal = replace(TOPIC, target=replace(TOPIC.target, args="remora-keys=literal"))
+    found = changed("s3.object.key", key, CEPH | {"eventSource": "aws:s3"})
+    plain = copy.deepcopy(found)
+    del plain["opaqueData"]  # the quick way takes complete records only
+
+    for each in (found, plain):
+        (only,) = placed(document(each), literal)
+        assert decode(only.payload).event.object_key == key.encode()
+        assert only.shard == shard(f"{each['s3']['bucket']['name']}:{key}".encode(), TOPIC.shards)
+
+
 def test_null_is_as_good_as_missing() -> None:
     """Members that are null give what missing ones give, and are not counted as dropped."""
     nothing = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import pwd
 import secrets
@@ -24,6 +25,8 @@ from remora.model.errors import StoreDamaged, StoreError, StoreMisconfigured, St
 from remora.storage.sqlite import schema
 from remora.storage.sqlite.connecting import PAGE_BYTES, connect, transaction
 from remora.storage.sqlite.refusals import is_busy, of_the_host, translated
+
+_log = logging.getLogger(__name__)
 
 _LEAST_SQLITE = (3, 38)
 """The first with the `->>` operator."""
@@ -56,7 +59,10 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def make_directory(path: Path) -> None:
-    """Make the directory if it is not there, and see that it is ours alone. Raises StoreMisconfigured."""
+    """Make the directory if it is not there, and see that it is ours alone. Raises StoreMisconfigured.
+
+    What the group may do is taken from it: a kubelet gives the group of a pod (fsGroup) each file of a volume.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
@@ -212,19 +218,37 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
 
 
 def _check(path: Path, mode: int) -> None:
-    """See that only we may read and write it. Raises StoreMisconfigured with the command that helps."""
+    """Take from the group what it may do, and see that only we may read and write it.
+
+    Raises StoreMisconfigured with the command that helps. What others than the group may do is left to the operator:
+    no program of ours and no kubelet gives them anything, so that somebody must know why.
+    """
     found = path.stat()
     if stat.S_ISDIR(found.st_mode) != (mode == 0o700):
         raise StoreMisconfigured(f"{path} is not a {'directory' if mode == 0o700 else 'file'}")
     if found.st_uid != os.geteuid():
         raise StoreMisconfigured(
             f"{path} belongs to {_name_of(found.st_uid)} and not to {_our_name()}, whom remora runs as: run it as"
-            f" that user (sudo -u {_name_of(found.st_uid)} remora ...), or as root: chown -R {_our_name()} {path}"
+            f" that user (sudo -u {_name_of(found.st_uid)} remora ...), or as root: chown -R {_our_name()} {path};"
+            " of a volume that has to stay root's, name a directory inside in sqlite.directory"
         )
+    if found.st_mode & 0o070 and stat.S_IMODE(found.st_mode) & ~0o2070 == mode:
+        found = _narrowed(path, mode)
     if stat.S_IMODE(found.st_mode) & 0o777 != mode:
         raise StoreMisconfigured(f"{path} must be readable and writable by its owner alone: chmod {mode:04o} {path}")
     if not os.access(path, os.R_OK | os.W_OK):
         raise StoreMisconfigured(f"{path} is on a file system that is mounted read-only")
+
+
+def _narrowed(path: Path, mode: int) -> os.stat_result:
+    """Take the group's rights and the set-group-id bit away, and log it; what the path is like afterwards."""
+    try:
+        path.chmod(mode)
+    except OSError as exc:  # a volume that is mounted read-only, or refuses chmod: _check says what is wrong with it
+        _log.debug("cannot narrow the mode of %s: %s", path, exc.strerror)
+    else:
+        _log.warning("the group could use %s: its mode is %04o now", path, mode)
+    return path.stat()
 
 
 def _our_name() -> str:
