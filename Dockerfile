@@ -36,9 +36,12 @@ ENV PATH=/opt/remora/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
 # A number, so that an orchestrator can see that it is not root. It owns nothing but the folders of the queues and of the
-# sockets: with volumes for these the file system may be read-only.
-RUN install -d -m 0700 -o 10001 -g 10001 /var/lib/remora \
-    && install -d -m 0755 -o 10001 -g 10001 /run/remora
+# sockets: with volumes for these the file system may be read-only. Group 0 may use both, for OpenShift, which runs a
+# container as another user of that group. The queues lie a folder deeper than the volume, which may have to stay root's.
+RUN install -d -m 0770 -o 10001 -g 0 /var/lib/remora \
+    && install -d -m 0775 -o 10001 -g 0 /run/remora \
+    && sed -i 's|^#directory = "/var/lib/remora"$|directory = "/var/lib/remora/queues"|' /etc/remora/remora.toml \
+    && grep -qxF 'directory = "/var/lib/remora/queues"' /etc/remora/remora.toml
 VOLUME /var/lib/remora
 USER 10001:10001
 EXPOSE 9750

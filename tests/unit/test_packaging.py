@@ -199,14 +199,14 @@ def test_the_image_has_librados_if_wanted_and_no_build_tools() -> None:
 
 
 def test_the_image_keeps_queues_in_a_volume_of_its_user() -> None:
-    """The folder of the embedded store is a volume, and its user's alone; the sockets' folder is that user's too."""
+    """The folders of queues and sockets are its user's, and any user's of group 0; the former is a volume."""
     (user,) = arguments("USER")
-    uid, gid = user.split(":")
+    uid, _ = user.split(":")
     commands = " ".join(arguments("RUN"))
 
     assert arguments("VOLUME") == [Settings().sqlite.directory]
-    assert f"install -d -m 0700 -o {uid} -g {gid} {Settings().sqlite.directory}" in commands
-    assert f"install -d -m 0755 -o {uid} -g {gid} /run/remora" in commands
+    assert f"install -d -m 0770 -o {uid} -g 0 {Settings().sqlite.directory}" in commands
+    assert f"install -d -m 0775 -o {uid} -g 0 /run/remora" in commands
 
 
 def test_everything_that_the_image_copies_exists_and_is_not_ignored() -> None:

@@ -1,0 +1,116 @@
+"""The image as charts run it: hardened, on volumes as a kubelet gives them, from its first start to its second."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from remora.model.exits import Exit
+from support.consumer import read_until
+from support.image import MEMORY_BYTES, Container, Image, image, memory_limit, running_container
+from support.ingest import ndjson, record
+from support.kafka import Kafka, create_topic
+
+__all__ = ["image"]
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+
+VOLUME = "/var/lib/remora"
+
+
+@pytest.fixture
+def folders() -> Iterator[tuple[Path, Path]]:
+    """Where the volumes of queues and of sockets lie."""
+    with tempfile.TemporaryDirectory(prefix="remora-image-") as name:
+        yield Path(name) / "queues", Path(name) / "run"
+        as_root("rm", "-rf", f"{name}/queues", f"{name}/run")
+
+
+def as_root(*command: str | Path) -> None:
+    """Run a command as root, which the kubelet is."""
+    subprocess.run([*(["sudo"] if os.geteuid() else []), *map(str, command)], check=True)
+
+
+def mount_as_kubelet(folder: Path, group: int, mode: str) -> None:
+    """Give a volume's files to the pod's fsGroup, as `fsGroupChangePolicy: Always` does before each start."""
+    as_root("mkdir", "-p", folder)
+    as_root("chmod", mode, folder)
+    as_root("chown", "-R", f":{group}", folder)
+    as_root("find", folder, "-type", "d", "-exec", "chmod", "g+rwxs", "{}", "+")
+    as_root("find", folder, "-type", "f", "-exec", "chmod", "g+rw", "{}", "+")
+
+
+def status_of(pid: int) -> dict[str, str]:
+    """The fields of the status of a process."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
+async def assert_hardened(container: Container, user: str) -> None:
+    """The daemon's process is the user asked for, and has no capability, seccomp's filter, and its memory's limit."""
+    pid = int(await container.field("State.Pid"))
+    status = status_of(pid)
+    uid, gid = user.split(":")
+
+    assert (status["Uid"].split(), status["Gid"].split()) == ([uid] * 4, [gid] * 4)
+    assert {status[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
+    assert (status["Seccomp"], status["NoNewPrivs"]) == ("2", "1")
+    assert memory_limit(pid) == MEMORY_BYTES
+    assert await container.python("import os; print(os.access('/etc', os.W_OK), os.statvfs('/').f_flag & 1)") == (
+        "False 1\n"
+    )
+
+
+@pytest.mark.parametrize(("user", "group"), [("10001:10001", 10001), ("1000650000:0", 1000650000)])
+async def test_the_image_delivers_on_a_kubelets_volumes(
+    image: Image, kafka: Kafka, folders: tuple[Path, Path], user: str, group: int
+) -> None:
+    """As its own user or as that of OpenShift it starts on a fresh volume, delivers, drains, stops; and again."""
+    queues, run = folders
+    topic = await create_topic(kafka.address)
+    sent: list[str] = []
+    for start in ("first", "second"):
+        mount_as_kubelet(queues, group, "0755")
+        mount_as_kubelet(run, group, "0777")
+        volumes = {queues: VOLUME, run: "/run/remora"}
+        environment = {"REMORA_OWNERSHIP_HOST_ID": "pod-0", "REMORA_OWNERSHIP_DISCOVERY_INTERVAL": "500ms"}
+        async with running_container(
+            image, user, volumes, "--group-add", str(group), environment=environment
+        ) as container:
+            await assert_hardened(container, user)
+            if start == "first":
+                made = await container.command("topic", "create", topic, "--endpoint", f"kafka://{kafka.address}")
+                assert made.code == Exit.OK, made.err
+            keys = [f"{start}-{number}" for number in range(50)]
+            stored = await container.command("send", topic, stdin=ndjson(*map(record, keys)))
+            assert stored.code == Exit.OK, stored.err
+            sent += keys
+            records = await read_until(kafka.address, topic, len(sent))
+            drained = await container.command("drain", "--timeout", "20")
+
+            assert drained.code == Exit.OK, drained.err
+            assert await container.stop() == Exit.OK, await container.log()
+        assert sorted(each.what[1] for each in records) == sorted(sent)
+
+
+async def test_the_image_has_nothing_that_builds(image: Image) -> None:
+    """No compiler, linker or installer of Python packages is in the image, and Ceph's library is."""
+    script = (
+        "import ctypes.util, importlib.util, shutil;"
+        "print([name for name in ('cc', 'gcc', 'c99', 'cpp', 'g++', 'as', 'ld', 'make', 'pip', 'pip3')"
+        " if shutil.which(name)], importlib.util.find_spec('pip'),"
+        " importlib.util.find_spec('remora.codec._compiled') is not None, ctypes.CDLL('librados.so.2') is not None)"
+    )
+
+    done = await image.podman(
+        "run", "--rm", "--network", "host", "--no-healthcheck", "--ulimit", "nofile=4096:4096",
+        "--ulimit", "nproc=4096:4096", "--entrypoint", "/opt/remora/bin/python", "localhost/remora:bookworm",
+        "-c", script,
+    )  # fmt: skip
+
+    assert (done.code, done.out.decode()) == (0, "[] None True True\n"), done.err
