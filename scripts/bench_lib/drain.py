@@ -136,19 +136,20 @@ class _Drain:
             }
             stack.enter_context(preferred([*self._osds().values(), os.getpid()], options.nice))
             if options.only != "radosgw":
-                await self._fill(store, ioctx, self._kafka, self._http, loads, 0, self._warm_up)
+                await self._fill(store, ioctx, self._kafka, loads, range(self._warm_up))
                 await self._remora_turn(ioctx)
             posted = 0
             for number in range(options.rounds):
                 first = self._warm_up + number * options.entries
+                numbers = range(first, first + options.entries)
                 if options.only != "radosgw":
-                    await self._fill(store, ioctx, self._kafka, self._http, loads, first, options.entries)
+                    await self._fill(store, ioctx, self._kafka, loads, numbers)
                     await self._read_raw(ioctx, self._kafka)
                     await self._produce(store, loads[self._kafka[0]][0])
                     turns["remora"].append(await self._remora_turn(ioctx))
                     _print_turn("remora", turns["remora"][-1])
                 if options.only != "remora":
-                    await self._fill(store, ioctx, self._http, self._kafka, loads, first, options.entries)
+                    await self._fill(store, ioctx, self._http, loads, numbers)
                     await self._read_raw(ioctx, self._http)
                     before = sink.requests()
                     turns["radosgw"].append(await self._radosgw_turn(ioctx, sink.pid))
@@ -162,23 +163,19 @@ class _Drain:
         store: RadosStore,
         ioctx: rados.Ioctx,
         names: Sequence[str],
-        others: Sequence[str],
         loads: Mapping[str, Sequence[Load]],
-        first: int,
-        entries: int,
+        numbers: range,
     ) -> None:
-        """Commit an equal share of the entries, number `first` and following, to each queue.
-
-        Whoever runs next sees these queues and no others.
-        """
-        share, more = divmod(entries, len(names))
+        """Commits an equal share of the entries with these numbers to each queue, and hides the other side's queues."""
+        others = self._http if names is self._kafka else self._kafka
+        share, more = divmod(len(numbers), len(names))
         began = time.monotonic()
         async with asyncio.TaskGroup() as tasks:
             for place, (name, load) in enumerate(zip(names, loads[names[0]], strict=True)):
                 count = share + (place < more)
-                tasks.create_task(queues.fill(store, name, load, first, count))
+                tasks.create_task(queues.fill(store, name, load, numbers.start, count))
         queues.offer(ioctx, names, others)
-        print(f"committed {entries:,} entries in {time.monotonic() - began:.0f} s", file=sys.stderr)
+        print(f"committed {len(numbers):,} entries in {time.monotonic() - began:.0f} s", file=sys.stderr)
 
     async def _read_raw(self, ioctx: rados.Ioctx, names: Sequence[str]) -> None:
         """What the cluster gives at most of what was just committed."""

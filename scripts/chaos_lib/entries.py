@@ -6,6 +6,7 @@ import random
 import re
 import string
 import time
+from dataclasses import dataclass
 
 from remora.codec.event_entry import encode
 from remora.model.entry import Event, EventEntry, Time
@@ -35,7 +36,16 @@ def undecodable(event: str) -> bytes:
     return b"\xff\xff\xff\xff broken " + event.encode()
 
 
-def entry(event: str, bucket: str, key: str, *, uri: str, args: str, topic: str, note: str = "") -> bytes:
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """The endpoint that an entry carries: its URI, its arguments and the topic in Kafka."""
+
+    uri: str
+    args: str
+    topic: str
+
+
+def entry(event: str, bucket: str, key: str, to: Destination, note: str = "") -> bytes:
     """A good entry, committed now."""
     now = time.time_ns()
     when = Time(now // 10**9, now % 10**9)
@@ -65,9 +75,9 @@ def entry(event: str, bucket: str, key: str, *, uri: str, args: str, topic: str,
                 bucket_id=bucket.encode(),
                 metadata=((b"x-amz-meta-note", note.encode()),) if note else (),
             ),
-            push_endpoint=uri.encode(),
-            push_endpoint_args=args.encode(),
-            arn_topic=topic.encode(),
+            push_endpoint=to.uri.encode(),
+            push_endpoint_args=to.args.encode(),
+            arn_topic=to.topic.encode(),
             creation_time=when,
             time_to_live=None,
             max_retries=None,

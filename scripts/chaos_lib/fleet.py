@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import dataclasses
 import json
+import random
 import secrets
 import shutil
 import tempfile
@@ -26,6 +27,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from chaos_lib import clusters, limits, plan, stands, witness
 from chaos_lib.checker import Verdict, judge
 from chaos_lib.clusters import ChaosError, Cluster
+from chaos_lib.entries import Destination
 from chaos_lib.history import Balance, History, Round, Topic
 from chaos_lib.hosts import Host
 from chaos_lib.network import Network
@@ -156,11 +158,10 @@ class _Fleet:
             if topic.takes_ingest
         ]
         store = self._stand.store
+        to = Destination(uri, topic.args, topic.name)
         return clients + [
-            Gateway(
-                f"g{number}{each}", shard, topic.name, store.two_phase, (uri, topic.args), seed, 2 * PAUSE_S, account
-            )
-            for each, shard in zip("abcdefg", topic.by_gateways, strict=False)
+            Gateway(name, (store.two_phase, shard), to, random.Random(f"{seed}/{name}"), 2 * PAUSE_S, account)
+            for name, shard in zip((f"g{number}{each}" for each in "abcdefg"), topic.by_gateways, strict=False)
         ]
 
     # ----------------------------------------------------------------------------------------- a round

@@ -139,19 +139,16 @@ class Gateway:
     def __init__(
         self,
         name: str,
-        shard: Shard,
-        topic: str,
-        store: TwoPhase,
-        endpoint: tuple[str, str],
-        seed: str,
+        queue: tuple[TwoPhase, Shard],
+        to: entries.Destination,
+        chance: random.Random,
         pause_s: float,
         account: Account,
     ) -> None:
-        """`endpoint` is the URI and the arguments that its entries carry."""
-        self._name, self._shard, self._topic, self._store, self._account = name, shard, topic, store, account
-        self._uri, self._args = endpoint
-        self._pause_s = pause_s
-        self._chance = random.Random(f"{seed}/{name}")
+        """Its entries go into the `queue` and carry the destination `to`; `pause_s` is the mean between two batches."""
+        self._name, self._to, self._account = name, to, account
+        self._store, self._shard = queue
+        self._pause_s, self._chance = pause_s, chance
         self._keys = Keys(name, self._chance)
         self._bad = itertools.count(1)
         self._requests = itertools.count(1)
@@ -214,6 +211,4 @@ class Gateway:
         return sent, self._entry(event, "bad", entries.noise(self._chance, TOO_LARGE))
 
     def _entry(self, event: str, key: str, note: str = "") -> bytes:
-        return entries.entry(
-            event, self._name, key, uri=self._uri, args=self._args, topic=self._topic, note=note or event
-        )
+        return entries.entry(event, self._name, key, self._to, note or event)

@@ -129,38 +129,54 @@ class ShardSender:
                 await asyncio.sleep(0.05)
 
     async def _session(self, route: Route, records: Sequence[Record], page: int) -> None:
-        lanes: defaultdict[int, deque[Parcel]] = defaultdict(deque)
-        running: dict[int, asyncio.Task[None]] = {}
-        failed: list[BaseException] = []
-
-        async def run(lane: int) -> None:
-            while lanes[lane] and not failed:
-                parcel = lanes[lane].popleft()
-                try:
-                    await route.push(parcel)
-                except Exception as exc:
-                    failed.append(exc)
-                else:
-                    self.arrived.update(each.position for each in parcel.records)
-
+        lanes = _Lanes(route, self.arrived)
         for at in range(0, len(records), page):
-            if failed or route.stale:
+            if lanes.failed or route.stale:
                 break
             parcels, refused = route.pack(records[at : at + page])
             assert refused == []
-            for parcel in parcels:
-                lanes[parcel.lane].append(parcel)
-            for lane in lanes:
-                if lane not in running or running[lane].done():
-                    running[lane] = asyncio.create_task(run(lane))
-            while sum(map(len, lanes.values())) > 2 * len(lanes) and not failed:
-                await asyncio.wait(running.values(), return_when=asyncio.FIRST_COMPLETED, timeout=0.01)
-        await asyncio.gather(*running.values())
-        for lane, left in lanes.items():
-            if left and not failed:
-                await run(lane)
-        if failed:
-            raise failed[0]
+            await lanes.add(parcels)
+        await lanes.finish()
+
+
+class _Lanes:
+    """The parcels of a session: one of each lane is under way at a time, and none begins after a failure."""
+
+    def __init__(self, route: Route, arrived: set[bytes]) -> None:
+        """Adds the positions that arrive to `arrived`."""
+        self._route, self._arrived = route, arrived
+        self._waiting: defaultdict[int, deque[Parcel]] = defaultdict(deque)
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self.failed: list[BaseException] = []
+
+    async def add(self, parcels: Sequence[Parcel]) -> None:
+        """Return when there is room for the next page."""
+        for parcel in parcels:
+            self._waiting[parcel.lane].append(parcel)
+        for lane in self._waiting:
+            if lane not in self._running or self._running[lane].done():
+                self._running[lane] = asyncio.create_task(self._run(lane))
+        while sum(map(len, self._waiting.values())) > 2 * len(self._waiting) and not self.failed:
+            await asyncio.wait(self._running.values(), return_when=asyncio.FIRST_COMPLETED, timeout=0.01)
+
+    async def finish(self) -> None:
+        """Return when everything has arrived. Raises the first failure, when nothing is under way any more."""
+        await asyncio.gather(*self._running.values())
+        for lane, left in self._waiting.items():
+            if left and not self.failed:
+                await self._run(lane)
+        if self.failed:
+            raise self.failed[0]
+
+    async def _run(self, lane: int) -> None:
+        while self._waiting[lane] and not self.failed:
+            parcel = self._waiting[lane].popleft()
+            try:
+                await self._route.push(parcel)
+            except Exception as exc:
+                self.failed.append(exc)
+            else:
+                self._arrived.update(each.position for each in parcel.records)
 
 
 class ExactSender:

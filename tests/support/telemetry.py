@@ -9,7 +9,7 @@ from remora.model.shard import Shard
 NOW_NS = 1_795_227_938_000_000_000
 
 
-def exercise(telemetry: Telemetry) -> None:
+def exercise(telemetry: Telemetry) -> None:  # noqa: PLR0915 - a line for each event that there is
     """Report every kind of event once."""
     telemetry.started("0.1.0", "remora.toml", 2)
     telemetry.running("0.1.0")

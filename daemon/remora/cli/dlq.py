@@ -6,13 +6,14 @@ import base64
 import datetime
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import click
 
 from remora import app
 from remora.cli.groups import Group
 from remora.cli.letters import Filter, filter_options, pick_letters
-from remora.cli.options import config_option, json_option
+from remora.cli.options import config_option, gathered_into, json_option
 from remora.cli.output import print_json, print_table, run_async, size
 from remora.cli.rows import origin_option
 from remora.config import Settings
@@ -146,6 +147,18 @@ _yes = click.option("--yes", is_flag=True, help="Do not ask.")
 _dry_run = click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 
 
+@dataclass(frozen=True, slots=True)
+class _RedriveOptions:
+    """The options of `remora dlq redrive`."""
+
+    raw: bool
+    rate: float
+    origin: Origin | None
+    dry_run: bool
+    yes: bool
+    as_json: bool
+
+
 @dlq.command("redrive")
 @filter_options
 @click.option("--raw", is_flag=True, help="Also what is corrupt or cannot be decoded, as it is, into its own queue.")
@@ -155,16 +168,8 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Only say what would be 
 @_yes
 @config_option
 @json_option
-def redrive_command(
-    settings: Settings,
-    wanted: Filter,
-    raw: bool,
-    rate: float,
-    origin: Origin | None,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-) -> None:
+@gathered_into(_RedriveOptions)
+def redrive_command(settings: Settings, wanted: Filter, asked: _RedriveOptions) -> None:
     """Commit the entries of dead letters to their topics anew, and forget the letters.
 
     In the order in which they were committed first, so in order for each key. Their age begins now. Each is committed
@@ -179,14 +184,14 @@ def redrive_command(
 
     async def work() -> tuple[Plan, int]:
         async with app.store_of(settings) as store:
-            planned = await plan(store, await pick_letters(store, wanted), raw=raw, origin=origin)
-            if dry_run or not planned.letters:
+            planned = await plan(store, await pick_letters(store, wanted), raw=asked.raw, origin=asked.origin)
+            if asked.dry_run or not planned.letters:
                 return planned, 0
-            _confirm(f"Re-drive {planned.letters} dead letters of {_queues(planned)}?", yes=yes)
-            return planned, await _redrive(store, planned, rate)
+            _confirm(f"Re-drive {planned.letters} dead letters of {_queues(planned)}?", yes=asked.yes)
+            return planned, await _redrive(store, planned, asked.rate)
 
     planned, done = run_async(work())
-    if as_json:
+    if asked.as_json:
         print_json(
             {
                 "planned": planned.letters,
@@ -195,11 +200,11 @@ def redrive_command(
                 "homeless": len(planned.homeless),
                 "ambiguous": len(planned.ambiguous),
                 "standing": len(planned.standing),
-                "dry_run": dry_run,
+                "dry_run": asked.dry_run,
             }
         )
     else:
-        click.echo(f"{planned.letters} dead letters would be re-driven" if dry_run else f"{done} re-driven")
+        click.echo(f"{planned.letters} dead letters would be re-driven" if asked.dry_run else f"{done} re-driven")
     _complain(
         planned.undecodable, "cannot be decoded or are corrupt: re-drive them as they are with --raw, or drop them"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,26 @@ def load(file: Path | None) -> config.Settings:
     if file is None and DEFAULT_CONFIG.exists():
         file = DEFAULT_CONFIG
     return config.load(file, os.environ)
+
+
+def gathered_into(kind: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Pass a command the options that the frozen dataclass `kind` has as fields in one value, its argument `asked`.
+
+    Stands right above the function, below all options. click passes each option as an argument of its own, and has
+    nothing that groups them. dataclass-click and cyclopts make options of annotated fields, but bring a second way of
+    declaring options; here options stay click's, and the type checker sees the fields.
+    """
+    names = [field.name for field in fields(kind)]
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            asked = kind(**{name: kwargs.pop(name) for name in names})
+            return function(*args, asked=asked, **kwargs)
+
+        return wrapper
+
+    return decorate
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
 import click
 
-from remora.cli.options import NEW_FOLDER, json_option, kafka_config_option, master_option
+from remora.cli.options import NEW_FOLDER, gathered_into, json_option, kafka_config_option, master_option
 from remora.cli.output import print_json
 from remora.config import parse_duration
 from remora.model.exits import Exit
@@ -32,6 +33,23 @@ def _local(_context: click.Context, option: click.Parameter, value: Path | None)
     if value is not None and ":/" in str(value):
         raise click.BadParameter(f"{value}: a folder that all hosts of the job share is needed, not an address")
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """The options of `remora pipeline land`."""
+
+    bootstrap: str
+    topic: str
+    out: Path
+    checkpoint: Path | None
+    interval: str | None
+    batch: int
+    isolation: str
+    skip_lost: bool
+    kafka_config: Path | None
+    master: str | None
+    as_json: bool
 
 
 @click.command("land")
@@ -69,19 +87,8 @@ def _local(_context: click.Context, option: click.Parameter, value: Path | None)
 @kafka_config_option
 @master_option
 @json_option
-def land(
-    bootstrap: str,
-    topic: str,
-    out: Path,
-    checkpoint: Path | None,
-    interval: str | None,
-    batch: int,
-    isolation: str,
-    skip_lost: bool,
-    kafka_config: Path | None,
-    master: str | None,
-    as_json: bool,
-) -> None:
+@gathered_into(_Options)
+def land(asked: _Options) -> None:
     """Land the notifications of a Kafka topic as Parquet, each once, by day and bucket.
 
     OUT/events has a row for each event, OUT/bad each value that is no notification, with the cause. Run it again, by
@@ -94,24 +101,24 @@ def land(
       remora pipeline land --bootstrap broker:9092 --topic photos --out landed --trigger 1m
     """
     plan = Plan(
-        bootstrap=bootstrap,
-        topic=topic,
-        out=out,
-        checkpoint=checkpoint or out / "_checkpoint",
-        interval=interval,
-        batch=batch,
-        isolation=isolation,
-        skip_lost=skip_lost,
-        security=properties.read(kafka_config) if kafka_config else {},
+        bootstrap=asked.bootstrap,
+        topic=asked.topic,
+        out=asked.out,
+        checkpoint=asked.checkpoint or asked.out / "_checkpoint",
+        interval=asked.interval,
+        batch=asked.batch,
+        isolation=asked.isolation,
+        skip_lost=asked.skip_lost,
+        security=properties.read(asked.kafka_config) if asked.kafka_config else {},
     )
-    directory = LandedDirectory(out)
+    directory = LandedDirectory(asked.out)
     before = directory.commit()
     stop = Event()
-    run(plan, master=master, told=_told if interval else lambda _: None, stop=stop)
-    if stop.is_set() and not interval:
+    run(plan, master=asked.master, told=_told if asked.interval else lambda _: None, stop=stop)
+    if stop.is_set() and not asked.interval:
         click.echo("remora: interrupted; what is missing lands next time", err=True)
         sys.exit(Exit.FAILURE)
-    _report(out, before, directory.commit(), as_json=as_json)
+    _report(asked.out, before, directory.commit(), as_json=asked.as_json)
 
 
 def _told(commit: Commit) -> None:

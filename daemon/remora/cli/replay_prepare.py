@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import click
 import msgspec
 
-from remora.cli.options import json_option, length_of_time, master_option
+from remora.cli.options import gathered_into, json_option, length_of_time, master_option
 from remora.cli.output import duration, print_json, print_table, size
 from remora.replay.layout import Trace
 from remora.replay.prepare.entry import iso_us
@@ -110,6 +111,31 @@ def _mapping_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """The options of `remora replay prepare`."""
+
+    out: Path
+    form: str | None
+    bucket: str | None
+    ts_col: str | None
+    ts_unit: str | None
+    op_col: str | None
+    op_map: dict[str, str]
+    key_col: str | None
+    bucket_col: str | None
+    size_col: str | None
+    until: tuple[int | None, int | None]
+    max_gap_us: int | None
+    sample_keys: int
+    clone_keys: int
+    spread: str | None
+    seed: int
+    size_cap: int | None
+    master: str | None
+    as_json: bool
+
+
 @click.command("prepare")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
 @click.option(
@@ -152,28 +178,8 @@ def _mapping_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--size-cap", type=click.IntRange(0), metavar="BYTES", help="No object is larger.")
 @master_option
 @json_option
-def prepare_command(
-    files: tuple[Path, ...],
-    out: Path,
-    form: str | None,
-    bucket: str | None,
-    ts_col: str | None,
-    ts_unit: str | None,
-    op_col: str | None,
-    op_map: dict[str, str],
-    key_col: str | None,
-    bucket_col: str | None,
-    size_col: str | None,
-    until: tuple[int | None, int | None],
-    max_gap_us: int | None,
-    sample_keys: int,
-    clone_keys: int,
-    spread: str | None,
-    seed: int,
-    size_cap: int | None,
-    master: str | None,
-    as_json: bool,
-) -> None:
+@gathered_into(_Options)
+def prepare_command(files: tuple[Path, ...], asked: _Options) -> None:
     """Turn the logs FILE... into events that can be replayed, in the new folder DIR.
 
     Understood are AWS S3 server access logs, CloudTrail data events, radosgw's ops log and bucket logging (journal
@@ -191,28 +197,30 @@ def prepare_command(
       remora replay prepare blocks.csv --out trace --ts-col when --ts-unit ns --op-col cmd \\
           --op-map 2a=PUT,28=GET --key-col lbn --bucket volume
     """
-    if bucket is not None and bucket_col is not None:
+    if asked.bucket is not None and asked.bucket_col is not None:
         raise click.UsageError("--bucket and --bucket-col are both about the bucket: give one of them")
     options = Options(
-        format=form,
-        bucket=bucket,
-        mapping=Mapping(ts_col, ts_unit, op_col, key_col, bucket_col, size_col, op_map),
-        until_us=until[0],
-        until_after_us=until[1],
-        max_gap_us=max_gap_us,
-        sample_keys=sample_keys,
-        clone_keys=clone_keys,
-        spread=spread,
-        seed=seed,
-        size_cap=size_cap,
+        format=asked.form,
+        bucket=asked.bucket,
+        mapping=Mapping(
+            asked.ts_col, asked.ts_unit, asked.op_col, asked.key_col, asked.bucket_col, asked.size_col, asked.op_map
+        ),
+        until_us=asked.until[0],
+        until_after_us=asked.until[1],
+        max_gap_us=asked.max_gap_us,
+        sample_keys=asked.sample_keys,
+        clone_keys=asked.clone_keys,
+        spread=asked.spread,
+        seed=asked.seed,
+        size_cap=asked.size_cap,
     )
-    given = inspect(files, out, options)
-    with session("replay prepare", master=master) as spark:
-        prepared = prepare(spark, given, out, options)
-    if as_json:
+    given = inspect(files, asked.out, options)
+    with session("replay prepare", master=asked.master) as spark:
+        prepared = prepare(spark, given, asked.out, options)
+    if asked.as_json:
         print_json(msgspec.to_builtins(prepared.trace))
     else:
-        _print(prepared, out)
+        _print(prepared, asked.out)
 
 
 def _print(prepared: Prepared, out: Path) -> None:

@@ -9,11 +9,12 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from remora.cli.options import FILE, FOLDER, NEW_FOLDER, json_option, master_option, seconds
+from remora.cli.options import FILE, FOLDER, NEW_FOLDER, gathered_into, json_option, master_option, seconds
 from remora.cli.output import print_json
 from remora.replay.errors import ReplayError
 from remora.replay.layout import Options, PreparedDirectory, RunDirectory, Trace
@@ -51,6 +52,33 @@ def _retry_s(context: click.Context, option: click.Parameter, value: str) -> flo
     if found is not None and found > _LONGEST_RETRY_S:
         raise click.BadParameter("the most is 5m: later a server may not know a repetition any more")
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """The options of `remora replay run`."""
+
+    out: Path
+    topic: str
+    speed: float
+    ingest: str | None
+    s3: str | None
+    null: bool
+    token_file: Path | None
+    ca_file: Path | None
+    parts: int | None
+    run_id: str
+    batch: int
+    concurrency: int | None
+    window: int
+    overload: str
+    retry_s: float
+    size_cap: int
+    create_buckets: bool
+    region: str
+    resume: bool
+    master: str | None
+    as_json: bool
 
 
 @click.command("run")
@@ -131,30 +159,8 @@ def _retry_s(context: click.Context, option: click.Parameter, value: str) -> flo
 @click.option("--resume", is_flag=True, help="Go on with a replay that was broken off.")
 @master_option
 @json_option
-def run_command(
-    prepared: Path,
-    out: Path,
-    topic: str,
-    speed: float,
-    ingest: str | None,
-    s3: str | None,
-    null: bool,
-    token_file: Path | None,
-    ca_file: Path | None,
-    parts: int | None,
-    run_id: str,
-    batch: int,
-    concurrency: int | None,
-    window: int,
-    overload: str,
-    retry_s: float,
-    size_cap: int,
-    create_buckets: bool,
-    region: str,
-    resume: bool,
-    master: str | None,
-    as_json: bool,
-) -> None:
+@gathered_into(_Options)
+def run_command(prepared: Path, asked: _Options) -> None:
     """Send the events in PREPARED again, on their own timeline, and keep a journal of what came of each.
 
     An event is sent when it is due, whatever became of others; only those of the same key wait for each other. What
@@ -173,55 +179,56 @@ def run_command(
 
     Exit codes: 0 all events are answered for, whatever the answers; 1 failed or interrupted; 2 wrong usage.
     """
-    target, address = _target(ingest, s3, null=null)
-    if target != NULL and not topic:
+    target, address = _target(asked.ingest, asked.s3, null=asked.null)
+    if target != NULL and not asked.topic:
         raise click.UsageError("--topic is missing: say where events go to")
-    if overload != WAIT and not speed:
-        raise click.UsageError(f"--overload {overload} needs a --speed: with 0 everything is due at once")
-    if concurrency is None:
-        concurrency = 32 if target == S3 else 8
+    if asked.overload != WAIT and not asked.speed:
+        raise click.UsageError(f"--overload {asked.overload} needs a --speed: with 0 everything is due at once")
+    concurrency = asked.concurrency or (32 if target == S3 else 8)
     plan = Plan(
-        run=str(out.absolute()),
-        run_id=run_id,
+        run=str(asked.out.absolute()),
+        run_id=asked.run_id,
         started_us=time.time_ns() // 1000,
         target=target,
         address=address,
-        topic=topic,
-        speed=speed,
-        batch=batch,
-        size_cap=size_cap,
-        region=region,
-        ca_file=str(ca_file.absolute()) if ca_file else None,
-        limits=Limits(concurrency, window, overload, retry_s),
-        credentials=_credentials(target, token_file, os.environ),
+        topic=asked.topic,
+        speed=asked.speed,
+        batch=asked.batch,
+        size_cap=asked.size_cap,
+        region=asked.region,
+        ca_file=str(asked.ca_file.absolute()) if asked.ca_file else None,
+        limits=Limits(concurrency, asked.window, asked.overload, asked.retry_s),
+        credentials=_credentials(target, asked.token_file, os.environ),
     )
     options: Options = {
-        "batch": batch, "concurrency": concurrency, "window": window, "overload": overload, "retry_for_s": retry_s,
-        "size_cap": size_cap, "create_buckets": create_buckets, "master": master,
+        "batch": asked.batch, "concurrency": concurrency, "window": asked.window, "overload": asked.overload,
+        "retry_for_s": asked.retry_s, "size_cap": asked.size_cap, "create_buckets": asked.create_buckets,
+        "master": asked.master,
     }  # fmt: skip
-    source, run = PreparedDirectory(prepared), RunDirectory(out)
+    source, run = PreparedDirectory(prepared), RunDirectory(asked.out)
     trace = trace_of(source)
-    if resume:
+    parts = asked.parts
+    if asked.resume:
         plan, parts = job.resumed(plan, run, trace, parts)
     else:
         job.refuse_used(run)
     buckets = buckets_of(source) if target == S3 else set()
-    asyncio.run(check(plan, sorted(buckets), copies=COPY in trace.operations, create_buckets=create_buckets))
-    reading = Reading(run, since_us=plan.started_us if not resume else time.time_ns() // 1000)
-    with session("replay run", master=master, light=True) as spark:
+    asyncio.run(check(plan, sorted(buckets), copies=COPY in trace.operations, create_buckets=asked.create_buckets))
+    reading = Reading(run, since_us=plan.started_us if not asked.resume else time.time_ns() // 1000)
+    with session("replay run", master=asked.master, light=True) as spark:
         parts = parts or job.default_parts(spark)
-        if not resume:
+        if not asked.resume:
             job.begin(source, run, trace, plan, parts, options)
         try:
             with shown(reading, trace.events):
-                punctuality = job.replay(spark, source, plan, parts, resume=resume)
+                punctuality = job.replay(spark, source, plan, parts, resume=asked.resume)
         except KeyboardInterrupt:
-            _report(plan.run_id, trace, reading, None, as_json=as_json)
+            _report(plan.run_id, trace, reading, None, as_json=asked.as_json)
             raise ReplayError("interrupted; --resume goes on with it") from None
         except ReplayError:
-            _report(plan.run_id, trace, reading, None, as_json=as_json)
+            _report(plan.run_id, trace, reading, None, as_json=asked.as_json)
             raise
-    _report(plan.run_id, trace, reading, punctuality, as_json=as_json)
+    _report(plan.run_id, trace, reading, punctuality, as_json=asked.as_json)
 
 
 def _target(ingest: str | None, s3: str | None, *, null: bool) -> tuple[str, str]:

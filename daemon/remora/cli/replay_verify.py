@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,16 @@ from typing import Any, Literal
 import click
 import msgspec
 
-from remora.cli.options import FILE, FOLDER, NEW_FOLDER, json_option, kafka_config_option, master_option, seconds
+from remora.cli.options import (
+    FILE,
+    FOLDER,
+    NEW_FOLDER,
+    gathered_into,
+    json_option,
+    kafka_config_option,
+    master_option,
+    seconds,
+)
 from remora.cli.output import print_json, print_table
 from remora.model.exits import Exit
 from remora.replay import layout, properties
@@ -51,6 +60,33 @@ def _duration(name: str, default: str, text: str) -> Callable[[Callable[..., Any
     return click.option(
         name, variable, metavar="DURATION", default=default, show_default=True, callback=seconds, help=text
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """The options of `remora replay verify`."""
+
+    bootstrap: str
+    topic: str | None
+    from_us: int | None
+    to_us: int | None
+    since_s: float | None
+    isolation: str | None
+    duplicates: Literal["fail", "count"] | None
+    foreign: Literal["fail", "count"]
+    letters: str | None
+    earlier: Path | None
+    settle_s: float
+    wait_s: float
+    edge_s: float
+    max_lateness_s: float
+    max_lateness_share: float
+    out: Path | None
+    kafka_config: Path | None
+    master: str | None
+    memory: str
+    draws: bool
+    as_json: bool
 
 
 @click.command()
@@ -125,30 +161,8 @@ def _duration(name: str, default: str, text: str) -> Callable[[Callable[..., Any
     help="Leave out what only the report needs: faster.",
 )
 @json_option
-def verify(
-    run: Path | None,
-    bootstrap: str,
-    topic: str | None,
-    from_us: int | None,
-    to_us: int | None,
-    since_s: float | None,
-    isolation: str | None,
-    duplicates: Literal["fail", "count"] | None,
-    foreign: Literal["fail", "count"],
-    letters: str | None,
-    earlier: Path | None,
-    settle_s: float,
-    wait_s: float,
-    edge_s: float,
-    max_lateness_s: float,
-    max_lateness_share: float,
-    out: Path | None,
-    kafka_config: Path | None,
-    master: str | None,
-    memory: str,
-    draws: bool,
-    as_json: bool,
-) -> None:
+@gathered_into(_Options)
+def verify(run: Path | None, asked: _Options) -> None:
     """Read Kafka back and say what of RUN arrived: PASS, FAIL or INVALID.
 
     Counted are events that were acknowledged and are not there (lost), records that are there twice (duplicates), that
@@ -168,51 +182,40 @@ def verify(
       remora replay verify run-1 --bootstrap broker:9092 --isolation read_committed
       remora replay verify --topic photos --since 24h --bootstrap broker:9092 --dead-letters file.json
     """
-    if run is None and topic is None:
+    if run is None and asked.topic is None:
         raise click.UsageError("say which: RUN, the directory of a replay, or --topic for a topic alone")
-    if since_s is not None:
-        if from_us is not None:
-            raise click.UsageError("--since and --from say the same: give one of them")
-        from_us = int((time.time() - since_s) * 1_000_000)
-    window = Window(from_us, to_us, int(edge_s * 1_000_000))
-    recalled = None
-    if earlier is not None:
-        if from_us is not None or to_us is not None:
-            raise click.UsageError("--offsets brings the times that are judged: leave --from, --to and --since out")
-        recalled, window = _recalled(earlier, topic)
-    if window.from_us is not None and window.to_us is not None and window.from_us >= window.to_us:
-        raise click.UsageError("--to must be later than --from")
+    window, recalled = _window(asked)
     question = Question(
         source=Source(
-            bootstrap=bootstrap,
-            topic=topic or layout.read(RunDirectory(run).run, Run).topic if run else topic or "",
-            isolation=isolation or COMMITTED,
-            security=properties.read(kafka_config) if kafka_config else {},
+            bootstrap=asked.bootstrap,
+            topic=asked.topic or layout.read(RunDirectory(run).run, Run).topic if run else asked.topic or "",
+            isolation=asked.isolation or COMMITTED,
+            security=properties.read(asked.kafka_config) if asked.kafka_config else {},
         ),
         window=window,
-        patience=Patience(0, settle_s, wait_s),
+        patience=Patience(0, asked.settle_s, asked.wait_s),
         recalled=recalled,
-        letters=letters,
+        letters=asked.letters,
         rules=Rules(
-            duplicates=duplicates or ("fail" if isolation == COMMITTED else "count"),
-            foreign=foreign,
-            lateness_us=int(max_lateness_s * 1_000_000),
-            lateness_share=max_lateness_share,
+            duplicates=asked.duplicates or ("fail" if asked.isolation == COMMITTED else "count"),
+            foreign=asked.foreign,
+            lateness_us=int(asked.max_lateness_s * 1_000_000),
+            lateness_share=asked.max_lateness_share,
         ),
-        draws=draws,
+        draws=asked.draws,
     )
-    settings = {"spark.driver.memory": memory}
+    settings = {"spark.driver.memory": asked.memory}
     with told() as tell:
         tell("starting Spark")
         question = replace(question, tell=tell)
-        with _quiet("aiokafka"), session("replay verify", master=master, kafka=True, settings=settings) as spark:
+        with _quiet("aiokafka"), session("replay verify", master=asked.master, kafka=True, settings=settings) as spark:
             found = verify_run(spark, RunDirectory(run), question) if run else verify_topic(spark, question)
-    if (directory := out or run) is not None:
+    if (directory := asked.out or run) is not None:
         files = RunDirectory(directory)
         if found.series is not None:
             layout.write(files.series, found.series)
         layout.write(files.verdict, found.verdict)
-    _show(found, as_json=as_json)
+    _show(found, as_json=asked.as_json)
     sys.exit(_CODES.get(found.verdict.verdict, Exit.OK))
 
 
@@ -226,6 +229,23 @@ def _quiet(name: str) -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+def _window(asked: _Options) -> tuple[Window, dict[int, tuple[int, int]] | None]:
+    """The times that are judged, and the offsets of an earlier verdict where --offsets names one."""
+    from_us, recalled = asked.from_us, None
+    if asked.since_s is not None:
+        if from_us is not None:
+            raise click.UsageError("--since and --from say the same: give one of them")
+        from_us = int((time.time() - asked.since_s) * 1_000_000)
+    window = Window(from_us, asked.to_us, int(asked.edge_s * 1_000_000))
+    if asked.earlier is not None:
+        if from_us is not None or asked.to_us is not None:
+            raise click.UsageError("--offsets brings the times that are judged: leave --from, --to and --since out")
+        recalled, window = _recalled(asked.earlier, asked.topic)
+    if window.from_us is not None and window.to_us is not None and window.from_us >= window.to_us:
+        raise click.UsageError("--to must be later than --from")
+    return window, recalled
 
 
 def _recalled(file: Path, topic: str | None) -> tuple[dict[int, tuple[int, int]], Window]:

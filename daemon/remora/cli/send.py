@@ -12,6 +12,7 @@ import stat
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -19,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TimeElapsedColumn
 from rich.text import Text
 
-from remora.cli.options import FILE, config_option, json_option, seconds
+from remora.cli.options import FILE, config_option, gathered_into, json_option, seconds
 from remora.cli.output import print_json
 from remora.cli.records import Bad, Given, Piece, read_records
 from remora.cli.sending import Counts, Outcome, Plan, Sender, reservable
@@ -34,6 +35,22 @@ IDLE_S = 0.2
 
 class Unreadable(RemoraError):
     """The input broke off."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """The options of `remora send`."""
+
+    address: str | None
+    batch: int
+    connections: int
+    token_file: Path | None
+    ca_file: Path | None
+    timeout_s: float
+    skip_malformed: bool
+    two_phase: bool
+    idempotency_prefix: str
+    as_json: bool
 
 
 @click.command()
@@ -62,21 +79,8 @@ class Unreadable(RemoraError):
 )
 @json_option
 @config_option
-def send(
-    settings: Settings,
-    topic: str,
-    file: Path,
-    address: str | None,
-    batch: int,
-    connections: int,
-    token_file: Path | None,
-    ca_file: Path | None,
-    timeout_s: float,
-    skip_malformed: bool,
-    two_phase: bool,
-    idempotency_prefix: str,
-    as_json: bool,
-) -> None:
+@gathered_into(_Options)
+def send(settings: Settings, topic: str, file: Path, asked: _Options) -> None:
     """Send the records in FILE, or on standard input, to TOPIC of a running daemon.
 
     The input is lines of records in S3's event format, or {"Records":[...]} documents. Records of one bucket and key
@@ -89,28 +93,28 @@ def send(
     """
     plan = Plan(
         topic=topic,
-        batch=batch,
-        connections=connections,
-        name=idempotency_prefix or secrets.token_hex(8),
-        repeatable=bool(idempotency_prefix),
-        two_phase=two_phase,
-        skip_malformed=skip_malformed,
+        batch=asked.batch,
+        connections=asked.connections,
+        name=asked.idempotency_prefix or secrets.token_hex(8),
+        repeatable=bool(asked.idempotency_prefix),
+        two_phase=asked.two_phase,
+        skip_malformed=asked.skip_malformed,
     )
-    token = token_file.read_text().strip() if token_file else ""
+    token = asked.token_file.read_text().strip() if asked.token_file else ""
     try:
         client = IngestClient(
-            address or _configured(settings.ingest),
+            asked.address or _configured(settings.ingest),
             token=token,
-            ca_file=ca_file,
-            connections=connections,
-            deadline_s=timeout_s,
+            ca_file=asked.ca_file,
+            connections=asked.connections,
+            deadline_s=asked.timeout_s,
         )
     except IngestMisconfigured as exc:
         raise click.BadParameter(str(exc), param_hint="'--to'") from exc
     outcome = Outcome()
     with _opened(file) as fd, _progress(fd, outcome.counts) as on_read, contextlib.suppress(asyncio.CancelledError):
         asyncio.run(_send(client, plan, fd, outcome, on_read))
-    _report(outcome, "<stdin>" if str(file) == "-" else str(file), as_json=as_json)
+    _report(outcome, "<stdin>" if str(file) == "-" else str(file), as_json=asked.as_json)
     sys.exit(_exit_code(outcome))
 
 

@@ -92,7 +92,7 @@ def failed(status: str | int) -> Dropped:
     return Dropped(f"failed with status {str(status)[:3]}")
 
 
-def write(
+def write(  # noqa: PLR0913 - what a log's line says of one write; a value to hold it would be the Write itself
     ts_us: int,
     op: str,
     bucket: str,

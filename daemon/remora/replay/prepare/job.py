@@ -71,7 +71,10 @@ def prepare(spark: SparkSession, given: Input, out: Path, options: Options) -> P
         marked = _marked(spark, work, read, form, options, spread)
         left_out = {row["reason"]: row["count"] for row in _left_out(marked).collect()} if marked is not None else {}
         lines = frames.writes(read.rows) if marked is None else marked
-        ordered, before = _ordered(spark, work, lines, read, options, left_out, name)
+        count = (read.writes - sum(left_out.values())) * options.clone_keys
+        if count <= 0:
+            raise ReplayRefused(f"{name}: no write is left{_why(left_out)}")
+        ordered, before = _ordered(spark, work, lines, count, options)
         prepared = PreparedDirectory(work / "prepared")
         _write_events(spark, ordered, before, options, prepared)
         events = spark.read.parquet(pattern(prepared.events))
@@ -215,18 +218,9 @@ def _left_out(marked: DataFrame) -> DataFrame:
 
 
 def _ordered(
-    spark: SparkSession,
-    work: Path,
-    lines: DataFrame,
-    read: _Read,
-    options: Options,
-    left_out: dict[str, int],
-    name: str,
+    spark: SparkSession, work: Path, lines: DataFrame, count: int, options: Options
 ) -> tuple[DataFrame, list[Row]]:
-    """The events in their order, file by file, and for each file its name, events and times."""
-    count = (read.writes - sum(left_out.values())) * options.clone_keys
-    if count <= 0:
-        raise ReplayRefused(f"{name}: no write is left{_why(left_out)}")
+    """The `count` events in their order, file by file, and for each file its name, events and times."""
     partitions = max(int(spark.conf.get("spark.sql.shuffle.partitions", "1") or 1), math.ceil(count / FILE_EVENTS))
     shaped = frames.shaped(lines, options.clone_keys, options.size_cap)
     ordered = _kept(spark, frames.in_order(shaped, partitions), work / "ordered")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from remora.replay.run.sender import Limits
 from remora.replay.run.targets import Target
-from remora.replay.run.targets.ingest import Records, check_ingest, ingest_target
+from remora.replay.run.targets.ingest import Records, Server, check_ingest, ingest_target
 from remora.replay.run.targets.null import NullTarget
 
 if TYPE_CHECKING:
@@ -60,9 +60,7 @@ async def opened(plan: Plan) -> AsyncIterator[Target]:
         yield NullTarget(plan.batch)
     elif plan.target == INGEST:
         async with ingest_target(
-            plan.address,
-            plan.credentials.token,
-            plan.ca_file,
+            _server(plan),
             plan.topic,
             Records(plan.run_id, plan.started_us),
             batch=plan.batch,
@@ -79,11 +77,15 @@ async def opened(plan: Plan) -> AsyncIterator[Target]:
 async def check(plan: Plan, buckets: Iterable[str], *, copies: bool, create_buckets: bool) -> None:
     """Return when the target is there and takes what is going to be sent. Raises ReplayRefused where it does not."""
     if plan.target == INGEST:
-        await check_ingest(plan.address, plan.credentials.token, plan.ca_file, plan.topic)
+        await check_ingest(_server(plan), plan.topic)
     elif plan.target == S3:
         from remora.replay.run.targets.s3 import check_s3
 
         await check_s3(_gateway(plan), plan.topic, buckets, copies=copies, create=create_buckets)
+
+
+def _server(plan: Plan) -> Server:
+    return Server(plan.address, plan.credentials.token, plan.ca_file)
 
 
 def _gateway(plan: Plan) -> Gateway:

@@ -275,7 +275,7 @@ def _judged_run(
         "final_state_wrong": lambda: examples.unfinished(keys),
         "chain_gaps": lambda: examples.broken(gaps),
     }
-    return _findings(topic, run, log, counts, shown, measured, gap_us)
+    return _findings(topic, _Seen(log, counts, shown, measured), run, gap_us)
 
 
 def _elsewhere(spark: SparkSession, topic: _Topic) -> DataFrame:
@@ -340,19 +340,22 @@ def _judged_alone(topic: _Topic, itself: DataFrame) -> Findings:
         "sequencer_inversions": lambda: examples.early(judged),
         "chain_gaps": lambda: examples.broken(gaps),
     }
-    return _findings(topic, None, log, counts, shown, measured, 0.0)
+    return _findings(topic, _Seen(log, counts, shown, measured))
 
 
-def _findings(
-    topic: _Topic,
-    run: Run | None,
-    log: counting.Log,
-    counts: dict[str, int],
-    shown: Mapping[str, Callable[[], tuple[Example, ...]]],
-    measured: Measured,
-    mean_gap_us: float,
-) -> Findings:
-    question = topic.question
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a topic's records show: their log, counts and measurements, and for each count what picks its examples."""
+
+    log: counting.Log
+    counts: dict[str, int]
+    shown: Mapping[str, Callable[[], tuple[Example, ...]]]
+    measured: Measured
+
+
+def _findings(topic: _Topic, seen: _Seen, run: Run | None = None, mean_gap_us: float = 0.0) -> Findings:
+    """The verdict on what was seen. `mean_gap_us` is the mean time between two events of the run."""
+    question, counts, measured = topic.question, seen.counts, seen.measured
     question.tell("picking examples")
     found = judge(counts, measured.latencies.get(series.LATENESS), mean_gap_us, question.rules)
     window, rules = question.window, question.rules
@@ -362,7 +365,7 @@ def _findings(
         topic=question.source.topic,
         run_id=run.run_id if run else None,
         isolation=question.source.isolation,
-        timestamp_type=log.timestamp_type,
+        timestamp_type=seen.log.timestamp_type,
         offsets={str(number): span for number, span in sorted(topic.frozen.offsets.items())},
         options={
             "from_us": window.from_us,
@@ -375,7 +378,7 @@ def _findings(
             "max_lateness_share": rules.lateness_share,
         },
         counts=counts,
-        examples={name: pick() for name, pick in shown.items() if counts[name]},
+        examples={name: pick() for name, pick in seen.shown.items() if counts[name]},
         latencies=measured.latencies,
         caveats=caveats(run.target if run else None, counts),
     )

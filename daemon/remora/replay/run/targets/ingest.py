@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from struct import pack
@@ -120,20 +121,31 @@ def _refused(error: IngestError) -> Answer:
     return Answer(Result.REFUSED, problem.status, str(error), culprit=problem.record)
 
 
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where a daemon takes events in, and what it asks of a client."""
+
+    address: str
+    token: str = field(repr=False)
+    ca_file: str | None
+
+
 @asynccontextmanager
 async def ingest_target(
-    address: str, token: str, ca_file: str | None, topic: str, records: Records, *, batch: int, concurrency: int
+    server: Server, topic: str, records: Records, *, batch: int, concurrency: int
 ) -> AsyncIterator[IngestTarget]:
-    """A connection to a daemon; nothing is asked yet."""
-    async with IngestClient(address, token=token, ca_file=ca_file, connections=concurrency) as client:
+    """Opens a client of a daemon's ingest API. It sends nothing yet."""
+    async with IngestClient(
+        server.address, token=server.token, ca_file=server.ca_file, connections=concurrency
+    ) as client:
         yield IngestTarget(client, topic, records, batch)
 
 
-async def check_ingest(address: str, token: str, ca_file: str | None, topic: str) -> None:
-    """Return when a daemon is there that takes events for the topic. Raises ReplayRefused, or as the client does."""
+async def check_ingest(server: Server, topic: str) -> None:
+    """Returns when the daemon takes events for the topic. Raises ReplayRefused, or what the client raises."""
     try:
-        # One attempt: what is not there is told at once, and what is only slow has its time.
-        async with IngestClient(address, token=token, ca_file=ca_file, deadline_s=0.0) as client:
+        # One attempt: a missing daemon is reported at once, and a slow one has the time of a request.
+        async with IngestClient(server.address, token=server.token, ca_file=server.ca_file, deadline_s=0.0) as client:
             await client.check_topic(topic)
     except IngestError as exc:
         raise ReplayRefused(str(exc)) from exc
