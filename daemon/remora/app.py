@@ -16,9 +16,10 @@ from remora.codec.topic import delivery_of, has_literal_keys
 from remora.config import AdminSettings, Settings, UnixAddress
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.metrics import Telemetry
-from remora.model.errors import DaemonNotReachable, EndpointMisconfigured
+from remora.model.errors import ConfigError, DaemonNotReachable, EndpointMisconfigured
 from remora.model.topic import Delivery, Target
 from remora.ports.endpoint import Endpoint
+from remora.ports.log import Logs
 from remora.ports.store import ShardStore
 
 
@@ -83,6 +84,21 @@ async def store_of(settings: Settings, *, make: bool = False) -> AsyncIterator[S
                 async with asyncio.timeout(settings.rados.mount_timeout_s + 1):
                     await known.wait()
         yield store  # where it is still not connected, the first call says why
+
+
+@asynccontextmanager
+async def open_logs(settings: Settings, *, waits: bool = True) -> AsyncIterator[Logs]:
+    """The shared logs of the store; one that `waits` is used as soon as the store is there.
+
+    Raises ConfigError for a store that has none.
+    """
+    if settings.store.kind != "sqlite":
+        raise ConfigError("store.kind", "shared logs and their sequencer need the embedded store, sqlite")
+    from remora.storage.sqlite import SqliteStore
+
+    make = settings.sqlite.if_missing == "make"
+    async with SqliteStore(settings.sqlite, lambda _, __: None, make=make, waits=waits) as store:
+        yield store.logs
 
 
 @asynccontextmanager

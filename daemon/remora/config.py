@@ -402,6 +402,50 @@ class IngestSettings(Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SequencerSettings(Checked):
+    """Where `remora sequencer` hands out positions of shared logs, to whom, and within which bounds.
+
+    Its protocol knows no passwords: who connects can use positions up. `allow` are the networks that may do so from
+    other hosts; a Unix socket and loopback need none. `create` is the kind of log that is made when one is asked for
+    which does not exist, of this `width`; empty makes none. `pools` are those that a client may name, all where empty.
+    """
+
+    listen: str = "unix:/run/remora-sequencer/sequencer.sock"
+    socket_mode: str = "0660"
+    allow: tuple[str, ...] = ()
+    lease_s: Seconds = 5.0
+    create: Literal["", "counter", "log"] = ""
+    width: Annotated[int, Unit("count", 1, 1024)] = 8
+    pools: tuple[str, ...] = ()
+    max_connections: Annotated[int, Unit("count", 1, 100_000)] = 1024
+    max_logs: Annotated[int, Unit("count", 1, 1_000_000)] = 10_000
+    max_range: Annotated[int, Unit("count", 1, 4096)] = 4096
+    max_registrations: Annotated[int, Unit("count", 1, 1024)] = 32
+
+    def problems(self) -> Iterator[ConfigError]:
+        """Each rule that these values break."""
+        if not re.fullmatch("0?[0-7]{3}", self.socket_mode):
+            problem = f'expected three octal digits such as "0660", not "{self.socket_mode}"'
+            yield ConfigError("sequencer.socket_mode", problem)
+        for each in self.allow:
+            try:
+                ipaddress.ip_network(each)
+            except ValueError as exc:
+                yield ConfigError("sequencer.allow", f"expected a network such as 10.0.0.0/8: {exc}")
+        try:
+            address = parse_listen(self.listen)
+        except ValueError as exc:
+            yield ConfigError("sequencer.listen", str(exc))
+            return
+        if isinstance(address, TcpAddress) and not address.is_loopback and not self.allow:
+            yield ConfigError(
+                "sequencer.listen",
+                f"{self.listen} can be reached from other hosts: that needs sequencer.allow",
+                binds=("sequencer.allow",),
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdminSettings(Checked):
     """Where metrics, health and status are served."""
 
@@ -443,6 +487,7 @@ class Settings(Checked):
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
     ingest: IngestSettings = field(default_factory=IngestSettings)
     admin: AdminSettings = field(default_factory=AdminSettings)
+    sequencer: SequencerSettings = field(default_factory=SequencerSettings)
     log: LogSettings = field(default_factory=LogSettings)
 
     def problems(self) -> Iterator[ConfigError]:
@@ -562,7 +607,8 @@ def options() -> Iterator[tuple[str, object]]:
         for key, (name, hint) in _options_of(part.__class__).items():
             value = getattr(part, name)
             unit = _unit(hint)
-            yield f"{section.name}.{key}", unit.show(value) if unit and unit.kind != "count" else value
+            shown = list(value) if isinstance(value, tuple) else value
+            yield f"{section.name}.{key}", unit.show(value) if unit and unit.kind != "count" else shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -694,6 +740,8 @@ def _unit(hint: Any) -> Unit | None:
 def _value(hint: Any, raw: object) -> object:
     if unit := _unit(hint):
         return unit.read(raw)
+    if get_origin(hint) is tuple:
+        return _texts(raw)
     if not isinstance(raw, str):
         raise ValueError(f"expected text in quotes, not {_toml_name(raw)}")
     if not raw.isprintable():
@@ -701,6 +749,16 @@ def _value(hint: Any, raw: object) -> object:
     if get_origin(hint) is Literal and raw not in (allowed := get_args(hint)):
         raise ValueError(f'"{raw}" is not one of {", ".join(allowed)}{_did_you_mean(raw, allowed)}')
     return raw
+
+
+def _texts(raw: object) -> tuple[str, ...]:
+    """A list of texts; one text, as the environment has it, is taken apart at its commas."""
+    items = raw.split(",") if isinstance(raw, str) else raw
+    if not isinstance(items, list) or not all(isinstance(each, str) for each in items):
+        raise ValueError(f'expected a list such as ["a", "b"], not {_toml_name(raw)}')
+    if not all(each.isprintable() for each in items):
+        raise ValueError("control characters are not allowed here")
+    return tuple(filter(None, map(str.strip, items)))
 
 
 def _elsewhere(key: str, known: Mapping[str, object]) -> str:

@@ -25,6 +25,8 @@ COMMANDS = MappingProxyType(
         "ledger": "ledger:ledger",
         "entry": "entry:entry",
         "dlq": "dlq:dlq",
+        "log": "log:log",
+        "sequencer": "sequencer:sequencer",
         "token": "token:token",
         "send": "send:send",
         "replay": "replay:replay",
@@ -69,6 +71,7 @@ def group() -> None:
       remora run -c FILE             take events in, and deliver
       remora status                  how is the running daemon doing?
       remora drain                   have other hosts deliver, before maintenance of this one
+      remora sequencer --help        hand out the positions of shared logs
       remora replay --help           send real traffic again, and prove what arrived
 
     \b

@@ -20,6 +20,7 @@ from remora.model.errors import (
     TopicRefused,
     WorkerFailed,
 )
+from remora.model.log import LogError
 
 
 class Exit(IntEnum):
@@ -58,7 +59,7 @@ def exit_code(exc: RemoraError) -> Exit:
             return Exit.NO_PERMISSION
         case StoreUnavailable() | DaemonNotReachable():
             return Exit.UNAVAILABLE
-        case IngestRefused() | TopicRefused() | StoreDamaged():
+        case IngestRefused() | TopicRefused() | StoreDamaged() | LogError():
             return Exit.FAILURE
         case StoreError():
             return Exit.TEMPORARY

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
+
+from remora.model.errors import StoreError
 
 MOST_POSITION = (1 << 63) - 1
 """The last position of a log."""
+
+MOST_NAME_BYTES = 255
+MOST_WIDTH = 1024
 
 
 class LogName(NamedTuple):
@@ -14,9 +21,118 @@ class LogName(NamedTuple):
     pool: bytes
     name: bytes
 
+    def __str__(self) -> str:
+        return f"{self.pool.decode(errors='replace')}/{self.name.decode(errors='replace')}"
+
 
 class Token(NamedTuple):
     """A position of a log, and the epoch that it was handed out in; storage refuses a write with an older epoch."""
 
     epoch: int
     position: int
+
+
+class LogKind(StrEnum):
+    """What the positions of a log are for.
+
+    Those of a `log` are written to its stripes; those of a `counter` are somebody else's affair.
+    """
+
+    COUNTER = "counter"
+    LOG = "log"
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """A log as the store describes it.
+
+    `id` is another one each time that the log is created, `owner` is another one for each server process, `address` is
+    where clients go. Epoch 0 is never served.
+    """
+
+    id: str
+    kind: LogKind
+    width: int
+    epoch: int = 0
+    owner: str = ""
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogLock:
+    """The lock of a log, as the server has it that took it."""
+
+    log: LogName
+    owner: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A log with a new epoch, which nobody else has: all earlier ones are sealed.
+
+    `position` is the last one that may have been used; up to `bound` positions may be handed out.
+    """
+
+    epoch: int
+    position: int
+    bound: int
+
+
+class Cell(StrEnum):
+    """What stands at a position of a log."""
+
+    DATA = "data"
+    FILLED = "filled"
+    UNWRITTEN = "unwritten"
+    TRIMMED = "trimmed"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """A log's storage: the largest position written or trimmed, and the keys of its fullest stripe."""
+
+    tail: int
+    trimmed: int
+    keys: int
+
+
+class LogError(StoreError):
+    """A log that cannot be used as it was asked for; the same call fails again."""
+
+
+class LogUnknown(LogError):
+    """There is no such log."""
+
+
+class LogRefused(LogError):
+    """A log that cannot be: its name, pool, kind or width; or one that is there already."""
+
+
+class LogLocked(StoreError):
+    """Another server serves the log."""
+
+    retriable = True
+
+
+class StaleEpoch(LogError):
+    """The log has a later epoch than the write."""
+
+
+class PositionTaken(LogError):
+    """Something else stands at the position."""
+
+
+class PositionTrimmed(LogError):
+    """The position lies before the end of what was trimmed."""
+
+
+def name_problem(log: LogName) -> str:
+    """Why a store refuses this name; empty where it takes it."""
+    try:
+        text = log.name.decode()
+    except UnicodeDecodeError:
+        return "the name of a log is UTF-8"
+    if not text or len(log.name) > MOST_NAME_BYTES or not text.isprintable():
+        return f"the name of a log has 1 to {MOST_NAME_BYTES} bytes of printable text"
+    return ""

@@ -163,6 +163,38 @@ ALTER TABLE entries ADD COLUMN checksum INTEGER;
 """
 
 
+_LOGS = """
+-- Shared logs. `bound` is the last position that a counter may hand out, `trimmed` the last one of a log that was
+-- deleted. A lock counts for one boot of the host, until its time, while its process lives.
+CREATE TABLE logs (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    pool BLOB NOT NULL,
+    name BLOB NOT NULL,
+    uid TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    width INTEGER NOT NULL,
+    epoch INTEGER NOT NULL DEFAULT 0,
+    owner TEXT NOT NULL DEFAULT '',
+    address TEXT NOT NULL DEFAULT '',
+    bound INTEGER NOT NULL DEFAULT 0,
+    trimmed INTEGER NOT NULL DEFAULT 0,
+    lock_entity TEXT NOT NULL DEFAULT '',
+    lock_owner TEXT NOT NULL DEFAULT '',
+    lock_boot TEXT NOT NULL DEFAULT '',
+    lock_until_ns INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (pool, name)
+);
+
+CREATE TABLE log_entries (
+    log INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    filled INTEGER NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (log, position)
+) WITHOUT ROWID;
+"""
+
+
 def _create(connection: sqlite3.Connection) -> None:
     run_script(connection, _FIRST)
 
@@ -187,6 +219,10 @@ def _add_checksums(connection: sqlite3.Connection) -> None:
     run_script(connection, _CHECKSUMS)
 
 
+def _add_logs(connection: sqlite3.Connection) -> None:
+    run_script(connection, _LOGS)
+
+
 Migration = Callable[[sqlite3.Connection], None]
 
 MIGRATIONS: Sequence[Migration] = (
@@ -196,6 +232,7 @@ MIGRATIONS: Sequence[Migration] = (
     _add_attempts,
     _count_letters,
     _add_checksums,
+    _add_logs,
 )
 """The step from each version to the next, in a transaction of its own; an empty file has version 0."""
 

@@ -13,6 +13,7 @@ from remora.storage.sqlite.ingest import Ingest
 from remora.storage.sqlite.inspection import Inspection
 from remora.storage.sqlite.ledger import Ledger
 from remora.storage.sqlite.locks import Locks
+from remora.storage.sqlite.logs import Logs
 from remora.storage.sqlite.members import Members
 from remora.storage.sqlite.queue import Queue
 from remora.storage.sqlite.redriving import Letters
@@ -49,6 +50,7 @@ class SqliteStore:
         self.attempts, self.arrivals, self.letters = Attempts(files), Arrivals(files), Letters(files)
         self.inspection, self.ledger = Inspection(files), Ledger(files)
         self.own_topics, self.two_phase, self.ingest = Topics(files), TwoPhase(files), Ingest(files)
+        self.logs = Logs(files)
         self._watch = Watch(files, self._begin)
 
     @property

@@ -1,0 +1,303 @@
+"""`remora log`: shared logs, their positions, and what is written there."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, BinaryIO, TypeVar
+
+import click
+
+from remora import app
+from remora.cli.groups import Group
+from remora.cli.options import config_option, json_option
+from remora.cli.output import run_async
+from remora.client import SequencerClient, SequencerUnavailable
+from remora.config import Settings
+from remora.model.errors import StoreUnavailable
+from remora.model.log import MOST_POSITION, MOST_WIDTH, Cell, LogKind, LogName, Projection, Token
+from remora.ports.log import Logs
+
+T = TypeVar("T")
+
+POOL = "remora"
+ANSWER_S = 10.0
+"""How long a command waits for the sequencer."""
+
+READ_CODES = {Cell.DATA: 0, Cell.FILLED: 3, Cell.UNWRITTEN: 4, Cell.TRIMMED: 5}
+
+POSITION = click.IntRange(1, MOST_POSITION)
+MOST_ENTRY = 16 << 20
+
+pool_option = click.option("--pool", default=POOL, show_default=True, help="The pool that holds the log.")
+
+
+def named(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the argument NAME and the option --pool."""
+    return click.argument("name")(pool_option(function))
+
+
+@click.group(cls=Group)
+def log() -> None:
+    """Shared logs, as CORFU and ZLog have them: positions from a sequencer, entries in the store.
+
+    `remora sequencer` hands the positions out. A counter is a log whose positions are all that is wanted. Commands that
+    ask for positions need the running sequencer; all others only look into the store.
+    """
+
+
+@log.command("create")
+@named
+@click.option(
+    "--kind",
+    type=click.Choice([str(each) for each in LogKind]),
+    default=str(LogKind.LOG),
+    show_default=True,
+    help="What it is for.",
+)
+@click.option("--width", type=click.IntRange(1, MOST_WIDTH), default=8, show_default=True, help="Stripes, on RADOS.")
+@config_option
+def create(settings: Settings, name: str, pool: str, kind: str, width: int) -> None:
+    """Make a log.
+
+    \b
+    Example:
+      remora log create orders --kind counter
+    """
+    _in_store(settings, lambda logs: logs.create(_log(pool, name), LogKind(kind), width))
+    click.echo(f"log {pool}/{name} is made: a {kind}")
+
+
+@log.command("list")
+@json_option
+@config_option
+def list_command(settings: Settings, as_json: bool) -> None:
+    """List all logs with their kind, epoch and sequencer.
+
+    \b
+    Example:
+      remora log list
+    """
+    found = _in_store(settings, lambda logs: logs.all())
+    rows = [_shown(each, projection) for each, projection in found]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        served = (
+            f"epoch {row['epoch']} at {row['address']}" if row["address"] else f"epoch {row['epoch']}, never served"
+        )
+        click.echo(f"{row['pool']}/{row['name']}  {row['kind']}  {served}")
+
+
+@log.command("show")
+@named
+@json_option
+@config_option
+def show(settings: Settings, name: str, pool: str, as_json: bool) -> None:
+    """Show a log: its projection, its tail by the sequencer and by the store, and how much it holds.
+
+    \b
+    Example:
+      remora log show orders --json
+    """
+    which = _log(pool, name)
+
+    async def look(logs: Logs) -> dict[str, object]:
+        row = _shown(which, await logs.projection(which))
+        figures = await logs.figures(which)
+        row |= {"tail": None, "stored_tail": figures.tail, "trimmed": figures.trimmed, "keys": figures.keys}
+        try:
+            async with SequencerClient([settings.sequencer.listen], timeout_s=2.0) as client:
+                row["tail"] = (await client.tail(which)).position
+        except SequencerUnavailable as exc:
+            row["sequencer"] = str(exc)
+        return row
+
+    row = _in_store(settings, look)
+    if as_json:
+        click.echo(json.dumps(row, indent=2))
+        return
+    for key, value in row.items():
+        click.echo(f"{key:12} {'-' if value is None else value}")
+
+
+@log.command("rm")
+@named
+@config_option
+def rm(settings: Settings, name: str, pool: str) -> None:
+    """Delete a log with all it holds; refused while a sequencer serves it.
+
+    \b
+    Example:
+      remora log rm orders
+    """
+    _in_store(settings, lambda logs: logs.remove(_log(pool, name)))
+    click.echo(f"log {pool}/{name} is deleted")
+
+
+@log.command("next")
+@named
+@click.option("-n", "wanted", type=click.IntRange(1, 1_000_000), default=1, show_default=True, help="How many.")
+@config_option
+def next_command(settings: Settings, name: str, pool: str, wanted: int) -> None:
+    """Ask the sequencer for positions, and print one a line.
+
+    \b
+    Example:
+      remora log next orders -n 3
+    """
+    which = _log(pool, name)
+
+    async def ask(client: SequencerClient) -> None:
+        left = wanted
+        while left:
+            token, granted = await client.next_range(which, min(left, 4096))
+            click.echo("\n".join(str(token.position + i) for i in range(granted)))
+            left -= granted
+
+    _at_sequencer(settings, ask)
+
+
+@log.command("tail")
+@named
+@config_option
+def tail(settings: Settings, name: str, pool: str) -> None:
+    """Print the last position that the sequencer handed out; 0 where there was none.
+
+    \b
+    Example:
+      remora log tail orders
+    """
+    click.echo(_at_sequencer(settings, lambda client: client.tail(_log(pool, name))).position)
+
+
+@log.command("append")
+@named
+@click.argument("file", type=click.File("rb"), default="-")
+@click.option("--position", type=POSITION, help="Write there instead of asking the sequencer.")
+@click.option("--epoch", type=click.IntRange(1), help="The epoch that the position was handed out in.")
+@config_option
+def append(settings: Settings, name: str, pool: str, file: BinaryIO, position: int | None, epoch: int | None) -> None:
+    """Write FILE, or standard input, as one entry, and print its position.
+
+    Says "stale epoch", "taken" or "trimmed", with exit code 1, where the position cannot be written.
+
+    \b
+    Example:
+      echo hello | remora log append orders
+    """
+    if (position is None) != (epoch is None):
+        raise click.UsageError("--position and --epoch belong together")
+    which, data = _log(pool, name), file.read(MOST_ENTRY + 1)
+    if position is None or epoch is None:
+        token = _at_sequencer(settings, lambda client: client.next(which))
+    else:
+        token = Token(epoch, position)
+    _in_store(settings, lambda logs: logs.append(which, token.epoch, token.position, data))
+    click.echo(token.position)
+
+
+@log.command("read")
+@named
+@click.argument("position", type=POSITION)
+@config_option
+def read(settings: Settings, name: str, pool: str, position: int) -> None:
+    """Print the entry at POSITION, or say filled, unwritten or trimmed, with exit code 3, 4 or 5.
+
+    \b
+    Example:
+      remora log read orders 17
+    """
+    cell, data = _in_store(settings, lambda logs: logs.read(_log(pool, name), position))
+    if cell is Cell.DATA:
+        sys.stdout.buffer.write(data)
+    else:
+        click.echo(str(cell), err=True)
+    sys.exit(READ_CODES[cell])
+
+
+@log.command("fill")
+@named
+@click.argument("position", type=POSITION)
+@config_option
+def fill(settings: Settings, name: str, pool: str, position: int) -> None:
+    """Write POSITION off, so that readers pass it.
+
+    \b
+    Example:
+      remora log fill orders 17
+    """
+    which = _log(pool, name)
+
+    async def work(logs: Logs) -> None:
+        await logs.fill(which, (await logs.projection(which)).epoch, position)
+
+    _in_store(settings, work)
+
+
+@log.command("trim")
+@named
+@click.argument("position", type=POSITION)
+@config_option
+def trim(settings: Settings, name: str, pool: str, position: int) -> None:
+    """Delete all entries up to POSITION for good.
+
+    \b
+    Example:
+      remora log trim orders 1000
+    """
+    _in_store(settings, lambda logs: logs.trim(_log(pool, name), position))
+
+
+@log.command("seal")
+@named
+@config_option
+def seal(settings: Settings, name: str, pool: str) -> None:
+    """Begin a new epoch: the sequencer that serves the log is refused from now on, and registers it anew.
+
+    \b
+    Example:
+      remora log seal orders
+    """
+    click.echo(f"epoch {_in_store(settings, lambda logs: logs.seal(_log(pool, name)))}")
+
+
+# --------------------------------------------------------------------------------------------- helpers
+
+
+def _log(pool: str, name: str) -> LogName:
+    return LogName(pool.encode(), name.encode())
+
+
+def _shown(log: LogName, projection: Projection) -> dict[str, object]:
+    return {
+        "pool": log.pool.decode(errors="replace"),
+        "name": log.name.decode(errors="replace"),
+        "id": projection.id,
+        "kind": str(projection.kind),
+        "width": projection.width,
+        "epoch": projection.epoch,
+        "owner": projection.owner,
+        "address": projection.address,
+    }
+
+
+def _in_store(settings: Settings, work: Callable[[Logs], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with app.open_logs(settings, waits=False) as logs:
+            return await work(logs)
+
+    return run_async(run())
+
+
+def _at_sequencer(settings: Settings, work: Callable[[SequencerClient], Awaitable[T]]) -> T:
+    async def run() -> T:
+        try:
+            async with SequencerClient([settings.sequencer.listen], timeout_s=ANSWER_S) as client:
+                return await work(client)
+        except SequencerUnavailable as exc:
+            raise StoreUnavailable(f"sequencer at {settings.sequencer.listen}: {exc}") from exc
+
+    return run_async(run())

@@ -1,0 +1,1 @@
+"""Which logs a sequencer serves, and with which epochs: registration, locks, bounds."""

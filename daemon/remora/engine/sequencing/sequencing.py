@@ -1,0 +1,307 @@
+"""Registers the logs that clients ask for, keeps their locks, and raises the bounds of counters.
+
+A round of requests asks `before` for trust in the locks, once, and nothing is handed out of a log whose trust is over.
+What is decided is in `policy/sequence.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+
+from remora.codec.sequencer import Core, Result
+from remora.config import SequencerSettings
+from remora.model.errors import OwnershipLost, StoreError
+from remora.model.log import LogKind, LogLock, LogName, LogRefused, LogUnknown, StaleEpoch, name_problem
+from remora.policy import sequence
+from remora.policy.sequence import LogState, Phase
+from remora.ports.log import Logs
+
+REACH = 1 << 20
+"""So many positions a counter may hand out before its bound is raised durably; a kill skips that many at most."""
+
+LOW = REACH // 2
+"""With fewer left the bound is raised in the background."""
+
+MOST_REMEMBERED = 4096
+"""Logs that are remembered although they are not served."""
+
+CLOSE_WITHIN_S = 3.0
+
+
+@dataclass(slots=True)
+class Served:
+    """A log that is served: its lock, and until when that may be believed (on the loop's clock)."""
+
+    lock: LogLock
+    epoch: int
+    first: int
+    trusted_until: float
+    renew_at: float
+    is_raising: bool = False
+
+
+@dataclass(slots=True)
+class Totals:
+    """What was done since the start, for reports and metrics."""
+
+    positions: int = 0
+    requests: int = 0
+    registered: int = 0
+    failed: int = 0
+    fenced: int = 0
+
+
+class Sequencing:
+    """See the module. `run` is called once; `core` and the rounds ask it through `missed`, `before` and `after`."""
+
+    def __init__(self, logs: Logs, settings: SequencerSettings, address: str, rng: Random) -> None:
+        """`address` is where clients reach this server."""
+        self._logs = logs
+        self._settings = settings
+        self._address = address
+        self._rng = rng
+        self._owner = secrets.token_hex(8)
+        self._states: dict[LogName, LogState] = {}
+        self._served: dict[LogName, Served] = {}
+        self._slots = asyncio.Semaphore(settings.max_registrations)
+        self._soonest = float("inf")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closing = False
+        self._totals = Totals()
+        self.resume: Callable[[LogName], None] = lambda _: None
+        """Called when connections that wait for a log may go on."""
+        self.core = Core(self.missed, settings.max_range, LOW)
+
+    # -------------------------------------------------------------------------------- from rounds
+
+    def missed(self, log: LogName, result: Result) -> None:
+        """A client asked for a log that is not served, or knows a later epoch of it."""
+        if self._is_closing:
+            return
+        now = self._now()
+        state = self._states.get(log, LogState())
+        if result is Result.AHEAD:
+            state, looks = sequence.ahead(state, now)
+            if looks:
+                self._start(self._look_again(log), f"projection of {log}")
+        else:
+            if log not in self._states and not self._has_room(now):
+                return
+            state, begins = sequence.asked(state, now)
+            if begins:
+                self._start(self._register(log, state.attempt), f"register {log}")
+        self._states[log] = state
+
+    def before(self) -> None:
+        """Stop serving every log whose lock is not trusted any more; called before anything is handed out."""
+        now = self._now()
+        if now < self._soonest:
+            return
+        for log, served in list(self._served.items()):
+            if now >= served.trusted_until:
+                self._stop(log, served.epoch, "its lock was not renewed in time")
+        self._note_soonest()
+
+    def after(self) -> None:
+        """Raise the bounds that are low; called behind each round."""
+        for log in self.core.low:
+            served = self._served.get(log)
+            if served is not None and not served.is_raising:
+                served.is_raising = True
+                self._start(self._raise_bound(log, served), f"bound of {log}")
+
+    # ---------------------------------------------------------------------------------------- life
+
+    async def run(self) -> None:
+        """Renew locks until cancelled."""
+        lease_s = self._settings.lease_s
+        while True:
+            await asyncio.sleep(lease_s * sequence.RENEW / 5)
+            due = [each for each in self._served.values() if each.renew_at <= self._now()]
+            if due:
+                await self._renew(due)
+            self.before()
+
+    async def close(self) -> None:
+        """Hand out nothing more, leave no holes behind counters, and give the locks back, within a few seconds."""
+        self._is_closing = True
+        for task in list(self._tasks):
+            task.cancel()
+        leaving = [(each, self._stop(log, each.epoch, "the server stops")) for log, each in list(self._served.items())]
+        if leaving:
+            closing = [asyncio.ensure_future(self._leave(each, position)) for each, position in leaving]
+            await asyncio.wait(closing, timeout=CLOSE_WITHIN_S)
+
+    async def _leave(self, served: Served, position: int) -> None:
+        try:
+            await self._logs.settle(served.lock, served.epoch, position)
+            await self._logs.release(served.lock)
+        except StoreError:
+            return  # the next server skips to the bound
+
+    # ------------------------------------------------------------------------------------- figures
+
+    @property
+    def served(self) -> int:
+        """How many logs are served."""
+        return len(self._served)
+
+    def totals(self) -> Totals:
+        """What was done since the start."""
+        made = Totals(**{name: getattr(self._totals, name) for name in Totals.__slots__})
+        for log, served in self._served.items():
+            counter = self.core.counters[log]
+            made.positions += counter.position - served.first
+            made.requests += counter.requests
+        made.requests += sum(self.core.results.values())
+        return made
+
+    def states(self) -> dict[LogName, LogState]:
+        """Where each log is that clients asked for."""
+        return dict(self._states)
+
+    # -------------------------------------------------------------------------------- registration
+
+    async def _register(self, log: LogName, attempt: int) -> None:
+        async with self._slots:
+            began = self._now()
+            try:
+                lock = await self._locked(log)
+                found = await self._logs.register(lock, self._address, REACH)
+            except StoreError as exc:
+                self._totals.failed += 1
+                unknown = isinstance(exc, LogUnknown | LogRefused)
+                state = self._states.get(log, LogState())
+                chance = self._rng.random()
+                self._states[log] = sequence.failed(
+                    state, attempt, self._now(), str(exc), chance=chance, unknown=unknown
+                )
+                return
+        state, serves = sequence.registered(self._states.get(log, LogState()), attempt, found.epoch)
+        if not serves:
+            return
+        lease_s = self._settings.lease_s
+        trusted_until = began + lease_s * sequence.TRUSTED
+        if self._now() >= trusted_until:
+            self._states[log] = LogState(attempt=attempt, reason="its registration took longer than its lease")
+            return
+        self._states[log] = state
+        self._served[log] = Served(lock, found.epoch, found.position, trusted_until, began + lease_s * sequence.RENEW)
+        self._soonest = min(self._soonest, trusted_until)
+        self._totals.registered += 1
+        self.core.serve(log, found.epoch, found.position, found.bound)
+
+    async def _locked(self, log: LogName) -> LogLock:
+        """The lock of a log, which is made first where the settings allow it. Raises StoreError."""
+        if problem := name_problem(log) or self._pool_problem(log):
+            raise LogRefused(problem)
+        try:
+            return await self._logs.acquire(log, self._owner, self._settings.lease_s)
+        except LogUnknown:
+            if not self._settings.create:
+                raise
+        kind = LogKind(self._settings.create)
+        with suppress(LogRefused):  # another server has made it meanwhile
+            await self._logs.create(log, kind, self._settings.width)
+        return await self._logs.acquire(log, self._owner, self._settings.lease_s)
+
+    def _pool_problem(self, log: LogName) -> str:
+        pools = self._settings.pools
+        if pools and log.pool.decode(errors="replace") not in pools:
+            return "its pool is not among sequencer.pools"
+        return ""
+
+    def _has_room(self, now: float) -> bool:
+        """Whether one more log may be remembered; those that are refused make room for it."""
+        if len(self._served) >= self._settings.max_logs:
+            return False
+        if len(self._states) - len(self._served) >= MOST_REMEMBERED:
+            for log, state in list(self._states.items()):
+                if state.phase is Phase.UNKNOWN or (state.phase is Phase.REFUSED and now >= state.until):
+                    del self._states[log]
+        return len(self._states) - len(self._served) < MOST_REMEMBERED
+
+    # ------------------------------------------------------------------------------- what is served
+
+    async def _renew(self, due: list[Served]) -> None:
+        began, lease_s = self._now(), self._settings.lease_s
+        try:
+            answers = await self._logs.renew_all([each.lock for each in due], lease_s)
+        except StoreError as exc:
+            answers = [exc] * len(due)
+        for served, answer in zip(due, answers, strict=True):
+            if answer is None:
+                served.trusted_until = began + lease_s * sequence.TRUSTED
+                served.renew_at = began + lease_s * sequence.RENEW
+            elif isinstance(answer, OwnershipLost | LogUnknown):
+                self._stop(served.lock.log, served.epoch, str(answer))
+        self._note_soonest()
+
+    async def _raise_bound(self, log: LogName, served: Served) -> None:
+        counter = self.core.counters.get(log)
+        if counter is None:
+            return
+        bound = counter.position + REACH
+        try:
+            await self._logs.raise_bound(served.lock, served.epoch, bound)
+        except (OwnershipLost, StaleEpoch, LogUnknown) as exc:
+            self._stop(log, served.epoch, str(exc))
+            return
+        except StoreError:
+            await asyncio.sleep(sequence.FIRST_PAUSE_S)  # `after` asks again
+            served.is_raising = False
+            return
+        served.is_raising = False
+        self.core.raise_bound(log, served.epoch, bound)
+        self.resume(log)
+
+    async def _look_again(self, log: LogName) -> None:
+        """Whether the log is another server's by now, as clients say who know a later epoch."""
+        served = self._served.get(log)
+        if served is None:
+            return
+        try:
+            found = await self._logs.projection(log)
+        except LogUnknown as exc:
+            self._stop(log, served.epoch, str(exc))
+            return
+        except StoreError:
+            return
+        if (found.epoch, found.owner) != (served.epoch, self._owner):
+            self._stop(log, served.epoch, f"its epoch is {found.epoch} by now")
+
+    def _stop(self, log: LogName, epoch: int, reason: str) -> int:
+        """Serve an epoch no more and forget its counter; returns the last position that was handed out."""
+        state, stops = sequence.lost(self._states.get(log, LogState()), epoch, reason)
+        if not stops:
+            return 0
+        self._states[log] = state
+        served, counter = self._served.pop(log), self.core.forget(log)
+        assert counter is not None
+        self._totals.positions += counter.position - served.first
+        self._totals.requests += counter.requests
+        self._totals.fenced += not self._is_closing
+        asyncio.get_running_loop().call_soon(self.resume, log)
+        return counter.position
+
+    def _note_soonest(self) -> None:
+        self._soonest = min((each.trusted_until for each in self._served.values()), default=float("inf"))
+
+    def _start(self, work: object, name: str) -> None:
+        assert asyncio.iscoroutine(work)
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (exc := task.exception()) is not None:
+            raise exc
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,88 @@
+"""The states of a log in a sequencer: what happens at each event, without a clock and without I/O.
+
+Nothing of a counter outlives its epoch: a log that was lost is registered anew. The result of a registration counts
+only for the attempt that it belongs to, so a slow one that was overtaken changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 5.0
+"""Between two attempts to register a log that cannot be served."""
+
+UNKNOWN_S = 1.0
+"""How long a log is remembered as one that does not exist."""
+
+LOOK_AGAIN_S = 1.0
+"""How often a log's projection is read again because clients know a later epoch."""
+
+TRUSTED = 0.8
+"""The part of a lease for which its holder trusts it, from before it was asked for."""
+
+RENEW = 0.25
+"""The part of a lease after which it is renewed."""
+
+
+class Phase(Enum):
+    """Where a log is."""
+
+    UNKNOWN = "unknown"
+    REGISTERING = "registering"
+    SERVING = "serving"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """A log in a sequencer.
+
+    `attempt` numbers the registrations; `until` is the time before which nothing new is tried: a registration while the
+    log is refused, a look at its projection while it is served.
+    """
+
+    phase: Phase = Phase.UNKNOWN
+    attempt: int = 0
+    failures: int = 0
+    until: float = 0.0
+    epoch: int = 0
+    reason: str = ""
+
+
+def asked(state: LogState, now: float) -> tuple[LogState, bool]:
+    """A client asks for a log that is not served: the state, and whether to begin a registration."""
+    if state.phase is Phase.UNKNOWN or (state.phase is Phase.REFUSED and now >= state.until):
+        return replace(state, phase=Phase.REGISTERING, attempt=state.attempt + 1), True
+    return state, False
+
+
+def ahead(state: LogState, now: float) -> tuple[LogState, bool]:
+    """A client knows a later epoch than is served: the state, and whether to read the projection again."""
+    if state.phase is Phase.SERVING and now >= state.until:
+        return replace(state, until=now + LOOK_AGAIN_S), True
+    return state, False
+
+
+def registered(state: LogState, attempt: int, epoch: int) -> tuple[LogState, bool]:
+    """A registration has succeeded: the state, and whether its epoch is to be served."""
+    if state.phase is not Phase.REGISTERING or state.attempt != attempt:
+        return state, False
+    return LogState(Phase.SERVING, attempt, epoch=epoch), True
+
+
+def failed(state: LogState, attempt: int, now: float, reason: str, *, chance: float, unknown: bool = False) -> LogState:
+    """A registration has failed; `chance`, in [0, 1), spreads the next one, `unknown` says: no such log."""
+    if state.phase is not Phase.REGISTERING or state.attempt != attempt:
+        return state
+    longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(state.failures, 30))
+    pause_s = UNKNOWN_S if unknown else max(FIRST_PAUSE_S, longest * chance)
+    return LogState(Phase.REFUSED, attempt, state.failures + 1, now + pause_s, reason=reason)
+
+
+def lost(state: LogState, epoch: int, reason: str) -> tuple[LogState, bool]:
+    """An epoch is over, as its lock is not trusted or another server has a later one: whether to stop serving it."""
+    if state.phase is not Phase.SERVING or state.epoch != epoch:
+        return state, False
+    return LogState(attempt=state.attempt, reason=reason), True

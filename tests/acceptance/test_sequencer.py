@@ -1,0 +1,227 @@
+"""`remora sequencer` as a process: killed, frozen, replaced, stopped; and its protocol on the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from remora.client import SequencerClient
+from remora.model.exits import Exit
+from remora.model.log import LogName
+
+IDS, LOG = LogName(b"remora", b"ids"), LogName(b"remora", b"orders")
+NEXT = bytes.fromhex("00000011 0801 1206 72656d6f7261 1a03 696473 2001".replace(" ", ""))
+"""`next` of the log remora/ids in epoch 1, as ZLog's client of 2014 writes it."""
+LEASE_S = 1
+PATIENT_S = 120.0
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder whose path leaves room for the name of a socket, with a configuration, a log and a counter."""
+    with tempfile.TemporaryDirectory(prefix="remora-") as name:
+        path = Path(name)
+        (path / "remora.toml").write_text(
+            f'[store]\nkind = "sqlite"\n[sqlite]\ndirectory = "{path}/queues"\nfiles = 1\n'
+            f'[sequencer]\nlisten = "unix:{path}/one.sock"\nlease = "{LEASE_S}s"\n'
+        )
+        for log in ("ids", "orders"):
+            kind = "counter" if log == "ids" else "log"
+            assert command(path, "log", "create", log, "--kind", kind).returncode == 0
+        yield path
+
+
+def command(folder: Path, *words: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """Run a command of remora's with the folder's configuration."""
+    environment = os.environ | {"REMORA_CONFIG": str(folder / "remora.toml")}
+    return subprocess.run(
+        [sys.executable, "-m", "remora", *words], env=environment, input=data, capture_output=True, check=False,
+        timeout=PATIENT_S,
+    )  # fmt: skip
+
+
+class Server:
+    """A running sequencer."""
+
+    def __init__(self, process: asyncio.subprocess.Process, address: str) -> None:
+        self.process = process
+        self.address = address
+
+    def client(self, *others: Server) -> SequencerClient:
+        """A client of this server, and of others after it."""
+        return SequencerClient([self.address, *(each.address for each in others)], timeout_s=PATIENT_S)
+
+    async def ended(self, how: signal.Signals) -> int:
+        """Send a signal, and wait for the exit code."""
+        self.process.send_signal(how)
+        return await self.process.wait()
+
+
+@asynccontextmanager
+async def a_server(folder: Path, name: str = "one", *options: str) -> AsyncIterator[Server]:
+    """A sequencer that listens, on a socket of this name."""
+    listen = f"unix:{folder}/{name}.sock"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "remora", "sequencer", "-c", str(folder / "remora.toml"), "--listen", listen, *options,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(PATIENT_S):
+            while b"listens on" not in (line := await process.stderr.readline()):
+                assert line, "the sequencer ended"
+        yield Server(process, listen)
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+def asked(address: str, frames: bytes, replies: int) -> list[bytes]:
+    """The first replies to these bytes, with their lengths."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(PATIENT_S)
+        connection.connect(address.removeprefix("unix:"))
+        connection.sendall(frames)
+        stream = connection.makefile("rb")
+        found: list[bytes] = []
+        while len(found) < replies:
+            size = stream.read(4)
+            found.append(size + stream.read(int.from_bytes(size, "big")))
+        return found
+
+
+async def test_the_bytes_of_zlogs_client_are_answered(folder: Path) -> None:
+    """Its requests are answered with INIT_LOG until the log is registered, and then with 1, 2, 3, in order."""
+    async with a_server(folder) as server:
+        async with server.client() as client:
+            assert await client.tail(IDS) == (1, 0)
+
+        assert asked(server.address, NEXT * 3, 3) == [
+            bytes.fromhex("000000020801"), bytes.fromhex("000000020802"), bytes.fromhex("000000020803")
+        ]  # fmt: skip
+        assert asked(server.address, NEXT.replace(b"ids", b"idz"), 1) == [bytes.fromhex("0000000408001001")]
+
+
+async def test_a_clean_stop_leaves_no_hole(folder: Path) -> None:
+    """The next server of a counter goes on with the very next number, in a later epoch."""
+    async with a_server(folder) as server, server.client() as client:
+        assert [await client.next(IDS) for _ in range(3)] == [(1, 1), (1, 2), (1, 3)]
+        assert await server.ended(signal.SIGTERM) == Exit.OK
+
+    async with a_server(folder) as server, server.client() as client:
+        assert await client.next(IDS) == (2, 4)
+
+
+async def test_no_position_is_handed_out_twice_over_kills(folder: Path) -> None:
+    """However often the server is killed under pipelined load: the numbers of a counter are unique, and grow."""
+    seen: list[int] = []
+    for _ in range(4):
+        async with a_server(folder) as server, server.client() as client:
+            before, last = len(seen), max(seen, default=0)
+
+            async def ask(client: SequencerClient = client) -> None:
+                with suppress(asyncio.CancelledError):
+                    while True:
+                        seen.append((await client.next(IDS)).position)
+
+            askers = [asyncio.ensure_future(ask()) for _ in range(50)]
+            async with asyncio.timeout(PATIENT_S):
+                while len(seen) < before + 2000:
+                    seen.append((await client.next(IDS)).position)
+            await server.ended(signal.SIGKILL)
+            for each in askers:
+                each.cancel()
+            await asyncio.gather(*askers)
+            assert min(seen[before:]) > last
+
+    assert len(set(seen)) == len(seen)
+
+
+async def test_a_thawed_server_hands_nothing_out(folder: Path) -> None:
+    """While one is frozen past its lease another serves; thawed, it answers INIT_LOG to requests that wait in it."""
+    async with a_server(folder) as frozen, a_server(folder, "two") as other:
+        async with frozen.client() as client:
+            first = await client.next(IDS)
+        frozen.process.send_signal(signal.SIGSTOP)
+        with socket.socket(socket.AF_UNIX) as waiting:
+            waiting.settimeout(PATIENT_S)
+            waiting.connect(frozen.address.removeprefix("unix:"))
+            waiting.sendall(NEXT * 2)
+            async with other.client() as client:
+                second = await client.next(IDS)
+            frozen.process.send_signal(signal.SIGCONT)
+
+            answer = waiting.recv(8)
+            while len(answer) < 16:
+                answer += waiting.recv(16 - len(answer))
+
+        assert answer == bytes.fromhex("0000000408001001") * 2
+        assert (first.epoch, second.epoch) == (1, 2)
+        assert second.position > first.position
+
+
+async def test_entries_and_seals_by_command(folder: Path) -> None:
+    """`append` asks the sequencer, `read` and its exit codes tell what stands there, and a sealed epoch is stale."""
+    async with a_server(folder):
+
+        def run(*words: str, data: bytes = b"") -> tuple[int, bytes]:
+            done = command(folder, "log", *words, data=data)
+            return done.returncode, done.stdout
+
+        assert await asyncio.to_thread(run, "append", "orders", data=b"first") == (0, b"1\n")
+        assert await asyncio.to_thread(run, "read", "orders", "1") == (0, b"first")
+        assert await asyncio.to_thread(run, "fill", "orders", "2") == (0, b"")
+        assert await asyncio.to_thread(run, "read", "orders", "2") == (3, b"")
+        assert await asyncio.to_thread(run, "read", "orders", "3") == (4, b"")
+        assert await asyncio.to_thread(run, "trim", "orders", "1") == (0, b"")
+        assert await asyncio.to_thread(run, "read", "orders", "1") == (5, b"")
+        assert await asyncio.to_thread(run, "seal", "orders") == (0, b"epoch 2\n")
+        stale = await asyncio.to_thread(
+            command, folder, "log", "append", "orders", "--position", "9", "--epoch", "1", data=b"x"
+        )
+        assert (stale.returncode, b"stale epoch" in stale.stderr) == (Exit.FAILURE, True)
+        assert (await asyncio.to_thread(run, "next", "orders", "-n", "2"))[0] == 0
+
+
+async def test_rates_are_reported(folder: Path) -> None:
+    """A line for each interval on standard output, in the words of the historical server."""
+    async with a_server(folder, "one", "--report-interval", "1s") as server, server.client() as client:
+        await client.next_range(IDS, 50)
+        assert server.process.stdout is not None
+        lines = [(await server.process.stdout.readline()).decode() for _ in range(2)]
+
+    assert all(re.fullmatch(r"\d+ positions/s, \d+ requests/s, \d+ logs, \d+ connections\n", each) for each in lines)
+
+
+@pytest.mark.parametrize(
+    ("listen", "key"), [("0.0.0.0:0", "sequencer.listen"), ("nowhere", "sequencer.listen")], ids=["reachable", "broken"]
+)
+def test_an_address_that_cannot_be_is_refused_by_name(folder: Path, listen: str, key: str) -> None:
+    """With the exit code of a configuration that is refused."""
+    done = command(folder, "sequencer", "--listen", listen)
+
+    assert (done.returncode, key in done.stderr.decode()) == (Exit.CONFIG, True)
+
+
+async def test_a_flood_of_unknown_logs_stops_no_other(folder: Path) -> None:
+    """While one connection asks for thousands of logs that do not exist, another one gets its positions."""
+    frames = b"".join(NEXT.replace(b"ids", b"%03x" % number) for number in range(4096))
+
+    async with a_server(folder) as server, server.client() as client:
+        await client.next(IDS)
+        flood: Sequence[bytes] = await asyncio.to_thread(asked, server.address, frames, 4096)
+
+        assert set(flood) == {bytes.fromhex("0000000408001001")}
+        assert (await client.next(IDS)).position == 2
