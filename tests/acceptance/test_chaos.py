@@ -154,6 +154,7 @@ def test_twenty_kills_lose_nothing_and_store_nothing_twice(tmp_path: Path, kafka
     assert {"single", "batch", "two_phase", "interrupted", "repeated", "conflicting", "malformed"} <= set(found["done"])
 
 
+@pytest.mark.guarantee("chaos-runs")
 @pytest.mark.kafka
 @pytest.mark.timeout(600)
 def test_frozen_and_killed_owners_lose_nothing(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ def said(daemon: Daemon, event: str, topic: str, *fields: str) -> int:
     return sum(all(each in f"{line} " for each in wanted) for line in daemon.logged().splitlines())
 
 
+@pytest.mark.guarantee("no-loss")
 async def test_broker_killed_under_load(queues: Queues, fragile_kafka: Kafka, tmp_path: Path) -> None:
     """A broker that dies and comes back costs nothing but time: the status says why, and the host stays ready."""
     topic = await a_topic(queues, fragile_kafka)
@@ -96,6 +97,7 @@ async def test_missing_topic(queues: Queues, kafka: Kafka, tmp_path: Path) -> No
     assert_clean(await numbered(kafka.address, other, load.end))
 
 
+@pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 async def test_misconfigured_topics(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
     """Each topic that cannot work stops with its own reason, the good ones flow, and nothing shows a password."""
     env, secret = kafka.env, quote(SECRET)

@@ -26,6 +26,7 @@ LIMIT = 20_000
 GARBAGE = b"\x07\x01\x10\x00\x00\x00this is no entry"
 
 
+@pytest.mark.guarantee("no-loss")
 async def test_dead_letters(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
     """What cannot be decoded or is too large is parked with its bytes before it is removed; all others arrive."""
     topic = await create_topic(kafka.address, max_message_bytes=LIMIT)

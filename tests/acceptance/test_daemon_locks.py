@@ -33,6 +33,7 @@ async def let_go(daemon: Daemon, topic: str, within_s: float) -> str:
     return str(left["reason"])
 
 
+@pytest.mark.guarantee("no-loss")
 async def test_stolen_lock(queues: Queues, fragile_kafka: Kafka, tmp_path: Path) -> None:
     """From the moment that somebody else has the lock nothing is removed, whatever is acknowledged then."""
     topic = await a_topic(queues, fragile_kafka)
@@ -145,6 +146,7 @@ async def test_claim_from_a_gateway(queues: Queues, kafka: Kafka, tmp_path: Path
         assert queues.gateway.lock(topic), "the gateway gets it"
 
 
+@pytest.mark.guarantee("radosgw-and-remora-side-by-side")
 async def test_a_released_queue_stays_released(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
     """No worker of the host takes a released queue, also after a restart; status says who has it till it is claimed."""
     topic = await a_topic(queues, kafka)
@@ -183,6 +185,7 @@ async def test_a_released_queue_stays_released(queues: Queues, kafka: Kafka, tmp
         assert (row["released"], row["owner"]["is_remora"]) == (False, True)
 
 
+@pytest.mark.guarantee("many-workers-and-hosts")
 async def test_a_second_daemon_takes_a_killed_ones_queues(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
     """What a daemon held that was killed with its workers, another of the host has long before the leases end."""
     topics = [await a_topic(queues, kafka) for _ in range(4)]

@@ -38,6 +38,7 @@ async def deaf_endpoint() -> AsyncIterator[str]:
             writer.transport.abort()
 
 
+@pytest.mark.guarantee("duplicates")
 async def test_sigterm_under_load(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
     """A stopped daemon has finished what it took, frees its locks at once, and nothing is delivered twice."""
     topic = await a_topic(queues, kafka)
@@ -60,6 +61,7 @@ async def test_sigterm_under_load(queues: Queues, kafka: Kafka, tmp_path: Path) 
     assert_clean(await numbered(kafka.address, topic, load.end))
 
 
+@pytest.mark.guarantee("duplicates")
 async def test_drain_timeout(queues: Queues, tmp_path: Path) -> None:
     """A drain that an endpoint holds up ends when its time is over, with an exit code that says so."""
     async with deaf_endpoint() as uri:
@@ -103,6 +105,7 @@ async def is_draining(daemon: Daemon) -> bool:
     return bool((await daemon.status())["draining"])
 
 
+@pytest.mark.guarantee("no-loss", "order-per-object")
 async def test_sigkill_under_load(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
     """A killed daemon that is started again continues within the lease; nothing is lost and the order holds."""
     topic = await a_topic(queues, kafka)
@@ -124,6 +127,7 @@ async def test_sigkill_under_load(queues: Queues, kafka: Kafka, tmp_path: Path) 
     assert_whole(await numbered(kafka.address, topic, load.end))
 
 
+@pytest.mark.guarantee("no-loss")
 async def test_frozen_owner(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
     """A daemon that sleeps through its lease is replaced, and on waking removes nothing and lets go."""
     topic = await a_topic(queues, kafka)

@@ -159,6 +159,7 @@ async def test_sigterm_while_the_cluster_is_away(
     assert_whole(await numbered(kafka.address, topic, 3000))
 
 
+@pytest.mark.guarantee("no-loss")
 async def test_osds_away_for_longer_than_the_lease(ceph: Ceph, queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
     """Whatever is acknowledged while the OSDs are silent is not lost, and delivery goes on by itself afterwards."""
     topic = await a_topic(queues, kafka)

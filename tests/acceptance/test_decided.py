@@ -65,6 +65,7 @@ async def letters(daemon: Daemon, topic: str) -> list[str]:
     return [each["cause"] for each in listed]
 
 
+@pytest.mark.guarantee("no-loss")
 @pytest.mark.kafka
 @pytest.mark.timeout(300)
 async def test_a_raised_limit_sends_no_dead_letter(kafka: Kafka, folder: Path) -> None:

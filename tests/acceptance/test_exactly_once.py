@@ -144,6 +144,7 @@ def source(request: pytest.FixtureRequest) -> Source:
     return found
 
 
+@pytest.mark.guarantee("exactly-once")
 async def test_each_event_is_seen_once_though_daemon_and_broker_are_killed(
     source: Source, fragile_kafka: Kafka, tmp_path: Path
 ) -> None:
@@ -171,6 +172,7 @@ async def test_each_event_is_seen_once_though_daemon_and_broker_are_killed(
     assert_clean(await numbered(kafka.address, topic, stored["end"], committed=True))
 
 
+@pytest.mark.guarantee("exactly-once")
 async def test_a_frozen_owner_doubles_nothing(source: Source, kafka: Kafka, tmp_path: Path) -> None:
     """An owner that sleeps through its lease makes nothing visible when it wakes, and removes nothing."""
     topic = await source.begin(kafka)

@@ -55,6 +55,7 @@ async def take_over(scene: Scene, frozen: Owner, other: Owner) -> None:
     other.start()
 
 
+@pytest.mark.guarantee("what-each-fence-is-for")
 @pytest.mark.parametrize("removed", ["nothing", "the lock check", "both"])
 async def test_lock_check_in_the_removal(
     kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: str
@@ -91,6 +92,7 @@ async def test_lock_check_in_the_removal(
     assert (set(faults), wrongly_removed) == (({"ledger"}, 12) if removed == "both" else (set(), 0))
 
 
+@pytest.mark.guarantee("what-each-fence-is-for")
 @FENCED
 async def test_lock_check_before_the_first_send(
     kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fenced: bool
@@ -123,6 +125,7 @@ async def test_lock_check_before_the_first_send(
     assert bool(b.commits) == fenced
 
 
+@pytest.mark.guarantee("what-each-fence-is-for")
 @FENCED
 async def test_producer_epoch(kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fenced: bool) -> None:
     """An owner frozen with all of a transaction sent commits nothing once another one has taken over."""
@@ -158,6 +161,7 @@ async def test_producer_epoch(kafka: Kafka, tmp_path: Path, monkeypatch: pytest.
     assert set(faults) == (set() if fenced else {"duplicated"})
 
 
+@pytest.mark.guarantee("what-each-fence-is-for")
 @FENCED
 async def test_position_in_the_transaction(
     kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fenced: bool
@@ -184,6 +188,7 @@ async def test_position_in_the_transaction(
     assert set(faults) == (set() if fenced else {"duplicated"})
 
 
+@pytest.mark.guarantee("what-each-fence-is-for")
 @FENCED
 async def test_every_batch_is_awaited(
     kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fenced: bool
@@ -215,6 +220,7 @@ async def test_every_batch_is_awaited(
     assert faults == {} if fenced else "lost" in faults, faults
 
 
+@pytest.mark.guarantee("what-each-fence-is-for")
 @FENCED
 async def test_dead_letter_before_the_removal(kafka: Kafka, tmp_path: Path, fenced: bool) -> None:
     """An owner killed between an entry's letter and its removal leaves the entry; the other way round it is lost."""

@@ -60,6 +60,7 @@ async def emptied(daemon: Daemon, store: SqliteStore, topic: Topic) -> None:
     await daemon.until(is_empty, "all entries to leave", 90.0)
 
 
+@pytest.mark.guarantee("nothing-leaves-silently")
 @pytest.mark.timeout(240)
 async def test_every_entry_is_accounted_for(kafka: Kafka, tmp_path: Path) -> None:
     """Delivered, expired and undecodable entries are booked as such over a SIGKILL; damage fails the command."""

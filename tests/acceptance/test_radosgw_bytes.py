@@ -70,6 +70,7 @@ async def dumped(config: Path, topic: str) -> list[bytes]:
     return [base64.b64decode(json.loads(line)["raw"]) for line in done.out.splitlines()]
 
 
+@pytest.mark.guarantee("radosgws-bytes")
 async def test_radosgw_posts_the_same_bytes(zone: Zone, tmp_path: Path) -> None:
     """For every entry of an outage, what remora would have delivered equals what radosgw posts after it."""
     topic, bucket, versioned = fresh("odd"), fresh("odd"), fresh("oddv")

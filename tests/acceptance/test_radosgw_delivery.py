@@ -110,6 +110,7 @@ def bucket_of(record: Delivered) -> str:
     return str(record.event["s3"]["bucket"]["name"])
 
 
+@pytest.mark.guarantee("order-per-object", "duplicates", "proof-from-the-topic")
 async def test_everything_arrives_once_and_in_order(zone: Zone, kafka: Kafka, tmp_path: Path) -> None:
     """Each event of every kind arrives once, in order per key, with a whole chain, and leaves an empty queue."""
     topic, opaque = fresh("all"), '"opaque"\\ü\t'
@@ -163,6 +164,7 @@ async def test_events_say_what_was_done(zone: Zone, kafka: Kafka, tmp_path: Path
     assert event["userIdentity"]["principalId"] == zone.env["s3"]["user"]
 
 
+@pytest.mark.guarantee("order-per-object")
 async def test_events_of_many_writers(zone: Zone, kafka: Kafka, tmp_path: Path) -> None:
     """What eight clients write at once to two topics arrives once and in order, and each topic gets its own."""
     topics = [fresh("many"), fresh("many")]

@@ -41,6 +41,7 @@ async def watched(zone: Zone, queue: str) -> AsyncIterator[list[str]]:
         task.cancel()
 
 
+@pytest.mark.guarantee("radosgw-and-remora-side-by-side")
 async def test_a_queue_is_taken_from_radosgw_and_given_back(zone: Zone, kafka: Kafka, tmp_path: Path) -> None:
     """A queue that radosgw owns is left alone until it is claimed, is delivered then, and goes back when released."""
     topic = fresh("shared")

@@ -152,6 +152,7 @@ async def test_a_topic_that_becomes_http_goes_to_radosgw(zone: Zone, kafka: Kafk
     assert len(await read_all(kafka.address, topic)) == 1
 
 
+@pytest.mark.guarantee("radosgw-and-remora-side-by-side")
 async def test_http_topics_are_never_locked(zone: Zone, kafka: Kafka, tmp_path: Path) -> None:
     """A free queue of an HTTP topic stays free while others are taken, and `topic list` says whose it is."""
     http, topic = fresh("http"), fresh("kafka")
@@ -176,6 +177,7 @@ async def test_http_topics_are_never_locked(zone: Zone, kafka: Kafka, tmp_path: 
     assert any(line.startswith(topic) and line.endswith("remora") for line in table.splitlines())
 
 
+@pytest.mark.guarantee("radosgw-and-remora-side-by-side")
 async def test_a_deleted_topic_is_let_go(zone: Zone, kafka: Kafka, tmp_path: Path) -> None:
     """With entries waiting it is let go within 5 s, its queue never comes back, and a new one gets new events only."""
     async with stuck(zone, kafka, tmp_path, "old-1", "old-2") as one:

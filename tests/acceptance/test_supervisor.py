@@ -127,6 +127,7 @@ def frozen(pid: int) -> Iterator[None]:
 # ------------------------------------------------------------------------------------------ replacement
 
 
+@pytest.mark.guarantee("many-workers-and-hosts")
 @pytest.mark.kafka
 async def test_a_killed_worker_is_replaced_and_its_shards_deliver(kafka: Kafka, folder: Path) -> None:
     """Another worker takes its shards though the lease is long, nothing counted is lost, and the host stays whole."""
@@ -178,6 +179,7 @@ async def test_a_worker_without_memory_ends_and_is_replaced(folder: Path) -> Non
         assert await daemon.metric("remora_worker_ends_total") == 1
 
 
+@pytest.mark.guarantee("many-workers-and-hosts")
 async def test_a_frozen_worker_is_killed_and_replaced(folder: Path) -> None:
     """A worker that stands still while its supervisor does not is killed by the watchdog, and its shards move on."""
     async with serving(folder, supervisor={"watchdog": "3s"}) as daemon:
@@ -190,6 +192,7 @@ async def test_a_frozen_worker_is_killed_and_replaced(folder: Path) -> None:
         assert "makes no progress and is killed" in daemon.logged()
 
 
+@pytest.mark.guarantee("many-workers-and-hosts")
 async def test_what_freezes_together_thaws_together(folder: Path) -> None:
     """Supervisor and workers that stood still for longer than the watchdog's time go on, and nobody is killed."""
     watchdog_s = 3.0
@@ -232,6 +235,7 @@ async def test_workers_keep_memory_that_they_need_again(folder: Path, given: str
             assert ("hg" in flags) is (given is None and has_huge_pages())
 
 
+@pytest.mark.guarantee("many-workers-and-hosts")
 async def test_workers_end_with_their_supervisor(folder: Path) -> None:
     """No worker goes on without somebody who watches it, and a new daemon takes the shards though the lease is long."""
     async with serving(folder) as daemon:
@@ -367,6 +371,7 @@ async def says_more(daemon: Daemon, before: int) -> bool:
     return daemon.logged().count("DEBUG ingested") > before
 
 
+@pytest.mark.guarantee("many-workers-and-hosts")
 async def test_a_drained_host_gives_its_shards_away(folder: Path) -> None:
     """`remora drain` waits until another host has them all; after --undo this one takes part again."""
     async with serving(folder, ownership={"host_id": "first"}) as first:
@@ -419,6 +424,7 @@ async def test_drain_without_a_daemon_says_so(folder: Path) -> None:
 # --------------------------------------------------------------------------------------- earlier workers
 
 
+@pytest.mark.guarantee("many-workers-and-hosts")
 async def test_locks_of_killed_workers_need_not_run_out(folder: Path) -> None:
     """A daemon that was killed with its workers holds its shards again at once when it is started anew."""
     async with serving(folder) as daemon:

@@ -94,6 +94,7 @@ def assert_once_and_in_order(records: list[Delivered], numbers: range) -> None:
             assert ids == sorted(ids), key
 
 
+@pytest.mark.guarantee("topics-of-remoras-own")
 @pytest.mark.kafka
 async def test_the_life_of_a_topic(kafka: Kafka, folder: Path) -> None:
     """A topic is made beside a running daemon, its events are delivered in order, and it is removed when empty."""
@@ -119,6 +120,7 @@ async def test_the_life_of_a_topic(kafka: Kafka, folder: Path) -> None:
     assert len({each.shard for each in records}) > 1
 
 
+@pytest.mark.guarantee("topics-of-remoras-own")
 @pytest.mark.kafka
 async def test_waiting_events_follow_the_topic_and_a_drain_waits_for_them(kafka: Kafka, folder: Path) -> None:
     """A topic is not removed while events wait; a drain closes it, and ends when they have gone to its new endpoint."""

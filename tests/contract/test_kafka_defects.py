@@ -154,6 +154,7 @@ def trouble(telemetry: Telemetry) -> int:
     return int(sum(filter(None, [*values, telemetry.registry.get_sample_value("remora_crashes_total")])))
 
 
+@pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 @BOTH
 async def test_defects_on_the_way_to_nowhere(
     awaits: Awaits, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -176,6 +177,7 @@ async def test_defects_on_the_way_to_nowhere(
     assert len(tried) > 15
 
 
+@pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 @pytest.mark.kafka
 @BOTH
 async def test_defects_on_the_way_to_a_broker(

@@ -93,6 +93,7 @@ async def test_compressions(kafka: Kafka, compression: Any) -> None:
     assert verdict(await read_topic(kafka.address, topic), records) == (set(), 0, [])
 
 
+@pytest.mark.guarantee("order-per-object")
 @pytest.mark.parametrize("producers", [1, 3])
 async def test_order_of_many_shards(kafka: Kafka, producers: int) -> None:
     """Many shards that pipeline into the same partitions arrive whole, once, and in order per key."""
@@ -148,6 +149,7 @@ async def test_deleted_and_created_again(kafka: Kafka, watcher: Watcher) -> None
     assert len(await read_topic(kafka.address, topic)) == 10
 
 
+@pytest.mark.guarantee("order-per-object")
 async def test_growth(kafka: Kafka, watcher: Watcher) -> None:
     """More partitions make a route stale; what it has packed still arrives, and a new one uses them all."""
     topic = await create_topic(kafka.address, partitions=2)
@@ -240,6 +242,7 @@ async def test_recompressing_broker(kafka: Kafka, endpoint: KafkaEndpoint) -> No
 # -------------------------------------------------------------------------------- sharing producers
 
 
+@pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 async def test_failure_costs_only_its_topic(kafka: Kafka, endpoint: KafkaEndpoint, watcher: Watcher) -> None:
     """Topics that share a producer with one that keeps failing lose, double and delay nothing."""
     good = [await create_topic(kafka.address, partitions=2) for _ in range(2)]
@@ -316,6 +319,7 @@ async def _push_in_turn(route: Route, parcels: list[Parcel]) -> None:
         await route.push(parcel)
 
 
+@pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 async def test_equal_targets_share(kafka: Kafka, endpoint: KafkaEndpoint, watcher: Watcher) -> None:
     """Topics on one cluster share a producer, whatever their other arguments; another identity has its own."""
     topics = [await create_topic(kafka.address) for _ in range(3)]

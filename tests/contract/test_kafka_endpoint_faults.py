@@ -58,6 +58,7 @@ def three_brokers() -> Iterator[Kafka]:
         yield running
 
 
+@pytest.mark.guarantee("no-loss", "order-per-object")
 async def test_killed_under_load(fragile_kafka: Kafka) -> None:
     """A broker killed twice under load loses nothing, and each key's first copies are in order."""
     topic = await create_topic(fragile_kafka.address, partitions=4)
@@ -79,6 +80,7 @@ async def test_killed_under_load(fragile_kafka: Kafka) -> None:
     assert doubled <= 2 * 4 * 4 * 200  # at most what was under way: lanes of all shards, at both kills
 
 
+@pytest.mark.guarantee("duplicates")
 async def test_short_outage_doubles_nothing(fragile_kafka: Kafka) -> None:
     """An outage shorter than the time to deliver is ridden out: no failure, no duplicate."""
     topic = await create_topic(fragile_kafka.address, partitions=4)
@@ -130,6 +132,7 @@ async def test_who_is_up_of_several(three_brokers: Kafka) -> None:
             pass
 
 
+@pytest.mark.guarantee("order-per-object")
 async def test_frozen(fragile_kafka: Kafka) -> None:
     """A frozen broker fails a push within its time and new routes within theirs; thawed, all arrive in order."""
     topic, watcher = await create_topic(fragile_kafka.address, partitions=2), Watcher()
@@ -159,6 +162,7 @@ async def test_frozen(fragile_kafka: Kafka) -> None:
     assert doubled <= 200
 
 
+@pytest.mark.guarantee("duplicates")
 async def test_given_up_batches_are_not_sent_later(fragile_kafka: Kafka) -> None:
     """What a push gave up while the broker was away is not delivered behind the caller's back."""
     topic, watcher = await create_topic(fragile_kafka.address, partitions=1), Watcher()
@@ -335,6 +339,7 @@ def endpoint_is_busy(endpoint: KafkaEndpoint) -> bool:
     return any(slot.current and slot.current.under_way for slot in endpoint._slots._slots.values())
 
 
+@pytest.mark.guarantee("no-loss", "order-per-object")
 async def test_leader_killed(three_brokers: Kafka) -> None:
     """With three replicas, killing brokers one after the other loses, doubles and moves nothing that was acked."""
     topic = await create_topic(three_brokers.address, partitions=6, replicas=3)

@@ -124,6 +124,7 @@ async def test_one_broker_of_the_list_suffices(kafka: Kafka) -> None:
 # ----------------------------------------------------------------------------- what does not, and why
 
 
+@pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_wrong_password(kafka: Kafka, mechanism: str, caplog: pytest.LogCaptureFixture) -> None:
     """A wrong password is called that, and stands neither in the reason nor in any log line."""
@@ -256,6 +257,7 @@ async def test_replaced_authority(kafka: Kafka, tmp_path: Path) -> None:
     assert watcher.opened == 1
 
 
+@pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 async def test_password_does_not_leak_to_another_topic(kafka: Kafka) -> None:
     """A topic with a wrong password fails while one with the right password delivers to the same brokers."""
     topic, watcher = await create_topic(kafka.address), Watcher()

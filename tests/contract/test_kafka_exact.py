@@ -33,7 +33,7 @@ from support.entries import raw_entry
 from support.kafka import Kafka, create_topic, limit_topic, read_committed, settled, until
 from support.kafka_sender import INCARNATION, Watcher, make_records, verdict
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.guarantee("exactly-once")]
 
 SHARD = Shard("tenant:shard")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}

@@ -76,6 +76,7 @@ def mute_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     over.set()
 
 
+@pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 async def test_a_resolver_that_hangs(kafka: Kafka, mute_names: Counter[str]) -> None:
     """While the names of twenty endpoints are not answered, another name's brokers are found and delivered to."""
     topic = await create_topic(kafka.address)
@@ -104,6 +105,7 @@ async def test_a_name_without_an_answer_is_asked_for_once(mute_names: Counter[st
     assert mute_names == {"broker.mute": 1}
 
 
+@pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 async def test_names_without_answers_are_bounded(mute_names: Counter[str]) -> None:
     """However many names hang, only so many threads wait for them; a further one fails at once and says why."""
 
@@ -141,6 +143,7 @@ def mute_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     over.set()
 
 
+@pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 @pytest.mark.usefixtures("mute_files")
 async def test_authorities_on_a_file_system_that_hangs(kafka: Kafka, tmp_path: Path) -> None:
     """While the ca-location of twenty targets cannot be read, other topics are delivered."""
@@ -165,6 +168,7 @@ async def test_unreadable_authorities_are_given_up_in_time(tmp_path: Path) -> No
                 pass
 
 
+@pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 @pytest.mark.parametrize("args", ["", "use-ssl=true&verify-ssl=false"], ids=["plain", "tls"])
 async def test_brokers_that_never_answer(kafka: Kafka, args: str) -> None:
     """Fifty shards wait at an endpoint that accepts and never answers, over one connection; others deliver."""
@@ -180,6 +184,7 @@ async def test_brokers_that_never_answer(kafka: Kafka, args: str) -> None:
             assert mute.most == 1
 
 
+@pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 async def test_connections_to_a_mute_broker_do_not_pile_up(kafka: Kafka) -> None:
     """Attempts that gave up leave no connection behind, so that there is never more than one."""
     async with hanging_endpoint() as mute, KafkaEndpoint(KafkaSettings(connect_timeout_s=0.05)) as endpoint:

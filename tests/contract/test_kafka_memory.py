@@ -107,6 +107,7 @@ async def cannot_work(way: str, mode: str, folder: Path) -> Left:
         return await failures_leave(uri, f"{args}&remora-delivery={mode}", TIMES)
 
 
+@pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 @pytest.mark.parametrize("mode", ["at-least-once", "exactly-once"])
 @pytest.mark.parametrize(
     "way", ["missing", "junk", "large", "elsewhere", "closed", "closed-tls", "rude", "rude-tls", "no-uri"]
@@ -119,6 +120,7 @@ def test_failures_leave_nothing(tmp_path: Path, way: str, mode: str) -> None:
     assert left.kept < left.failures / 2, left
 
 
+@pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 @pytest.mark.kafka
 @pytest.mark.parametrize("mode", ["at-least-once", "exactly-once"])
 @pytest.mark.parametrize("way", ["no-such-topic", "password", "no-login", "tls-to-plain"])

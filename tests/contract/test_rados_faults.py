@@ -151,6 +151,7 @@ async def works_again_all(store: RadosStore, shards: list[Shard]) -> None:
     await until(all_answer, 40)
 
 
+@pytest.mark.guarantee("no-loss")
 async def test_unknown_outcome_of_a_removal(ceph: Ceph, settings: RadosSettings, gateway: Gateway) -> None:
     """A removal that timed out may have happened; repeating it removes and counts everything exactly once."""
     gateway.make_queue("q")

@@ -94,6 +94,7 @@ async def _was_never_made(store: RadosStore, name: str) -> bool:
 # ---------------------------------------------------------------------------------------- killed processes
 
 
+@pytest.mark.guarantee("topics-of-remoras-own")
 async def test_killed_while_publishing(settings: RadosSettings, store: RadosStore) -> None:
     """Whatever step a publisher is killed after, others store all of its events or none, and its repeat stores once."""
     left = await victims(settings, "publish")
@@ -136,6 +137,7 @@ async def test_killed_while_reserving(settings: RadosSettings, store: RadosStore
         assert await reserved(store, topic) == 0
 
 
+@pytest.mark.guarantee("topics-of-remoras-own")
 async def test_killed_while_committing(settings: RadosSettings, store: RadosStore) -> None:
     """Whatever step a commit is killed after, the same commit again stores the events once, and another one none."""
     left = await victims(settings, "commit")
@@ -213,6 +215,7 @@ DECIDED = SHARDS + 2
 """Writes of a publication up to the one that decides it."""
 
 
+@pytest.mark.guarantee("topics-of-remoras-own")
 async def test_expiry_after_the_decision(settings: RadosSettings, store: RadosStore) -> None:
     """Events that are decided are stored once even when their reservations have expired before they were committed."""
     topic = await store.own_topics.create(own_topic("t", SHARDS))
@@ -426,6 +429,7 @@ async def test_removal_while_events_come(settings: RadosSettings, store: RadosSt
 # ------------------------------------------------------------------------------------ a cluster that is away
 
 
+@pytest.mark.guarantee("topics-of-remoras-own")
 @pytest.mark.parametrize("writes", [0, SHARDS, DECIDED])
 async def test_frozen_osds(ceph: Ceph, settings: RadosSettings, store: RadosStore, writes: int) -> None:
     """A publication whose OSDs stop answering at any step fails in time, and its repeat stores its events once."""

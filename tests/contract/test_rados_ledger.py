@@ -83,6 +83,7 @@ def lose_answers(monkeypatch: pytest.MonkeyPatch, store: RadosStore, *, carried_
     return late
 
 
+@pytest.mark.guarantee("nothing-leaves-silently")
 @pytest.mark.parametrize("further", [0, 2])
 async def test_removal_whose_answer_is_lost(desk: Desk, monkeypatch: pytest.MonkeyPatch, further: int) -> None:
     """A removal that was carried out counts once, whether it is repeated as it was or as a part of a larger one."""
@@ -119,6 +120,7 @@ async def test_removal_that_was_not_carried_out(desk: Desk, monkeypatch: pytest.
     assert await desk.store.ledger.balance(Q) == Balance(Q, 10, 5, Tally(delivered=4, expired=1))
 
 
+@pytest.mark.guarantee("nothing-leaves-silently")
 async def test_removal_that_comes_late(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A removal that was given up and arrives after its repetition is refused, under the same lock and cookie too."""
     await desk.commit(10)
@@ -172,6 +174,7 @@ async def test_ledger_begins_where_remora_first_takes_the_queue(desk: Desk) -> N
     assert await desk.store.ledger.balance(Q) == Balance(Q, 2, 2, Tally())
 
 
+@pytest.mark.guarantee("nothing-leaves-silently")
 async def test_what_a_gateway_removed_is_removed_elsewhere(desk: Desk) -> None:
     """Entries that a radosgw delivered between two owners of remora count so, from when it has removed them."""
     await desk.commit(10)
@@ -196,6 +199,7 @@ async def test_what_a_gateway_removed_is_removed_elsewhere(desk: Desk) -> None:
     assert await desk.store.ledger.balance(Q) == Balance(Q, 10, 0, Tally(delivered=6, removed_elsewhere=4))
 
 
+@pytest.mark.guarantee("nothing-leaves-silently")
 @pytest.mark.parametrize("before", [True, False])
 async def test_removed_behind_our_back(desk: Desk, before: bool) -> None:
     """Entries that somebody removes under our very lock are unaccounted for, also after our own next removal."""
@@ -253,6 +257,7 @@ async def test_ledger_of_a_newer_version(desk: Desk) -> None:
     assert desk.gateway.ioctx.get_xattr("q", "remora.state") == value
 
 
+@pytest.mark.guarantee("nothing-leaves-silently")
 async def test_fence_of_the_state(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refused comparison leaves queue and state as they were, the entries included."""
     await desk.commit(4)

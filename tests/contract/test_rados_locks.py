@@ -16,6 +16,7 @@ from support.stores import expire, renew
 pytestmark = pytest.mark.ceph
 
 
+@pytest.mark.guarantee("radosgw-and-remora-side-by-side")
 async def test_gateway_respects_our_lock(settings: RadosSettings, gateway: Gateway) -> None:
     """While remora holds a queue a gateway is refused, and what it sees is what a gateway's lock looks like."""
     gateway.make_queue("q")
@@ -32,6 +33,7 @@ async def test_gateway_respects_our_lock(settings: RadosSettings, gateway: Gatew
         assert gateway.lock("q")
 
 
+@pytest.mark.guarantee("radosgw-and-remora-side-by-side")
 async def test_we_respect_a_gateways_lock(settings: RadosSettings, gateway: Gateway) -> None:
     """A queue that a gateway owns is not taken; after its eviction the gateway is the one that is refused."""
     gateway.make_queue("q")
@@ -47,6 +49,7 @@ async def test_we_respect_a_gateways_lock(settings: RadosSettings, gateway: Gate
         assert not gateway.lock("q")
 
 
+@pytest.mark.guarantee("radosgw-and-remora-side-by-side")
 async def test_lock_of_a_queue_that_a_gateway_takes(settings: RadosSettings, gateway: Gateway) -> None:
     """Once a gateway has broken remora's lock and taken its own, remora's next call is refused."""
     gateway.make_queue("q")

@@ -54,6 +54,7 @@ async def cut_short(store: RadosStore, shard: Shard, again: Sequence[Redrive], m
             await store.letters.redrive(shard, None, again)
 
 
+@pytest.mark.guarantee("no-loss")
 async def test_the_same_letters_again(
     settings: RadosSettings, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +73,7 @@ async def test_the_same_letters_again(
         assert (await other.letters.totals())["q"] == LetterTotals(redriven=3)
 
 
+@pytest.mark.guarantee("no-loss")
 async def test_other_letters_next(settings: RadosSettings, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever re-drives other letters of the queue next completes what was cut short, so that nothing forgets it."""
     gateway.make_queue("q", 1 << 20)

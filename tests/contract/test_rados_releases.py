@@ -27,6 +27,7 @@ async def released(store: RadosStore) -> set[Shard]:
     return {each for each in await store.releases.released() if each.queue.endswith(MARK)}
 
 
+@pytest.mark.guarantee("radosgw-and-remora-side-by-side")
 async def test_releases_are_seen_by_all_and_outlive_who_made_them(settings: RadosSettings) -> None:
     """What one client releases and takes back another one sees, also after the first has gone; others stay."""
     async with reached(settings) as reader:

@@ -93,6 +93,7 @@ async def reserved(store: SqliteStore, topic: Topic) -> list[int]:
     return [each.reservations for each in found]
 
 
+@pytest.mark.guarantee("in-the-embedded-store")
 async def test_killed_while_publishing(tmp_path: Path) -> None:
     """At whatever step a process dies: all events of its request are stored or none, and its repeat completes it."""
     async with after_deaths("publish", tmp_path / "store") as (store, topics):
@@ -171,6 +172,7 @@ async def test_killed_while_appending(tmp_path: Path) -> None:
             assert bool(stats.used_bytes) != bool(stats.reserved_bytes)
 
 
+@pytest.mark.guarantee("in-the-embedded-store")
 async def test_killed_while_removing(tmp_path: Path) -> None:
     """At whatever step a process dies: all of a removal is done or nothing, and the next holder goes on from there."""
     async with after_deaths("remove", tmp_path / "store") as (store, topics):
@@ -191,6 +193,7 @@ async def test_killed_while_removing(tmp_path: Path) -> None:
             assert (await store.inspection.stats(shard)).used_bytes == 0
 
 
+@pytest.mark.guarantee("in-the-embedded-store")
 async def test_killed_while_parking(tmp_path: Path) -> None:
     """At whatever step a process dies: a letter is stored whole or not at all, and parking again keeps one."""
     async with after_deaths("park", tmp_path / "store") as (store, topics):
@@ -248,6 +251,7 @@ async def test_killed_while_discarding_a_topic(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------- two processes
 
 
+@pytest.mark.guarantee("in-the-embedded-store")
 async def test_two_processes(settings: SqliteSettings) -> None:
     """Two processes store and deliver on one directory: everything is delivered once, and in order of each one."""
     requests = 150
@@ -323,6 +327,7 @@ async def stopped(process: Process) -> bytes:
 # -------------------------------------------------------------------------------------------- no room left
 
 
+@pytest.mark.guarantee("in-the-embedded-store")
 async def test_disk_full(tmp_path: Path) -> None:
     """On a full disk events are refused whole, delivering goes on, and what it removes makes room for new events."""
     assert await ended(on_small_disk(tmp_path, "store")) == "as told\n"
@@ -339,6 +344,7 @@ def on_small_disk(disk: Path, *names: str) -> list[str]:
     return with_mount(mount, disk, python("full_disk", *(disk / name for name in names)))
 
 
+@pytest.mark.guarantee("in-the-embedded-store")
 async def test_file_size_limit(tmp_path: Path) -> None:
     """Where a file may not grow any more it is as on a full disk."""
     limited = [program("prlimit", "util-linux"), f"--fsize={FILE_LIMIT}"]
@@ -406,6 +412,7 @@ async def assert_sound(store: SqliteStore, topic: Topic) -> None:
     assert (await store.catalog.topics())[topic.first_shard] == topic
 
 
+@pytest.mark.guarantee("in-the-embedded-store")
 async def test_corrupted_pages(settings: SqliteSettings) -> None:
     """Where pages of one file are damaged its topics stop and say so, and the topics of the other file go on."""
     async with SqliteStore(settings) as store:

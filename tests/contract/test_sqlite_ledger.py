@@ -49,6 +49,7 @@ def prepare(settings: SqliteSettings) -> None:
     directory.prepare(path, settings)
 
 
+@pytest.mark.guarantee("nothing-leaves-silently")
 @pytest.mark.parametrize("place", [0, 3, 9])
 async def test_row_deleted_behind_our_back(store: SqliteStore, settings: SqliteSettings, place: int) -> None:
     """A waiting entry whose row is gone is unaccounted for, wherever in the queue it stood."""
@@ -60,6 +61,7 @@ async def test_row_deleted_behind_our_back(store: SqliteStore, settings: SqliteS
         assert (balance.committed, balance.pending, balance.unaccounted) == (10, 9, 1)
 
 
+@pytest.mark.guarantee("nothing-leaves-silently")
 async def test_entry_removed_without_being_booked(store: SqliteStore, settings: SqliteSettings) -> None:
     """An entry that was removed properly, but by somebody who keeps no ledger, is unaccounted for ever after."""
     shard, token = await filled(store, 10)
@@ -85,6 +87,7 @@ async def test_row_far_behind_the_front(store: SqliteStore, settings: SqliteSett
     assert [each.unaccounted for each in await store.ledger.balances([token])] == [1]
 
 
+@pytest.mark.guarantee("nothing-leaves-silently")
 async def test_removal_that_begins_before_the_front(store: SqliteStore) -> None:
     """When a removal that was given up has been carried out, a larger one over it is refused, and counts nothing."""
     shard, token = await filled(store, 10)

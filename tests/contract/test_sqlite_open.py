@@ -179,6 +179,7 @@ async def test_not_a_directory(tmp_path: Path) -> None:
         assert str(path) in await refusal(SqliteSettings(directory=str(path)))
 
 
+@pytest.mark.guarantee("in-the-embedded-store")
 async def test_newer_version(directory: Path, settings: SqliteSettings) -> None:
     """A store that a newer remora has migrated is refused with both versions, and not touched."""
     topic = await in_use(settings)
@@ -253,6 +254,7 @@ async def test_file_of_another_store(directory: Path, settings: SqliteSettings, 
     await assert_as_left(settings, topic)
 
 
+@pytest.mark.guarantee("in-the-embedded-store")
 async def test_missing_file(directory: Path, settings: SqliteSettings) -> None:
     """A store that has lost one of its files is refused by name: an empty one in its place would hide the loss."""
     topic = await in_use(settings)
@@ -266,6 +268,7 @@ async def test_missing_file(directory: Path, settings: SqliteSettings) -> None:
     await assert_as_left(settings, topic)
 
 
+@pytest.mark.guarantee("in-the-embedded-store")
 async def test_killed_while_being_made(tmp_path: Path) -> None:
     """At whatever step the making of a store is cut short, the next start completes it."""
     command = [sys.executable, "-W", "error", "-m", "support.sqlite_victim", "open", str(tmp_path)]

@@ -90,6 +90,7 @@ async def test_lock_of_a_living_process(store: SqliteStore, settings: SqliteSett
     assert f"pid-{process.pid}." in found.entity
 
 
+@pytest.mark.guarantee("in-the-embedded-store")
 async def test_lock_of_a_dead_process(store: SqliteStore, settings: SqliteSettings) -> None:
     """The locks of a process that was killed are free at once, however long their leases had yet to run."""
     topic = await store.own_topics.create(own_topic("t"))
@@ -105,6 +106,7 @@ async def test_lock_of_a_dead_process(store: SqliteStore, settings: SqliteSettin
     assert (stats.holder.cookie, stats.holder.lease_left_s) == ("holder", 0)
 
 
+@pytest.mark.guarantee("in-the-embedded-store")
 async def test_lock_of_a_frozen_process(store: SqliteStore, settings: SqliteSettings) -> None:
     """A process that is frozen is not taken for dead: its lock is kept until its lease has run out, and then lost."""
     topic, brief = await store.own_topics.create(own_topic("t")), await store.own_topics.create(own_topic("brief", 1))
@@ -151,6 +153,7 @@ async def test_worker_of_an_earlier_start_of_the_host(store: SqliteStore) -> Non
         assert connection.execute("SELECT cookie FROM members").fetchall() == [("remora/h/b/other",)]
 
 
+@pytest.mark.guarantee("in-the-embedded-store")
 async def test_lock_of_an_earlier_start_of_the_host(store: SqliteStore) -> None:
     """A lock that was taken before the host was last started counts for nothing, whatever its lease says."""
     topic = await store.own_topics.create(own_topic("t"))

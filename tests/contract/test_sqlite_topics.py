@@ -117,6 +117,7 @@ async def test_room_of_discarded_entries_comes_back(store: SqliteStore, monkeypa
     assert file.transactions - file.durable >= 100 // 10
 
 
+@pytest.mark.guarantee("in-the-embedded-store")
 async def test_removal_that_was_cut_short(settings: SqliteSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a removal left to be deleted when its process ended is deleted after the next start."""
     async with SqliteStore(settings) as store:
@@ -141,6 +142,7 @@ def neighbour(store: SqliteStore, name: str) -> Topic:
     return next(own_topic(f"n{i}") for i in range(100) if store._files.file_of(f"n{i}") is file)
 
 
+@pytest.mark.guarantee("in-the-embedded-store")
 async def test_ids_are_never_used_again(store: SqliteStore) -> None:
     """A topic that is made again has new queues under the old names: nothing old can be taken for theirs."""
     first = await store.own_topics.create(own_topic("t"))

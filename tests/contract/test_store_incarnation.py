@@ -43,6 +43,7 @@ async def test_deleted_queue_stays_gone(bench: Bench) -> None:
     assert shard not in await bench.store.catalog.shards()
 
 
+@pytest.mark.guarantee("no-loss")
 async def test_new_queue_of_the_name_is_another(bench: Bench) -> None:
     """A hold on a deleted queue is worth nothing on its successor, even where positions and cookie agree."""
     shard = await bench.queue()

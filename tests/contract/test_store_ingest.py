@@ -48,6 +48,7 @@ async def all_but(bench: Bench, topic: Topic, shard: int, left: int = 1_000) -> 
 # -------------------------------------------------------------------------------------------- publish
 
 
+@pytest.mark.guarantee("topics-of-remoras-own")
 async def test_stored_in_order(bench: Bench) -> None:
     """Events are in their shards in the order that they were given in, byte for byte, request after request."""
     topic = await bench.topic()
@@ -77,6 +78,7 @@ async def test_events_of_some_shards(bench: Bench) -> None:
     assert await bench.pending(topic) == [[b"three"], [], [b"one", b"two"]]
 
 
+@pytest.mark.guarantee("topics-of-remoras-own")
 async def test_side_by_side(bench: Bench) -> None:
     """Of requests that come together, over several workers, each is stored once and in its own order."""
     topic, other = await bench.topic(), await bench.another()
@@ -95,6 +97,7 @@ async def test_side_by_side(bench: Bench) -> None:
             assert [each for each in pending if each in set(mine)] == mine
 
 
+@pytest.mark.guarantee("topics-of-remoras-own")
 async def test_full_queue_refuses_the_whole_request(bench: Bench) -> None:
     """When one shard lacks room nothing is stored in any, and the same request passes when there is room again."""
     topic = await bench.topic()
@@ -177,6 +180,7 @@ async def test_shards_that_the_topic_does_not_have(bench: Bench) -> None:
 # -------------------------------------------------------------------------------------------- only once
 
 
+@pytest.mark.guarantee("topics-of-remoras-own")
 async def test_repeat_is_recognised(bench: Bench) -> None:
     """The same request again stores nothing and is answered as the first time: here, elsewhere, after a restart."""
     topic, other = await bench.topic(), await bench.another()
@@ -222,6 +226,7 @@ async def test_keys_are_apart(bench: Bench) -> None:
     assert await bench.pending(second) == by_shard(topic, events)
 
 
+@pytest.mark.guarantee("topics-of-remoras-own")
 async def test_repeats_side_by_side(bench: Bench) -> None:
     """Of the same request made several times at once, over two workers, one stores and the others are repeats."""
     topic, other = await bench.topic(), await bench.another()
@@ -289,6 +294,7 @@ async def test_rooms_in_all_shards_or_in_none(bench: Bench) -> None:
     await bench.store.ingest.abort(topic, reservation)
 
 
+@pytest.mark.guarantee("topics-of-remoras-own")
 async def test_repeated_commit(bench: Bench) -> None:
     """The same commit again stores nothing and is answered as the first time: here, elsewhere, after a restart."""
     topic, other = await bench.topic(), await bench.another()
@@ -435,6 +441,7 @@ async def test_expiry(bench: Bench) -> None:
     assert await bench.pending(topic) == by_shard(topic, kept)
 
 
+@pytest.mark.guarantee("topics-of-remoras-own")
 async def test_reservation_outlives_a_restart(bench: Bench) -> None:
     """Room that was reserved before a restart is there after it, for another worker too."""
     topic = await bench.topic()

@@ -23,6 +23,7 @@ async def looked_at(bench: Bench, token: LockToken) -> Balance:
     return found
 
 
+@pytest.mark.guarantee("nothing-leaves-silently")
 async def test_each_entry_is_under_one_cause(bench: Bench) -> None:
     """After commits and removals each entry waits or is under the cause that its removal named, and none is missing."""
     shard = await bench.queue()
@@ -43,6 +44,7 @@ async def test_each_entry_is_under_one_cause(bench: Bench) -> None:
     assert (balance, balance.unaccounted) == (Balance(shard, 20, 0, first + second), 0)
 
 
+@pytest.mark.guarantee("nothing-leaves-silently")
 async def test_nothing_is_booked_without_a_removal(bench: Bench) -> None:
     """A removal that is repeated, refused or removes nothing leaves the ledger as it was."""
     shard, other = await bench.queue(), await bench.another()
@@ -69,6 +71,7 @@ async def test_nothing_is_booked_without_a_removal(bench: Bench) -> None:
     assert [each.removed for each in await other.ledger.balances([winner])] == [expected.removed]
 
 
+@pytest.mark.guarantee("nothing-leaves-silently")
 async def test_ledger_over_turns_of_the_ring(bench: Bench) -> None:
     """However often entries of all sizes go round a small ring, not a byte and not an entry is lost from the ledger."""
     shard, made = await bench.queue(ring_bytes=5_000), 0
@@ -83,6 +86,7 @@ async def test_ledger_over_turns_of_the_ring(bench: Bench) -> None:
         assert (balance.committed, balance.unaccounted) == (made, 0)
 
 
+@pytest.mark.guarantee("nothing-leaves-silently")
 async def test_ledger_is_taken_over(bench: Bench) -> None:
     """Whoever takes a shard next, also after a restart of everything, goes on in the same ledger."""
     shard = await bench.queue()
@@ -120,6 +124,7 @@ async def test_ledger_ends_with_its_queue(bench: Bench) -> None:
     assert await bench.store.ledger.balances([old]) == []
 
 
+@pytest.mark.guarantee("nothing-leaves-silently")
 async def test_look_while_entries_come_and_go(bench: Bench) -> None:
     """A shard that is filled and emptied meanwhile is in balance at each single look, by either way of looking."""
     shard = await bench.queue(ring_bytes=60_000)

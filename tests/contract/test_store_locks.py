@@ -26,6 +26,7 @@ def taking(store: ShardStore, shard: Shard) -> Callable[[], Awaitable[LockToken 
     return take
 
 
+@pytest.mark.guarantee("radosgw-and-remora-side-by-side")
 async def test_only_one_holds(bench: Bench) -> None:
     """A held lock is refused to everybody else, and the refusal names the holder and what is left of its lease."""
     shard, other = await bench.queue(), await bench.another()
@@ -90,6 +91,7 @@ async def test_take_over_after_expiry(bench: Bench) -> None:
     assert loop.time() - begin >= SHORT_S * 0.9
 
 
+@pytest.mark.guarantee("radosgw-and-remora-side-by-side")
 async def test_late_renewal_is_refused(bench: Bench) -> None:
     """A lease that ran out is not renewed, though nobody took it, and the refused renewal leaves no lock behind."""
     shard, other = await bench.queue(), await bench.another()
@@ -111,6 +113,7 @@ async def test_late_renewal_is_refused(bench: Bench) -> None:
     assert isinstance(await other.locks.acquire(shard, "w2", 1), LockToken)
 
 
+@pytest.mark.guarantee("no-loss")
 async def test_loser_can_do_nothing(bench: Bench) -> None:
     """Whoever lost the lock can neither list nor remove nor expire nor renew, and nothing changes by trying."""
     shard, other = await bench.queue(), await bench.another()

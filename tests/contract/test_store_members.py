@@ -64,6 +64,7 @@ async def test_who_withdraws_counts_no_more(bench: Bench) -> None:
     assert await known(other, one, two) == await known(bench.store, one, two) == []
 
 
+@pytest.mark.guarantee("many-workers-and-hosts")
 async def test_silent_worker_counts_no_more(bench: Bench) -> None:
     """A worker that announces nothing for its time to live is dropped, one that goes on counts, and may come back."""
     other, silent, lively = await bench.another(), a_member("1"), a_member("2")
@@ -81,6 +82,7 @@ async def test_silent_worker_counts_no_more(bench: Bench) -> None:
     await bench.store.members.withdraw(lively.cookie)
 
 
+@pytest.mark.guarantee("many-workers-and-hosts")
 async def test_locks_of_the_dead_are_broken(bench: Bench) -> None:
     """Of all locks exactly those of dead cookies are broken, and the queues that are free now are named."""
     other = await bench.another()

@@ -70,6 +70,7 @@ async def test_pages_chain(bench: Bench) -> None:
     assert (await bench.store.queue.read(token, start, 7)).entries == []
 
 
+@pytest.mark.guarantee("no-loss")
 async def test_removal_is_exact(bench: Bench) -> None:
     """Removing up to a position removes what lies before it and nothing else; doing it again changes nothing."""
     shard, expected = await bench.queue(), payloads(60)
@@ -102,6 +103,7 @@ async def test_nothing_to_trim(bench: Bench) -> None:
     assert (await bench.store.queue.read(token, b"", 1)).entries == [b"still works"]
 
 
+@pytest.mark.guarantee("exactly-once")
 async def test_removal_of_nothing_checks_the_lock(bench: Bench) -> None:
     """A removal up to the front, of no entry, is refused once somebody else holds the lock, and changes nothing."""
     shard, other = await bench.queue(), await bench.another()
@@ -141,6 +143,7 @@ async def test_nothing_to_trim_is_a_check_of_the_hold(bench: Bench) -> None:
         await bench.store.queue.remove(again, listing.positions[0], 0, Tally())
 
 
+@pytest.mark.guarantee("no-loss")
 async def test_unlisted_position_is_refused(bench: Bench) -> None:
     """A position that this hold never listed up to is refused before it can damage the queue."""
     shard = await bench.queue()
@@ -219,6 +222,7 @@ async def test_stale_reservations_end(bench: Bench) -> None:
     assert await bench.contents(shard) == [b"kept"]
 
 
+@pytest.mark.guarantee("no-loss")
 @pytest.mark.parametrize("ahead_s", [180, -180])
 async def test_a_wrong_wall_clock_ends_no_reservation(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, ahead_s: int
@@ -289,6 +293,7 @@ async def test_many_committers_get_reservations_of_their_own(bench: Bench) -> No
     assert (await bench.store.inspection.stats(shard)).reservations == 20
 
 
+@pytest.mark.guarantee("no-loss")
 @pytest.mark.parametrize("size", [37, 100, 1_000, 4_000])
 async def test_ring_wraps(bench: Bench, size: int) -> None:
     """Over a small queue's end every entry comes out once, whole and in order, at growing positions.

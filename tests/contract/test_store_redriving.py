@@ -87,6 +87,7 @@ async def test_nothing_is_redriven_twice(bench: Bench) -> None:
     assert len(await bench.contents(shard)) == 3
 
 
+@pytest.mark.guarantee("no-loss")
 async def test_two_at_the_same_time(bench: Bench) -> None:
     """Of several that re-drive the same letters at the same time each entry is committed by one."""
     shard = await bench.queue()
@@ -189,6 +190,7 @@ async def test_letters_that_are_unknown(bench: Bench) -> None:
     assert await bench.contents(shard) == []
 
 
+@pytest.mark.guarantee("no-loss")
 async def test_letters_of_entries_that_stand_are_left_alone(bench: Bench) -> None:
     """A letter whose entry stands in its queue is neither re-driven nor dropped, and named; once it has left it is."""
     shard = await bench.queue()

@@ -142,6 +142,7 @@ async def test_change_replaces_attributes(bench: Bench) -> None:
     assert await bench.store.own_topics.find(made.name) == made
 
 
+@pytest.mark.guarantee("topics-of-remoras-own")
 async def test_number_of_shards_stays(bench: Bench) -> None:
     """A change of the number of shards is refused with why, and changes nothing."""
     made = await bench.topic()
@@ -188,6 +189,7 @@ async def test_removing_an_empty_topic(bench: Bench) -> None:
         await bench.store.own_topics.remove(made, discard=False)
 
 
+@pytest.mark.guarantee("topics-of-remoras-own")
 async def test_entries_are_not_given_up_by_accident(bench: Bench) -> None:
     """While an entry waits in any shard a removal is refused, says how many wait, and leaves the topic open."""
     made = await bench.topic()
@@ -213,6 +215,7 @@ async def test_discarded_entries_are_counted(bench: Bench) -> None:
     assert not set(made.all_shards()) & set(await bench.store.catalog.shards())
 
 
+@pytest.mark.guarantee("topics-of-remoras-own")
 async def test_a_new_topic_of_the_name_is_another(bench: Bench) -> None:
     """A topic made anew is empty and unlocked, and nothing that was held of the old one works on it."""
     old = await bench.topic()

@@ -75,6 +75,7 @@ async def delivered(
         return balance.removed, [each async for each in store.letters.stored()]
 
 
+@pytest.mark.guarantee("in-the-embedded-store")
 @pytest.mark.parametrize("mode", ["at-least-once", "exactly-once"])
 async def test_changed_bytes_are_not_delivered(
     settings: SqliteSettings, mode: Literal["at-least-once", "exactly-once"]

@@ -123,6 +123,7 @@ def passed(awaits: Awaits, mode: str, tells: bool) -> set[str]:
     return set(awaits.passed["bad"])
 
 
+@pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 @pytest.mark.parametrize(("mode", "tells"), MODES)
 def test_a_defect_costs_its_shard_only(awaits: Awaits, tried: set[str], mode: str, tells: bool) -> None:
     """Wherever it happens, others deliver, it is told as a defect, and its own shard comes back and delivers all."""

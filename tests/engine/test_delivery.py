@@ -40,6 +40,7 @@ def first_occurrences(endpoint: FakeEndpoint) -> dict[bytes, list[int]]:
     return seen
 
 
+@pytest.mark.guarantee("duplicates")
 @in_virtual_time
 async def test_everything_arrives_once_and_leaves_the_queue() -> None:
     """Without faults each entry arrives exactly once, in order per key, and the queue ends empty."""
@@ -137,6 +138,7 @@ async def test_many_queues_with_little_each_share_a_budget_of_pushes() -> None:
     assert endpoint.pushes < 2 * 1.5 * LEAST_PER_SECOND
 
 
+@pytest.mark.guarantee("order-per-object")
 @in_virtual_time
 async def test_a_failed_push_lets_nothing_of_its_key_pass() -> None:
     """While an early record fails again and again, no later record of its key arrives before it."""
@@ -158,6 +160,7 @@ async def test_a_failed_push_lets_nothing_of_its_key_pass() -> None:
     assert first_occurrences(endpoint)[b"bkt/same"] == list(range(200))
 
 
+@pytest.mark.guarantee("duplicates")
 @in_virtual_time
 async def test_what_arrived_behind_a_failure_is_not_sent_again() -> None:
     """Records that were acknowledged behind a failed one are skipped when the queue is read again."""
@@ -181,6 +184,7 @@ async def test_what_arrived_behind_a_failure_is_not_sent_again() -> None:
     assert sorted(endpoint.events()) == sorted(b"id-%d" % i for i in range(20))
 
 
+@pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 @in_virtual_time
 async def test_a_broken_topic_costs_only_itself() -> None:
     """While one endpoint hangs and one is refused, a healthy topic's entries arrive within a second."""
@@ -261,6 +265,7 @@ async def test_without_metadata_each_entry_goes_where_its_own_copy_says() -> Non
         assert endpoint.events(topic) == [b"id-%d" % i for i in range(300) if first <= i % 100 < first + 50]
 
 
+@pytest.mark.guarantee("no-loss")
 @in_virtual_time
 async def test_an_undecodable_entry_is_parked_before_it_is_removed() -> None:
     """Garbage goes to the dead letters with its bytes, the rest of the queue goes on, and parking comes first."""
@@ -368,6 +373,7 @@ async def test_an_entry_is_given_up_after_its_retries() -> None:
     assert endpoint.events() == [b"id-1"]
 
 
+@pytest.mark.guarantee("no-loss")
 @in_virtual_time
 async def test_nothing_is_removed_after_the_lock_is_taken_by_another() -> None:
     """When somebody takes the lock while parcels are under way, nothing more is removed and the shard is let go."""
@@ -404,6 +410,7 @@ async def test_a_removal_that_the_store_refuses_is_counted() -> None:
         assert telemetry.registry.get_sample_value("remora_removals_refused_total") == 1
 
 
+@pytest.mark.guarantee("radosgw-and-remora-side-by-side")
 @in_virtual_time
 async def test_an_evicted_worker_leaves_room_for_the_gateway() -> None:
     """A worker whose lock was broken does not take the queue again before a gateway had its turn."""
@@ -443,6 +450,7 @@ async def test_a_lease_that_ran_out_during_an_outage_is_simply_taken_again() -> 
     assert endpoint.events() == [b"id-0", b"id-1"]
 
 
+@pytest.mark.guarantee("radosgw-and-remora-side-by-side")
 @in_virtual_time
 async def test_nothing_is_pushed_once_the_lease_is_doubtful() -> None:
     """When renewals get no answer, pushing stops before the lease can have run out."""
@@ -483,6 +491,7 @@ async def test_a_deleted_topic_is_let_go_and_its_successor_gets_only_its_own_eve
     assert endpoint.events()[arrived:] == [b"id-%d" % (10_000 + i) for i in range(30)]
 
 
+@pytest.mark.guarantee("duplicates")
 @in_virtual_time
 async def test_finishing_delivers_what_is_packed_and_releases_the_lock() -> None:
     """A worker that is told to finish sends nothing twice, leaves the queue consistent and gives the lock back."""
@@ -524,6 +533,7 @@ async def test_a_worker_that_is_cut_short_still_releases_its_locks() -> None:
     assert all(queue.holder is None for queue in store.queues.values())
 
 
+@pytest.mark.guarantee("radosgw-and-remora-side-by-side")
 @in_virtual_time
 async def test_queues_of_other_schemes_are_never_locked() -> None:
     """A topic with an HTTP endpoint keeps its queue, also after it was a Kafka topic."""
@@ -599,6 +609,7 @@ async def test_a_defect_costs_its_shard_only() -> None:
         assert [each.queue for each in worker.shards] == ["good"]
 
 
+@pytest.mark.guarantee("order-per-object")
 @in_virtual_time
 async def test_a_stale_route_is_left_only_when_nothing_is_under_way() -> None:
     """When keys move to other lanes, everything packed for the old ones has arrived before the new ones are used."""
@@ -619,6 +630,7 @@ async def test_a_stale_route_is_left_only_when_nothing_is_under_way() -> None:
     assert len(endpoint.arrived) == 20_000
 
 
+@pytest.mark.guarantee("no-loss", "nothing-leaves-silently", "order-per-object")
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_no_schedule_of_faults_loses_or_reorders(data: st.DataObject) -> None:

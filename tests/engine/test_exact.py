@@ -206,6 +206,7 @@ async def test_finishing_commits_what_was_read_and_releases_the_lock() -> None:
 # ------------------------------------------------------------------------------- the order of steps
 
 
+@pytest.mark.guarantee("exactly-once")
 @pytest.mark.parametrize("happens", [True, False])
 @in_virtual_time
 async def test_an_unknown_outcome_is_looked_up_and_never_guessed(happens: bool) -> None:
@@ -231,6 +232,7 @@ async def test_an_unknown_outcome_is_looked_up_and_never_guessed(happens: bool) 
     journal.check()
 
 
+@pytest.mark.guarantee("exactly-once")
 @in_virtual_time
 async def test_the_lock_is_checked_even_when_there_is_nothing_to_trim() -> None:
     """A store that fails the removal which only checks keeps everything from being sent, for as long as it does."""
@@ -249,6 +251,7 @@ async def test_the_lock_is_checked_even_when_there_is_nothing_to_trim() -> None:
     assert sorted(numbers(endpoint)) == list(range(100))
 
 
+@pytest.mark.guarantee("exactly-once")
 @in_virtual_time
 async def test_a_lock_lost_while_the_producer_is_initialised_sends_nothing() -> None:
     """Where another takes the lock right after the route was entered, the removal is refused and the shard let go."""
@@ -293,6 +296,7 @@ async def test_a_fenced_owner_that_still_holds_the_lock_begins_with_the_whole_or
     journal.check()
 
 
+@pytest.mark.guarantee("exactly-once")
 @in_virtual_time
 async def test_two_owners_never_fence_each_other_in_turn() -> None:
     """When the lock goes to another worker in the middle of a commit, one entering follows, and one let-go."""
@@ -415,6 +419,7 @@ async def test_a_position_behind_the_front_is_ignored() -> None:
     assert sorted(numbers(endpoint)) == list(range(10, 20))
 
 
+@pytest.mark.guarantee("exactly-once")
 @pytest.mark.parametrize("beyond", [b"0/99999999", b"7/0", b"0/24577", b"nonsense"])
 @in_virtual_time
 async def test_a_position_that_is_none_of_the_queue_stops_the_shard(beyond: bytes) -> None:
@@ -517,6 +522,7 @@ async def test_what_fails_too_often_is_parked() -> None:
     assert endpoint.arrived == []
 
 
+@pytest.mark.guarantee("exactly-once")
 @pytest.mark.parametrize("happens", [True, False])
 @in_virtual_time
 async def test_nothing_is_given_up_while_it_may_have_been_committed(happens: bool) -> None:
@@ -544,6 +550,7 @@ async def test_nothing_is_given_up_while_it_may_have_been_committed(happens: boo
 # ---------------------------------------------------------------------------------- changes of a topic
 
 
+@pytest.mark.guarantee("exactly-once")
 @in_virtual_time
 async def test_the_mode_of_a_topic_may_change_while_entries_wait() -> None:
     """There and back again, in the middle of a backlog: everything arrives, once, since nothing failed."""
@@ -568,6 +575,7 @@ async def test_the_mode_of_a_topic_may_change_while_entries_wait() -> None:
     assert endpoint.transactions
 
 
+@pytest.mark.guarantee("exactly-once")
 @pytest.mark.parametrize("happens", [True, False])
 @in_virtual_time
 async def test_a_mode_that_changes_after_an_unknown_outcome_loses_nothing(happens: bool) -> None:
@@ -654,6 +662,7 @@ class Trouble:
         return Verdict(wait_s, error is None or self.rng.random() < 0.5, answer_s, error)
 
 
+@pytest.mark.guarantee("exactly-once")
 @settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 1 << 32), tells=st.booleans())
 def test_no_schedule_of_faults_loses_doubles_or_reorders(seed: int, tells: bool) -> None:

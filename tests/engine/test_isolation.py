@@ -23,6 +23,7 @@ from support.entries import raw_entry
 TIGHT = DeliverySettings(worker_bytes=1 << 20, endpoint_bytes=512 << 10, shard_bytes=256 << 10)
 
 
+@pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 @pytest.mark.parametrize("mode", Delivery)
 @in_virtual_time
 async def test_destinations_that_hang_with_entries_under_way_leave_room(mode: Delivery) -> None:
@@ -60,6 +61,7 @@ async def test_destinations_that_hang_with_entries_under_way_leave_room(mode: De
         task.cancel()
 
 
+@pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 async def test_who_never_gives_back_leaves_room_for_one_more() -> None:
     """However many destinations fill up and hang, the next one may hold at least as much as the last one does."""
     worker = Allowance(1 << 20)

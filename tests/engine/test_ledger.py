@@ -30,6 +30,7 @@ def unaccounted(telemetry: Telemetry, topic: str = "t") -> float | None:
     return telemetry.registry.get_sample_value("remora_ledger_unaccounted_entries", {"topic": topic})
 
 
+@pytest.mark.guarantee("nothing-leaves-silently")
 @in_virtual_time
 async def test_each_cause_is_told_apart() -> None:
     """Delivered, undecodable, too large, refused, exhausted and expired entries are booked as what they left for."""
@@ -164,6 +165,7 @@ async def test_a_ledger_that_cannot_be_looked_at_is_shown_as_it_was() -> None:
         assert unaccounted(telemetry) is None
 
 
+@pytest.mark.guarantee("nothing-leaves-silently")
 async def test_a_damaged_store_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that is deleted, and an entry that is removed without being booked, show in the metric of a real store."""
     monkeypatch.setattr("remora.engine.worker.SURVEY_INTERVAL_S", 0.05)

@@ -46,6 +46,7 @@ def causes(store: FakeStore) -> list[str]:
     return [each.cause for each in store.parked.values()]
 
 
+@pytest.mark.guarantee("no-loss")
 @pytest.mark.parametrize("error", [EndpointUnavailable("no broker"), EndpointMisconfigured("no such topic")])
 @in_virtual_time
 async def test_entries_expire_where_no_way_opens(error: EndpointError) -> None:
@@ -150,6 +151,7 @@ async def test_attempts_count_whether_a_way_opens_or_not(opens: bool) -> None:
     assert {letter.attempts for letter in store.parked.values()} == {4}
 
 
+@pytest.mark.guarantee("no-loss")
 @pytest.mark.parametrize("opens", [False, True])
 @in_virtual_time
 async def test_attempts_survive_a_take_over(opens: bool) -> None:

@@ -289,6 +289,7 @@ def holder_of(store: FakeStore, queue: str) -> str:
     return holder.cookie if holder else ""
 
 
+@pytest.mark.guarantee("radosgw-and-remora-side-by-side")
 @in_virtual_time
 async def test_a_released_queue_stays_with_radosgw_until_it_is_claimed() -> None:
     """No worker takes a released queue, also a worker that starts later, until it is claimed; then one has it again."""

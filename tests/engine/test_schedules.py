@@ -167,6 +167,7 @@ def _number(record: Record) -> int:
     return int(record.event_id.removeprefix(b"id-"))
 
 
+@pytest.mark.guarantee("no-loss")
 @settings(max_examples=60)
 @given(seed=st.integers(0, 1 << 32), is_exact=st.booleans())
 def test_no_change_of_limits_or_owners_undoes_a_decision(seed: int, is_exact: bool) -> None:

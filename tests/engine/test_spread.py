@@ -74,6 +74,7 @@ def a_crew(store: FakeStore, stack: AsyncExitStack, endpoint: FakeEndpoint | Non
     return Crew(store, endpoint or FakeEndpoint(), stack)
 
 
+@pytest.mark.guarantee("many-workers-and-hosts")
 @pytest.mark.parametrize("tells", [True, False])
 @in_virtual_time
 async def test_workers_that_start_together_share_without_a_move(tells: bool) -> None:
@@ -105,6 +106,7 @@ async def test_a_queue_that_becomes_ours_is_taken() -> None:
         await crew.settled(0, 1, within_s=10)
 
 
+@pytest.mark.guarantee("many-workers-and-hosts")
 @pytest.mark.parametrize("tells", [True, False])
 @in_virtual_time
 async def test_who_joins_gets_a_fair_share_by_as_few_moves_as_can_be(tells: bool) -> None:
@@ -162,6 +164,7 @@ class Stream:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.guarantee("many-workers-and-hosts")
 @pytest.mark.parametrize("tells", [True, False])
 @in_virtual_time
 async def test_a_planned_move_makes_no_gap_and_no_copy(tells: bool) -> None:
@@ -299,6 +302,7 @@ def stolen(store: FakeStore, cookie: str, lease_s: float, queues: Iterable[str] 
         store.steal(queue, cookie, lease_s)
 
 
+@pytest.mark.guarantee("many-workers-and-hosts")
 @pytest.mark.parametrize("shards", [22, 2500])
 @in_virtual_time
 async def test_a_silent_owner_is_replaced_when_its_leases_end(shards: int) -> None:
@@ -408,6 +412,7 @@ async def test_a_shard_that_is_promised_to_another_is_left_to_it() -> None:
         assert store.queues["t.2"].holder is not None
 
 
+@pytest.mark.guarantee("many-workers-and-hosts")
 @in_virtual_time
 async def test_a_shard_never_waits_for_a_worker_that_does_not_come() -> None:
     """What stays free although it is another worker's share is taken by whoever is there, after about a second."""
@@ -421,6 +426,7 @@ async def test_a_shard_never_waits_for_a_worker_that_does_not_come() -> None:
         await crew.settled(10, within_s=2)
 
 
+@pytest.mark.guarantee("many-workers-and-hosts")
 @in_virtual_time
 async def test_workers_that_cannot_see_each_other_deliver_all_the_same() -> None:
     """While nobody can announce itself or be seen, every shard is held and delivered, by whoever came first."""

@@ -8,6 +8,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from engine.fakes import FakeEndpoint
 from engine.runs import running
 from remora.config import DeliverySettings, OwnershipSettings, SqliteSettings
@@ -39,6 +41,7 @@ async def hold(workers: list[Worker], *shares: int) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.guarantee("many-workers-and-hosts")
 async def test_workers_come_share_and_go_while_every_event_arrives(tmp_path: Path) -> None:
     """While workers join, drain and leave, their shares become fair, and all events arrive, in order."""
     settings, endpoint = SqliteSettings(directory=str(tmp_path / "store"), files=4), FakeEndpoint()

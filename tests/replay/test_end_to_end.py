@@ -79,6 +79,7 @@ def wrong(verdict: results.Verdict) -> dict[str, int]:
     return {name: verdict.counts[name] for name in WRONG if verdict.counts[name]}
 
 
+@pytest.mark.guarantee("what-a-verdict-says")
 async def test_all_of_a_trace_arrives_once(kafka: Kafka, prepared: Path, tmp_path: Path) -> None:
     """A trace that is sent as fast as allowed is verified as whole, and its report gives the verdict's numbers."""
     run = tmp_path / "run [1]*, ü"

@@ -147,6 +147,7 @@ def judged(spark: SparkSession, kafka: Kafka, tmp_path_factory: pytest.TempPathF
     return Judged(verdict, shown)
 
 
+@pytest.mark.guarantee("what-a-verdict-says")
 @pytest.mark.parametrize("name", CASES)
 def test_each_change_of_a_record_is_shown_as_what_it_is(judged: Judged, name: str) -> None:
     """A record of which one thing is another than was sent does not count for its event, and the verdict says why."""
@@ -163,6 +164,7 @@ def test_nothing_else_is_shown(judged: Judged) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.guarantee("what-a-verdict-says")
 def test_copies_that_name_different_next_entries_are_a_gap(judged: Judged) -> None:
     """A copy whose remora-next names no record is shown as a break of the chain, beside records that nothing names."""
     gaps = judged.verdict.examples["chain_gaps"]
@@ -172,6 +174,7 @@ def test_copies_that_name_different_next_entries_are_a_gap(judged: Judged) -> No
     }  # fmt: skip
 
 
+@pytest.mark.guarantee("what-a-verdict-says")
 def test_a_whole_key_in_another_partition_is_shown(judged: Judged) -> None:
     """A key all of whose records lie in one partition that is not its own is shown with its own one."""
     (found,) = judged.verdict.examples["keys_misplaced"]

@@ -140,6 +140,7 @@ MUTATIONS: dict[str, tuple[Callable[[list[Rec]], list[Rec]], dict[str, int]]] = 
 }
 
 
+@pytest.mark.guarantee("what-a-verdict-says")
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_each_change_gets_its_exact_verdict(spark: SparkSession, kafka: Kafka, run: RunDirectory, name: str) -> None:
     """One change of a good topic fails, with the counts of that change and no others, and it is shown."""
@@ -156,6 +157,7 @@ def test_each_change_gets_its_exact_verdict(spark: SparkSession, kafka: Kafka, r
     assert all(len(verdict.examples[each]) == expected[each] for each in shown)
 
 
+@pytest.mark.guarantee("what-a-verdict-says")
 def test_a_partition_whose_end_is_cut_off(spark: SparkSession, kafka: Kafka, run: RunDirectory) -> None:
     """Every event behind the cut is lost, and every key that ended there ends with another state."""
     recs = good(TRACE)
@@ -171,6 +173,7 @@ def test_a_partition_whose_end_is_cut_off(spark: SparkSession, kafka: Kafka, run
     assert (verdict.counts["lost"], verdict.counts["final_state_wrong"]) == (10, len(keys))
 
 
+@pytest.mark.guarantee("what-a-verdict-says")
 def test_copies_count_by_the_contract(spark: SparkSession, kafka: Kafka, run: RunDirectory) -> None:
     """Copies, one at once and one much later, are counted and shown, are no inversions, and fail where they may not
     be."""
@@ -182,6 +185,7 @@ def test_copies_count_by_the_contract(spark: SparkSession, kafka: Kafka, run: Ru
     assert [each.seq for each in verdict.examples["duplicates"]] == [HOT[10], HOT[2]]
 
 
+@pytest.mark.guarantee("what-a-verdict-says")
 def test_a_good_topic_passes_and_says_the_same_again(
     spark: SparkSession, kafka: Kafka, run: RunDirectory, tmp_path: Path
 ) -> None:
@@ -227,6 +231,7 @@ def _run(*argv: str) -> Any:
 # ------------------------------------------------------------------------------------ what the journals say
 
 
+@pytest.mark.guarantee("what-a-verdict-says")
 def test_what_was_not_acked_may_be_missing(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
     """Unknown and refused events may be missing, refused and dropped ones may not be there, one that was sent twice
     may be there twice, and a late one of which nobody knows is not out of order."""
@@ -256,6 +261,7 @@ def test_what_was_not_acked_may_be_missing(spark: SparkSession, kafka: Kafka, tm
     assert verdict.verdict == FAIL
 
 
+@pytest.mark.guarantee("what-a-verdict-says")
 def test_a_late_or_unfinished_generator_proves_nothing(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
     """A generator that was later than 5 ms, and one that was stopped before the end, make a run invalid; with speed 0
     there is no lateness."""
@@ -275,6 +281,7 @@ def test_a_late_or_unfinished_generator_proves_nothing(spark: SparkSession, kafk
     assert "lateness" not in unhurried.latencies
 
 
+@pytest.mark.guarantee("what-a-verdict-says")
 def test_removals_of_a_gateway_are_told_by_their_place(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
     """A gateway's removals, which carry no metadata, are taken for the right events: behind a refused write, with a
     copy of one, where one is missing, and where there is one too many."""
@@ -308,6 +315,7 @@ def test_records_from_before_the_run_are_not_judged(spark: SparkSession, kafka: 
     assert (verdict.verdict, wrong(verdict)) == (PASS, {"outside": 4})
 
 
+@pytest.mark.guarantee("what-a-verdict-says")
 def test_what_is_outside_the_window_is_not_lost(spark: SparkSession, kafka: Kafka, run: RunDirectory) -> None:
     """Acknowledged events whose records have time stamps of long before the run are told apart from lost ones, and
     prove nothing; the chain goes through them."""
@@ -325,6 +333,7 @@ def test_what_is_outside_the_window_is_not_lost(spark: SparkSession, kafka: Kafk
 # --------------------------------------------------------------------------------- transactions, dead letters
 
 
+@pytest.mark.guarantee("what-a-verdict-says")
 def test_aborted_records_are_no_loss_and_no_copies(
     spark: SparkSession, kafka: Kafka, run: RunDirectory, tmp_path: Path
 ) -> None:
@@ -365,6 +374,7 @@ def test_aborted_records_are_no_loss_and_no_copies(
     assert wrong(every) == {"duplicates": 20}
 
 
+@pytest.mark.guarantee("what-a-verdict-says")
 @pytest.mark.parametrize("kind", ["file", "topic"])
 def test_dead_letters_explain_gaps(
     spark: SparkSession, kafka: Kafka, run: RunDirectory, tmp_path: Path, kind: str
@@ -440,6 +450,7 @@ def _unchained(rec: Rec) -> Rec:
     return rec
 
 
+@pytest.mark.guarantee("what-a-verdict-says")
 @pytest.mark.parametrize("name", ALONE)
 def test_a_topic_alone(spark: SparkSession, kafka: Kafka, name: str) -> None:
     """Without a journal the chain, the order of each key and copies are judged, from the first record on."""

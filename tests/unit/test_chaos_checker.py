@@ -152,6 +152,7 @@ FAULTS: dict[str, tuple[str, Callable[[Topic], Topic]]] = {
 }
 
 
+@pytest.mark.guarantee("chaos-runs")
 @pytest.mark.parametrize("is_exact", [False, True], ids=["at-least-once", "exactly-once"])
 def test_a_clean_history_has_no_findings(is_exact: bool) -> None:
     """Events that all arrived in order, with one dead letter in the chain, are well in either mode."""
@@ -161,6 +162,7 @@ def test_a_clean_history_has_no_findings(is_exact: bool) -> None:
     assert found.delivered == 9
 
 
+@pytest.mark.guarantee("chaos-runs")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_found(fault: str) -> None:
     """A history with one fault has a finding of its kind."""
@@ -169,6 +171,7 @@ def test_each_fault_is_found(fault: str) -> None:
     assert kind in kinds(of(spoil(a_topic())))
 
 
+@pytest.mark.guarantee("chaos-runs")
 def test_every_kind_of_finding_is_made() -> None:
     """No kind that a verdict can count stays without a history that shows it."""
     assert {kind for kind, _ in FAULTS.values()} | {"thaw"} == set(KINDS)
@@ -219,6 +222,7 @@ def test_an_open_request_may_be_there_or_not() -> None:
     assert kinds(of(replace(there, balances=[BALANCE._replace(delivered=11)]))) == set()
 
 
+@pytest.mark.guarantee("chaos-runs")
 @pytest.mark.parametrize(("thaws", "found"), [((), set()), ((0, 0), {"thaw"}), ((0, 2), set())])
 def test_thawed_owners_must_have_tried_something(thaws: Sequence[int], found: set[str]) -> None:
     """A run in which every thawed owner stayed quiet is not clean: it has shown nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+import pytest
 from chaos_lib.network import PRODUCE, Frames
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ def request(kind: int, client: str, body: bytes) -> bytes:
     return struct.pack(">i", len(framed)) + framed
 
 
+@pytest.mark.guarantee("chaos-runs")
 @given(
     sent=st.lists(
         st.tuples(st.sampled_from([PRODUCE, FETCH]), st.sampled_from(["a", "chaos-1"]), st.binary(max_size=300))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 STORES = st.sampled_from(["sqlite", "rados"])
 
 
+@pytest.mark.guarantee("chaos-runs")
 @given(seed=st.text(max_size=8), store=STORES, count=st.integers(1, 20))
 def test_a_seed_draws_the_same_faults(seed: str, store: str, count: int) -> None:
     """The same seed draws the same strokes, and a longer run begins as a shorter one."""

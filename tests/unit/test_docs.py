@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,10 +80,74 @@ def test_tests_are_where_the_guarantees_say() -> None:
 
 
 def test_every_promise_is_tested() -> None:
-    """Each section of the guarantees that makes a promise names a test that tries to break it."""
-    for section in GUARANTEES.read_text().split("\n## ")[1:]:
-        if "\n> " in section:
-            assert re.search(r"`test_\w+`", section), section.partition("\n")[0]
+    """The appendix names for each section that makes a promise a test that tries to break it."""
+    sections, _, appendix = GUARANTEES.read_text().partition("\n## Appendix")
+    promises = [each.partition("\n")[0] for each in sections.split("\n## ")[1:] if "\n> " in each]
+    for title in promises:
+        listed = appendix.partition(f"\n**{title}**\n")[2].partition("\n**")[0]
+        assert re.search(r"`test_\w+`", listed), title
+    assert promises
+
+
+def test_the_appendix_is_what_the_tests_say() -> None:
+    """The guarantees list exactly the tests that are marked for them."""
+    done = subprocess.run([ROOT / "scripts/guarantees", "--check"], capture_output=True, text=True)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+PROMISES = "# Guarantees\n\n## No loss\n\n> Nothing is lost.\n\n## Background\n\nText.\n\n"
+TESTED = '@pytest.mark.guarantee("no-loss")\ndef test_kept() -> None:\n    """An entry stays."""\n'
+
+
+@pytest.mark.parametrize(
+    ("module", "complaint"),
+    [
+        (TESTED, "is stale"),
+        (TESTED.replace("no-loss", "no-los"), "no section of docs/guarantees.md: no-los (test_kept)"),
+        ("def test_kept() -> None: ...", "promises without a test: no-loss"),
+    ],
+    ids=["a test that is not listed", "a mark of no promise", "a promise without a test"],
+)
+def test_an_appendix_that_is_wrong_is_refused(tmp_path: Path, module: str, complaint: str) -> None:
+    """An unlisted test, a mark that names no promise, and a promise without a test each fail the check, by name."""
+    document = _checkout(tmp_path, module)
+
+    done = _guarantees(tmp_path, "--check")
+
+    assert done.returncode == 1
+    assert complaint in done.stderr
+    assert document.read_text() == PROMISES
+
+
+def test_the_appendix_is_written_and_replaced(tmp_path: Path) -> None:
+    """Writing lists the marked tests with what they show, and writing again replaces the list."""
+    document = _checkout(tmp_path, TESTED)
+
+    assert _guarantees(tmp_path).returncode == 0
+    first = document.read_text()
+    (tmp_path / "tests/test_it.py").write_text(TESTED.replace("test_kept", "test_held"))
+    assert _guarantees(tmp_path, "--check").returncode == 1
+    assert _guarantees(tmp_path).returncode == 0
+
+    assert first.startswith(PROMISES)
+    assert first.endswith("**No loss**\n\n* `test_kept` ([test_it.py](../tests/test_it.py)): An entry stays.\n")
+    assert document.read_text() == first.replace("test_kept", "test_held")
+    assert _guarantees(tmp_path, "--check").returncode == 0
+
+
+def _checkout(root: Path, module: str) -> Path:
+    """A checkout with one promise and one module of tests. Returns the path of the guarantees."""
+    (root / "docs").mkdir()
+    (root / "tests").mkdir()
+    (root / "tests/test_it.py").write_text(module)
+    document = root / "docs/guarantees.md"
+    document.write_text(PROMISES)
+    return document
+
+
+def _guarantees(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([ROOT / "scripts/guarantees", "--root", root, *options], capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -12,6 +12,8 @@ from remora.model.errors import CodecError
 from unit.codec.decoders import Decoder, all_decoders
 from unit.codec.samples import mutated
 
+pytestmark = pytest.mark.guarantee("radosgws-bytes")
+
 DECODERS = all_decoders()
 every_decoder = pytest.mark.parametrize("decoder", DECODERS, ids=[d.name for d in DECODERS])
 

@@ -15,6 +15,7 @@ from remora.model.entry import EventEntry, Time
 from unit.codec.samples import MINIMAL, entries, real_pairs, with_event
 
 
+@pytest.mark.guarantee("radosgws-bytes")
 def test_bodies_equal_those_that_radosgw_posted() -> None:
     """Every captured entry gives the very bytes that the radosgw which wrote it sent to its endpoint."""
     pairs = real_pairs()

@@ -99,6 +99,7 @@ def test_a_directory(folder: Path, pem: bytes) -> None:
     assert refusal(folder, folder) == "missing or not readable"
 
 
+@pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 def test_other_places(folder: Path, tmp_path: Path, pem: bytes) -> None:
     """A path that does not lie below an allowed directory is refused by its name alone, be there a file or not."""
     for path in (tmp_path / "elsewhere/certificate.pem", tmp_path / "nothing", f"{folder}/../elsewhere", f"{folder}x"):
@@ -106,6 +107,7 @@ def test_other_places(folder: Path, tmp_path: Path, pem: bytes) -> None:
     assert refusal("ca.pem", folder) == "not below a directory of kafka.ca_directories"
 
 
+@pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 def test_one_text_for_all_that_cannot_be_read(folder: Path, tmp_path: Path, pem: bytes) -> None:
     """Missing, not permitted, no file, a link to another place or to nowhere: what is said of them is the same."""
     (folder / "loop").symlink_to("loop")

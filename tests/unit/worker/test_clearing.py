@@ -118,6 +118,7 @@ def a_store(holder: str) -> FakeStore:
     return store
 
 
+@pytest.mark.guarantee("many-workers-and-hosts")
 @in_virtual_time
 async def test_a_second_supervisor_of_the_host_takes_what_a_killed_one_held(start: Start, tmp_path: Path) -> None:
     """A worker that runs already sees within seconds that a process beside it was killed, and has its queue then."""
@@ -136,6 +137,7 @@ async def test_a_second_supervisor_of_the_host_takes_what_a_killed_one_held(star
     assert looks == store.calls["evict_all"], "nothing is looked for again and again"
 
 
+@pytest.mark.guarantee("many-workers-and-hosts")
 @in_virtual_time
 async def test_a_live_worker_of_a_host_of_the_same_name_keeps_its_queues(start: Start) -> None:
     """Who announces itself lives, though its cookie names this host and another boot; once silent it has ended."""
