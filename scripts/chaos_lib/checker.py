@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from chaos_lib.history import History, Kind, Round, Seen, Topic
-from chaos_lib.verdict import Fate, Place
+from chaos_lib.history import History, Kind, Round, Topic
+from chaos_lib.verdict import Copy, Fate, Place
 
 _OF_LIMITED_LIVES = ("expired", "exhausted")
 
@@ -79,7 +79,7 @@ def judge(history: History) -> Verdict:
     return verdict
 
 
-def _firsts(seen: Iterable[Seen]) -> Iterator[Seen]:
+def _firsts(seen: Iterable[Copy]) -> Iterator[Copy]:
     """The first copy of each entry. Copies of one entry lie in one partition; else `_sent_twice` says so."""
     known: set[Place] = set()
     for each in sorted(seen, key=lambda each: (each.partition, each.offset)):
@@ -88,7 +88,7 @@ def _firsts(seen: Iterable[Seen]) -> Iterator[Seen]:
             yield each
 
 
-def _lost(topic: Topic, firsts: Sequence[Seen]) -> Iterator[Finding]:
+def _lost(topic: Topic, firsts: Sequence[Copy]) -> Iterator[Finding]:
     arrived, parked = {each.event_id for each in firsts}, {each.event_id for each in topic.letters}
     ends = {
         Kind.GOOD: arrived | parked if topic.lives_end else arrived,
@@ -100,14 +100,14 @@ def _lost(topic: Topic, firsts: Sequence[Seen]) -> Iterator[Finding]:
             yield Finding("lost", f"{topic.name}: {sent.event_id} was acknowledged and was not {sent.kind.value}")
 
 
-def _unwanted(topic: Topic, firsts: Sequence[Seen]) -> Iterator[Finding]:
+def _unwanted(topic: Topic, firsts: Sequence[Copy]) -> Iterator[Finding]:
     wanted = {each.event_id for each in topic.sent if each.fate is not Fate.REFUSED and each.kind is not Kind.BAD}
     for each in firsts:
         if each.event_id not in wanted:
             yield Finding("unwanted", f"{topic.name}: nobody stored {each.event_id} to be delivered")
 
 
-def _halved(topic: Topic, firsts: Sequence[Seen]) -> Iterator[Finding]:
+def _halved(topic: Topic, firsts: Sequence[Copy]) -> Iterator[Finding]:
     """Requests whose outcome nobody knows are there all or none."""
     there = {each.event_id for each in firsts} | {each.event_id for each in topic.letters}
     requests: dict[str, list[str]] = defaultdict(list)
@@ -119,7 +119,7 @@ def _halved(topic: Topic, firsts: Sequence[Seen]) -> Iterator[Finding]:
             yield Finding("halved", f"{topic.name}: {count} of {len(ids)} events of {request} are there")
 
 
-def _stored_twice(firsts: Sequence[Seen]) -> Iterator[Finding]:
+def _stored_twice(firsts: Sequence[Copy]) -> Iterator[Finding]:
     places: dict[str, Place] = {}
     for each in firsts:
         if places.setdefault(each.event_id, each.place) != each.place:
@@ -128,7 +128,7 @@ def _stored_twice(firsts: Sequence[Seen]) -> Iterator[Finding]:
 
 def _sent_twice(topic: Topic) -> Iterator[Finding]:
     """Copies in another partition are wrong everywhere, any copy is where each entry arrives once."""
-    first: dict[Place, Seen] = {}
+    first: dict[Place, Copy] = {}
     for each in topic.view:
         before = first.setdefault(each.place, each)
         if (before.event_id, before.key, before.partition) != (each.event_id, each.key, each.partition):
@@ -138,10 +138,10 @@ def _sent_twice(topic: Topic) -> Iterator[Finding]:
             yield Finding("duplicated", f"{topic.name}: {text}")
 
 
-def _reordered(topic: Topic, firsts: Sequence[Seen]) -> Iterator[Finding]:
+def _reordered(topic: Topic, firsts: Sequence[Copy]) -> Iterator[Finding]:
     """The first copies of a key's events: in one partition, there and in their queue in the order of commits."""
     sent = {each.event_id: each for each in topic.sent}
-    by_key: dict[str, list[Seen]] = defaultdict(list)
+    by_key: dict[str, list[Copy]] = defaultdict(list)
     for each in firsts:
         if each.event_id in sent:
             by_key[sent[each.event_id].key].append(each)
@@ -155,7 +155,7 @@ def _reordered(topic: Topic, firsts: Sequence[Seen]) -> Iterator[Finding]:
                 yield Finding("reordered", f"{topic.name}: {key}: {before.event_id} before {after.event_id}")
 
 
-def _gaps(topic: Topic, firsts: Sequence[Seen]) -> Iterator[Finding]:
+def _gaps(topic: Topic, firsts: Sequence[Copy]) -> Iterator[Finding]:
     """Where an entry ends the next one begins: one that was delivered, or one that a dead letter stands for."""
     links: dict[tuple[str, str], dict[Place, Place]] = defaultdict(dict)
     places = [(each.place, each.end) for each in firsts] + [(each.place, each.end) for each in topic.letters]
@@ -168,7 +168,7 @@ def _gaps(topic: Topic, firsts: Sequence[Seen]) -> Iterator[Finding]:
                 yield Finding("gap", f"{topic.name}: {text}")
 
 
-def _letters(topic: Topic, firsts: Sequence[Seen]) -> Iterator[Finding]:
+def _letters(topic: Topic, firsts: Sequence[Copy]) -> Iterator[Finding]:
     """Only what may end so becomes a dead letter, and then it is not delivered as well.
 
     At least once, an owner may have delivered an entry and died, and the next one may have given it up.
@@ -184,7 +184,7 @@ def _letters(topic: Topic, firsts: Sequence[Seen]) -> Iterator[Finding]:
             yield Finding("dead letter", f"{topic.name}: {each.event_id} was parked and delivered")
 
 
-def _unaccounted(topic: Topic, firsts: Sequence[Seen]) -> Iterator[Finding]:
+def _unaccounted(topic: Topic, firsts: Sequence[Copy]) -> Iterator[Finding]:
     """The books balance, and say the same as Kafka and the dead letters: an entry that has a letter left as that."""
     letters = {each.place for each in topic.letters}
     delivered = Counter(each.place.shard for each in firsts if each.place not in letters)
@@ -210,7 +210,7 @@ def _doubled(history: History, of: Round) -> Doubled:
     return Doubled(of.name, len(copies), sum(each.nbytes for each in copies), bound)
 
 
-def _copies(topic: Topic) -> Iterator[Seen]:
+def _copies(topic: Topic) -> Iterator[Copy]:
     """What is in Kafka beyond the first copy of each entry."""
     known: set[Place] = set()
     for each in sorted(topic.seen, key=lambda each: (each.partition, each.offset)):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from chaos_lib.verdict import Fate, Place
+from chaos_lib.verdict import Copy, Fate, Place
 
 
 class Kind(Enum):
@@ -30,23 +30,6 @@ class Sent(NamedTuple):
     fate: Fate
     request: str
     kind: Kind = Kind.GOOD
-
-
-class Seen(NamedTuple):
-    """One record of a Kafka topic. `at` is the broker's clock when it took it, in seconds.
-
-    `is_committed` tells whether a read_committed consumer sees it.
-    """
-
-    event_id: str
-    key: bytes
-    place: Place
-    end: Place
-    partition: int
-    offset: int
-    at: float
-    nbytes: int = 0
-    is_committed: bool = True
 
 
 class Letter(NamedTuple):
@@ -78,13 +61,13 @@ class Topic:
     is_exact: bool
     shards: int
     sent: Sequence[Sent] = ()
-    seen: Sequence[Seen] = ()
+    seen: Sequence[Copy] = ()
     letters: Sequence[Letter] = ()
     balances: Sequence[Balance] = ()
     lives_end: bool = False
 
     @property
-    def view(self) -> Sequence[Seen]:
+    def view(self) -> Sequence[Copy]:
         """What its consumers are promised something about."""
         return [each for each in self.seen if each.is_committed] if self.is_exact else self.seen
 

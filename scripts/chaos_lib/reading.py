@@ -49,10 +49,11 @@ class Reader:
         while True:
             for records in (await self._consumer.getmany(timeout_ms=200, max_records=2000)).values():
                 for record in records:
-                    self.arrived.add(_copy(record))
+                    self.arrived.add(copy_of(record))
 
 
-def _copy(record: ConsumerRecord) -> Copy:
+def copy_of(record: ConsumerRecord) -> Copy:
+    """A record as its headers describe it."""
     headers = {name: text.decode() for name, text in record.headers}
     shard = headers["remora-shard"]
     return Copy(
@@ -62,5 +63,6 @@ def _copy(record: ConsumerRecord) -> Copy:
         end=Place.read(shard, headers["remora-next"]),
         partition=record.partition,
         offset=record.offset,
-        sent_at=record.timestamp / 1000,
+        at=record.timestamp / 1000,
+        nbytes=len(record.value),
     )

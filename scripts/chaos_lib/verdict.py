@@ -48,7 +48,10 @@ class Request(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """One record of a Kafka topic. `sent_at` is the daemon's clock, in seconds."""
+    """One record of a Kafka topic. `at` is its time stamp, in seconds since 1970.
+
+    `is_committed` tells whether a read_committed consumer sees it.
+    """
 
     event_id: str
     key: bytes
@@ -56,7 +59,9 @@ class Copy(NamedTuple):
     end: Place
     partition: int
     offset: int
-    sent_at: float
+    at: float
+    nbytes: int = 0
+    is_committed: bool = True
 
 
 class Kill(NamedTuple):
@@ -85,7 +90,7 @@ class Arrived:
             self.wrong.append(f"stored twice: {copy.event_id} at {first.place} and at {copy.place}")
         if first.partition != copy.partition or first.key != copy.key:
             self.wrong.append(f"two copies of {copy.event_id} have different keys or partitions")
-        self.copies.setdefault(copy.event_id, [first.sent_at]).append(copy.sent_at)
+        self.copies.setdefault(copy.event_id, [first.at]).append(copy.at)
 
     @property
     def repeated(self) -> int:

@@ -11,8 +11,9 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.structs import ConsumerRecord
 
 from chaos_lib import entries
-from chaos_lib.history import Letter, Seen
-from chaos_lib.verdict import Place
+from chaos_lib.history import Letter
+from chaos_lib.reading import copy_of
+from chaos_lib.verdict import Copy, Place
 from remora.ports.store import ShardStore
 
 READ_S = 90.0
@@ -23,7 +24,7 @@ READ_S = 90.0
 class Log:
     """What has been read of one Kafka topic, and up to where a read_committed consumer has come."""
 
-    seen: dict[tuple[int, int], Seen] = field(default_factory=dict)
+    seen: dict[tuple[int, int], Copy] = field(default_factory=dict)
     plain: dict[int, int] = field(default_factory=dict)
     committed: dict[int, int] = field(default_factory=dict)
 
@@ -37,7 +38,7 @@ class Witness:
         self._partitions = partitions
         self._logs = {name: Log() for name in topics}
 
-    async def read(self) -> Mapping[str, Sequence[Seen]]:
+    async def read(self) -> Mapping[str, Sequence[Copy]]:
         """All records so far, by topic. Raises TimeoutError when a transaction stays open."""
         exact = [name for name, is_exact in self._topics.items() if is_exact]
         async with asyncio.timeout(READ_S):
@@ -88,19 +89,9 @@ class Witness:
             seen.setdefault(at, _seen(record)._replace(is_committed=not self._topics[record.topic]))
 
 
-def _seen(record: ConsumerRecord) -> Seen:
-    headers = {name: text.decode() for name, text in record.headers}
-    shard = headers["remora-shard"]
-    return Seen(
-        event_id=json.loads(record.value)["Records"][0]["eventId"],
-        key=record.key,
-        place=Place.read(shard, headers["remora-pos"]),
-        end=Place.read(shard, headers["remora-next"]),
-        partition=record.partition,
-        offset=record.offset,
-        at=record.timestamp / 1000,
-        nbytes=len(record.value),
-    )
+def _seen(record: ConsumerRecord) -> Copy:
+    """The record with the event's id that its body has, which a header could contradict."""
+    return copy_of(record)._replace(event_id=json.loads(record.value)["Records"][0]["eventId"])
 
 
 async def letters(store: ShardStore, queues: Mapping[str, str]) -> Mapping[str, Sequence[Letter]]:

@@ -52,7 +52,7 @@ def copy(
         end=verdict.Place.read("t.1", f"inc:0/{place + 1}"),
         partition=partition,
         offset=number if offset < 0 else offset,
-        sent_at=sent_at,
+        at=sent_at,
     )
 
 

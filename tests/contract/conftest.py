@@ -2,6 +2,11 @@
 
 from support.ceph import ceph, gateway, namespace, settings
 from support.kafka import fragile_kafka, kafka
+from support.kafka_sender import endpoint, watcher
+from support.sqlite import configured, store
 from support.stores import bench, yard
 
-__all__ = ["bench", "ceph", "fragile_kafka", "gateway", "kafka", "namespace", "settings", "yard"]
+__all__ = [
+    "bench", "ceph", "configured", "endpoint", "fragile_kafka", "gateway", "kafka", "namespace", "settings", "store",
+    "watcher", "yard",
+]  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from random import Random
 from typing import Any
 
@@ -24,26 +23,11 @@ from support.kafka import (
     read_topic,
     until,
 )
-from support.kafka_sender import INCARNATION, ShardSender, Watcher, make_records, push_all, verdict
+from support.kafka_sender import INCARNATION, ShardSender, Watcher, make_records, push_all, target, verdict
 
 pytestmark = pytest.mark.kafka
 
 SHARD = Shard("shard")
-
-
-@pytest.fixture
-def watcher() -> Watcher:
-    return Watcher()
-
-
-@pytest.fixture
-async def endpoint(watcher: Watcher) -> AsyncIterator[KafkaEndpoint]:
-    async with KafkaEndpoint(KafkaSettings(), watcher) as running:
-        yield running
-
-
-def target(kafka: Kafka, topic: str, args: str = "") -> Target:
-    return Target(f"kafka://{kafka.address}", args, topic)
 
 
 def test_is_an_endpoint() -> None:

@@ -28,6 +28,7 @@ from support.kafka_sender import (
     make_records,
     push_all,
     push_lanes,
+    target,
     verdict,
 )
 
@@ -45,10 +46,6 @@ async def mended(fragile_kafka: Kafka) -> AsyncIterator[None]:
 
 
 QUICK = KafkaSettings(delivery_timeout_s=2, connect_timeout_s=1)
-
-
-def target(kafka: Kafka, topic: str) -> Target:
-    return Target(f"kafka://{kafka.address}", "", topic)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -31,27 +30,12 @@ from remora.model.topic import Target
 from remora.ports.endpoint import ExactRoute
 from support.entries import raw_entry
 from support.kafka import Kafka, create_topic, limit_topic, read_committed, settled, until
-from support.kafka_sender import INCARNATION, Watcher, make_records, verdict
+from support.kafka_sender import INCARNATION, Watcher, make_records, target, verdict
 
 pytestmark = [pytest.mark.kafka, pytest.mark.guarantee("exactly-once")]
 
 SHARD = Shard("tenant:shard")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-
-
-@pytest.fixture
-def watcher() -> Watcher:
-    return Watcher()
-
-
-@pytest.fixture
-async def endpoint(watcher: Watcher) -> AsyncIterator[KafkaEndpoint]:
-    async with KafkaEndpoint(KafkaSettings(), watcher) as running:
-        yield running
-
-
-def target(kafka: Kafka, topic: str, args: str = "") -> Target:
-    return Target(f"kafka://{kafka.address}", args, topic)
 
 
 async def make_topic(kafka: Kafka, partitions: int = 3, **configs: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 
@@ -13,44 +12,21 @@ from remora.config import SqliteSettings
 from remora.model.ingest import ReservedRoom
 from remora.model.ledger import Tally
 from remora.model.record import CorruptBytes, DeadLetter, Page, Redrive
-from remora.model.shard import LockToken, Shard
+from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, schema
 from remora.storage.sqlite.schema import END_OF_QUEUE, rowid
 from support.entries import raw_entry
-from support.stores import QUIET_S, change, own_topic, spread
+from support.sqlite import append, held
+from support.stores import change, own_topic, spread
 
 CHECKSUMS = 5
 """The version of a file in which entries had no checksums yet."""
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> SqliteSettings:
-    return SqliteSettings(directory=str(tmp_path / "store"), files=1)
-
-
-@pytest.fixture
-async def store(settings: SqliteSettings) -> AsyncIterator[SqliteStore]:
-    async with SqliteStore(settings) as store:
-        yield store
-
-
-async def held(store: SqliteStore, shard: Shard) -> LockToken:
-    token = await store.locks.acquire(shard, "w", QUIET_S)
-    assert isinstance(token, LockToken)
-    return token
-
-
 async def listed(store: SqliteStore, shard: Shard) -> Page:
     """All that waits in a queue."""
     return await store.queue.read(await held(store, shard), b"", 1000)
-
-
-async def append(store: SqliteStore, shard: Shard, *payloads: bytes) -> None:
-    """Commit to a single queue, as a gateway does."""
-    await store.two_phase.commit(
-        shard, await store.two_phase.reserve(shard, len(payloads), sum(map(len, payloads))), payloads
-    )
 
 
 async def committed_in_every_way(store: SqliteStore, topic: Topic) -> list[bytes]:
@@ -79,13 +55,13 @@ async def committed_in_every_way(store: SqliteStore, topic: Topic) -> list[bytes
     ]
 
 
-async def test_every_commit_makes_them(store: SqliteStore, settings: SqliteSettings) -> None:
+async def test_every_commit_makes_them(store: SqliteStore, configured: SqliteSettings) -> None:
     """However an entry is committed, a change of its bytes is noticed, and without one it is as committed."""
     topic = await store.own_topics.create(own_topic("t", 1))
     expected = await committed_in_every_way(store, topic)
 
     sound = await listed(store, topic.shard(0))
-    change(settings, "UPDATE entries SET data = CAST(data || 'x' AS BLOB)")
+    change(configured, "UPDATE entries SET data = CAST(data || 'x' AS BLOB)")
     hurt = await listed(store, topic.shard(0))
 
     assert (sound.entries, dict(sound.corrupt)) == (expected, {})
@@ -105,25 +81,25 @@ async def test_every_commit_makes_them(store: SqliteStore, settings: SqliteSetti
         "(data, checksum) = (SELECT data, checksum FROM entries WHERE id = {elsewhere})",
     ],
 )
-async def test_one_changed_entry(store: SqliteStore, settings: SqliteSettings, values: str) -> None:
+async def test_one_changed_entry(store: SqliteStore, configured: SqliteSettings, values: str) -> None:
     """Other bytes, none, a value of another type, another checksum, another entry's row: noticed, and there alone."""
     topic = await store.own_topics.create(own_topic("t", 2))
     for shard in topic.all_shards():
         await append(store, shard, b"one", b"two", b"three")
     places = {"first": rowid(1, 0), "second": rowid(1, 1), "elsewhere": rowid(2, 1)}
 
-    change(settings, f"UPDATE entries SET {values.format_map(places)} WHERE id = {places['second']}")
+    change(configured, f"UPDATE entries SET {values.format_map(places)} WHERE id = {places['second']}")
 
     assert list((await listed(store, topic.shard(0))).corrupt) == [1]
     assert not (await listed(store, topic.shard(1))).corrupt
 
 
-async def test_looks_from_outside(store: SqliteStore, settings: SqliteSettings) -> None:
+async def test_looks_from_outside(store: SqliteStore, configured: SqliteSettings) -> None:
     """Who looks at a changed entry without its lock is told, and nothing is made of what its bytes say."""
     shard = (await store.own_topics.create(own_topic("t", 1))).shard(0)
     await append(store, shard, raw_entry("k", 0), raw_entry("k", 1))
     assert (await store.inspection.stats(shard)).oldest_age_s is not None
-    change(settings, f"UPDATE entries SET data = x'00' || substr(data, 2) WHERE id & {END_OF_QUEUE} = 0")
+    change(configured, f"UPDATE entries SET data = x'00' || substr(data, 2) WHERE id & {END_OF_QUEUE} = 0")
 
     dumped = [entry async for _, entry in store.inspection.dump(shard)]
 
@@ -133,15 +109,15 @@ async def test_looks_from_outside(store: SqliteStore, settings: SqliteSettings) 
     assert (await store.inspection.stats(shard)).oldest_age_s is None
 
 
-async def test_file_from_before(settings: SqliteSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_file_from_before(configured: SqliteSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries that an older version has stored, and one that still runs goes on to store, pass as they are; what is
     committed from now on is checked."""
     monkeypatch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:CHECKSUMS])
-    async with SqliteStore(settings):
+    async with SqliteStore(configured):
         pass
     before = "INSERT INTO entries (id, data) VALUES ({}, x'{:02x}')"
     change(
-        settings,
+        configured,
         "INSERT INTO topics (id, name, uid, shards, closed, attributes) VALUES (1, 't', 'u', 1, 0, x'80')",
         "INSERT INTO queues (id, topic, number, name, incarnation, head, tail, used_bytes, capacity_bytes)"
         " VALUES (1, 1, 0, 't', 'i', 3, 5, 22, 1000000)",
@@ -149,13 +125,13 @@ async def test_file_from_before(settings: SqliteSettings, monkeypatch: pytest.Mo
     )
     monkeypatch.undo()
 
-    async with SqliteStore(settings) as store:
-        assert version(settings) == len(schema.MIGRATIONS)
+    async with SqliteStore(configured) as store:
+        assert version(configured) == len(schema.MIGRATIONS)
         (shard,) = await store.catalog.shards()
         assert await listed(store, shard) == Page([b"0/3", b"0/4", b"0/5"], [b"\3", b"\4"], truncated=False)
-        change(settings, before.format(rowid(1, 5), 5), "UPDATE queues SET tail = 6, used_bytes = 33")
+        change(configured, before.format(rowid(1, 5), 5), "UPDATE queues SET tail = 6, used_bytes = 33")
         await append(store, shard, b"new", b"newer")
-        change(settings, f"UPDATE entries SET data = x'aa' WHERE id IN ({rowid(1, 3)}, {rowid(1, 6)})")
+        change(configured, f"UPDATE entries SET data = x'aa' WHERE id IN ({rowid(1, 3)}, {rowid(1, 6)})")
 
         found = await listed(store, shard)
 
@@ -163,7 +139,7 @@ async def test_file_from_before(settings: SqliteSettings, monkeypatch: pytest.Mo
     assert list(found.corrupt) == [3]
 
 
-def version(settings: SqliteSettings) -> int:
-    with closing(sqlite3.connect(Path(settings.directory) / "queues-000.db")) as connection:
+def version(configured: SqliteSettings) -> int:
+    with closing(sqlite3.connect(Path(configured.directory) / "queues-000.db")) as connection:
         (found,) = connection.execute("PRAGMA user_version").fetchone()
         return int(found)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -11,61 +10,48 @@ from remora.model.ledger import Balance, Tally
 from remora.model.shard import LockToken, Shard
 from remora.storage.sqlite import SqliteStore, directory, schema
 from support.entries import delivered
+from support.sqlite import append, held
 from support.stores import QUIET_S, change, own_topic
 
 LEDGERS = schema.MIGRATIONS.index(schema._keep_ledgers)
 """The version of files that have no ledgers yet."""
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> SqliteSettings:
-    return SqliteSettings(directory=str(tmp_path / "store"), files=1)
-
-
-@pytest.fixture
-async def store(settings: SqliteSettings) -> AsyncIterator[SqliteStore]:
-    async with SqliteStore(settings) as store:
-        yield store
-
-
 async def filled(store: SqliteStore, count: int) -> tuple[Shard, LockToken]:
     """A held shard with so many entries."""
     shard = (await store.own_topics.create(own_topic("t", 1))).shard(0)
     await commit(store, shard, count)
-    token = await store.locks.acquire(shard, "w", QUIET_S)
-    assert isinstance(token, LockToken)
-    return shard, token
+    return shard, await held(store, shard)
 
 
 async def commit(store: SqliteStore, shard: Shard, count: int) -> None:
-    payloads = [b"%06d" % i for i in range(count)]
-    await store.two_phase.commit(shard, await store.two_phase.reserve(shard, count, 6 * count), payloads)
+    await append(store, shard, *(b"%06d" % i for i in range(count)))
 
 
-def prepare(settings: SqliteSettings) -> None:
+def prepare(configured: SqliteSettings) -> None:
     """Make the directory and its file, as a store does when it is opened."""
-    path = Path(settings.directory)
+    path = Path(configured.directory)
     directory.make_directory(path)
-    directory.prepare(path, settings)
+    directory.prepare(path, configured)
 
 
 @pytest.mark.guarantee("nothing-leaves-silently")
 @pytest.mark.parametrize("place", [0, 3, 9])
-async def test_row_deleted_behind_our_back(store: SqliteStore, settings: SqliteSettings, place: int) -> None:
+async def test_row_deleted_behind_our_back(store: SqliteStore, configured: SqliteSettings, place: int) -> None:
     """A waiting entry whose row is gone is unaccounted for, wherever in the queue it stood."""
     shard, token = await filled(store, 10)
 
-    change(settings, f"DELETE FROM entries WHERE id & {schema.END_OF_QUEUE} = {place}")
+    change(configured, f"DELETE FROM entries WHERE id & {schema.END_OF_QUEUE} = {place}")
 
     for balance in (await store.ledger.balance(shard), *await store.ledger.balances([token])):
         assert (balance.committed, balance.pending, balance.unaccounted) == (10, 9, 1)
 
 
 @pytest.mark.guarantee("nothing-leaves-silently")
-async def test_entry_removed_without_being_booked(store: SqliteStore, settings: SqliteSettings) -> None:
+async def test_entry_removed_without_being_booked(store: SqliteStore, configured: SqliteSettings) -> None:
     """An entry that was removed properly, but by somebody who keeps no ledger, is unaccounted for ever after."""
     shard, token = await filled(store, 10)
-    change(settings, f"DELETE FROM entries WHERE id & {schema.END_OF_QUEUE} = 0", "UPDATE queues SET head = head + 1")
+    change(configured, f"DELETE FROM entries WHERE id & {schema.END_OF_QUEUE} = 0", "UPDATE queues SET head = head + 1")
 
     page = await store.queue.read(token, b"", 5)
     await store.queue.remove(token, page.positions[-1], 5, delivered(page))
@@ -74,10 +60,10 @@ async def test_entry_removed_without_being_booked(store: SqliteStore, settings: 
         assert (balance.removed, balance.pending, balance.unaccounted) == (Tally(delivered=5), 4, 1)
 
 
-async def test_row_far_behind_the_front(store: SqliteStore, settings: SqliteSettings) -> None:
+async def test_row_far_behind_the_front(store: SqliteStore, configured: SqliteSettings) -> None:
     """In a long queue a missing row is seen at once by who looks at all of it, and by others before it is delivered."""
     shard, token = await filled(store, 40_000)
-    change(settings, f"DELETE FROM entries WHERE id & {schema.END_OF_QUEUE} = 30000")
+    change(configured, f"DELETE FROM entries WHERE id & {schema.END_OF_QUEUE} = 30000")
 
     assert (await store.ledger.balance(shard)).unaccounted == 1
     assert [each.unaccounted for each in await store.ledger.balances([token])] == [0]
@@ -103,12 +89,14 @@ async def test_removal_that_begins_before_the_front(store: SqliteStore) -> None:
     assert await store.ledger.balance(shard) == Balance(shard, 10, 3, Tally(delivered=4, expired=3))
 
 
-async def test_store_from_before_there_were_ledgers(settings: SqliteSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_store_from_before_there_were_ledgers(
+    configured: SqliteSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A queue that was in use before begins its ledger at its front of then, with what waits as committed."""
     monkeypatch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:LEDGERS])
-    prepare(settings)
+    prepare(configured)
     change(
-        settings,
+        configured,
         "INSERT INTO topics (id, name, uid, shards, closed, attributes) VALUES (1, 't', 'u', 1, 0, x'80')",
         "INSERT INTO queues (id, topic, number, name, incarnation, head, tail, capacity_bytes)"
         " VALUES (1, 1, 0, 't', 'i', 3, 5, 1000000)",
@@ -116,7 +104,7 @@ async def test_store_from_before_there_were_ledgers(settings: SqliteSettings, mo
     )
     monkeypatch.undo()
 
-    async with SqliteStore(settings) as store:
+    async with SqliteStore(configured) as store:
         (shard,) = await store.catalog.shards()
         assert await store.ledger.balance(shard) == Balance(shard, 2, 2, Tally())
         token = await store.locks.acquire(shard, "w", QUIET_S)

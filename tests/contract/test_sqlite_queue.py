@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
 from remora.config import SqliteSettings
@@ -12,31 +9,19 @@ from remora.model.errors import StoreDamaged
 from remora.model.shard import LockToken
 from remora.storage.sqlite import SqliteStore, schema
 from remora.storage.sqlite.queue import MOST_BYTES
-from support.stores import QUIET_S, change, own_topic
+from support.sqlite import append, held
+from support.stores import change, own_topic
 
 SIZE = 64_000
 COUNT = 400
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> SqliteSettings:
-    return SqliteSettings(directory=str(tmp_path / "store"), files=1)
-
-
-@pytest.fixture
-async def store(settings: SqliteSettings) -> AsyncIterator[SqliteStore]:
-    async with SqliteStore(settings) as store:
-        yield store
 
 
 async def filled(store: SqliteStore) -> tuple[LockToken, list[bytes]]:
     """A held queue, and its entries, which are large."""
     shard = (await store.own_topics.create(own_topic("t", 1))).shard(0)
     payloads = [b"%06d" % i * (SIZE // 6) for i in range(COUNT)]
-    await store.two_phase.commit(shard, await store.two_phase.reserve(shard, COUNT, sum(map(len, payloads))), payloads)
-    token = await store.locks.acquire(shard, "w", QUIET_S)
-    assert isinstance(token, LockToken)
-    return token, payloads
+    await append(store, shard, *payloads)
+    return await held(store, shard), payloads
 
 
 async def read_all(store: SqliteStore, token: LockToken, seen: list[bytes]) -> None:
@@ -62,11 +47,11 @@ async def test_a_listing_of_large_entries_ends_early(store: SqliteStore) -> None
 
 @pytest.mark.parametrize("place", [0, 50, COUNT - 1])
 async def test_a_missing_entry_among_large_ones_is_noticed(
-    store: SqliteStore, settings: SqliteSettings, place: int
+    store: SqliteStore, configured: SqliteSettings, place: int
 ) -> None:
     """Where a listing ends early an entry that is gone makes an error all the same, and moves no other one's place."""
     token, payloads = await filled(store)
-    change(settings, f"DELETE FROM entries WHERE id & {schema.END_OF_QUEUE} = {place}")
+    change(configured, f"DELETE FROM entries WHERE id & {schema.END_OF_QUEUE} = {place}")
 
     seen: list[bytes] = []
     with pytest.raises(StoreDamaged, match="lost entries"):

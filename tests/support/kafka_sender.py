@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+import pytest
+
+from remora.config import KafkaSettings
 from remora.endpoints.kafka import ExactKafkaRoute, KafkaEndpoint
 from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.record import Record
 from remora.model.shard import Shard
 from remora.model.topic import Target
 from remora.ports.endpoint import Parcel, Route
-from support.kafka import until
+from support.kafka import Kafka, until
 
 INCARNATION = "inc"
 
@@ -63,6 +66,23 @@ class Watcher:
 
     def limit_assumed(self, cluster: str, topic: str, limit_bytes: int) -> None:
         self.assumed.append((topic, limit_bytes))
+
+
+@pytest.fixture
+def watcher() -> Watcher:
+    return Watcher()
+
+
+@pytest.fixture
+async def endpoint(watcher: Watcher) -> AsyncIterator[KafkaEndpoint]:
+    """A running endpoint that reports to the watcher."""
+    async with KafkaEndpoint(KafkaSettings(), watcher) as running:
+        yield running
+
+
+def target(kafka: Kafka, topic: str, args: str = "") -> Target:
+    """A topic of this broker, as remora's own topics name it."""
+    return Target(f"kafka://{kafka.address}", args, topic)
 
 
 def make_records(shard: int, count: int, *, start: int = 0, keys: int = 20, size: int = 100) -> list[Record]:

@@ -16,8 +16,9 @@ from random import Random
 from typing import Any, cast
 
 from chaos_lib.checker import judge
-from chaos_lib.history import Balance, History, Kind, Letter, Round, Seen, Sent
+from chaos_lib.history import Balance, History, Kind, Letter, Round, Sent
 from chaos_lib.history import Topic as Judged
+from chaos_lib.reading import copy_of
 from chaos_lib.verdict import Fate, Place
 
 from remora.config import DeliverySettings, KafkaSettings, OwnershipSettings, SqliteSettings
@@ -252,7 +253,7 @@ class Scene:
             is_exact,
             1,
             self._sent,
-            [_seen(record) for record in records],
+            [copy_of(record) for record in records],
             [_letter(letter) async for letter in self._outside.letters.stored(self.shard.queue)],
             [
                 Balance(
@@ -269,16 +270,6 @@ class Scene:
         for finding in judge(History([judged], rounds, 1 << 20)).findings:
             found.setdefault(finding.kind, []).append(finding.text)
         return found
-
-
-def _seen(record: Any) -> Seen:
-    headers = {name: value.decode() for name, value in record.headers}
-    shard = headers["remora-shard"]
-    places = Place.read(shard, headers["remora-pos"]), Place.read(shard, headers["remora-next"])
-    return Seen(
-        headers["remora-event-id"], record.key, *places, record.partition, record.offset, record.timestamp / 1000,
-        len(record.value),
-    )  # fmt: skip
 
 
 def _letter(letter: DeadLetter) -> Letter:

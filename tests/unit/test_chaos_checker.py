@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 from chaos_lib.checker import KINDS, judge
-from chaos_lib.history import Balance, History, Kind, Letter, Round, Seen, Sent, Topic
-from chaos_lib.verdict import Fate, Place
+from chaos_lib.history import Balance, History, Kind, Letter, Round, Sent, Topic
+from chaos_lib.verdict import Copy, Fate, Place
 
 BAD = 4
 """The event of the made-up topic that becomes a dead letter."""
@@ -26,9 +26,9 @@ def sent(number: int, fate: Fate = Fate.STORED, request: str = "") -> Sent:
     return Sent(f"k-{number}", "k", number, fate, request or f"r{number}", kind)
 
 
-def seen(number: int, offset: int | None = None, at: float = 10.0) -> Seen:
+def seen(number: int, offset: int | None = None, at: float = 10.0) -> Copy:
     where = number if offset is None else offset
-    return Seen(f"k-{number}", b"b/k", place(number), place(number + 1), 0, where, at, 1000)
+    return Copy(f"k-{number}", b"b/k", place(number), place(number + 1), 0, where, at, 1000)
 
 
 def letter(number: int = BAD) -> Letter:
@@ -76,7 +76,7 @@ def with_kind(topic: Topic, number: int, kind: Kind) -> Topic:
     return replace(topic, sent=[each._replace(kind=kind) if each.number == number else each for each in topic.sent])
 
 
-def with_record(topic: Topic, record: Seen) -> Topic:
+def with_record(topic: Topic, record: Copy) -> Topic:
     return replace(topic, seen=[*topic.seen, record])
 
 
