@@ -1,0 +1,298 @@
+"""The chart and the Kustomize bases: what they give is what Kubernetes takes, and runs as hardened as they promise."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from remora import config
+from remora.config import Settings
+from support.programs import program
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy/helm/remora"
+VALUES = sorted((ROOT / "deploy/helm/values").glob("*.yaml"))
+KUSTOMIZE = ROOT / "deploy/kustomize"
+RELEASES = ("1.33.0", "1.37.0")
+"""The oldest and the newest release of Kubernetes whose schemas are compared with."""
+
+OPERATORS = {"PodMonitor", "PrometheusRule"}
+"""Resources of the Prometheus operator, which Kubernetes itself has no schema of."""
+
+Object = dict[str, Any]
+
+
+@pytest.fixture(scope="session")
+def helm() -> str:
+    """Helm; missing, with nothing to build it by, it skips the test on a laptop and fails it in CI."""
+    if not shutil.which("helm"):
+        program("go", "golang")
+    done = subprocess.run([ROOT / "scripts/dev/helm"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def rendered(helm: str, *options: str | Path) -> list[Object]:
+    """Every object that the chart gives with these options."""
+    done = subprocess.run(
+        [helm, "template", "remora", CHART, "--kube-version", RELEASES[0], *options],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def refusal(helm: str, *options: str) -> str:
+    """Why the chart is not rendered."""
+    done = subprocess.run([helm, "template", "remora", CHART, *options], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    return done.stderr
+
+
+def only(objects: list[Object], kind: str) -> Object:
+    """The one object of a kind."""
+    (found,) = [each for each in objects if each["kind"] == kind]
+    return found
+
+
+def pods(objects: list[Object]) -> Iterator[Object]:
+    """The specification of each pod: of the workload, and of the test."""
+    for each in objects:
+        if each["kind"] == "Pod":
+            yield each["spec"]
+        elif each["kind"] in ("StatefulSet", "Deployment"):
+            yield each["spec"]["template"]["spec"]
+
+
+def daemon(objects: list[Object]) -> tuple[Object, Object]:
+    """The specification of the workload's pod, and its container of the daemon."""
+    (spec,) = [each["spec"]["template"]["spec"] for each in objects if each["kind"] in ("StatefulSet", "Deployment")]
+    (container,) = [each for each in spec["containers"] if each["name"] == "remora"]
+    return spec, container
+
+
+def assert_valid(objects: list[Object]) -> None:
+    """Kubernetes knows every field, in the oldest and the newest release."""
+    for each in objects:
+        if each["kind"] not in OPERATORS:
+            for release in RELEASES:
+                kubernetes_validate.validate(each, release, strict=True)
+
+
+def assert_hardened(objects: list[Object]) -> None:
+    """No container may do more than write to its volumes, and none gets a token or what Services call themselves."""
+    for spec in pods(objects):
+        assert (spec["automountServiceAccountToken"], spec["enableServiceLinks"]) == (False, False)
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in [*spec.get("initContainers", []), *spec["containers"]]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert container["resources"]["limits"]["memory"]
+
+
+def settings_of(objects: list[Object]) -> Settings:
+    """The settings of a daemon that gets the ConfigMap's file; raises where it is refused."""
+    spec, _ = daemon(objects)
+    (name,) = [each["configMap"]["name"] for each in spec["volumes"] if each["name"] == "config"]
+    (text,) = [
+        each["data"]["remora.toml"]
+        for each in objects
+        if each["kind"] == "ConfigMap" and each["metadata"]["name"] == name
+    ]
+    return config.from_document(tomllib.loads(text), {"REMORA_OWNERSHIP_HOST_ID": "0" * 36})
+
+
+@pytest.mark.parametrize("values", [None, *VALUES], ids=lambda each: each.stem if each else "default")
+def test_the_chart_is_valid_and_hardened(helm: str, values: Path | None) -> None:
+    """With its own values and each example's, Helm finds no fault, Kubernetes knows every field, remora the options."""
+    given: list[str | Path] = ["--values", values] if values else []
+    lint = subprocess.run([helm, "lint", "--strict", CHART, *given], capture_output=True, text=True, check=False)
+
+    objects = rendered(helm, *given)
+
+    assert lint.returncode == 0, lint.stdout
+    assert_valid(objects)
+    assert_hardened(objects)
+    settings = settings_of(objects)
+    assert settings.admin.listen == "0.0.0.0:9750"
+    assert settings.store.kind == ("rados" if values and values.stem in ("rados", "rook") else "sqlite")
+
+
+def test_the_embedded_store_has_a_volume_of_its_own(helm: str) -> None:
+    """One pod keeps its queues below a volume that no other pod can use, and a new template replaces it when broken."""
+    objects = rendered(helm)
+    workload = only(objects, "StatefulSet")["spec"]
+    spec, container = daemon(objects)
+    mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+    (claim,) = workload["volumeClaimTemplates"]
+
+    assert (workload["replicas"], workload["podManagementPolicy"]) == (1, "Parallel")
+    assert claim["spec"]["accessModes"] == ["ReadWriteOncePod"]
+    assert mounts["/var/lib/remora"] == claim["metadata"]["name"]
+    assert settings_of(objects).sqlite.directory == "/var/lib/remora/queues"
+    assert spec["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/-/ready/ingest"
+    assert only(objects, "Service")["metadata"]["name"] == workload["serviceName"]
+
+
+def test_pods_on_a_cluster_hand_over_before_they_stop(helm: str) -> None:
+    """Several pods: one more is started before one stops, and that gives its queues away within its time."""
+    options = ("--values", VALUES[[each.stem for each in VALUES].index("rados")])
+    objects = rendered(helm, *options)
+    spec, container = daemon(objects)
+    defaults = Settings()
+    drain = container["lifecycle"]["preStop"]["exec"]["command"]
+
+    assert only(objects, "Deployment")["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert drain == ["/opt/remora/bin/remora", "drain", "--timeout", "20"]
+    assert spec["terminationGracePeriodSeconds"] > (
+        int(drain[-1]) + defaults.delivery.drain_timeout_s + 2 * defaults.ownership.release_timeout_s
+    )
+    assert container["readinessProbe"]["httpGet"]["path"] == "/-/ready"
+    _, alone = daemon(rendered(helm, *options, "--set", "replicas=1"))
+    assert "lifecycle" not in alone, "there is nobody to hand over to"
+
+
+def test_no_probe_asks_for_a_broker(helm: str) -> None:
+    """Neither a restart nor a rollout depends on Kafka; the pod's own id is its name in locks."""
+    for options in ((), ("--values", ROOT / "deploy/helm/values/rados.yaml")):
+        _, container = daemon(rendered(helm, *options))
+        paths = {container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")}
+
+        assert paths <= {"/-/live", "/-/ready", "/-/ready/ingest"}
+        assert container["env"][0] == {
+            "name": "REMORA_OWNERSHIP_HOST_ID",
+            "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}},
+        }
+
+
+def test_another_configuration_rolls_the_pods(helm: str) -> None:
+    """Options are those of remora.toml over the chart's own, and pods get another annotation when they change."""
+    first, second = rendered(helm), rendered(
+        helm, "--set", "config.kafka.compression=zstd", "--set", "config.delivery.list_entries=2000"
+    )  # fmt: skip
+
+    checksums = {
+        only(each, "StatefulSet")["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+        for each in (first, second)
+    }
+    assert len(checksums) == 2
+    settings = settings_of(second)
+    assert (settings.kafka.compression, settings.delivery.list_entries) == ("zstd", 2000)
+    assert settings.sqlite == settings_of(first).sqlite
+
+
+def test_rules_and_dashboard_are_those_of_config(helm: str) -> None:
+    """The Prometheus operator gets the alerts as they stand in config/, Grafana's sidecar the dashboard."""
+    objects = rendered(helm, "--values", ROOT / "deploy/helm/values/sqlite.yaml")
+    rule, monitor = only(objects, "PrometheusRule"), only(objects, "PodMonitor")
+    (dashboard,) = [each for each in objects if each["metadata"]["labels"].get("grafana_dashboard") == "1"]
+
+    assert rule["spec"] == yaml.safe_load((ROOT / "config/alerts.yml").read_text())
+    assert json.loads(dashboard["data"]["remora.json"]) == json.loads(
+        (ROOT / "config/grafana-dashboard.json").read_text()
+    )
+    labels = only(objects, "StatefulSet")["spec"]["template"]["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert labels[monitor["spec"]["jobLabel"]] == "remora", "the alerts look for this job"
+
+
+def test_events_from_other_pods_need_a_certificate_and_tokens(helm: str) -> None:
+    """The ingest API has a Service where both Secrets are named, and is refused without."""
+    objects = rendered(helm, "--values", ROOT / "deploy/helm/values/sqlite.yaml")
+    settings = settings_of(objects).ingest
+    mounts = {each["mountPath"] for each in daemon(objects)[1]["volumeMounts"]}
+    policy = only(objects, "NetworkPolicy")["spec"]
+
+    assert settings.listen == "0.0.0.0:9751"
+    assert {str(Path(each).parent) for each in (settings.tls_certificate, settings.tls_key, settings.tokens)} <= mounts
+    assert [rule["ports"] for rule in policy["ingress"]] == [[{"port": "admin"}], [{"port": "ingest"}]]
+    assert "tokensSecret" in refusal(helm, "--set", "ingest.service=true", "--set", "ingest.tlsSecret=t")
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--set", "knd=rados"), "knd"),
+        (("--set", "kind=mysql"), "kind"),
+        (("--set", "kind=rados"), "ceph"),
+        (("--set", "config.kafka.compression=null,config.kafka.sizes[0]=1"), "config"),
+        (("--set", "terminationGracePeriodSeconds=5"), "terminationGracePeriodSeconds"),
+    ],
+)
+def test_wrong_values_are_refused(helm: str, options: tuple[str, ...], named: str) -> None:
+    """The chart's schema names the value that is misspelt, missing or impossible."""
+    assert named in refusal(helm, *options)
+
+
+def test_rooks_client_has_the_capabilities_of_the_readme(helm: str) -> None:
+    """The CephClient may do what README.md says for the default zone, and the chart reads its Secret and its name."""
+    client = yaml.safe_load((ROOT / "deploy/rook/cephclient.yaml").read_text())
+    objects = rendered(helm, "--values", ROOT / "deploy/helm/values/rook.yaml")
+    spec, _ = daemon(objects)
+    (writer,) = [each for each in spec["initContainers"] if each["name"] == "ceph-conf"]
+    secrets = {each["valueFrom"]["secretKeyRef"]["name"] for each in writer["env"] if "valueFrom" in each}
+    zone = settings_of(objects).rados.zone
+
+    osd = client["spec"]["caps"]["osd"].replace(f"pool={zone}.", "pool=default.")
+    assert f"mon '{client['spec']['caps']['mon']}' osd '{osd}'" in (ROOT / "README.md").read_text()
+    assert settings_of(objects).rados.name == f"client.{client['metadata']['name']}"
+    assert secrets == {"rook-ceph-config", f"rook-ceph-client-{client['metadata']['name']}"}
+
+
+def test_rooks_secrets_become_librados_files(helm: str, tmp_path: Path) -> None:
+    """The script that runs before the daemon writes a ceph.conf and a keyring that only its user can read."""
+    spec, _ = daemon(rendered(helm, "--values", ROOT / "deploy/helm/values/rook.yaml"))
+    script = spec["initContainers"][0]["command"][2].replace("/etc/ceph", str(tmp_path))
+    given = {"CEPH_CLIENT": "remora", "ROOK_MON_HOST": "[v2:10.0.0.1:3300,v1:10.0.0.1:6789]", "CEPH_KEY": "AQ=="}
+
+    subprocess.run([sys.executable, "-c", script], env=given, check=True)
+
+    keyring = tmp_path / "ceph.client.remora.keyring"
+    assert (tmp_path / "ceph.conf").read_text() == f"[global]\nmon_host = {given['ROOK_MON_HOST']}\n"
+    assert (keyring.read_text(), keyring.stat().st_mode & 0o777) == ("[client.remora]\nkey = AQ==\n", 0o600)
+
+
+def test_the_kustomize_bases_are_the_charts(helm: str, tmp_path: Path) -> None:
+    """What lies in deploy/kustomize is what scripts/kustomize makes of the chart."""
+    made = subprocess.run(
+        [ROOT / "scripts/kustomize", tmp_path], capture_output=True, text=True, check=False,
+        env={**os.environ, "PATH": f"{Path(helm).parent}:{os.environ['PATH']}"},
+    )  # fmt: skip
+
+    assert made.returncode == 0, made.stderr
+    for kind in ("sqlite", "rados"):
+        for name in ("remora.yaml", "remora.toml"):
+            assert (KUSTOMIZE / kind / name).read_text() == (tmp_path / kind / name).read_text()
+
+
+@pytest.mark.parametrize("name", ["sqlite", "rados", "example"])
+def test_kustomize_gives_what_kubernetes_takes(name: str) -> None:
+    """Each folder of deploy/kustomize builds, is valid and hardened, and its configuration is taken by remora."""
+    done = subprocess.run(
+        [program("kubectl", "kubernetes-client"), "kustomize", KUSTOMIZE / name],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    objects = list(yaml.safe_load_all(done.stdout))
+    assert_valid(objects)
+    assert_hardened(objects)
+    settings = settings_of(objects)
+    assert settings.store.kind == ("rados" if name == "rados" else "sqlite")
+    assert settings.delivery.mode == ("exactly-once" if name == "example" else "at-least-once")
