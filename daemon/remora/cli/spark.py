@@ -10,7 +10,9 @@ import click
 
 from remora.cli.groups import Group
 
-_EXTRA = frozenset({"pyspark", "pyarrow", "numpy", "pandas", "matplotlib", "jinja2", "zstandard", "aiobotocore"})
+_EXTRA = frozenset({
+    "aiobotocore", "botocore", "jinja2", "matplotlib", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "zstandard",
+})  # fmt: skip
 
 
 class SparkCommands(Group):
