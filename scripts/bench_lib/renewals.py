@@ -23,9 +23,10 @@ from bench_lib.clusters import BenchError, Clusters, running_clusters
 from bench_lib.embedded import NOBODY, Embedded
 from bench_lib.processes import cpu_s
 from remora.config import OwnershipSettings
-from remora.engine.spread import LOOK_S, TTL_S
+from remora.engine.ownership.members import TTL_S
 from remora.model.member import Member
 from remora.model.shard import LockToken, Shard
+from remora.policy.membership import POLL_S
 from remora.ports.store import ShardStore
 
 TITLE = "renewals: what keeping locks costs, with many workers and shards"
@@ -108,8 +109,8 @@ async def _run(options: argparse.Namespace, clusters: Clusters, folder: Path) ->
         renewal_s / ownership.renew_interval_s,
         renewal_osds_s / ownership.renew_interval_s,
         look_s,
-        look_s / LOOK_S,
-        look_osds_s / LOOK_S,
+        look_s / POLL_S,
+        look_osds_s / POLL_S,
     )
 
 

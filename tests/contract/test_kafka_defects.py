@@ -18,7 +18,7 @@ from engine.fakes import FakeEndpoint, FakeStore
 from engine.runs import QUICK, a_topic, running
 from engine.test_defects import FAILURES, marked
 from remora.config import DeliverySettings, KafkaSettings
-from remora.engine import ownership
+from remora.engine.ownership import roster
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.topic import Target
@@ -160,7 +160,7 @@ async def test_defects_on_the_way_to_nowhere(
     awaits: Awaits, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a topic cannot be reached in the first place, no defect on the way ends the endpoint or another topic."""
-    monkeypatch.setattr(ownership, "CRASH_PAUSE_S", 0.05)
+    monkeypatch.setattr(roster, "CRASH_PAUSE_S", 0.05)
     (tmp_path / "junk").write_bytes(os.urandom(1000))
     tried: set[str] = set()
     trials = Trials(awaits, SHORT, "good://good", "good")
@@ -184,7 +184,7 @@ async def test_defects_on_the_way_to_a_broker(
     kafka: Kafka, awaits: Awaits, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever a defect happens, topics of the same broker are delivered, and so is its own after a pause."""
-    monkeypatch.setattr(ownership, "CRASH_PAUSE_S", 0.05)
+    monkeypatch.setattr(roster, "CRASH_PAUSE_S", 0.05)
     good, topic, letters = [await create_topic(kafka.address) for _ in range(3)]
     login = f"user-name={kafka.env['user']}&password={kafka.env['password']}"
     tried: set[str] = set()

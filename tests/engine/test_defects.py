@@ -43,7 +43,7 @@ def tried() -> set[str]:
 
 def marked(worker: Any) -> Any:
     """The same worker; its services say which shard they are for."""
-    serve = worker.ownership._serve
+    serve = worker.ownership._roster._serve
 
     def serve_marked(lease: Any) -> Any:
         service = serve(lease)
@@ -56,7 +56,7 @@ def marked(worker: Any) -> Any:
         service.run = run_marked
         return service
 
-    worker.ownership._serve = serve_marked
+    worker.ownership._roster._serve = serve_marked
     return worker
 
 

@@ -392,7 +392,7 @@ async def test_nothing_is_removed_after_the_lock_is_taken_by_another() -> None:
 
         assert 0 < queue.waiting == before
         assert worker.shards == []
-        assert "not held" in next(iter(worker.left.values())).reason
+        assert "not held" in next(iter(worker.not_owned.values())).reason
 
 
 @in_virtual_time

@@ -236,7 +236,7 @@ async def test_a_dormant_shard_whose_lock_was_broken_is_let_go() -> None:
         store.steal("t", "remora/other/b/w2", lease_s=20)
         await asyncio.sleep(QUICK.renew_interval_s + 1)
         assert [each.queue for each in worker.shards] == ["u"]
-        assert "not held" in worker.left[Shard("t")].reason
+        assert "not held" in worker.not_owned[Shard("t")].reason
         await asyncio.sleep(30)
         assert [each.queue for each in worker.shards] == ["u"]
         await asyncio.sleep(30)
@@ -255,7 +255,7 @@ async def test_a_topic_that_is_not_ours_any_more_is_given_back_while_dormant() -
         await asyncio.sleep(QUICK.discovery_interval_s + 0.5)
         assert worker.shards == []
         assert store.queues["t"].holder is None
-        assert "stay with radosgw" in worker.left[Shard("t")].reason
+        assert "stay with radosgw" in worker.not_owned[Shard("t")].reason
 
         store.metadata["t"] = a_topic()
         store.queues["t"].append(raw_entry("k", 1))
@@ -292,7 +292,7 @@ async def test_a_topic_that_is_removed_while_dormant_is_let_go() -> None:
         await asyncio.sleep(QUICK.discovery_interval_s + 0.5)
         assert worker.shards == []
         await asyncio.sleep(QUICK.discovery_interval_s)
-        assert worker.left == {}
+        assert worker.not_owned == {}
         acquisitions = store.calls["acquire"]
         await asyncio.sleep(30)
         assert store.calls["acquire"] == acquisitions
@@ -384,7 +384,7 @@ async def test_thousands_that_got_an_entry_each_are_served_in_turn() -> None:
             store.queues[each].append(raw_entry("k", 1))
         most = 0
         while any(each.waiting for each in store.queues.values()):
-            most = max(most, len(worker.ownership.served()))
+            most = max(most, len(worker.ownership.active()))
             await asyncio.sleep(0.05)
 
     assert len(endpoint.arrived) == 2000

@@ -357,8 +357,8 @@ async def test_trust_is_asked_for_again_once_the_producer_is_initialised(monkeyp
         @asynccontextmanager
         async def slow(*args: Any) -> Any:
             async with entered(*args) as route:
-                for held in worker.ownership._held.values():
-                    held.lease.term = replace(held.lease.term, trusted_until=-1.0)
+                for lease in worker.ownership.leases:
+                    lease.term = replace(lease.term, trusted_until=-1.0)
                 steps.append("untrusted")
                 store.before = lambda call: steps.append(call)
                 yield route

@@ -163,7 +163,7 @@ async def test_a_lock_in_a_damaged_part_of_the_store_is_tried_seldom() -> None:
     async with running(worker):
         await asyncio.sleep(300)
         assert store.calls["acquire"] <= 300 / 30 + 1
-        assert worker.left[Shard("bad")].reason == "queues-003.db is malformed"
+        assert worker.not_owned[Shard("bad")].reason == "queues-003.db is malformed"
         assert sample(telemetry, "remora_topic_failing", topic="bad", kind="damaged") == 1
         store.before = lambda call: None
         await asyncio.sleep(32)
@@ -300,7 +300,7 @@ async def test_a_released_queue_stays_with_radosgw_until_it_is_claimed() -> None
     async with running(first), running(second):
         await until(lambda: len([*first.shards, *second.shards]) == 2)
         store.left_to_radosgw = released
-        await until(lambda: Shard("t") in first.left and Shard("t") in second.left)
+        await until(lambda: Shard("t") in first.not_owned and Shard("t") in second.not_owned)
         assert not holder_of(store, "t"), "it was given back"
         store.steal("t", "gatewaycookie016")
         store.queues["t"].append(raw_entry("k", 1))
@@ -309,7 +309,7 @@ async def test_a_released_queue_stays_with_radosgw_until_it_is_claimed() -> None
                 await asyncio.sleep(1)
                 assert holder_of(store, "t") == "gatewaycookie016"
                 store.queues["t"].lease_ends += 1
-            lefts = [each.left[Shard("t")] for each in (first, second, third)]
+            lefts = [each.not_owned[Shard("t")] for each in (first, second, third)]
             assert {each.reason for each in lefts} == {"released to radosgw until it is claimed"}
             assert [each.holder.cookie for each in lefts if each.holder] == ["gatewaycookie016"] * 3
 
@@ -360,9 +360,9 @@ async def test_a_queue_whose_lock_was_broken_says_who_has_it() -> None:
     async with running(worker):
         await until(lambda: worker.shards)
         store.steal("t", "gatewaycookie016")
-        await until(lambda: (left := worker.left.get(Shard("t"))) and left.holder)
+        await until(lambda: (left := worker.not_owned.get(Shard("t"))) and left.holder)
 
-        left = worker.left[Shard("t")]
+        left = worker.not_owned[Shard("t")]
         assert left.holder is not None
         assert left.holder.cookie == "gatewaycookie016"
         assert "broken" in left.reason

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from remora.engine.catalogue import Catalogue
-from remora.engine.ownership import Ownership
+from remora.engine.ownership.coordinator import Coordinator
 from remora.metrics import Telemetry
 from remora.model.errors import CodecError, StoreError
 from remora.model.ledger import Balance
@@ -40,7 +40,12 @@ class Survey:
     """
 
     def __init__(
-        self, store: DeliveryStore, catalogue: Catalogue, ownership: Ownership, telemetry: Telemetry, interval_s: float
+        self,
+        store: DeliveryStore,
+        catalogue: Catalogue,
+        ownership: Coordinator,
+        telemetry: Telemetry,
+        interval_s: float,
     ) -> None:
         self._store = store
         self._catalogue = catalogue
@@ -86,7 +91,7 @@ class Survey:
             found = await self._store.inspection.backlog(shards)
         except (StoreError, CodecError):
             return
-        self._ownership.told([each.shard for each in found if each.entries])
+        self._ownership.notify([each.shard for each in found if each.entries])
         backlogs: dict[str, Backlog] = {}
         for stats in found:
             backlogs.setdefault(self._label(stats.shard), Backlog()).add(stats)
@@ -97,7 +102,7 @@ class Survey:
     def _clear(self, shards: Sequence[Shard], found: Collection[str]) -> None:
         """Show the topics of these shards that were not `found` as empty, and forget those that are held no more."""
         held = {self._label(shard) for shard in shards}
-        working = {each.topic or each.queue for each in self._ownership.served() if each.has_work}
+        working = {each.topic or each.queue for each in self._ownership.active() if each.has_work}
         for topic in (held - self._empty).difference(found, working):
             self._telemetry.backlog(topic, 0, True, 0, 0.0)
             self._empty.add(topic)

@@ -14,16 +14,17 @@ from remora.engine.allowance import Allowance
 from remora.engine.catalogue import Catalogue
 from remora.engine.destination import Destination
 from remora.engine.dispatcher import Dispatcher, ShardStatus
-from remora.engine.held import Left
 from remora.engine.lease import Lease
 from remora.engine.lookout import Lookout
-from remora.engine.ownership import Ownership
+from remora.engine.ownership.coordinator import Coordinator
+from remora.engine.ownership.taker import Identity
 from remora.engine.shelf import Tools
 from remora.engine.survey import Survey
 from remora.metrics import Telemetry
 from remora.model.health import Waiting
 from remora.model.shard import Shard
 from remora.model.topic import Target
+from remora.policy.not_owned import NotOwned
 from remora.policy.pace import LEAST_PER_SECOND, MOST_PER_SECOND, Pace
 from remora.policy.retry import Failure
 from remora.ports.delivery import DeliveryStore
@@ -69,9 +70,8 @@ class Worker:
         def serve(lease: Lease) -> Dispatcher:
             return Dispatcher(self._tools, lease, by_scheme, destination, rng)
 
-        self.ownership = Ownership(
-            store, self.catalogue, telemetry, ownership, cookie, frozenset(by_scheme), serve, fellows
-        )
+        identity = Identity(cookie, frozenset(by_scheme), fellows)
+        self.ownership = Coordinator(store, self.catalogue, telemetry, ownership, identity, serve)
         self._survey = Survey(store, self.catalogue, self.ownership, telemetry, SURVEY_INTERVAL_S)
 
     @property
@@ -82,7 +82,7 @@ class Worker:
     @property
     def served(self) -> list[ShardStatus]:
         """How those held shards are doing that are not dormant: all that work, wait or fail are among them."""
-        return self.ownership.served()
+        return self.ownership.active()
 
     @property
     def held_shards(self) -> int:
@@ -90,9 +90,9 @@ class Worker:
         return len(self.ownership.shards)
 
     @property
-    def left(self) -> Mapping[Shard, Left]:
-        """The shards that are not held, with the reason."""
-        return self.ownership.left
+    def not_owned(self) -> Mapping[Shard, NotOwned]:
+        """The shards that are not owned, with the reason."""
+        return self.ownership.not_owned
 
     @property
     def others(self) -> Collection[str]:
@@ -102,7 +102,7 @@ class Worker:
     def waiting(self) -> tuple[Waiting, ...]:
         """What waits here, by destination and cause."""
         groups: dict[tuple[str, Literal["", "away", "refused"]], list[ShardStatus]] = {}
-        for each in self.ownership.served():
+        for each in self.ownership.active():
             if each.has_work:
                 groups.setdefault((each.endpoint, _cause(each)), []).append(each)
         return tuple(
@@ -117,7 +117,7 @@ class Worker:
 
     def has_way(self) -> bool:
         """Whether a way to some destination is open for a shard in which nothing waits."""
-        return any(each.is_open and not each.has_work for each in self.ownership.served())
+        return any(each.is_open and not each.has_work for each in self.ownership.active())
 
     def beat_age_s(self) -> float:
         """Seconds since the slower of the worker's own loops last did something, whatever came of it."""

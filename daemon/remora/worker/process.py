@@ -27,6 +27,7 @@ from remora.model.exits import Exit, exit_code
 from remora.model.health import Use
 from remora.model.ingest import RESERVATION_AGE_S
 from remora.policy import readiness
+from remora.policy.not_owned import Deferred
 from remora.policy.readiness import Host
 from remora.ports.store import ShardStore
 from remora.servers.host_load import HostLoad
@@ -373,10 +374,10 @@ class Process:
                 {
                     "queue": shard.queue,
                     "reason": left.reason,
-                    "waiting": left.waiting,
+                    "waiting": isinstance(left, Deferred),
                     "owner": f"{left.holder.entity} {left.holder.cookie}" if left.holder else "",
                 }
-                for shard, left in sorted(worker.left.items())
+                for shard, left in sorted(worker.not_owned.items())
             ]
             if worker
             else [],

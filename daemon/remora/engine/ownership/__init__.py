@@ -1,0 +1,1 @@
+"""Which shards this worker owns. Start with `coordinator`; `policy.assignment` decides."""

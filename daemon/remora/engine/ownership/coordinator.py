@@ -1,0 +1,358 @@
+"""Observes, plans, acts and sleeps: keeps the shards that this worker owns in step with what `policy.assignment` plans.
+
+Loops run side by side, so that a store that hangs in one of them holds up none of the others:
+
+* after each reading of the catalogue, acquire shards and give up those that are not this worker's to own;
+* every second or so, read the other workers' rows, and offer and transfer what is beyond this worker's share;
+* while shards are expected from other workers, ask for their locks again and again;
+* renew what is due; and make idle shards active when entries come.
+
+The parts return values. Only this module has one of them act on another one's answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from remora.config import OwnershipSettings
+from remora.engine.catalogue import Catalogue
+from remora.engine.dispatcher import ShardStatus
+from remora.engine.lease import Lease
+from remora.engine.ownership.acquirer import Acquirer
+from remora.engine.ownership.idle import IdleShards, idle_status
+from remora.engine.ownership.members import MemberRows
+from remora.engine.ownership.owned import Service
+from remora.engine.ownership.releaser import LeaseReleaser
+from remora.engine.ownership.renewer import LeaseRenewer, is_lost
+from remora.engine.ownership.roster import Roster
+from remora.engine.ownership.situation import Situation
+from remora.engine.ownership.taker import Identity, LeaseTaker
+from remora.metrics import Telemetry
+from remora.model.cookie import WorkerCookie
+from remora.model.errors import StoreDamaged, StoreError
+from remora.model.member import Member
+from remora.model.shard import LockToken, Shard
+from remora.policy.assignment import acquisitions, next_try_at, shared_number, transfers
+from remora.policy.attempt import wants
+from remora.policy.membership import Membership, Outgoing, expecting, offered_to, updated
+from remora.policy.not_owned import Deferred, NotOwned, Released
+from remora.ports.delivery import DeliveryStore
+
+LEAST_PAUSE_S = 0.05
+"""Between two plans, and between two readings of the rows: what comes together is acted on together."""
+
+FELLOWS_WITHIN_S = 3.0
+"""How long the workers that start together wait for each other before they acquire anything."""
+
+RECEIVE_EVERY_S, RECEIVE_SELDOM_S = 0.05, 0.5
+RECEIVE_PATIENCE = 20
+"""Poll interval for the locks of expected shards: 50 ms at first, up to 500 ms; each pause is 1/20 of the time since
+the last one came."""
+
+
+class Coordinator:
+    """See the module."""
+
+    def __init__(
+        self,
+        store: DeliveryStore,
+        catalogue: Catalogue,
+        telemetry: Telemetry,
+        settings: OwnershipSettings,
+        identity: Identity,
+        serve: Callable[[Lease], Service],
+    ) -> None:
+        """`serve` makes what runs for an active shard."""
+        now, interval_s = asyncio.get_running_loop().time(), settings.discovery_interval_s
+        worker = WorkerCookie.parse(identity.cookie)
+        self._store = store
+        self._catalogue = catalogue
+        self._telemetry = telemetry
+        self._fellows = identity.fellows
+        self._tasks = asyncio.TaskGroup()
+        releaser = LeaseReleaser(store.locks, telemetry, settings.release_timeout_s)
+        self._roster = roster = Roster(self._tasks, releaser, telemetry, serve)
+        members = Membership(identity.cookie, worker.host if worker else "", steady_since=now)
+        self._situation = Situation(roster, catalogue, members, identity.schemes, interval_s)
+        self._idle = IdleShards(store, telemetry)
+        taker = LeaseTaker(store, catalogue, settings, identity)
+        self._acquirer = Acquirer(self._situation, taker, self._idle, catalogue, telemetry, interval_s)
+        self._renewer = LeaseRenewer(store, telemetry, settings)
+        self._rows = MemberRows(store.members, identity.cookie, settings.lease_s)
+        self._expected = asyncio.Event()
+        self._found_fellows = asyncio.Event()
+        self._finishing = asyncio.Event()
+
+    # -------------------------------------------------------------------------------------- looks
+
+    @property
+    def shards(self) -> list[Shard]:
+        """The shards that are owned now."""
+        return list(self._roster.owned)
+
+    @property
+    def leases(self) -> list[Lease]:
+        """The leases of these shards."""
+        return [each.lease for each in self._roster.owned.values()]
+
+    @property
+    def tokens(self) -> list[LockToken]:
+        """The lock tokens of these shards."""
+        return [each.token for each in self.leases]
+
+    @property
+    def not_owned(self) -> Mapping[Shard, NotOwned]:
+        """The shards that are not owned, with the reason."""
+        return self._roster.observed
+
+    @property
+    def others(self) -> Collection[str]:
+        """The cookies of the other workers that live."""
+        return self._members.others.keys()
+
+    @property
+    def beat_at(self) -> float:
+        """When one of its loops last did something."""
+        return max(self._acquirer.beat_at, self._renewer.beat_at)
+
+    def statuses(self) -> list[ShardStatus]:
+        """How each owned shard is doing."""
+        now, topic = asyncio.get_running_loop().time(), self._catalogue.topic
+        return [
+            each.service.status() if each.service else idle_status(each, topic(shard), now)
+            for shard, each in self._roster.owned.items()
+        ]
+
+    def active(self) -> list[ShardStatus]:
+        """How the owned shards are doing that are not idle."""
+        return [each.service.status() for each in self._roster.owned.values() if each.service]
+
+    @property
+    def _members(self) -> Membership:
+        return self._situation.members
+
+    # ------------------------------------------------------------------------------------- commands
+
+    def notify(self, shards: Iterable[Shard]) -> None:
+        """Mark these queues non-empty: idle shards become active."""
+        self._roster.notify(shards)
+
+    async def clear(self, is_dead: Callable[[str, bool], bool]) -> None:
+        """Break the locks of dead workers, forget them, and acquire what is free then; see Worker.clear."""
+        announced = {each.cookie for each in await self._rows.read()}
+
+        def has_ended(cookie: str) -> bool:
+            """A worker that has come since the rows were read lives, too."""
+            return is_dead(cookie, cookie in announced or cookie in self._members.others)
+
+        freed = await self._store.locks.evict_all(has_ended)
+        await self._rows.remove([each for each in announced if has_ended(each)])
+        living = [each for each in self._members.others.values() if not has_ended(each.cookie)]
+        self._see(living)
+        self._situation.reap(freed)
+
+    def drain(self, on: bool) -> None:
+        """Own nothing and acquire nothing, or take part again; see Worker.drain."""
+        self._situation.members = replace(self._members, draining=on)
+        self._situation.poll_soon.set()
+        self._situation.plan_soon.set()
+
+    def finish(self) -> None:
+        """Acquire nothing more and let every shard finish; `run` returns when all locks are released."""
+        self._finishing.set()
+        self._situation.members = replace(self._members, draining=True, leaving=True)
+        self._situation.poll_soon.set()
+        self._roster.finish()
+
+    # --------------------------------------------------------------------------------------- life
+
+    async def run(self) -> None:
+        """Own shards until `finish`. On cancellation locks are still released, within a few seconds."""
+        try:
+            async with self._tasks as tasks:
+                acquiring = [
+                    tasks.create_task(self._acquire(), name="acquire shards"),
+                    tasks.create_task(self._receive(), name="receive shards"),
+                ]
+                keeping = [
+                    tasks.create_task(self._share(), name="share shards"),
+                    tasks.create_task(self._renew(), name="renew locks"),
+                    tasks.create_task(self._listen(), name="listen for arrivals"),
+                ]
+                await self._finishing.wait()
+                for each in acquiring:
+                    each.cancel()
+                await self._roster.empty()
+                for each in keeping:
+                    each.cancel()
+        finally:
+            await self._roster.abandon()
+
+    # ---------------------------------------------------------------------------------- acquiring
+
+    async def _acquire(self) -> None:
+        """Plan after every reading of the catalogue, and whenever something may be free."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FELLOWS_WITHIN_S):
+                await self._found_fellows.wait()
+        situation, owned = self._situation, self._roster.owned
+        while True:
+            situation.plan_soon.clear()
+            changed = situation.review()
+            if changed:
+                self._aim()
+            situation.count_short_reading()
+            plan, before = acquisitions(situation.view(changed=changed)), len(owned)
+            for shard in plan.activate:
+                self._roster.activate(owned[shard])
+            for shard, outcome in plan.release.items():
+                self._roster.give_back(shard, outcome)
+            await self._acquirer.carry_out(plan)
+            if len(owned) > before and not self._roster.named:
+                self._telemetry.acquired_many(len(owned) - before)
+            self._show_numbers()
+            situation.reaped.clear()
+            await self._next_occasion()
+
+    def _show_numbers(self) -> None:
+        owned, observed = len(self._roster.owned), self._roster.observed.values()
+        elsewhere = sum(
+            (each.holder is not None or isinstance(each, Deferred)) and not isinstance(each, Released)
+            for each in observed
+        )
+        self._telemetry.owned(owned)
+        self._telemetry.eligible(owned + elsewhere)
+
+    async def _next_occasion(self) -> None:
+        """Wait for a reading of the catalogue, until a plan is asked for, or until something may be free."""
+        await asyncio.sleep(LEAST_PAUSE_S)
+        if self._situation.has_news:
+            return
+        view = self._situation.view()
+        within_s = max(0.0, next_try_at(view) - view.now)
+        async with asyncio.TaskGroup() as tasks:
+            ends = [
+                tasks.create_task(self._catalogue.next_reading(), name="next reading"),
+                tasks.create_task(self._situation.plan_soon.wait(), name="plan soon"),
+            ]
+            await asyncio.wait(ends, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+            for each in ends:
+                each.cancel()
+
+    async def _receive(self) -> None:
+        """Ask for the locks of shards that other workers are about to transfer to this one.
+
+        Less and less often where none comes: the owner may have been frozen, or wait for an endpoint that hangs.
+        """
+        now = asyncio.get_running_loop().time
+        while True:
+            await self._expected.wait()
+            self._expected.clear()
+            came_at, missing = now(), 0
+            while expected := [each for each in self._members.expects if each not in self._roster.owned]:
+                if len(expected) != missing:
+                    came_at, missing = now(), len(expected)
+                await self._acquirer.receive(expected)
+                pause_s = (now() - came_at) / RECEIVE_PATIENCE
+                await asyncio.sleep(min(RECEIVE_SELDOM_S, max(RECEIVE_EVERY_S, pause_s)))
+
+    # ------------------------------------------------------------------------------------ sharing
+
+    async def _share(self) -> None:
+        """Read the other workers' rows, and do this worker's part; when cancelled, remove its own row."""
+        try:
+            while True:
+                self._situation.poll_soon.clear()
+                try:
+                    await self._poll()
+                except StoreError as exc:  # the last view stands, and locks decide anyway
+                    self._telemetry.members_failed(str(exc))
+                await asyncio.sleep(LEAST_PAUSE_S)
+                again_s = self._members.poll_again_s(asyncio.get_running_loop().time())
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(again_s):
+                        await self._situation.poll_soon.wait()
+        finally:
+            await self._rows.withdraw()
+
+    async def _poll(self) -> None:
+        owned, situation = self._roster.owned, self._situation
+        await self._rows.announce(self._members.row(owned))
+        self._see(await self._rows.read())
+        view = situation.view()
+        wanted = {shard for shard in offered_to(view.members) if wants(view, shard)}
+        situation.members = expecting(view.members, owned, wanted, view.now)
+        if self._members.expects:
+            self._expected.set()
+        self._transfer()
+        await self._rows.announce(self._members.row(owned))
+
+    def _see(self, rows: Sequence[Member]) -> None:
+        """These are the rows of the workers now."""
+        known = self._members.workers
+        self._situation.members = updated(self._members, rows, asyncio.get_running_loop().time())
+        if self._members.workers != known:
+            self._situation.plan_soon.set()
+        if len(self._members.others) + 1 >= self._fellows:
+            self._found_fellows.set()
+        self._aim()
+
+    def _aim(self) -> None:
+        """Work out this worker's share, because the other workers or the shards have changed."""
+        was, shared = self._members.target, shared_number(self._situation.view())
+        self._situation.members = self._members.aimed(self._roster.owned, shared)
+        if self._members.target != was:
+            self._situation.plan_soon.set()
+        self._telemetry.members(len(self._members.others) + 1, self._members.fair)
+
+    def _transfer(self) -> None:
+        """Offer, withdraw and transfer as planned."""
+        view = self._situation.view()
+        plan, offers = transfers(view), dict(self._members.offers)
+        for shard in plan.withdraw:
+            del offers[shard]
+        for shard in plan.transfer:
+            offers[shard] = replace(offers[shard], begun=True)
+        offers |= {shard: Outgoing(to, view.now) for shard, to in plan.offer.items()}
+        self._situation.members = replace(self._members, offers=offers)
+        for shard, outcome in (*plan.transfer.items(), *plan.release.items()):
+            self._roster.give_back(shard, outcome)
+
+    # ------------------------------------------------------------------------------------ keeping
+
+    async def _renew(self) -> None:
+        """Look for what is due again and again, and never wait for the store itself."""
+        now = asyncio.get_running_loop().time
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                if self._renewer.look(now()):
+                    kept = [each.lease for each in self._roster.owned.values() if not each.is_releasing]
+                    due = self._renewer.due(kept, now())
+                    if due.renew:
+                        tasks.create_task(self._renew_all(due.renew), name="renew locks")
+                    if due.expire:
+                        tasks.create_task(self._expire_all(due.expire), name="expire reservations")
+                await asyncio.sleep(self._renewer.pause_s)
+
+    async def _renew_all(self, leases: Sequence[Lease]) -> None:
+        for lease, why in await self._renewer.renew(leases):
+            owned = self._roster.owned.get(lease.shard)
+            if is_lost(why):
+                self._roster.lose(lease, why)
+            elif isinstance(why, StoreDamaged) and owned is not None:
+                self._roster.activate(owned)  # its dispatcher meets the damage, and says so
+
+    async def _expire_all(self, leases: Sequence[Lease]) -> None:
+        for lease, why in await self._renewer.expire(leases):
+            self._roster.lose(lease, why)
+
+    async def _listen(self) -> None:
+        """Have idle shards become active when entries come; poll them all when the store could not notify."""
+        while self._idle.is_possible:
+            arrived = await self._idle.listen()
+            if arrived is None:
+                arrived = await self._idle.poll([each.shard for each in self._roster.idle])
+            self.notify(arrived)

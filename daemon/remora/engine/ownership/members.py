@@ -1,0 +1,51 @@
+"""The workers' rows in the store: writes this worker's, reads all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+from remora.model.errors import StoreError
+from remora.model.member import Member
+from remora.ports.delivery import Members
+
+TTL_S = 10.0
+"""A worker that announces nothing for this long, or for a whole lease where that is shorter, is counted no more."""
+
+ANNOUNCEMENTS_IN_TTL = 4
+WITHDRAW_S = 1.0
+
+
+class MemberRows:
+    """See the module."""
+
+    def __init__(self, store: Members, cookie: str, lease_s: float) -> None:
+        self._store = store
+        self._cookie = cookie
+        self._ttl_s = min(TTL_S, lease_s)
+        self._announced: Member | None = None
+        self._announced_at = asyncio.get_running_loop().time()
+
+    async def announce(self, row: Member) -> None:
+        """Write this worker's row when it says something new, or will soon count no more. Raises StoreError."""
+        now = asyncio.get_running_loop().time()
+        if row == self._announced and now - self._announced_at < self._ttl_s / ANNOUNCEMENTS_IN_TTL:
+            return
+        await self._store.announce(row, self._ttl_s)
+        self._announced, self._announced_at = row, now
+
+    async def read(self) -> Sequence[Member]:
+        """The rows of all live workers. Raises StoreError."""
+        return await self._store.live()
+
+    async def remove(self, cookies: Sequence[str]) -> None:
+        """Remove the rows of other workers, which have ended. Raises StoreError."""
+        for each in cookies:
+            await self._store.withdraw(each)
+
+    async def withdraw(self) -> None:
+        """Remove this worker's row, within a moment; if that fails it counts no more once its time is over."""
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(WITHDRAW_S):
+                await asyncio.shield(asyncio.ensure_future(self._store.withdraw(self._cookie)))

@@ -1,0 +1,117 @@
+"""Renews locks and expires stale reservations, all that are due in one call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from remora.config import OwnershipSettings
+from remora.engine.lease import Lease
+from remora.metrics import Telemetry
+from remora.model.errors import OwnershipLost, ShardGone, StoreError
+from remora.model.shard import LockToken
+from remora.policy.lease import Term
+from remora.ports.delivery import DeliveryStore
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The leases to renew now, and those whose reservations are to be expired."""
+
+    renew: Sequence[Lease] = ()
+    expire: Sequence[Lease] = ()
+
+
+class LeaseRenewer:
+    """`due` says what to do now; `renew` and `expire` do it, each with the failures as its answer.
+
+    A call that hangs holds up only the shards that were due together with it.
+    """
+
+    def __init__(self, store: DeliveryStore, telemetry: Telemetry, settings: OwnershipSettings) -> None:
+        self._store = store
+        self._telemetry = telemetry
+        self._settings = settings
+        self._renewing: set[LockToken] = set()
+        self._expire_at: dict[LockToken, float] = {}
+        self.beat_at = self._next_at = asyncio.get_running_loop().time()
+
+    @property
+    def pause_s(self) -> float:
+        """The pause between two questions for what is due."""
+        return min(1.0, self._settings.times.renew_s / 10)
+
+    def look(self, now: float) -> bool:
+        """Whether anything may be due: a lock that is acquired meanwhile is due a whole interval later."""
+        self.beat_at = now
+        return self._next_at <= now
+
+    def due(self, leases: Iterable[Lease], now: float) -> Due:
+        """What is due of all leases. What is renewed or expired meanwhile is due a whole interval after that."""
+        renew, expire, expire_at = [], [], {}
+        expiry_s = self._settings.reservation_interval_s
+        next_at = now + min(self._settings.times.renew_s, expiry_s)
+        for each in leases:
+            if each.term.renew_at > now:
+                next_at = min(next_at, each.term.renew_at)
+            elif each.token not in self._renewing:
+                renew.append(each)
+            at = self._expire_at.get(each.token, each.term.renew_at - self._settings.times.renew_s + expiry_s)
+            if at <= now:
+                at = now + expiry_s
+                expire.append(each)
+            expire_at[each.token] = at
+            next_at = min(next_at, at)
+        self._renewing.update(each.token for each in renew)
+        self._expire_at, self._next_at = expire_at, next_at
+        return Due(renew, expire)
+
+    async def renew(self, leases: Collection[Lease]) -> list[tuple[Lease, StoreError]]:
+        """Renew these leases; returns those that were not, and why. One without an answer is due again soon."""
+        times, started = self._settings.times, asyncio.get_running_loop().time()
+        answers: Sequence[StoreError | None]
+        try:
+            answers = await self._store.locks.renew_all([each.token for each in leases], times.lease_s)
+        except StoreError as exc:
+            answers = [exc] * len(leases)
+        finally:
+            self._renewing.difference_update(each.token for each in leases)
+        term, failed = Term.granted(times, started), []
+        for lease, answer in zip(leases, answers, strict=True):
+            if answer is None:
+                lease.renewed(term)
+            else:
+                failed.append((lease, answer))
+                self._note_failure(lease, answer)
+        if renewed := len(leases) - len(failed):
+            self._telemetry.renewed(asyncio.get_running_loop().time() - started, renewed)
+        return failed
+
+    def _note_failure(self, lease: Lease, why: StoreError) -> None:
+        if is_lost(why):
+            return
+        lease.renewal_failed(self._settings.times, why)
+        self._next_at = min(self._next_at, lease.term.renew_at)
+        self._telemetry.renewal_failed(lease.shard.queue, str(why))
+
+    async def expire(self, leases: Collection[Lease]) -> list[tuple[Lease, StoreError]]:
+        """Expire stale reservations in these queues; returns those whose locks are lost."""
+        answers: Sequence[StoreError | None]
+        try:
+            tokens = [each.token for each in leases]
+            answers = await self._store.queue.expire_all(tokens, self._settings.reservation_age_s)
+        except StoreError as exc:
+            answers = [exc] * len(leases)
+        lost = []
+        for lease, answer in zip(leases, answers, strict=True):
+            if answer is not None and is_lost(answer):
+                lost.append((lease, answer))
+            elif answer is not None:
+                self._telemetry.expiry_failed(lease.shard.queue, str(answer))
+        return lost
+
+
+def is_lost(why: StoreError) -> bool:
+    """Whether an error says that the lock is not this worker's any more."""
+    return isinstance(why, OwnershipLost | ShardGone)

@@ -1,0 +1,232 @@
+"""The shards of this worker: those that it owns, with what runs for them, and of the others why it does not own them.
+
+Whatever ends a shard's service, its lock is released only after the service has returned, and only then is the shard
+not owned any more. So no operation of an earlier lease can be under way in a later one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+
+from remora.engine.dispatcher import NotOurs
+from remora.engine.lease import Lease
+from remora.engine.ownership.owned import OwnedShard, Phase, Service
+from remora.engine.ownership.releaser import CANCELLED_S, LeaseReleaser
+from remora.engine.ownership.taker import Taken
+from remora.metrics import Telemetry
+from remora.model.errors import OwnershipLost, ShardGone, StoreError, without_frames
+from remora.model.shard import Shard
+from remora.policy.not_owned import Broken, Deferred, Failed, GivenBack, NotOwned
+
+CRASH_PAUSE_S = 30.0
+EVICTED_PAUSE_S = 45.0
+
+WAVE_S = 0.05
+"""The pause between two waves of shards that become active."""
+
+ACTIVE_AT_ONCE = 1000
+LEAST_WAVE = 32
+"""A wave brings the active shards up to the former number; it is never smaller than the latter, so that shards behind
+broken endpoints, which stay active, keep no other shard idle."""
+
+
+class Roster:
+    """See the module. `owned` and `observed` are for others to read; a shard is in one of them at most."""
+
+    def __init__(
+        self,
+        tasks: asyncio.TaskGroup,
+        releaser: LeaseReleaser,
+        telemetry: Telemetry,
+        serve: Callable[[Lease], Service],
+    ) -> None:
+        """Services run in `tasks`; `serve` makes one."""
+        self.owned: dict[Shard, OwnedShard] = {}
+        self.observed: dict[Shard, NotOwned] = {}
+        self.named = True
+        """Whether each shard is named in the log, which very many are not."""
+        self.transferred = asyncio.Event()
+        """Set when a shard has left for another worker, which waits to see that."""
+        self._tasks = tasks
+        self._releaser = releaser
+        self._telemetry = telemetry
+        self._serve = serve
+        self._active = 0
+        self._is_finishing = False
+        self._due: dict[Shard, None] = {}
+        self._next_wave: asyncio.TimerHandle | None = None
+
+    # --------------------------------------------------------------------------------------- looks
+
+    @property
+    def idle(self) -> list[OwnedShard]:
+        """The shards for which nothing runs."""
+        return [each for each in self.owned.values() if each.is_idle]
+
+    def active(self) -> int:
+        """For how many shards a service runs."""
+        return self._active
+
+    # --------------------------------------------------------------------------------------- life
+
+    def add(self, taken: Taken) -> OwnedShard:
+        """Own a shard whose lock was acquired; it is idle."""
+        lease = Lease(taken.token, taken.term, self.active)
+        owned = self.owned[lease.shard] = OwnedShard(lease, asyncio.get_running_loop().time())
+        self.observed.pop(lease.shard, None)
+        return owned
+
+    def activate(self, owned: OwnedShard) -> None:
+        """Serve an idle shard; nothing, when all are being given back."""
+        if self._is_finishing or not owned.is_idle:
+            return
+        owned.enter(Phase.STARTING)
+        owned.service = service = self._serve(owned.lease)
+        owned.task = self._tasks.create_task(self._run(owned, service), name=f"shard {owned.shard}")
+        self._active += 1
+
+    def notify(self, shards: Iterable[Shard]) -> None:
+        """These queues have entries, or had some a moment ago: idle shards become active, services are told."""
+        for shard in shards:
+            owned = self.owned.get(shard)
+            if owned is None:
+                continue
+            if owned.is_idle:
+                self._due[shard] = None
+            elif owned.service is not None:
+                owned.service.arrived()
+        if self._next_wave is None:
+            self._activate_some()
+
+    def _activate_some(self) -> None:
+        """Activate a wave of the shards that are due, and the next one soon: thousands at once take much memory."""
+        for shard in list(islice(self._due, max(LEAST_WAVE, ACTIVE_AT_ONCE - self._active))):
+            del self._due[shard]
+            if (owned := self.owned.get(shard)) is not None:
+                self.activate(owned)
+        loop = asyncio.get_running_loop()
+        self._next_wave = loop.call_later(WAVE_S, self._activate_some) if self._due else None
+
+    def give_back(self, shard: Shard, outcome: NotOwned) -> None:
+        """Release a shard when what is in flight is done; nothing, where that is under way or it is not owned."""
+        owned = self.owned.get(shard)
+        if owned is None or owned.is_leaving:
+            return
+        if owned.phase is Phase.ACTIVE and owned.service is not None:
+            owned.finish(outcome)
+            owned.service.finish()
+        else:
+            self.end(owned, outcome)
+
+    def end(self, owned: OwnedShard, outcome: NotOwned) -> None:
+        """Release a shard at once. Its service is cancelled once only, so that the lock is released in peace."""
+        if owned.is_releasing:
+            return
+        has_begun = owned.phase in (Phase.ACTIVE, Phase.FINISHING)
+        owned.release(outcome)
+        if owned.task is None:
+            owned.task = self._tasks.create_task(self._leave(owned, outcome), name=f"leave {owned.shard}")
+        elif has_begun:
+            owned.task.cancel()  # one that was cancelled before its first step would never run, nor release
+
+    def lose(self, lease: Lease, why: StoreError) -> None:
+        """End a shard whose lock the store says is lost, unless it was acquired anew meanwhile."""
+        owned = self.owned.get(lease.shard)
+        if owned is not None and owned.lease is lease and not owned.is_releasing:
+            self.end(owned, self._lost(lease, why))
+
+    def finish(self) -> None:
+        """Let every service finish and its lock be released, and start no more."""
+        self._is_finishing = True
+        for each in self.owned.values():
+            if each.service is not None:
+                each.service.finish()
+
+    async def empty(self) -> None:
+        """After `finish`: return when all shards have left."""
+        for each in self.idle:
+            self.end(each, GivenBack())
+        while tasks := [each.task for each in self.owned.values() if each.task]:
+            await asyncio.wait(tasks)
+
+    async def abandon(self) -> None:
+        """After all tasks were cancelled: release what no task of its own has released, within a few seconds."""
+        self._is_finishing = True
+        among = len(self.owned)
+        releases = [
+            asyncio.ensure_future(self._releaser.release(each.lease, among, named=self.named))
+            for each in self.owned.values()
+        ]
+        if releases:
+            await asyncio.wait(releases, timeout=CANCELLED_S)
+
+    # ------------------------------------------------------------------------------------ serving
+
+    async def _run(self, owned: OwnedShard, service: Service) -> None:
+        """Run a shard's service. Then the shard is idle, or it is released, whatever ended the service."""
+        outcome: NotOwned | None = GivenBack()
+        try:
+            if owned.phase is Phase.STARTING:
+                owned.enter(Phase.ACTIVE)
+                await service.run()
+            outcome = owned.outcome
+            if self._is_finishing:
+                outcome = outcome or GivenBack()
+        except (OwnershipLost, ShardGone) as exc:
+            outcome = self._lost(owned.lease, without_frames(exc))
+        except NotOurs as exc:
+            outcome = Failed(reason=str(without_frames(exc)))
+        except Exception as exc:  # anything at all: a defect costs its shard only
+            self._telemetry.crashed(owned.shard.queue)
+            without_frames(exc)
+            again_at = asyncio.get_running_loop().time() + CRASH_PAUSE_S
+            outcome = Failed(reason="stopped by a defect, see the log", until=again_at)
+        finally:
+            self._active -= 1
+            if outcome is None:
+                owned.passivate(asyncio.get_running_loop().time())
+            else:
+                with self._leaving(owned, outcome):
+                    await self._release(owned)
+
+    async def _leave(self, owned: OwnedShard, outcome: NotOwned) -> None:
+        """Release a shard that has no service."""
+        with self._leaving(owned, outcome):
+            await self._release(owned)
+
+    async def _release(self, owned: OwnedShard) -> None:
+        await self._releaser.release(owned.lease, len(self.owned), named=self.named)
+
+    @contextmanager
+    def _leaving(self, owned: OwnedShard, outcome: NotOwned) -> Iterator[None]:
+        """Around the release of a shard for which nothing runs: only after it may the shard be acquired again."""
+        shard = owned.shard
+        owned.release(outcome)
+        try:
+            yield
+        except Exception as exc:  # as in `_run`; the lease ends by itself
+            self._telemetry.crashed(shard.queue)
+            without_frames(exc)
+        finally:
+            del self.owned[shard]
+            self.observed[shard] = owned.outcome or outcome
+            if isinstance(owned.outcome, Deferred):
+                self.transferred.set()
+
+    def _lost(self, lease: Lease, why: StoreError) -> NotOwned:
+        """Why a shard is not owned any more whose lock is lost, and until when to stay away from it.
+
+        A lock that went while it was trusted was broken by somebody who wants the queue: a gateway looks for free
+        queues every 30 s, so longer than that is left to it. A lock that ran out is simply acquired again.
+        """
+        if isinstance(why, ShardGone):
+            self._telemetry.gone(lease.shard.queue)
+            return Failed(reason=str(why))
+        self._telemetry.lost(lease.shard.queue, str(why))
+        now = asyncio.get_running_loop().time()
+        if isinstance(why, OwnershipLost) and lease.term.is_trusted(now):
+            return Broken(until=now + EVICTED_PAUSE_S)
+        return Failed(reason=str(why))

@@ -1,0 +1,102 @@
+"""Acquires the locks of shards, and says why not where that is not to be."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from remora.config import OwnershipSettings
+from remora.engine.catalogue import Catalogue, first_known_topic
+from remora.model.errors import ShardGone, StoreDamaged, StoreError
+from remora.model.shard import LockHolder, LockToken, Shard
+from remora.policy.attempt import may_evict
+from remora.policy.eligible import reason_to_leave
+from remora.policy.lease import Term
+from remora.policy.not_owned import Damaged, Elsewhere, Failed, Foreign, NotOwned
+from remora.ports.delivery import DeliveryStore
+
+DAMAGE_PAUSE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this worker is: its cookie, the URI schemes of its endpoints, and how many workers start together with it.
+
+    `fellows` counts this worker too.
+    """
+
+    cookie: str
+    schemes: frozenset[str]
+    fellows: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A lock that was acquired, and for how long it may be trusted."""
+
+    token: LockToken
+    term: Term
+
+
+class LeaseTaker:
+    """See the module. No method raises StoreError: what fails is a reason not to own the shard."""
+
+    def __init__(
+        self, store: DeliveryStore, catalogue: Catalogue, settings: OwnershipSettings, identity: Identity
+    ) -> None:
+        self._store = store
+        self._catalogue = catalogue
+        self._settings = settings
+        self._identity = identity
+
+    async def holder(self, shard: Shard) -> LockHolder | NotOwned | None:
+        """Who holds a shard's lock now, None when it is free; or why that cannot be told."""
+        try:
+            return (await self._store.inspection.stats(shard)).holder
+        except StoreError as exc:
+            return _refusal(exc, _now())
+
+    async def examine(self, shard: Shard) -> NotOwned | None:
+        """Why a shard is not remora's to deliver, by its topic's metadata or else its oldest entry; None when it is."""
+        known, now = self._catalogue.topic(shard), _now()
+        try:
+            why = reason_to_leave(known or await first_known_topic(self._store, shard), self._identity.schemes)
+        except StoreError as exc:
+            return _refusal(exc, now)
+        return Foreign(reason=why, settled=known is not None) if why is not None else None
+
+    async def acquire(self, shard: Shard) -> Taken | NotOwned:
+        """Take a shard's lock, if need be by breaking one that may be broken.
+
+        The term is counted from before the request.
+        """
+        times, cookie, now = self._settings.times, self._identity.cookie, _now()
+        asked_at = now
+        try:
+            answer = await self._store.locks.acquire(shard, cookie, times.lease_s)
+            if isinstance(answer, LockHolder) and self._may_evict(answer):
+                await self._store.locks.evict(shard, answer)
+                asked_at = _now()
+                answer = await self._store.locks.acquire(shard, cookie, times.lease_s)
+        except StoreError as exc:
+            return _refusal(exc, now)
+        if isinstance(answer, LockHolder):
+            return Elsewhere(holder=answer, seen_at=_now())
+        return Taken(answer, Term.granted(times, asked_at))
+
+    def _may_evict(self, holder: LockHolder) -> bool:
+        return may_evict(holder, from_radosgw=self._settings.claim_from_radosgw == "always")
+
+
+def _refusal(exc: StoreError, now: float) -> NotOwned:
+    match exc:
+        case ShardGone():
+            return Failed(reason="registered, but there is no queue object of this name")
+        case StoreDamaged():
+            return Damaged(reason=str(exc), until=now + DAMAGE_PAUSE_S)
+        case _:
+            return Failed(reason=str(exc))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,313 @@
+"""Which shards a worker acquires, releases, offers and transfers: the one place where that is decided.
+
+A worker plans for itself from what it sees, and acts on its own part only. Equal views give equal plans. A plan is
+made anew whenever something may have changed, so that an action that failed, or that another worker was quicker at,
+needs nothing undone.
+
+The two halves of a plan are asked for on their own as well, since a worker acts on them at different times:
+`acquisitions` after each reading of the catalogue, `transfers` after each reading of the other workers' rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from remora.model.shard import Shard
+from remora.policy.balance import choose, deal, gifts, is_short, own_part_first
+from remora.policy.membership import PATIENCE_S, Membership, Outgoing
+from remora.policy.not_owned import Broken, Deferred, Foreign, GivenBack, NotOwned, Released, transferred
+
+PORTION = 256
+"""The most shards that are acquired together where they are idle then."""
+
+ROUNDS_ELSEWHERE = 8
+"""Readings of the catalogue within which each shard that others own is tried once, where these are very many."""
+
+TRANSFERRED_S = 3.0
+"""How long a shard is left to the worker that it was transferred to."""
+
+SHORT_READINGS = 2
+"""Readings in a row by which the others own less than was seen: one alone may be of a moment when something moved."""
+
+LONGEST_REST_S = 60.0
+
+
+class Owned(Protocol):
+    """What a plan asks of an owned shard."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs for it."""
+        ...
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it is being given back already."""
+        ...
+
+    @property
+    def has_work(self) -> bool:
+        """Whether entries wait in it, as far as is known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a worker sees at `now`, in seconds of the monotonic clock.
+
+    `shards` are the catalogue's with their places in it, `released` those that a command left to radosgw, `foreign`
+    those whose topics are not remora's to deliver, with the reason. `owned` and `observed` are the shards that this
+    worker owns, and what it knows of those that it does not. `changed` when the catalogue says something new.
+    `short_readings` counts the readings in a row by which the other workers own less than was seen.
+    """
+
+    now: float
+    shards: Mapping[Shard, int]
+    owned: Mapping[Shard, Owned]
+    observed: Mapping[Shard, NotOwned]
+    members: Membership
+    released: frozenset[Shard] = frozenset()
+    foreign: Mapping[Shard, str] = field(default_factory=dict)
+    changed: bool = True
+    short_readings: int = 0
+    interval_s: float = 2.0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether this worker may take another shard at once."""
+        return self.members.has_room(len(self.owned))
+
+    @property
+    def is_short(self) -> bool:
+        """Whether another worker seems to have released something that nobody has told of."""
+        return self.short_readings >= SHORT_READINGS
+
+
+@dataclass(frozen=True, slots=True)
+class Acquisitions:
+    """Which shards to try, and which to give up because they are not this worker's to own any more.
+
+    `acquire` in this order; `further` only if one of the first was free. `look`: shards that stay where they are,
+    whose holder is looked up for the status, or for a claim. `leave`: shards that are noted as foreign without a try.
+    `activate`: idle ones that are in no catalogue, so that their dispatcher finds out whether the queue is gone.
+    """
+
+    acquire: Sequence[Shard] = ()
+    further: Sequence[Shard] = ()
+    look: Sequence[Shard] = ()
+    leave: Mapping[Shard, NotOwned] = field(default_factory=dict)
+    release: Mapping[Shard, NotOwned] = field(default_factory=dict)
+    activate: Sequence[Shard] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Transfers:
+    """What this worker offers anew and to which worker, takes back, transfers now, and releases for any worker."""
+
+    offer: Mapping[Shard, str] = field(default_factory=dict)
+    withdraw: Sequence[Shard] = ()
+    transfer: Mapping[Shard, NotOwned] = field(default_factory=dict)
+    release: Mapping[Shard, NotOwned] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Both halves, and when to plan anew though nothing has changed."""
+
+    acquisitions: Acquisitions
+    transfers: Transfers
+    look_again_s: float
+
+
+def plan(view: View) -> Plan:
+    """What a worker with this view does."""
+    return Plan(acquisitions(view), transfers(view), max(0.0, next_try_at(view) - view.now))
+
+
+# ------------------------------------------------------------------------------------------ acquiring
+
+
+def acquisitions(view: View) -> Acquisitions:
+    """Which shards to acquire, and which to give up.
+
+    A worker that ends releases all that it owned, so of very many that another one owns it is enough to try some.
+    """
+    release, activate = _misplaced(view) if view.changed else ({}, ())
+    if view.members.draining:
+        return Acquisitions(release=release, activate=activate)
+    leave = {}
+    if view.changed:
+        unowned = [shard for shard in view.foreign if shard not in view.owned and shard not in view.released]
+        leave = {shard: Foreign(reason=view.foreign[shard], settled=True) for shard in unowned}
+    due = [shard for shard in _due(view) if shard not in leave]
+    is_look = {shard for shard in due if _is_only_looked_at(view, shard)}
+    acquire = [shard for shard in due if shard not in is_look]
+    elsewhere = [shard for shard in acquire if not _is_free(view.observed.get(shard), view.now)]
+    first = [shard for shard in acquire if _is_free(view.observed.get(shard), view.now)]
+    tried = max(PORTION, len(elsewhere) // ROUNDS_ELSEWHERE)
+    return Acquisitions(
+        acquire=in_order(view, first + elsewhere[:tried]),
+        further=in_order(view, elsewhere[tried:]),
+        look=[shard for shard in due if shard in is_look],
+        leave=leave,
+        release=release,
+        activate=activate,
+    )
+
+
+def next_try_at(view: View) -> float:
+    """When something may be free that this worker is to try."""
+    has_room, now, times = view.has_room, view.now, []
+    if view.members.draining:
+        return now + LONGEST_REST_S
+    for each in view.observed.values():
+        if isinstance(each, Released):
+            continue
+        if isinstance(each, Deferred):
+            times.append(now if has_room and not each.promised else each.until)
+        elif _is_members(view, each):
+            times.append(max(each.lapses_at, each.until))
+    return min(times, default=now + LONGEST_REST_S)
+
+
+def seems_short(view: View) -> bool:
+    """Whether the other workers own fewer shards by their own account than they were seen to own."""
+    seen = sum(_is_members(view, each) for each in view.observed.values())
+    return is_short(view.members.others.values(), seen)
+
+
+def _misplaced(view: View) -> tuple[dict[Shard, NotOwned], list[Shard]]:
+    """Owned shards that are not this worker's to own by the catalogue; and idle ones that it does not list."""
+    release: dict[Shard, NotOwned] = {}
+    activate = []
+    for shard, owned in view.owned.items():
+        if owned.is_leaving:
+            continue
+        if shard in view.released:
+            release[shard] = Released()
+        elif owned.is_idle and shard not in view.shards:
+            activate.append(shard)
+        elif owned.is_idle and shard in view.foreign:
+            release[shard] = Foreign(reason=view.foreign[shard])
+    return release, activate
+
+
+def _due(view: View) -> list[Shard]:
+    """The shards to try now: those of which nothing is known first, then those that were tried longest ago."""
+    unknown: list[Shard] = []
+    if view.changed:
+        unknown = [shard for shard in view.shards if shard not in view.owned and shard not in view.observed]
+    known = [
+        shard
+        for shard, each in view.observed.items()
+        if shard not in view.owned
+        and (view.changed or not (isinstance(each, Foreign) and each.settled))
+        and _is_due(view, shard, each)
+    ]
+    return unknown + known
+
+
+def _is_due(view: View, shard: Shard, each: NotOwned) -> bool:
+    """Whether it is time to try a shard again.
+
+    While its holder is a live worker that is not before its lease may have ended, unless something is free that is
+    not known which; another holder's is tried at every reading, and at once when a worker has gone.
+    """
+    if isinstance(each, Broken) or isinstance(each, Released) is not (shard in view.released):
+        return True
+    if isinstance(each, Deferred) and (each.until <= view.now or (not each.promised and view.has_room)):
+        return True
+    if each.until > view.now or isinstance(each, Deferred):
+        return False
+    if each.holder is None or view.now >= each.lapses_at:
+        return True
+    if _is_members(view, each):
+        return view.is_short
+    return each.seen_at < view.members.steady_since or view.now - each.seen_at >= view.interval_s / 2
+
+
+def _is_only_looked_at(view: View, shard: Shard) -> bool:
+    known = view.observed.get(shard)
+    return shard in view.released or (isinstance(known, Broken) and known.until > view.now)
+
+
+def _is_members(view: View, each: NotOwned) -> bool:
+    """Whether it is owned by a live worker."""
+    return each.holder is not None and each.holder.cookie in view.members.others
+
+
+def _is_free(each: NotOwned | None, now: float) -> bool:
+    """Whether a shard is to be had, as far as is known."""
+    return each is None or isinstance(each, Deferred) or each.holder is None or now >= each.lapses_at
+
+
+def in_order(view: View, shards: Sequence[Shard], ages: Mapping[Shard, float] | None = None) -> list[Shard]:
+    """The order in which to try shards: this worker's part first, in it those whose oldest entry waits the longest.
+
+    `ages` are those of the oldest entries in seconds, without those of empty queues.
+    """
+    if ages:
+        shards = sorted(shards, key=lambda shard: -ages.get(shard, -1.0))
+    return own_part_first(shards, view.shards, *view.members.rank)
+
+
+def shared_number(view: View) -> int:
+    """How many of the catalogue's shards the workers share."""
+    return len(view.shards) - sum(each.is_apart(view.now) for each in view.observed.values())
+
+
+# ----------------------------------------------------------------------------------------- transferring
+
+
+def transfers(view: View) -> Transfers:
+    """What to offer, withdraw and transfer, so that each worker comes to own its fair number."""
+    members = view.members
+    withdraw, transfer = _follow_offers(view)
+    release: dict[Shard, NotOwned] = {}
+    offer: dict[Shard, str] = {}
+    if members.draining and not members.active:
+        if not members.leaving:
+            release = {
+                shard: GivenBack()
+                for shard, owned in view.owned.items()
+                if not owned.is_leaving and shard not in transfer
+            }
+    elif not members.leaving and (members.draining or members.is_steady(view.now)):
+        offer = _new_offers(view, members.without_offers(set(withdraw)), transfer)
+    return Transfers(offer, withdraw, transfer, release)
+
+
+def _follow_offers(view: View) -> tuple[list[Shard], dict[Shard, NotOwned]]:
+    """The offers to take back, because their shard or receiver has gone; and those whose receiver waits."""
+    members, withdraw = view.members, []
+    transfer: dict[Shard, NotOwned] = {}
+    expected = {cookie: frozenset(each.expects) for cookie, each in members.others.items()}
+    for shard, out in members.offers.items():
+        receiver = members.others.get(out.to)
+        if shard not in view.owned:
+            withdraw.append(shard)
+        elif out.begun:
+            continue
+        elif receiver is None or receiver.draining:
+            withdraw.append(shard)
+        elif shard in expected[out.to] or _is_out_of_patience(view, out):
+            transfer[shard] = transferred(out.to, view.now + TRANSFERRED_S)
+    return withdraw, transfer
+
+
+def _is_out_of_patience(view: View, out: Outgoing) -> bool:
+    return view.members.draining and view.now - out.since > PATIENCE_S
+
+
+def _new_offers(view: View, members: Membership, transfer: Mapping[Shard, NotOwned]) -> dict[Shard, str]:
+    """What is beyond this worker's share, some at a time."""
+    rows = members.rows(view.owned.keys())
+    given = gifts(members.cookie, rows, members.shared(rows))
+    count = sum(number for _, number in given)
+    if count == 0:
+        return {}
+    shards = sorted(shard for shard, owned in view.owned.items() if not owned.is_leaving and shard not in transfer)
+    busy = {shard for shard in shards if view.owned[shard].has_work}
+    return deal(choose(shards, busy, count, on_offer=members.offers.keys()), given)
