@@ -39,7 +39,7 @@ COMMANDS = MappingProxyType(
 
 
 class Commands(Group):
-    """Imports a command when it is asked for: `run` is to be quick, and does not need what the others do."""
+    """Imports a command on its first use, so that `run` starts quickly without the imports of the others."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands."""
@@ -65,11 +65,11 @@ def group() -> None:
 
     \b
     Start with:
-      remora check-config -c FILE    is this configuration good?
+      remora check-config -c FILE    is this configuration valid?
       remora topic create --help     make a topic of remora's own
-      remora topic list              what is delivered, and what stays with radosgw?
+      remora topic list              which topics does remora deliver, and which radosgw?
       remora run -c FILE             take events in, and deliver
-      remora status                  how is the running daemon doing?
+      remora status                  health of the running daemon
       remora drain                   have other hosts deliver, before maintenance of this one
       remora sequencer --help        hand out the positions of shared logs
       remora replay --help           send real traffic again, and prove what arrived

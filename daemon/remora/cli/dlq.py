@@ -162,7 +162,7 @@ class _RedriveOptions:
 @dlq.command("redrive")
 @filter_options
 @click.option("--raw", is_flag=True, help="Also what is corrupt or cannot be decoded, as it is, into its own queue.")
-@click.option("--rate", type=click.FloatRange(min=0), default=0, help="At most so many entries a second; 0: at once.")
+@click.option("--rate", type=click.FloatRange(min=0), default=0, help="Most entries a second; 0: no limit.")
 @origin_option
 @_dry_run
 @_yes
@@ -170,10 +170,10 @@ class _RedriveOptions:
 @json_option
 @gathered_into(_RedriveOptions)
 def redrive_command(settings: Settings, wanted: Filter, asked: _RedriveOptions) -> None:
-    """Commit the entries of dead letters to their topics anew, and forget the letters.
+    """Commit the entries of dead letters to their topics again, and delete the letters.
 
-    In the order in which they were committed first, so in order for each key. Their age begins now. Each is committed
-    once, also when the command is cut short and repeated. A letter whose entry stands in its queue yet is left alone.
+    The order is that of the first commits, so each key stays in order. Ages begin anew. Each entry is committed once,
+    also when the command is cut short and repeated. A letter whose entry is still in its queue is left alone.
     Exit code 1 when some cannot be re-driven, or their topic is closed; 75 where a queue is full: the letters that are
     left can be re-driven later.
 
@@ -216,7 +216,7 @@ def redrive_command(settings: Settings, wanted: Filter, asked: _RedriveOptions) 
 
 
 async def _redrive(store: ShardStore, planned: Plan, rate: float) -> int:
-    """Re-drive what was planned. An error that ends it is said behind how far it came."""
+    """Carry out the plan. Reports how far it came before it raises an error."""
     done = 0
     try:
         async for count in carry_out(store, planned.portions, rate):
@@ -234,9 +234,9 @@ async def _redrive(store: ShardStore, planned: Plan, rate: float) -> int:
 @config_option
 @json_option
 def drop_command(settings: Settings, wanted: Filter, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Forget dead letters for good: nobody will deliver their entries.
+    """Delete dead letters for good: their entries are never delivered.
 
-    A letter whose entry stands in its queue yet is left alone; then the exit code is 1.
+    A letter whose entry is still in its queue is left alone; then the exit code is 1.
 
     \b
     Example:

@@ -37,7 +37,7 @@ async def drained(store: ShardStore, topic: Topic, timeout_s: float) -> Removed 
 
 
 async def _emptied(store: ShardStore, topic: Topic, until: float) -> Removed | None:
-    """Remove the topic once it is empty; None when it is not by then. A removal that has begun is not cut short."""
+    """Remove the topic once it is empty; None when the time ends before. A removal that has begun is finished."""
     most = waiting = await _waiting(store, topic)
     with click.progressbar(length=most, label="delivering", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
         while True:

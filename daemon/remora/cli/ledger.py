@@ -27,7 +27,7 @@ from remora.ports.store import ShardStore
 @config_option
 @json_option
 def ledger(settings: Settings, topic: str | None, origin: Origin | None, as_json: bool) -> None:
-    """Show what became of all entries of TOPIC, or of all topics, shard by shard. Takes no lock.
+    """Count all entries of TOPIC, or of all topics, by shard and outcome. Takes no lock.
 
     Committed = delivered + dead-lettered + expired + dropped + removed elsewhere + pending. What is missing of that
     is unaccounted, and the command then fails with exit code 1.

@@ -25,7 +25,7 @@ CAUSES = ("undecodable", "corrupt", "too_large", "refused", "expired", "exhauste
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What was asked for; `limit` takes the first so many of those that are meant."""
+    """A filter on dead letters; `limit` is the most that match, from the first on."""
 
     topic: str | None = None
     queue: str | None = None
@@ -74,7 +74,7 @@ def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--key", help="Those of this key, BUCKET/OBJECT; with a * at the end, of keys that begin so."),
         click.option("--older-than", "older_than_s", type=DURATION, help="Those parked longer ago than this (1h)."),
         click.option("--newer-than", "newer_than_s", type=DURATION, help="Those parked later than this (1h)."),
-        click.option("--limit", type=click.IntRange(min=1), help="The first so many of them."),
+        click.option("--limit", type=click.IntRange(min=1), help="At most this many, from the first on."),
     )):  # fmt: skip
         wrapper = option(wrapper)
     return wrapper

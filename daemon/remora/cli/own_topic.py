@@ -198,7 +198,7 @@ def _print_remarks(remarks: Sequence[str]) -> None:
 
 
 async def _own(store: ShardStore, name: str, instead: str) -> Topic:
-    """Remora's own topic of this name. For one of radosgw's it is said what does it `instead`."""
+    """Remora's own topic of this name. The error for one of radosgw's names the command to use `instead`."""
     topic = await store.own_topics.find(name)
     if topic is not None:
         return topic

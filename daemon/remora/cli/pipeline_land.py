@@ -57,7 +57,10 @@ class _Options:
 @click.option("--topic", required=True, help="Kafka topic.")
 @click.option("--out", required=True, type=NEW_FOLDER, callback=_local, help="Folder of the tables.")
 @click.option(
-    "--checkpoint", type=NEW_FOLDER, callback=_local, help="How far it has come.  [default: _checkpoint within --out]"
+    "--checkpoint",
+    type=NEW_FOLDER,
+    callback=_local,
+    help="Folder of its progress.  [default: _checkpoint within --out]",
 )
 @click.option(
     "--trigger",
@@ -66,7 +69,7 @@ class _Options:
     metavar="once|DURATION",
     show_default=True,
     callback=_interval,
-    help="Land what is there and end; or go on until stopped, with a batch at most that often.",
+    help="Land the present records and end; or go on until stopped, with at most one batch in this time.",
 )
 @click.option(
     "--batch",

@@ -84,7 +84,7 @@ async def _pieces(fd: int) -> AsyncGenerator[bytes]:
     """What can be read, piece by piece; the last one is empty.
 
     A thread of its own reads, which does not hold up the end of the program: a read from a terminal has no end. It has
-    a descriptor of its own too, so that nobody closes it meanwhile.
+    a descriptor of its own too, so that it stays open.
     """
     own = os.dup(fd)
     loop, queue = asyncio.get_running_loop(), asyncio.Queue[bytes | OSError]()

@@ -161,15 +161,15 @@ class _Options:
 @json_option
 @gathered_into(_Options)
 def run_command(prepared: Path, asked: _Options) -> None:
-    """Send the events in PREPARED again, on their own timeline, and keep a journal of what came of each.
+    """Send the events in PREPARED again, on their own timeline, and keep a journal of each event's outcome.
 
-    An event is sent when it is due, whatever became of others; only those of the same key wait for each other. What
-    cannot be sent in time is sent late (--overload), and the lateness is told. A request that was not taken, or whose
-    answer was lost, is repeated by this command alone, and with the ingest API never stored twice; with S3 an event
-    whose answer was lost counts as unknown.
+    An event is sent when it is due, independently of others; only events of one key wait for each other. An event that
+    cannot be sent in time is sent late (--overload), and the report has the lateness. This command alone repeats a
+    request that was refused or whose answer was lost, and the ingest API never stores it twice; with S3 an event whose
+    answer was lost counts as unknown.
 
-    A directory is for one replay. When one was broken off, --resume sends what no journal tells of; what was sent and
-    not answered for stays unknown and is not sent again.
+    A directory is for one replay. After an interruption --resume sends the events that no journal has; an event that
+    was sent without an answer stays unknown and is not sent again.
 
     \b
     Examples:

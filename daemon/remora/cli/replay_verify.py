@@ -104,7 +104,7 @@ class _Options:
     "--to", "to_us", metavar="TIME", callback=_instant, help="Judge records before this time.  [default: all]"
 )
 @click.option(
-    "--since", "since_s", metavar="DURATION", callback=seconds, help="The same as --from, so long before now: 24h."
+    "--since", "since_s", metavar="DURATION", callback=seconds, help="The same as --from, this long before now: 24h."
 )
 @click.option(
     "--isolation",
@@ -131,9 +131,9 @@ class _Options:
     help="What `remora dlq list --json` wrote, or remora's dead-letter topic: they explain gaps in the chain.",
 )
 @click.option("--offsets", "earlier", type=FILE, help="An earlier verdict.json: judge the same offsets again.")
-@_duration("--settle", "5s", "The ends are fixed when nothing has come for so long.")
-@_duration("--wait", "60s", "Wait so long at most for what was acknowledged to come, and so long for it to settle.")
-@_duration("--edge", "60s", "Read so much before and behind what is judged, for what it tells of its neighbours.")
+@_duration("--settle", "5s", "Fix the ends of the partitions after this long without a new record.")
+@_duration("--wait", "60s", "Wait at most this long for acknowledged events, and as long for the topic to settle.")
+@_duration("--edge", "60s", "Read this much before and behind the judged records, to know their neighbours.")
 @_duration("--max-lateness", "5ms", "A generator that was later, at p99, makes the run invalid.")
 @click.option(
     "--max-lateness-share",
@@ -165,14 +165,14 @@ class _Options:
 def verify(run: Path | None, asked: _Options) -> None:
     """Read Kafka back and say what of RUN arrived: PASS, FAIL or INVALID.
 
-    Counted are events that were acknowledged and are not there (lost), records that are there twice (duplicates), that
-    disagree with their event (altered) or are of none (foreign), that come behind later ones of their key
-    (inversions), keys that lie in several partitions, or in another than their own, or end with another state, and
-    gaps in the chain of positions that remora's records carry. Without RUN, a topic alone: its chain, order and
+    It counts acknowledged events that are missing (lost); records that occur twice (duplicates), disagree with their
+    event (altered), belong to none (foreign), or stand behind later ones of their key (inversions); keys in several
+    partitions, in another than their own, or with another final state; and gaps in the chain of positions that
+    remora's records carry. Without RUN, a topic alone: its chain, order and
     copies. Nothing is changed.
 
-    The ends of the partitions are fixed once, when what was acknowledged has come and nothing more does. With
-    --offsets the same ones are judged again, and the verdict is the same byte for byte.
+    The ends of the partitions are fixed once, when all acknowledged events have arrived and no more come. With
+    --offsets the command judges the same ones again, and the verdict is the same byte for byte.
 
     Exit code 0 is PASS, 3 FAIL, 4 INVALID (the generator was late or cut short, or nothing is proven).
 

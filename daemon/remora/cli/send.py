@@ -84,8 +84,8 @@ def send(settings: Settings, topic: str, file: Path, asked: _Options) -> None:
     """Send the records in FILE, or on standard input, to TOPIC of a running daemon.
 
     The input is lines of records in S3's event format, or {"Records":[...]} documents. Records of one bucket and key
-    are stored in their order. The first malformed one ends the sending, when all before it is stored; it is reported
-    with its line. At the end stands what became of how many records; the exit code is 0 only if all are stored.
+    are stored in their order. The first malformed one ends the sending after all before it are stored; the command
+    reports its line. At the end the command counts the records by outcome; the exit code is 0 only if all are stored.
 
     \b
     Example:
@@ -241,7 +241,7 @@ class _Stored(ProgressColumn):
 
 @contextmanager
 def _progress(fd: int, counts: Counts) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error while the block runs, where that is a terminal; gives what is to be told of bytes."""
+    """A progress bar on standard error, if that is a terminal; yields a function that takes the bytes read."""
     status = os.fstat(fd)
     total = status.st_size if stat.S_ISREG(status.st_mode) else None
     console = Console(stderr=True)

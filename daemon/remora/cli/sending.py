@@ -1,4 +1,4 @@
-"""Sending many records over several connections, in order for each key, and counting what became of each."""
+"""Sending many records over several connections, in order for each key, and counting their outcomes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LEAST_ROOM_BYTES = 4096
 
 @dataclass(slots=True)
 class Counts:
-    """What became of the records that were read.
+    """Outcomes of the records that were read.
 
     `refused` are those that are malformed or that the server does not take; `unknown` those of requests whose outcome
     was not learnt: they may be stored or not.
@@ -159,7 +159,7 @@ class Sender:
             self.stopped.set()
 
     async def _run(self, lane: _Lane) -> None:
-        # It goes on when the sender is stopped, so that nobody waits for ever for room in the queue.
+        # It goes on when the sender is stopped, so that no caller waits for ever for room in the queue.
         while batch := await lane.queue.get():
             await self._deliver((f"{self._plan.name}-{lane.number}-{lane.batches}", batch))
             lane.batches += 1

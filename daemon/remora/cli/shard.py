@@ -189,7 +189,7 @@ def release_command(settings: Settings, which: Which) -> None:
     The workers of all hosts let it go, when they have finished what they have under way, and never take it again
     before `remora shard claim`, however often they are started anew. A radosgw takes it within half a minute.
 
-    To a queue of remora's own no radosgw comes: there the lock of whoever holds it is broken, and any worker may
+    No radosgw takes a queue of remora's own: there the command breaks its owner's lock, and any worker may
     take it again.
 
     \b

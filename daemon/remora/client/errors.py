@@ -1,4 +1,4 @@
-"""What a client of the ingest API is told when its events are not stored."""
+"""Errors of a client of the ingest API: why its events are not stored."""
 
 from __future__ import annotations
 

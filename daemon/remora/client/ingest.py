@@ -102,7 +102,7 @@ _topic = msgspec.json.Decoder(_TopicJson)
 
 
 class IngestClient:
-    """One server's ingest API, over at most so many connections. Belongs to the event loop that entered it.
+    """One server's ingest API, over a bounded number of connections. Belongs to the event loop that entered it.
 
     `address` is `unix:/path`, `http://host:port` or `https://host:port`; `ca_file` is what a TLS server's
     certificate is checked with, in place of the system's authorities.
@@ -274,7 +274,7 @@ class IngestClient:
             return answer
         problem = problem_of(status, answer)
         if status in _AGAIN:
-            # Only a server that lost its own store does not know what became of a request that it answers.
+            # Only a server that lost its own store does not know the outcome of a request that it answers.
             unknown = problem.code == "StoreUnavailable" or status in (502, 504)
             return Failure(problem.text, unknown, _retry_after_s(retry_after), problem)
         raise refusal(problem)

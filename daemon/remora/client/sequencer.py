@@ -148,7 +148,10 @@ class _Connection(asyncio.Protocol):
             try:
                 reply = _reply(data[place + 4 : place + 4 + size])
                 sent = self.sent.popleft()
-            except (ValueError, IndexError):  # no reply, or one that nobody asked for: what follows means nothing
+            except (
+                ValueError,
+                IndexError,
+            ):  # no reply, or one without a request: the rest of the stream has no meaning
                 self.close()
                 return
             self._on_reply(sent, reply)
@@ -211,7 +214,7 @@ class SequencerClient:
         await asyncio.sleep(0)  # the transport closes its socket in the next turn
 
     async def next(self, log: LogName) -> Token:
-        """A position that nobody else gets. Raises SequencerUnavailable, among them OutcomeUnknown."""
+        """A position that no other caller gets. Raises SequencerUnavailable, among them OutcomeUnknown."""
         reply, epoch = await self._ask(log, "next", 1)
         return Token(epoch, reply.position)
 
@@ -326,7 +329,7 @@ class SequencerClient:
     # ------------------------------------------------------------------------------------------ replies
 
     def _on_reply(self, sent: _Sent, reply: _Reply) -> None:
-        """Give each waiter what is his. Who was cancelled leaves a hole: his position is nobody else's."""
+        """Gives each waiter its position. A cancelled one leaves a hole: no other waiter gets its position."""
         if sent.tries_range and reply.status == OK:
             self._grants_ranges = bool(reply.granted)
         if not sent.is_shared or reply.status != OK:

@@ -46,7 +46,7 @@ class _Relay:
         self._reading = reading
 
     def run(self) -> None:
-        """Until nobody has the pipe open any more."""
+        """Until every writer has closed the pipe."""
         held = b""
         while _ENDED not in held:
             held += os.read(self._reading, _CHUNK)

@@ -10,7 +10,7 @@
       run.json                    Run: what was replayed against what, and how
       journal/part=P/attempt=A.jsonl   what a task meant to send and what came of it, in the order of that (see below)
       tasks/                      what each task counted, for the summary that `run` prints
-      faults.json                 list of Fault: what was done to the server meanwhile; written by whoever did it
+      faults.json                 list of Fault: what the server suffered; written by the program that made the faults
       verify/verdict.json         results.Verdict, made by `remora replay verify`; the same offsets give the same bytes
       verify/series.json          results.Series: what the report draws
       report/                     index.html, *.png and summary.json, made by `remora replay report`

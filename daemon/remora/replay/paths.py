@@ -1,4 +1,4 @@
-"""Where files are, as Spark wants to be told."""
+"""Paths of files in the form that Spark takes."""
 
 from __future__ import annotations
 

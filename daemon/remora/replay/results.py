@@ -26,7 +26,7 @@ class Example(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Percentiles(msgspec.Struct, frozen=True):
-    """Exact percentiles of so many samples, in microseconds. `clock` says what was subtracted from what."""
+    """Exact percentiles of `samples` samples, in microseconds. `clock` says what was subtracted from what."""
 
     clock: str
     samples: int
@@ -58,7 +58,7 @@ class Verdict(msgspec.Struct, frozen=True):
     and the one behind the last that was read. `latencies` are lateness (sent - due), service (done - sent), response
     (done - due) and to_log (Kafka's time stamp - due); with speed 0 nothing is due at a time, so that what is sent
     counts as due then and there is no lateness; without a journal there is only age (Kafka's time stamp - the
-    event's time). `caveats` say what was not looked at, since nobody can know what it should be.
+    event's time). `caveats` name what was not compared, because its right value is unknown.
     """
 
     verdict: Literal["PASS", "FAIL", "INVALID"]

@@ -6,7 +6,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 DIGITS = 40
-"""Sequencers are filled up to so many hex digits; nobody writes longer ones."""
+"""Sequencers are padded to this many hex digits; no known writer has longer ones."""
 
 
 def sequencer_order(source: Column, sequencer: Column) -> Column:

@@ -40,7 +40,7 @@ order of `seq`. `size` is the object's, in bytes; null where the source does not
 
 ACKED, REJECTED, UNKNOWN, DROPPED = "acked", "rejected", "unknown", "dropped"
 OUTCOMES = (ACKED, REJECTED, UNKNOWN, DROPPED)
-"""Answered for; refused for good; sent, and nobody knows; never sent since the window was full (--overload drop)."""
+"""Answered for; refused for good; sent with an unknown outcome; not sent, as the window was full (--overload drop)."""
 
 JOURNAL = StructType(
     [

@@ -1,4 +1,4 @@
-"""Which step a long job is at, told on standard error while it runs."""
+"""The present step of a long job, on standard error while it runs."""
 
 from __future__ import annotations
 

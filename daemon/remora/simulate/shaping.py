@@ -244,7 +244,7 @@ class ShapingModel:
 
 
 _TICKS_OF_OVERFLOW = 4
-"""For so many ticks overflow may be on its way to a bucket."""
+"""The ticks for which overflow may be on its way to a bucket."""
 
 _SHOWN_COUNTERS = ("transferred", "donated", "lost", "passed")
 

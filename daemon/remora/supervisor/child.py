@@ -1,4 +1,4 @@
-"""One worker process, as its supervisor sees it: started, told, asked, and reaped."""
+"""One worker process in its supervisor: starts it, sends it messages, reads its answers, reaps it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ listing needs them again. A tenth of a busy worker's processor time. Other C lib
 
 
 class Child:
-    """A worker process. `hear` is told what it says, and None when it has ended."""
+    """A worker process. Calls `hear` with each of its messages, and with None when it has ended."""
 
     def __init__(
         self,

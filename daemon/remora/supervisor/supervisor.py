@@ -87,7 +87,7 @@ class Supervisor:
         self._view = View(self._telemetry, len(self._slots))
 
     async def run(self) -> Exit:
-        """Listen, start the workers, reconcile until told to stop, and wait for the end of all of them."""
+        """Listen, start the workers, reconcile until a stop is asked for, and wait for the end of all workers."""
         settings = self._settings
         self._telemetry.started(__version__, str(self._file), len(self._slots))
         self._watchdog.looked_at = asyncio.get_running_loop().time()
@@ -183,7 +183,7 @@ class Supervisor:
             self._failure = self._failure or _failed(child)
             return
         if child.code != Exit.OK:
-            # Whoever lives takes its queues at once; where nobody does, its successor will.
+            # The other workers take its queues at once; without others, its successor does.
             self._dead = [*self._dead, child.cookie][-MOST_DEAD:]
             self._tell(Dead(cookies=(child.cookie,)))
         served_s = now - child.ready_at if child.ready_at is not None else 0.0
@@ -251,7 +251,7 @@ class Supervisor:
         return not unfinished
 
     async def _all_ended(self, within_s: float, *, unless_stops: int | None = None) -> None:
-        """Return when all workers have ended, when the time is over, or when there were so many signals to stop."""
+        """Return when all workers have ended, when the time is over, or at the given number of signals to stop."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while any(slot.child is not None and slot.child.code is None for slot in self._slots):

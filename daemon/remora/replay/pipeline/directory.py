@@ -14,7 +14,7 @@
 Spark gives each batch a number and writes its offsets into the checkpoint before it runs; after a crash the batch runs
 again, with the same number and offsets. A batch is written into a staging folder of its own. When all of it is there,
 `_commit.json` is replaced by one that names every file and where it belongs: from then on the batch has landed, and
-whoever comes next finishes the moves. So a batch that runs again either finds nothing of itself in the tables, or finds
+the next run finishes the moves. So a batch that runs again either finds nothing of itself in the tables, or finds
 itself named and writes nothing. Spark's own file sink keeps a log instead, `_spark_metadata`, without which other
 readers see the files of a failed attempt as well.
 

@@ -63,7 +63,7 @@ def land(
 ) -> Commit:
     """Land what is there, or go on until `stop` is set; gives what has landed in all. `told` hears of each batch.
 
-    Where it is told how to stop, SIGINT and SIGTERM set that while Spark runs, for which it needs the main thread.
+    With `stop` given, SIGINT and SIGTERM set it while Spark runs, which needs the main thread.
 
     Raises ReplayRefused where folder, checkpoint and topic do not belong together or records are gone that were not
     landed, and ReplayError for what fails on the way. However it ends, it can be run again.
@@ -85,7 +85,7 @@ def _stream(spark: SparkSession, plan: Plan, sink: _Sink, stop: Event | None) ->
         .option("checkpointLocation", location(plan.checkpoint))
         .foreachBatch(sink.land)
     )
-    # What a batch raises is told in one line, and not with the way there; a stop interrupts one as well.
+    # An error of a batch becomes one line without its traceback; a stop interrupts a batch as well.
     logging.getLogger("py4j.clientserver").disabled = True
     trigger = writer.trigger(processingTime=plan.interval) if plan.interval else writer.trigger(availableNow=True)
     try:

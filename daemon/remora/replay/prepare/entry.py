@@ -34,7 +34,7 @@ class Write(NamedTuple):
 
     `ts_us` is when the request began, `end_us` when it was answered where the log tells that finer than in whole
     seconds, else `ts_us` again: of two that began at once, the one that ended first is first. `request` is the same for
-    what is logged twice, and None where the log has no such name. `size` is the object's, None where nobody knows.
+    what is logged twice, and None where the log has no such name. `size` is the object's, None where it is unknown.
     """
 
     ts_us: int

@@ -1,4 +1,4 @@
-"""A look at what is given, before anything is started: most mistakes are told here."""
+"""Checks the input before anything starts: reports most mistakes."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def change(difference: int) -> str:
 
 
 def latency(us: int, clock_us: int = US) -> str:
-    """A duration of so many microseconds in up to four digits, and no finer than the clock: `12.35 ms`, `<1 ms`."""
+    """A duration, given in microseconds, in up to four digits, and no finer than the clock: `12.35 ms`, `<1 ms`."""
     if abs(us) < clock_us:
         return f"<{latency(clock_us, clock_us)}" if clock_us > US else "0 µs"
     name, unit = next((name, unit) for name, unit in _UNITS if abs(us) >= unit)
@@ -74,7 +74,7 @@ def visible(text: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """A name of at most so many characters, with its middle left out."""
+    """A name, shortened in its middle to the given number of characters."""
     if len(text) <= most:
         return text
     head = (most - 1) // 2

@@ -1,4 +1,4 @@
-"""What every task is told."""
+"""The plan of a replay, which every task gets."""
 
 from __future__ import annotations
 

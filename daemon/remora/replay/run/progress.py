@@ -60,7 +60,7 @@ class Counts:
                         self._last_us = max(self._last_us, line.done_us)
 
     def settled(self) -> dict[str, int]:
-        """The outcomes, once nobody writes any more: what was sent and not answered for is unknown."""
+        """The outcomes, after the last writer has ended: what was sent and not answered for is unknown."""
         return self.outcomes | {UNKNOWN: self.outcomes[UNKNOWN] + self.attempted - self._answered}
 
 

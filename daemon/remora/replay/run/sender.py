@@ -3,7 +3,7 @@
 An event waits for the one before it of its lane to be answered for, and for nothing else, as long as there is room:
 at most `concurrency` requests are under way, and at most `window` events are due and not answered for. What is due
 together goes into one request where the target takes more than one event. The schedule is never shifted: what could
-not be sent in time is sent late, and its lateness is told.
+not be sent in time is sent late, and the journal has its lateness.
 
 A request that was not taken is sent again by its own task, in its own slot, before any later event of its lanes.
 Nothing is sent a second time that may have happened, unless the target can tell a repetition.
@@ -53,7 +53,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The loop's clock, told in microseconds since 1970: it runs evenly, whatever is done to the clock of the host."""
+    """The loop's clock in microseconds since 1970: it runs evenly when the host's clock is changed."""
 
     epoch_us: int
     """What the clock of the wall says when the loop's says 0."""

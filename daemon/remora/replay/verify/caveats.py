@@ -1,4 +1,4 @@
-"""What a verdict does not say: what nobody can know from journals and topics. Rules only, no Spark."""
+"""What a verdict cannot say, because journals and topics do not show it. Rules only, no Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOVED += " lie elsewhere"
 
 
 def caveats(target: str | None, counts: Mapping[str, int]) -> tuple[str, ...]:
-    """What is to be said beside the counts of results.Verdict. `target` is that of the run, None for a topic alone."""
+    """The caveats beside the counts of results.Verdict. `target` is that of the run, None for a topic alone."""
     return tuple(_caveats(target, counts))
 
 

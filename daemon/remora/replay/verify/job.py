@@ -34,7 +34,7 @@ from remora.replay.verify.sent import with_digests
 from remora.replay.verify.series import Axis, Measured
 
 ROWS_A_TASK = 300_000
-"""So many records are sorted by one task at a time; more spill to disk."""
+"""The records that one task sorts at a time; more spill to disk."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Window:
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be verified. `recalled` are the offsets of an earlier verdict, else they are frozen now. `draws` says
-    whether the series is wanted too. `tell` is given the name of each step as it begins."""
+    """The question of a verification. `recalled` are the offsets of an earlier verdict, else they are frozen now.
+    `draws` says whether the series is wanted too. `tell` is given the name of each step as it begins."""
 
     source: Source
     window: Window
@@ -422,7 +422,7 @@ def _kept(kept: ExitStack, frame: DataFrame) -> DataFrame:
 
 @contextmanager
 def _sized(spark: SparkSession, rows: int) -> Iterator[None]:
-    """So many tasks after each shuffle that none has too much to sort. Times are written in UTC."""
+    """Sets enough tasks after each shuffle that none has too much to sort. Times are written in UTC."""
     key, zone = "spark.sql.shuffle.partitions", "spark.sql.session.timeZone"
     before = {name: spark.conf.get(name) for name in (key, zone)}
     spark.conf.set(key, str(max(int(before[key] or 1), -(-rows // ROWS_A_TASK))))
