@@ -36,7 +36,9 @@ def _commands(context: click.Context) -> Iterator[tuple[str, click.Context]]:
     Commands that need more packages than are installed, those with Spark, say so instead and have no manual.
     """
     command = context.command
-    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
+    if not isinstance(command, click.Group):
+        return
+    for name in command.list_commands(context):
         try:
             found = command.get_command(context, name)
         except click.ClickException:

@@ -40,7 +40,7 @@ async def announced(store: RadosStore) -> list[str]:
     """The announcements in the queue object."""
     operation = ReadOp().assert_exists()
     found = operation.omap_page("", "remora.parking.", 100)
-    face: DeadLetters = store.park.__self__  # type: ignore[attr-defined]  # a bound method
+    face: DeadLetters = store.letters
     await face._connection.run(operation, "q", "looking", place=face._place(SHARD))
     return sorted(found.values)
 
@@ -71,7 +71,7 @@ async def test_a_name_that_comes_late_is_replaced(settings: RadosSettings, gatew
         token = await filled(store, gateway, 2)
         letters = letters_of(token, await store.queue.read(token, b"", 2))
         await store.letters.park(token, letters[0])
-        face: DeadLetters = store.park.__self__  # type: ignore[attr-defined]  # a bound method
+        face: DeadLetters = store.letters
         await face._sit_down(token, _Desk())
 
         with pytest.raises(StoreUnavailable):

@@ -99,7 +99,7 @@ async def test_a_reservation_that_expired(
         again = await parked(store, shard, 1)
         token = await store.locks.acquire(shard, "w", 90)
         assert isinstance(token, LockToken)
-        redriving = store.redrive.__self__  # type: ignore[attr-defined]  # a bound method
+        redriving = store.letters
         commit, first = redriving._own_queues.commit_marked, True
 
         async def slowly(*args: object) -> None:

@@ -430,8 +430,8 @@ class Model:
         promise.state = "ended"
 
     def expire(self) -> None:
-        for each in self.reserved:
-            each.state = "ended" if each.state == "open" else each.state
+        for each in self.reserved:  # one without room frees none, and ends by its age
+            each.state = "ended" if each.state == "open" and each.rooms else each.state
 
     def _append(self, events: list[RoutedEvent]) -> None:
         for event in events:
@@ -507,7 +507,8 @@ class Pair:
         del self.model.entries[shard][:count]
 
     async def expire(self, number: int, shard: int, _: None) -> None:
-        await expire(self.store, await self._hold(shard), -1)
+        for each in range(SHARDS):  # a store may pass over queues that have no reservation
+            await expire(self.store, await self._hold(each), -1)
         self.model.expire()
 
     async def restart(self, number: int, _: None, __: None) -> None:

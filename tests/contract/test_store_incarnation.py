@@ -26,7 +26,6 @@ async def test_deleted_queue_stays_gone(bench: Bench) -> None:
         lambda: bench.store.queue.read(token, b"", 1),
         lambda: renew(bench.store, token, QUIET_S),
         lambda: bench.store.locks.acquire(shard, "w1", QUIET_S),
-        lambda: expire(bench.store, token, 0),
         lambda: bench.store.catalog.peek(shard),
         lambda: bench.store.inspection.stats(shard),
         lambda: bench.store.two_phase.reserve(shard, 1, 1),
@@ -61,6 +60,7 @@ async def test_new_queue_of_the_name_is_another(bench: Bench) -> None:
         await bench.store.queue.remove(old, page.positions[-1], 1, Tally(delivered=1))
     with pytest.raises(ShardGone):
         await bench.store.queue.read(old, b"", 9)
+    await bench.store.two_phase.reserve(shard, 1, 10)  # a store may pass over queues that have no reservation
     with pytest.raises(ShardGone):
         await expire(bench.store, old, 0)
     await bench.store.locks.release(old)

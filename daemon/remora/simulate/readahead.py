@@ -29,10 +29,10 @@ class ReadAheadModel:
         asker = Priority(priority_named(given.priority, "priority"))
         shards: dict[str, ReadAhead] = {}
         for name, each in given.shards.items():
-            for place, size in enumerate(each.pages):
+            for place, size in enumerate(each.listings):
                 not_negative(f"shards.{name}.", **{f"listings[{place}]": size})
             priority = Priority(priority_named(each.priority, f"shards.{name}.priority"))
-            shards[name] = ReadAhead(priority, tuple(each.pages))
+            shards[name] = ReadAhead(priority, tuple(each.listings))
         done = turn_back(
             shards, limit=given.limit, held=given.held, need=given.need, priority=asker, watermark=self._watermark
         )
@@ -47,7 +47,7 @@ FORM = Form(
             held=whole,
             need=whole,
             priority=text,
-            shards=named(members(priority=text, pages=listed(whole))),
+            shards=named(members(priority=text, listings=listed(whole))),
         )
     },
     begin=ReadAheadModel,

@@ -123,7 +123,7 @@ def views(draw: st.DrawFn) -> View:
 @given(views())
 def test_equal_views_give_equal_plans(view: View) -> None:
     """A plan depends on the view alone, also where the view's mappings were filled in another order."""
-    same = replace(view, foreign=dict(reversed(view.foreign.items())))
+    same = replace(view, foreign=dict(reversed(list(view.foreign.items()))))
 
     assert plan(view) == plan(replace(view))
     assert transfers(view) == transfers(same)
