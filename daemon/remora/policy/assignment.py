@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from remora.model.shard import Shard
 from remora.policy.balance import choose, deal, gifts, is_short, own_part_first
 from remora.policy.membership import PATIENCE_S, Membership, Outgoing
 from remora.policy.not_owned import Broken, Deferred, Foreign, GivenBack, NotOwned, Released, transferred
+from remora.policy.view import View
 
 PORTION = 256
 """The most shards that are acquired together where they are idle then."""
@@ -28,61 +28,7 @@ ROUNDS_ELSEWHERE = 8
 TRANSFERRED_S = 3.0
 """How long a shard is left to the worker that it was transferred to."""
 
-SHORT_READINGS = 2
-"""Readings in a row by which the others own less than was seen: one alone may be of a moment when something moved."""
-
 LONGEST_REST_S = 60.0
-
-
-class Owned(Protocol):
-    """What a plan asks of an owned shard."""
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing runs for it."""
-        ...
-
-    @property
-    def is_leaving(self) -> bool:
-        """Whether it is being given back already."""
-        ...
-
-    @property
-    def has_work(self) -> bool:
-        """Whether entries wait in it, as far as is known."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What a worker sees at `now`, in seconds of the monotonic clock.
-
-    `shards` are the catalogue's with their places in it, `released` those that a command left to radosgw, `foreign`
-    those whose topics are not remora's to deliver, with the reason. `owned` and `observed` are the shards that this
-    worker owns, and what it knows of those that it does not. `changed` when the catalogue says something new.
-    `short_readings` counts the readings in a row by which the other workers own less than was seen.
-    """
-
-    now: float
-    shards: Mapping[Shard, int]
-    owned: Mapping[Shard, Owned]
-    observed: Mapping[Shard, NotOwned]
-    members: Membership
-    released: frozenset[Shard] = frozenset()
-    foreign: Mapping[Shard, str] = field(default_factory=dict)
-    changed: bool = True
-    short_readings: int = 0
-    interval_s: float = 2.0
-
-    @property
-    def has_room(self) -> bool:
-        """Whether this worker may take another shard at once."""
-        return self.members.has_room(len(self.owned))
-
-    @property
-    def is_short(self) -> bool:
-        """Whether another worker seems to have released something that nobody has told of."""
-        return self.short_readings >= SHORT_READINGS
 
 
 @dataclass(frozen=True, slots=True)

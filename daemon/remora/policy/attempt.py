@@ -6,8 +6,8 @@ from enum import Enum
 
 from remora.model.member import CLAIM_COOKIE, WORKER_COOKIE
 from remora.model.shard import LockHolder, Shard
-from remora.policy.assignment import View
 from remora.policy.not_owned import Broken, Deferred, Foreign, NotOwned, Released, deferred
+from remora.policy.view import View
 
 GRACE_S = 1.0
 """How long a free shard is left to a worker that has less than its share; then the first worker to come takes it."""

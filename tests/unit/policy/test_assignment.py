@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from remora.model.member import Member, Offer
 from remora.model.shard import LockHolder, Shard
-from remora.policy.assignment import PORTION, View, acquisitions, in_order, next_try_at, plan, transfers
+from remora.policy.assignment import PORTION, acquisitions, in_order, next_try_at, plan, transfers
 from remora.policy.attempt import Step, may_evict, postponed, ran_out, step, wants
 from remora.policy.balance import BUSY_AT_ONCE, IDLE_AT_ONCE
 from remora.policy.membership import EXPECT_S, PATIENCE_S, STEADY_S, Membership, Outgoing, expecting, updated
@@ -27,6 +27,7 @@ from remora.policy.not_owned import (
     deferred,
     transferred,
 )
+from remora.policy.view import View
 
 ME, OTHER, GATEWAY = "remora/h/b/w1", "remora/h/b/w2", "gateway"
 NOW = 1000.0

@@ -101,7 +101,7 @@ def test_an_offer_to_nobody_does_not_count() -> None:
 
 @dataclass
 class Worker:
-    """What `policy.assignment` has a worker do, without time: each `step` sees the others as they were earlier."""
+    """What `policy.assignment` plans, without time: each `step` sees the others as they were some steps ago."""
 
     cookie: str
     held: set[Shard]

@@ -25,6 +25,7 @@ from remora.engine.ownership.acquirer import Acquirer
 from remora.engine.ownership.idle import IdleShards, idle_status
 from remora.engine.ownership.members import MemberRows
 from remora.engine.ownership.owned import Service
+from remora.engine.ownership.rebalancer import Rebalancer
 from remora.engine.ownership.releaser import LeaseReleaser
 from remora.engine.ownership.renewer import LeaseRenewer, is_lost
 from remora.engine.ownership.roster import Roster
@@ -32,17 +33,15 @@ from remora.engine.ownership.situation import Situation
 from remora.engine.ownership.taker import Identity, LeaseTaker
 from remora.metrics import Telemetry
 from remora.model.cookie import WorkerCookie
-from remora.model.errors import StoreDamaged, StoreError
-from remora.model.member import Member
+from remora.model.errors import StoreDamaged
 from remora.model.shard import LockToken, Shard
-from remora.policy.assignment import acquisitions, next_try_at, shared_number, transfers
-from remora.policy.attempt import wants
-from remora.policy.membership import Membership, Outgoing, expecting, offered_to, updated
+from remora.policy.assignment import acquisitions, next_try_at
+from remora.policy.membership import Membership
 from remora.policy.not_owned import Deferred, NotOwned, Released
 from remora.ports.delivery import DeliveryStore
 
 LEAST_PAUSE_S = 0.05
-"""Between two plans, and between two readings of the rows: what comes together is acted on together."""
+"""Between two plans: what comes free together is acquired together."""
 
 FELLOWS_WITHIN_S = 3.0
 """How long the workers that start together wait for each other before they acquire anything."""
@@ -71,7 +70,6 @@ class Coordinator:
         self._store = store
         self._catalogue = catalogue
         self._telemetry = telemetry
-        self._fellows = identity.fellows
         self._tasks = asyncio.TaskGroup()
         releaser = LeaseReleaser(store.locks, telemetry, settings.release_timeout_s)
         self._roster = roster = Roster(self._tasks, releaser, telemetry, serve)
@@ -82,8 +80,7 @@ class Coordinator:
         self._acquirer = Acquirer(self._situation, taker, self._idle, catalogue, telemetry, interval_s)
         self._renewer = LeaseRenewer(store, telemetry, settings)
         self._rows = MemberRows(store.members, identity.cookie, settings.lease_s)
-        self._expected = asyncio.Event()
-        self._found_fellows = asyncio.Event()
+        self._rebalancer = Rebalancer(self._situation, self._rows, telemetry, identity.fellows)
         self._finishing = asyncio.Event()
 
     # -------------------------------------------------------------------------------------- looks
@@ -151,7 +148,7 @@ class Coordinator:
         freed = await self._store.locks.evict_all(has_ended)
         await self._rows.remove([each for each in announced if has_ended(each)])
         living = [each for each in self._members.others.values() if not has_ended(each.cookie)]
-        self._see(living)
+        self._rebalancer.see(living)
         self._situation.reap(freed)
 
     def drain(self, on: bool) -> None:
@@ -178,7 +175,7 @@ class Coordinator:
                     tasks.create_task(self._receive(), name="receive shards"),
                 ]
                 keeping = [
-                    tasks.create_task(self._share(), name="share shards"),
+                    tasks.create_task(self._rebalancer.run(), name="share shards"),
                     tasks.create_task(self._renew(), name="renew locks"),
                     tasks.create_task(self._listen(), name="listen for arrivals"),
                 ]
@@ -197,13 +194,13 @@ class Coordinator:
         """Plan after every reading of the catalogue, and whenever something may be free."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FELLOWS_WITHIN_S):
-                await self._found_fellows.wait()
+                await self._rebalancer.found_fellows.wait()
         situation, owned = self._situation, self._roster.owned
         while True:
             situation.plan_soon.clear()
             changed = situation.review()
             if changed:
-                self._aim()
+                self._rebalancer.aim()
             situation.count_short_reading()
             plan, before = acquisitions(situation.view(changed=changed)), len(owned)
             for shard in plan.activate:
@@ -249,8 +246,8 @@ class Coordinator:
         """
         now = asyncio.get_running_loop().time
         while True:
-            await self._expected.wait()
-            self._expected.clear()
+            await self._rebalancer.expected.wait()
+            self._rebalancer.expected.clear()
             came_at, missing = now(), 0
             while expected := [each for each in self._members.expects if each not in self._roster.owned]:
                 if len(expected) != missing:
@@ -258,68 +255,6 @@ class Coordinator:
                 await self._acquirer.receive(expected)
                 pause_s = (now() - came_at) / RECEIVE_PATIENCE
                 await asyncio.sleep(min(RECEIVE_SELDOM_S, max(RECEIVE_EVERY_S, pause_s)))
-
-    # ------------------------------------------------------------------------------------ sharing
-
-    async def _share(self) -> None:
-        """Read the other workers' rows, and do this worker's part; when cancelled, remove its own row."""
-        try:
-            while True:
-                self._situation.poll_soon.clear()
-                try:
-                    await self._poll()
-                except StoreError as exc:  # the last view stands, and locks decide anyway
-                    self._telemetry.members_failed(str(exc))
-                await asyncio.sleep(LEAST_PAUSE_S)
-                again_s = self._members.poll_again_s(asyncio.get_running_loop().time())
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(again_s):
-                        await self._situation.poll_soon.wait()
-        finally:
-            await self._rows.withdraw()
-
-    async def _poll(self) -> None:
-        owned, situation = self._roster.owned, self._situation
-        await self._rows.announce(self._members.row(owned))
-        self._see(await self._rows.read())
-        view = situation.view()
-        wanted = {shard for shard in offered_to(view.members) if wants(view, shard)}
-        situation.members = expecting(view.members, owned, wanted, view.now)
-        if self._members.expects:
-            self._expected.set()
-        self._transfer()
-        await self._rows.announce(self._members.row(owned))
-
-    def _see(self, rows: Sequence[Member]) -> None:
-        """These are the rows of the workers now."""
-        known = self._members.workers
-        self._situation.members = updated(self._members, rows, asyncio.get_running_loop().time())
-        if self._members.workers != known:
-            self._situation.plan_soon.set()
-        if len(self._members.others) + 1 >= self._fellows:
-            self._found_fellows.set()
-        self._aim()
-
-    def _aim(self) -> None:
-        """Work out this worker's share, because the other workers or the shards have changed."""
-        was, shared = self._members.target, shared_number(self._situation.view())
-        self._situation.members = self._members.aimed(self._roster.owned, shared)
-        if self._members.target != was:
-            self._situation.plan_soon.set()
-        self._telemetry.members(len(self._members.others) + 1, self._members.fair)
-
-    def _transfer(self) -> None:
-        """Offer, withdraw and transfer as planned."""
-        view = self._situation.view()
-        plan, offers = transfers(view), dict(self._members.offers)
-        for shard in plan.withdraw:
-            del offers[shard]
-        for shard in plan.transfer:
-            offers[shard] = replace(offers[shard], begun=True)
-        offers |= {shard: Outgoing(to, view.now) for shard, to in plan.offer.items()}
-        self._situation.members = replace(self._members, offers=offers)
-        for shard, outcome in (*plan.transfer.items(), *plan.release.items()):
-            self._roster.give_back(shard, outcome)
 
     # ------------------------------------------------------------------------------------ keeping
 

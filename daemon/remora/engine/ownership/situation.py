@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from remora.engine.catalogue import Catalogue
 from remora.engine.ownership.roster import Roster
 from remora.model.shard import Shard
-from remora.policy.assignment import View, seems_short
+from remora.policy.assignment import seems_short
 from remora.policy.eligible import reason_to_leave
 from remora.policy.membership import Membership
+from remora.policy.view import View
 
 MOST_NAMED = 100
 """Queues that are named in the log one by one when they are acquired and released."""

@@ -1,0 +1,100 @@
+"""Shares the shards with the other workers: announces this one, reads their rows, and does its part of the moves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from remora.engine.ownership.members import MemberRows
+from remora.engine.ownership.situation import Situation
+from remora.metrics import Telemetry
+from remora.model.errors import StoreError
+from remora.model.member import Member
+from remora.policy.assignment import shared_number, transfers
+from remora.policy.attempt import wants
+from remora.policy.membership import Membership, Outgoing, expecting, offered_to, updated
+
+LEAST_PAUSE_S = 0.05
+"""Between two readings of the rows: what comes together, as many shards that arrive, is announced together."""
+
+
+class Rebalancer:
+    """See the module. It acts on the other workers' rows; the coordinator on the locks."""
+
+    def __init__(self, situation: Situation, rows: MemberRows, telemetry: Telemetry, fellows: int) -> None:
+        """`fellows` workers start together, this one included."""
+        self.expected = asyncio.Event()
+        """Set when other workers offer shards to this one; whoever acquires them clears it."""
+        self.found_fellows = asyncio.Event()
+        """Set once so many workers have announced themselves."""
+        self._situation = situation
+        self._roster = situation.roster
+        self._rows = rows
+        self._telemetry = telemetry
+        self._fellows = fellows
+
+    async def run(self) -> None:
+        """Read the other workers' rows, and do this worker's part; when cancelled, remove its own row."""
+        try:
+            while True:
+                self._situation.poll_soon.clear()
+                try:
+                    await self._poll()
+                except StoreError as exc:  # the last view stands, and locks decide anyway
+                    self._telemetry.members_failed(str(exc))
+                await asyncio.sleep(LEAST_PAUSE_S)
+                again_s = self._members.poll_again_s(asyncio.get_running_loop().time())
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(again_s):
+                        await self._situation.poll_soon.wait()
+        finally:
+            await self._rows.withdraw()
+
+    async def _poll(self) -> None:
+        owned, situation = self._roster.owned, self._situation
+        await self._rows.announce(self._members.row(owned))
+        self.see(await self._rows.read())
+        view = situation.view()
+        wanted = {shard for shard in offered_to(view.members) if wants(view, shard)}
+        situation.members = expecting(view.members, owned, wanted, view.now)
+        if self._members.expects:
+            self.expected.set()
+        self._transfer()
+        await self._rows.announce(self._members.row(owned))
+
+    def see(self, rows: Sequence[Member]) -> None:
+        """These are the rows of the workers now."""
+        known = self._members.workers
+        self._situation.members = updated(self._members, rows, asyncio.get_running_loop().time())
+        if self._members.workers != known:
+            self._situation.plan_soon.set()
+        if len(self._members.others) + 1 >= self._fellows:
+            self.found_fellows.set()
+        self.aim()
+
+    def aim(self) -> None:
+        """Work out this worker's share, because the other workers or the shards have changed."""
+        was, shared = self._members.target, shared_number(self._situation.view())
+        self._situation.members = self._members.aimed(self._roster.owned, shared)
+        if self._members.target != was:
+            self._situation.plan_soon.set()
+        self._telemetry.members(len(self._members.others) + 1, self._members.fair)
+
+    def _transfer(self) -> None:
+        """Offer, withdraw and transfer as planned."""
+        view = self._situation.view()
+        plan, offers = transfers(view), dict(self._members.offers)
+        for shard in plan.withdraw:
+            del offers[shard]
+        for shard in plan.transfer:
+            offers[shard] = replace(offers[shard], begun=True)
+        offers |= {shard: Outgoing(to, view.now) for shard, to in plan.offer.items()}
+        self._situation.members = replace(self._members, offers=offers)
+        for shard, outcome in (*plan.transfer.items(), *plan.release.items()):
+            self._roster.give_back(shard, outcome)
+
+    @property
+    def _members(self) -> Membership:
+        return self._situation.members
