@@ -1,0 +1,72 @@
+"""A shard and its lock on a scripted store, for tests that build one part of ownership alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from engine.fakes import FakeStore
+from engine.runs import QUICK, a_topic
+from remora.engine.dispatcher import ShardStatus, State
+from remora.engine.lease import Lease
+from remora.engine.ownership.releaser import LeaseReleaser
+from remora.engine.ownership.roster import Roster
+from remora.engine.ownership.taker import Taken
+from remora.metrics import Telemetry
+from remora.model.shard import LockToken, Shard
+from remora.policy.lease import Term
+
+ME = "remora/h/b/w1"
+
+
+def a_store(*queues: str, tells: bool = True) -> FakeStore:
+    store = FakeStore(tells=tells)
+    for queue in queues:
+        store.make(queue)
+        store.metadata[queue] = a_topic(queue, to=queue)
+    return store
+
+
+async def taken(store: FakeStore, queue: str) -> Taken:
+    """A lock that was just acquired."""
+    token = await store.locks.acquire(Shard(queue), ME, QUICK.lease_s)
+    assert isinstance(token, LockToken)
+    return Taken(token, Term.granted(QUICK.times, asyncio.get_running_loop().time()))
+
+
+class ScriptedService:
+    """Runs until it is told to finish, or until the test lets it return or fail."""
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease = lease
+        self.arrivals = 0
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        await self.ended
+
+    def finish(self) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def arrived(self) -> None:
+        self.arrivals += 1
+
+    def status(self) -> ShardStatus:
+        return ShardStatus(str(self.lease.shard), "t", "", "", State.DELIVERING, "", 0.0, 0, 0, False, 0.0, ())
+
+
+def a_roster(
+    store: FakeStore,
+    tasks: asyncio.TaskGroup,
+    telemetry: Telemetry | None = None,
+    serve: Callable[[Lease], ScriptedService] = ScriptedService,
+) -> Roster:
+    telemetry = telemetry or Telemetry()
+    return Roster(tasks, LeaseReleaser(store.locks, telemetry, QUICK.release_timeout_s), telemetry, serve)
+
+
+def service_of(roster: Roster, queue: str) -> ScriptedService:
+    service = roster.owned[Shard(queue)].service
+    assert isinstance(service, ScriptedService)
+    return service
