@@ -328,7 +328,7 @@ class FakeStore:
             return ShardStats(shard, queue.waiting, exact, used, 128_000_000, 0, 0, None, holder)
 
     async def backlog(self, shards: Sequence[Shard]) -> Sequence[ShardStats]:
-        async with self._call("survey"):
+        async with self._call("backlog"):
             return [
                 ShardStats(each, self.queues[each.queue].waiting, True, 1, 128_000_000, 0, 0, 1.0, None)
                 for each in shards

@@ -120,7 +120,7 @@ def test_no_entry_is_overlooked_while_its_shard_is_taken(commit_at: float, acqui
 
     async def run() -> None:
         store, endpoint = a_telling_store("t", "u"), FakeEndpoint()
-        waits = {"acquire": acquire_s, "survey": look_s}
+        waits = {"acquire": acquire_s, "backlog": look_s}
         store.before = store.after = lambda call: waits.get(call, 0.0)
 
         async with running(a_worker(store, endpoint)):
@@ -144,8 +144,8 @@ async def test_a_store_that_cannot_tell_for_a_while_is_looked_at() -> None:
 
 
 @in_virtual_time
-async def test_an_arrival_that_was_never_told_is_found_by_the_survey() -> None:
-    """Even when the store breaks its promise, an entry does not wait for longer than between two surveys."""
+async def test_an_arrival_that_was_never_told_is_found_by_the_backlog_monitor() -> None:
+    """Even when the store breaks its promise, an entry waits no longer than between two polls of the backlog."""
     store, endpoint = a_telling_store("t"), FakeEndpoint()
 
     async with running(a_worker(store, endpoint)):
@@ -333,7 +333,7 @@ async def test_dormant_shards_survive_an_outage() -> None:
 
 @in_virtual_time
 async def test_thousands_of_dormant_shards_cost_only_what_keeps_them() -> None:
-    """For 11,000 idle shards the store is asked for nothing but catalogue, renewals, expiry and survey, in bulk."""
+    """For 11,000 idle shards the store is asked for nothing but catalogue, renewals, expiry and backlog, in bulk."""
     store, endpoint = FakeStore(tells=True), FakeEndpoint()
     for i in range(1000):
         topic = store.metadata[f"t{i}"] = a_topic(f"t{i}", shards=11)
@@ -359,11 +359,11 @@ async def test_thousands_of_dormant_shards_cost_only_what_keeps_them() -> None:
         calls = dict(store.calls)
 
     assert tasks < 12
-    kept_by = {"renew_all", "renew", "expire_all", "expire", "survey", "balances", "members", "announce"}
+    kept_by = {"renew_all", "renew", "expire_all", "expire", "backlog", "balances", "members", "announce"}
     assert calls.keys() == kept_by
     assert calls["renew_all"] <= 4
     assert calls["expire_all"] <= 4
-    assert calls["survey"] == calls["balances"] == 4
+    assert calls["backlog"] == calls["balances"] == 4
 
 
 async def _answered(value: Any) -> Any:

@@ -13,7 +13,7 @@ import pytest
 from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
 from engine.runs import a_topic, a_worker, drained, running
 from remora.config import SqliteSettings
-from remora.engine.worker import SURVEY_INTERVAL_S
+from remora.engine.worker import BACKLOG_INTERVAL_S
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointUnavailable, EntryRefused, RemoraError, StoreUnavailable
 from remora.model.ledger import Tally
@@ -54,7 +54,7 @@ async def test_each_cause_is_told_apart() -> None:
     endpoint.fate = fate
     async with running(a_worker(store, endpoint, telemetry=telemetry)):
         await drained(store)
-        await asyncio.sleep(SURVEY_INTERVAL_S + 1)
+        await asyncio.sleep(BACKLOG_INTERVAL_S + 1)
 
     assert queue.ledger == Tally(delivered=43, dead_lettered=4, expired=3)
     assert unaccounted(telemetry) == 0
@@ -127,22 +127,22 @@ async def test_an_entry_that_is_unaccounted_for_is_seen(caplog: pytest.LogCaptur
 
     async with running(a_worker(store, endpoint, telemetry=telemetry)):
         await drained(store)
-        await asyncio.sleep(SURVEY_INTERVAL_S + 1)
+        await asyncio.sleep(BACKLOG_INTERVAL_S + 1)
         assert unaccounted(telemetry) == 0
 
         queue.ledger = Tally(delivered=4)
         with caplog.at_level(logging.ERROR, "remora"):
-            await asyncio.sleep(SURVEY_INTERVAL_S + 1)
+            await asyncio.sleep(BACKLOG_INTERVAL_S + 1)
         assert unaccounted(telemetry) == 1
         [line] = [each for each in caplog.records if getattr(each, "event", "") == "ledger_unaccounted"]
         assert (line.fields["queue"], line.fields["entries"]) == ("t", 1)  # type: ignore[attr-defined]  # ours
 
         queue.ledger = Tally(delivered=6)
-        await asyncio.sleep(SURVEY_INTERVAL_S + 1)
+        await asyncio.sleep(BACKLOG_INTERVAL_S + 1)
         assert unaccounted(telemetry) == 1, "one that counts twice is as wrong as one that is missing"
 
         queue.ledger = Tally(delivered=4, removed_elsewhere=1)
-        await asyncio.sleep(SURVEY_INTERVAL_S + 1)
+        await asyncio.sleep(BACKLOG_INTERVAL_S + 1)
         assert unaccounted(telemetry) == 0
 
 
@@ -155,20 +155,20 @@ async def test_a_ledger_that_cannot_be_looked_at_is_shown_as_it_was() -> None:
 
     async with running(a_worker(store, endpoint, telemetry=telemetry)):
         await drained(store)
-        await asyncio.sleep(SURVEY_INTERVAL_S + 1)
+        await asyncio.sleep(BACKLOG_INTERVAL_S + 1)
         store.before = lambda call: StoreUnavailable("away") if call == "balances" else None
-        await asyncio.sleep(SURVEY_INTERVAL_S + 1)
+        await asyncio.sleep(BACKLOG_INTERVAL_S + 1)
         assert unaccounted(telemetry) == 0
 
         del store.queues["t"]
-        await asyncio.sleep(SURVEY_INTERVAL_S + 60)
+        await asyncio.sleep(BACKLOG_INTERVAL_S + 60)
         assert unaccounted(telemetry) is None
 
 
 @pytest.mark.guarantee("nothing-leaves-silently")
 async def test_a_damaged_store_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that is deleted, and an entry that is removed without being booked, show in the metric of a real store."""
-    monkeypatch.setattr("remora.engine.worker.SURVEY_INTERVAL_S", 0.05)
+    monkeypatch.setattr("remora.engine.worker.BACKLOG_INTERVAL_S", 0.05)
     endpoint, telemetry, topic = FakeEndpoint(), Telemetry(), own_topic("t", 2)
     endpoint.opening = lambda _: EndpointUnavailable("away")
     async with SqliteStore(SqliteSettings(directory=str(tmp_path / "store"), files=1)) as store:

@@ -180,7 +180,7 @@ async def test_a_dormant_shard_whose_lock_is_damaged_says_so() -> None:
     async with running(worker):
         await asyncio.sleep(30)
         damage = StoreDamaged("queues-003.db is malformed")
-        store.before = lambda call: damage if call not in ("shards", "topics", "survey", "arrivals") else None
+        store.before = lambda call: damage if call not in ("shards", "topics", "backlog", "arrivals") else None
         for _ in range(5):
             await asyncio.sleep(20)
             assert [(each.state, each.reason) for each in worker.shards] == [("stopped", "queues-003.db is malformed")]
@@ -190,7 +190,7 @@ async def test_a_dormant_shard_whose_lock_is_damaged_says_so() -> None:
 @pytest.mark.parametrize("tells", [True, False])
 @in_virtual_time
 async def test_a_topic_whose_queues_became_empty_shows_nothing_waiting(tells: bool) -> None:
-    """The backlog of a topic is what the last survey found, 0 when it found nothing, and gone with the topic."""
+    """The backlog of a topic is what the last poll found, 0 when it found nothing, and gone with the topic."""
     store, endpoint, telemetry = a_store("t", tells=tells), FakeEndpoint(), Telemetry()
     store.queues["t"].append(*(raw_entry("k", i) for i in range(7)))
     endpoint.opening = lambda target: EndpointUnavailable("down") if down else None
@@ -220,16 +220,16 @@ async def test_an_outage_does_not_make_a_backlog_look_empty(tells: bool) -> None
     store, endpoint, telemetry = a_store("t", tells=tells), FakeEndpoint(), Telemetry()
     store.queues["t"].append(*(raw_entry("k", i) for i in range(7)))
     endpoint.opening = lambda _: EndpointUnavailable("down")
-    survey = store.inspection.backlog
+    poll = store.inspection.backlog
 
     async with running(a_worker(store, endpoint, telemetry=telemetry)):
         endpoint.opening = lambda _: None
         endpoint.fate = lambda *_: Fate(arrives=0, error=EndpointUnavailable("down"))
         await asyncio.sleep(20)
-        store.inspection.backlog = lambda shards: survey([])  # type: ignore[method-assign]
+        store.inspection.backlog = lambda shards: poll([])  # type: ignore[method-assign]
         await asyncio.sleep(60)
         assert sample(telemetry, "remora_backlog_entries", topic="t", estimated="false") == 7
-        store.inspection.backlog = survey  # type: ignore[method-assign]
+        store.inspection.backlog = poll  # type: ignore[method-assign]
         endpoint.fate = lambda *_: Fate()
         await drained(store)
 

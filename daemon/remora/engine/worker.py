@@ -1,4 +1,4 @@
-"""One worker: the catalogue, the shards it owns, and their survey, in one visible block."""
+"""One worker: the catalogue, the shards it owns, and what waits in them, in one visible block."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 from remora.codec.render import Renderer
 from remora.config import DeliverySettings, OwnershipSettings
 from remora.engine.allowance import Allowance
+from remora.engine.backlog import BacklogMonitor
 from remora.engine.catalogue import Catalogue
 from remora.engine.destination import Destination
 from remora.engine.dispatcher import Dispatcher, ShardStatus
@@ -19,7 +20,6 @@ from remora.engine.lookout import Lookout
 from remora.engine.ownership.coordinator import Coordinator
 from remora.engine.ownership.taker import Identity
 from remora.engine.shelf import Tools
-from remora.engine.survey import Survey
 from remora.metrics import Telemetry
 from remora.model.health import Waiting
 from remora.model.shard import Shard
@@ -30,7 +30,7 @@ from remora.policy.retry import Failure
 from remora.ports.delivery import DeliveryStore
 from remora.ports.endpoint import Endpoint
 
-SURVEY_INTERVAL_S = 15.0
+BACKLOG_INTERVAL_S = 15.0
 
 
 class Worker:
@@ -72,7 +72,7 @@ class Worker:
 
         identity = Identity(cookie, frozenset(by_scheme), fellows)
         self.ownership = Coordinator(store, self.catalogue, telemetry, ownership, identity, serve)
-        self._survey = Survey(store, self.catalogue, self.ownership, telemetry, SURVEY_INTERVAL_S)
+        self._backlog = BacklogMonitor(store, self.catalogue, self.ownership, telemetry, BACKLOG_INTERVAL_S)
 
     @property
     def shards(self) -> list[ShardStatus]:
@@ -149,7 +149,7 @@ class Worker:
         async with asyncio.TaskGroup() as tasks:
             others = [
                 tasks.create_task(self.catalogue.run(), name="catalogue"),
-                tasks.create_task(self._survey.run(), name="survey"),
+                tasks.create_task(self._backlog.run(), name="backlog"),
             ]
             with self._lookout.within(tasks):
                 await self.ownership.run()

@@ -44,6 +44,20 @@ async def test_a_free_lock_is_acquired_and_trusted_from_before_the_request() -> 
     assert outcome.term.trusted_until == asked_at + QUICK.lease_s - QUICK.trust_margin_s
 
 
+@in_virtual_time
+async def test_a_lock_that_had_to_be_broken_is_trusted_from_before_the_second_request() -> None:
+    """The lease begins with the request that was granted, not with the one that was refused."""
+    store = a_store("t")
+    store.steal("t", "remora/claim/1")
+    taker, began = await a_taker(store), asyncio.get_running_loop().time()
+    store.before = lambda call: 1.0 if call in ("acquire", "evict") else 0
+
+    outcome = await taker.acquire(T)
+
+    assert isinstance(outcome, Taken)
+    assert outcome.term.trusted_until == began + 2 + QUICK.lease_s - QUICK.trust_margin_s
+
+
 @pytest.mark.parametrize(
     ("holder", "claim_from_radosgw", "is_taken"),
     [

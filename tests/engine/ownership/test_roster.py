@@ -167,6 +167,8 @@ async def test_very_many_shards_become_active_in_waves() -> None:
         await asyncio.sleep(0.06)
         assert roster.active() == 1032
         roster.finish()
+        await asyncio.sleep(0.06)
+        assert roster.active() == 0, "no further wave once all are being given back"
         await roster.empty()
 
     assert all(queue.holder is None for queue in store.queues.values())

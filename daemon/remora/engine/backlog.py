@@ -33,10 +33,10 @@ class Backlog:
         self.oldest_age_s = max(self.oldest_age_s, stats.oldest_age_s or 0.0)
 
 
-class Survey:
-    """Looks at the held shards every `interval_s`; a topic that is held no more is forgotten.
+class BacklogMonitor:
+    """Polls the owned shards every `interval_s`; a topic that is owned no more is forgotten.
 
-    Ownership is told which queues have entries, so that a shard that missed their arrival does not for long.
+    It notifies ownership of the queues that have entries, so that a shard that missed their arrival becomes active.
     """
 
     def __init__(
@@ -58,17 +58,17 @@ class Survey:
         self._labels: dict[Shard, str] = {}
 
     async def run(self) -> None:
-        """Look again and again until cancelled."""
+        """Poll again and again until cancelled."""
         while True:
-            await self.look()
+            await self.poll()
             await asyncio.sleep(self._interval_s)
 
-    async def look(self) -> None:
-        """Look once. What cannot be looked at now is shown as it was."""
-        await self._look_at_ledgers()
-        await self._look_at_backlogs()
+    async def poll(self) -> None:
+        """Poll once. What cannot be looked at now is shown as it was."""
+        await self._poll_ledgers()
+        await self._poll_backlogs()
 
-    async def _look_at_ledgers(self) -> None:
+    async def _poll_ledgers(self) -> None:
         """Show each topic's balance, of those of its shards that answered."""
         try:
             found = await self._store.ledger.balances(self._ownership.tokens)
@@ -80,7 +80,7 @@ class Survey:
         for topic, balances in topics.items():
             self._telemetry.balances(topic, balances)
 
-    async def _look_at_backlogs(self) -> None:
+    async def _poll_backlogs(self) -> None:
         """Show what waits.
 
         A queue that is left out of the store's answer is empty, or did not answer; the latter only matters where
