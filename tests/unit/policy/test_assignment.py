@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -45,14 +46,14 @@ def lock(cookie: str, lease_s: float = 60.0) -> LockHolder:
     return LockHolder("client.1", cookie, lease_s)
 
 
-def crew(*others: Member, target: int | None = None, **changes: object) -> Membership:
+def crew(*others: Member, target: int | None = None, **changes: Any) -> Membership:
     known = Membership(ME, others={each.cookie: each for each in others}, target=target)
-    return replace(known, **changes)  # type: ignore[arg-type]  # fields by name
+    return replace(known, **changes)
 
 
-def a_view(members: Membership | None = None, **changes: object) -> View:
+def a_view(members: Membership | None = None, **changes: Any) -> View:
     known = View(NOW, {S: 0}, {}, {}, members or crew())
-    return replace(known, **changes)  # type: ignore[arg-type]  # fields by name
+    return replace(known, **changes)
 
 
 reasons = st.one_of(
@@ -226,7 +227,7 @@ def test_a_worker_tries_its_own_part_first(count: int, others: int) -> None:
         (Broken(until=NOW), {}, True),
     ],
 )
-def test_which_shards_are_tried(known: NotOwned | None, changes: dict[str, object], is_tried: bool) -> None:
+def test_which_shards_are_tried(known: NotOwned | None, changes: dict[str, Any], is_tried: bool) -> None:
     """A shard is tried when nothing is known of it, or when what is known says that it may be free by now."""
     observed = {} if known is None else {S: known}
     view = a_view(crew(Member(OTHER, "h", 1)), **{"observed": observed, **changes})
@@ -244,7 +245,7 @@ def test_which_shards_are_tried(known: NotOwned | None, changes: dict[str, objec
         (Owned(), {"released": frozenset({S}), "changed": False}, None),
     ],
 )
-def test_which_owned_shards_are_given_up(owned: Owned, changes: dict[str, object], why: NotOwned | None) -> None:
+def test_which_owned_shards_are_given_up(owned: Owned, changes: dict[str, Any], why: NotOwned | None) -> None:
     """An idle foreign shard is released at once; the dispatcher of an active one notices by itself."""
     made = acquisitions(a_view(owned={S: owned}, **changes))
 
@@ -374,9 +375,9 @@ def test_what_a_worker_wants() -> None:
 # ------------------------------------------------------------------------------------- transferring
 
 
-def an_owner(count: int, *others: Member, **changes: object) -> View:
+def an_owner(count: int, *others: Member, **changes: Any) -> View:
     shards = [Shard(f"s{number}") for number in range(count)]
-    members = crew(*others, **{"known": count, "steady_since": NOW - 2 * STEADY_S, **changes})
+    members = replace(crew(*others, known=count, steady_since=NOW - 2 * STEADY_S), **changes)
     return a_view(members, shards={shard: n for n, shard in enumerate(shards)}, owned={s: Owned() for s in shards})
 
 
@@ -388,7 +389,8 @@ def test_what_is_beyond_the_share_is_offered_and_then_transferred() -> None:
     offers = {shard: Outgoing(OTHER, NOW) for shard in first.offer}
     [one, two] = first.offer
     waiting = an_owner(4, Member(OTHER, "h"), offers=offers)
-    assert transfers(waiting).offer == transfers(waiting).transfer == {}
+    assert transfers(waiting).offer == {}
+    assert transfers(waiting).transfer == {}
 
     seen = an_owner(4, Member(OTHER, "h", expects=(one,)), offers=offers)
     assert list(transfers(seen).transfer) == [one]
