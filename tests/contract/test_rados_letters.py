@@ -54,9 +54,9 @@ async def test_announcements_go_with_their_entries(settings: RadosSettings, gate
         letters = letters_of(token, page)
         assert await announced(store) == []
 
-        await store.letters.park(token, *letters[:2])
-        await store.letters.park(token, letters[1])
-        await store.letters.park(token, letters[3])
+        await store.letters.store(token, *letters[:2])
+        await store.letters.store(token, letters[1])
+        await store.letters.store(token, letters[3])
         assert await announced(store) == [f"remora.parking.{letters[i].position}" for i in (1, 3)]
 
         await store.queue.remove(token, page.positions[2], 2, Tally(expired=2))
@@ -70,12 +70,12 @@ async def test_a_name_that_comes_late_is_replaced(settings: RadosSettings, gatew
     async with reached(settings) as store:
         token = await filled(store, gateway, 2)
         letters = letters_of(token, await store.queue.read(token, b"", 2))
-        await store.letters.park(token, letters[0])
+        await store.letters.store(token, letters[0])
         face: DeadLetters = store.letters
         await face._sit_down(token, _Desk())
 
         with pytest.raises(StoreUnavailable):
-            await store.letters.park(token, letters[1])
-        await store.letters.park(token, letters[1])
+            await store.letters.store(token, letters[1])
+        await store.letters.store(token, letters[1])
 
         assert [each async for each in store.letters.stored("q")] == letters

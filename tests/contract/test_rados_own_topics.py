@@ -63,7 +63,7 @@ async def test_beside_a_topic_of_a_radosgw(store: RadosStore, gateway: Gateway) 
         DeadLetter("t", token.incarnation, "0/1", "0/2", "refused", "", 1, 1.0, 1.0, b"") for token in (first, second)
     ]
     for token, letter in [*zip((first, second), letters, strict=True)] * 2:
-        await store.letters.park(token, letter)
+        await store.letters.store(token, letter)
     assert sorted([each async for each in store.letters.stored("t")], key=str) == sorted(letters, key=str)
 
     assert (await store.own_topics.remove(topic, discard=True)).entries == 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ async def parked(store: RadosStore, shard: Shard, count: int) -> list[Redrive]:
         for i in range(count)
     ]
     for each in letters:
-        await store.letters.park(token, each)
+        await store.letters.store(token, each)
     await store.locks.release(token)
     return [Redrive(each, each.raw) for each in letters]
 
@@ -102,7 +103,7 @@ async def test_a_reservation_that_expired(
         redriving = store.letters
         commit, first = redriving._own_queues.commit_marked, True
 
-        async def slowly(*args: object) -> None:
+        async def slowly(*args: Any) -> None:
             nonlocal first
             if first:
                 first = False

@@ -42,7 +42,7 @@ async def committed_in_every_way(store: SqliteStore, topic: Topic) -> list[bytes
     first = (await store.queue.read(token, b"", 1)).positions
     at, behind = (each.decode() for each in first)
     letter = DeadLetter(shard.queue, token.incarnation, at, behind, "expired", "why", 0, 1.0, 1.0, b"again")
-    await store.letters.park(token, letter)
+    await store.letters.store(token, letter)
     await store.queue.remove(
         token, first[1], 1, Tally(expired=1)
     )  # the letter of an entry that stands is not re-driven

@@ -196,7 +196,7 @@ async def test_killed_while_removing(tmp_path: Path) -> None:
 @pytest.mark.guarantee("in-the-embedded-store")
 async def test_killed_while_parking(tmp_path: Path) -> None:
     """At whatever step a process dies: a letter is stored whole or not at all, and parking again keeps one."""
-    async with after_deaths("park", tmp_path / "store") as (store, topics):
+    async with after_deaths("store", tmp_path / "store") as (store, topics):
         for topic, answered in topics:
             token = await store.locks.acquire(topic.shard(0), "w", QUIET_S)
             assert isinstance(token, LockToken)
@@ -205,7 +205,7 @@ async def test_killed_while_parking(tmp_path: Path) -> None:
             assert found in ([], [expected])
             assert found or not answered
 
-            await store.letters.park(token, expected)
+            await store.letters.store(token, expected)
 
             assert [letter async for letter in store.letters.stored(topic.name)] == [expected]
 

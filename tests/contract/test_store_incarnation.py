@@ -98,7 +98,7 @@ async def test_letters_outlive_their_queue(bench: Bench) -> None:
     shard = await bench.queue()
     token = await bench.held(shard)
     letter = DeadLetter(shard.queue, token.incarnation, "0/1", "0/2", "refused", "why", 1, 1.0, 2.0, b"raw")
-    await bench.store.letters.park(token, letter)
+    await bench.store.letters.store(token, letter)
 
     await bench.yard.delete(shard.queue)
 

@@ -122,9 +122,9 @@ async def test_letters_are_kept_once_and_in_order(bench: Bench) -> None:
     token = await bench.held(shard)
     positions = ["0/99999", "0/100000", "1/24576", "10/24576", "2/24576"]
     for position in positions:
-        await bench.store.letters.park(token, a_letter(token, position))
+        await bench.store.letters.store(token, a_letter(token, position))
     again = a_letter(token, "1/24576", reason="the second time")
-    await bench.store.letters.park(token, again)
+    await bench.store.letters.store(token, again)
 
     letters = [each async for each in bench.store.letters.stored(shard.queue)]
 
@@ -140,7 +140,7 @@ async def test_letters_of_all_queues(bench: Bench) -> None:
     for shard in (first, second):
         token = await bench.held(shard)
         letters.append(a_letter(token, "0/24576"))
-        await bench.store.letters.park(token, letters[-1])
+        await bench.store.letters.store(token, letters[-1])
 
     assert [each async for each in bench.store.letters.stored(first.queue)] == letters[:1]
     found = [each async for each in bench.store.letters.stored()]

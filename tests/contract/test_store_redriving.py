@@ -40,7 +40,7 @@ async def parked(bench: Bench, shard: Shard, count: int) -> list[DeadLetter]:
     token = await bench.held(shard)
     page = await bench.store.queue.read(token, b"", count)
     letters = letters_of(token, page)
-    await bench.store.letters.park(token, *letters)
+    await bench.store.letters.store(token, *letters)
     await bench.store.queue.remove(token, page.positions[-1], count, Tally(expired=count))
     await bench.store.locks.release(token)
     return letters
@@ -199,7 +199,7 @@ async def test_letters_of_entries_that_stand_are_left_alone(bench: Bench) -> Non
     token = await bench.held(shard)
     page = await bench.store.queue.read(token, b"", 3)
     letters = letters_of(token, page)
-    await bench.store.letters.park(token, *letters)
+    await bench.store.letters.store(token, *letters)
     await bench.store.queue.remove(token, page.positions[1], 1, Tally(expired=1))
     other = await bench.another()
 
@@ -222,7 +222,7 @@ async def test_letters_of_a_queue_that_is_gone_may_be_dropped(bench: Bench) -> N
     await bench.commit(shard, b"0")
     token = await bench.held(shard)
     letters = letters_of(token, await bench.store.queue.read(token, b"", 1))
-    await bench.store.letters.park(token, *letters)
+    await bench.store.letters.store(token, *letters)
     await bench.yard.delete(shard.queue)
     await bench.yard.make(shard.queue, 1 << 20)
     await bench.commit(shard, b"another")

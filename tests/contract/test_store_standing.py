@@ -28,13 +28,13 @@ async def test_the_next_holder_learns_of_letters(bench: Bench) -> None:
     for first in range(0, 300, 100):
         await bench.commit(shard, *(b"%d" % number for number in range(first, first + 100)))
         page = await bench.store.queue.read(token, b"", 100)
-        await bench.store.letters.park(token, *letters_of(token, page))
+        await bench.store.letters.store(token, *letters_of(token, page))
         await bench.store.queue.remove(token, page.positions[-1], 100, Tally(dead_lettered=100))
     await bench.commit(shard, *(b"%d" % number for number in range(300, 310)))
     page = await bench.store.queue.read(token, b"", 10)
     letters = letters_of(token, page)
-    await bench.store.letters.park(token, letters[1], letters[2])
-    await bench.store.letters.park(token, letters[7])
+    await bench.store.letters.store(token, letters[1], letters[2])
+    await bench.store.letters.store(token, letters[7])
     await bench.store.queue.remove(token, page.positions[2], 2, Tally(delivered=1, dead_lettered=1))
     await bench.store.locks.release(token)
 
@@ -62,7 +62,7 @@ async def test_an_earlier_holder_stores_no_letters_behind_a_later_one_s_back(ben
     await bench.commit(shard, b"0", b"1", b"2")
     late, other = await bench.held(shard), await bench.another()
     letters = letters_of(late, await bench.store.queue.read(late, b"", 3))
-    await bench.store.letters.park(late, letters[0])
+    await bench.store.letters.store(late, letters[0])
     holder = await bench.store.locks.acquire(shard, "w2", QUIET_S)
     assert not isinstance(holder, LockToken)
     await other.locks.evict(shard, holder)
@@ -71,8 +71,8 @@ async def test_an_earlier_holder_stores_no_letters_behind_a_later_one_s_back(ben
     assert list(await other.letters.standing(taken)) == letters[:1]
 
     with pytest.raises(OwnershipLost):
-        await bench.store.letters.park(late, letters[1])
-    await other.letters.park(taken, letters[2])
+        await bench.store.letters.store(late, letters[1])
+    await other.letters.store(taken, letters[2])
 
     assert [each async for each in other.letters.stored(shard.queue)] == [letters[0], letters[2]]
 
@@ -82,7 +82,7 @@ async def test_standing_letters_need_the_lock(bench: Bench) -> None:
     shard = await bench.queue()
     await bench.commit(shard, b"0")
     token = await bench.held(shard)
-    await bench.store.letters.park(token, *letters_of(token, await bench.store.queue.read(token, b"", 1)))
+    await bench.store.letters.store(token, *letters_of(token, await bench.store.queue.read(token, b"", 1)))
     await bench.store.locks.release(token)
 
     with pytest.raises(OwnershipLost):

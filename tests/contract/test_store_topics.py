@@ -243,7 +243,7 @@ async def test_letters_outlive_their_topic(bench: Bench) -> None:
     made = await bench.topic()
     token = await bench.held(made.shard(2))
     letter = DeadLetter(f"{made.name}.2", token.incarnation, "0/1", "0/2", "refused", "why", 1, 1.0, 2.0, b"raw")
-    await bench.store.letters.park(token, letter)
+    await bench.store.letters.store(token, letter)
 
     await bench.store.own_topics.remove(made, discard=False)
 

@@ -278,9 +278,9 @@ class FakeStore:
 
     # ------------------------------------------------------------------------------- dead letters
 
-    async def park(self, token: LockToken, *letters: DeadLetter) -> None:
+    async def store(self, token: LockToken, *letters: DeadLetter) -> None:
         """Whoever asked last for letters of entries that stand parks; the lock is not looked at."""
-        async with self._call("park"):
+        async with self._call("store_letters"):
             queue = self.queues.get(token.shard.queue)
             if queue is not None and queue.incarnation == token.incarnation and queue.parker != token.cookie:
                 raise OwnershipLost(f"{queue.parker} has asked for letters of {token.shard}")

@@ -56,7 +56,7 @@ async def test_a_grave_that_is_missing_keeps_the_entry() -> None:
         assert store.queues["t"].waiting == 2
         [shard] = worker.shards
         assert shard.reason == "there is no such dead-letter topic"
-        assert store.calls["park"] == 1
+        assert store.calls["store_letters"] == 1
         endpoint.grave = lambda: None
         await drained(store, within_s=60)
 

@@ -109,7 +109,7 @@ async def test_the_next_owner_does_not_send_what_has_a_letter(mode: str) -> None
 async def test_a_letter_that_may_be_stored_is(mode: str) -> None:
     """An entry whose letter was stored without an answer, and that fits by now, is parked for the same cause."""
     store, endpoint = scene(mode)
-    store.after = lambda call: StoreUnavailable("no answer") if call == "park" else None
+    store.after = lambda call: StoreUnavailable("no answer") if call == "store_letters" else None
 
     async with running(a_worker(store, endpoint, QUICK_RETRIES)):
         await until(lambda: store.parked)
@@ -222,7 +222,7 @@ async def test_no_letter_is_stored_without_trust_in_the_lock() -> None:
         await asyncio.sleep(30)
 
     assert [each for each in packed if each > QUICK.lease_s]
-    assert store.calls["park"] == 0
+    assert store.calls["store_letters"] == 0
     assert queue.waiting == 3
 
 
@@ -236,9 +236,9 @@ async def test_garbage_of_an_unknown_topic_is_stored_before_it_is_removed() -> N
     queue = store.make("t", raw_entry("k", 0))
     async with running(a_worker(store, endpoint, QUICK_RETRIES)):
         await drained(store)
-        store.before = lambda call: StoreUnavailable("away") if call == "park" else None
+        store.before = lambda call: StoreUnavailable("away") if call == "store_letters" else None
         queue.append(b"garbage")
-        await until(lambda: store.calls["park"] > 3)
+        await until(lambda: store.calls["store_letters"] > 3)
         assert (queue.waiting, store.parked) == (1, {})
         store.before = lambda _: None
         await drained(store, within_s=30)
@@ -258,7 +258,7 @@ async def test_nothing_is_committed_when_trust_ends_while_letters_are_stored() -
     def slowly(call: str) -> StoreUnavailable | float | None:
         if call == "renew":
             return StoreUnavailable("away")
-        return QUICK.lease_s if call == "park" else None
+        return QUICK.lease_s if call == "store_letters" else None
 
     store.before = slowly
     async with running(a_worker(store, endpoint, QUICK_RETRIES)):

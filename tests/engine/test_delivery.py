@@ -272,15 +272,15 @@ async def test_an_undecodable_entry_is_parked_before_it_is_removed() -> None:
     store, endpoint = FakeStore(), FakeEndpoint()
     store.make("t", raw_entry("k", 0), b"garbage", raw_entry("k", 1))
     store.metadata["t"] = a_topic()
-    failing = iter(range(3))
-    store.before = lambda call: StoreUnavailable("away") if call == "park" and next(failing, None) is not None else None
+    failing = iter([StoreUnavailable("away")] * 3)
+    store.before = lambda call: next(failing, None) if call == "store_letters" else None
 
     async with running(a_worker(store, endpoint)):
         await drained(store)
 
     [letter] = store.parked.values()
     assert (letter.raw, letter.cause) == (b"garbage", "undecodable")
-    assert store.calls["park"] == 4
+    assert store.calls["store_letters"] == 4
     assert endpoint.events() == [b"id-0", b"id-1"]
 
 

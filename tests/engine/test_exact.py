@@ -471,7 +471,7 @@ async def test_nothing_passes_an_entry_whose_letter_cannot_be_stored() -> None:
     store, endpoint = FakeStore(), FakeEndpoint()
     store.make("t", b"not an entry", *entries(10))
     store.metadata["t"] = an_exact_topic()
-    store.before = lambda call: StoreUnavailable("away") if call == "park" else None
+    store.before = lambda call: StoreUnavailable("away") if call == "store_letters" else None
 
     async with running(a_worker(store, endpoint, EXACT)):
         await asyncio.sleep(30)

@@ -120,7 +120,7 @@ async def test_looking_at_the_front_is_no_work() -> None:
     async with running(a_worker(store, endpoint)):
         await asyncio.sleep(3600)
         assert store.calls["read"] <= openings + 1
-        assert store.calls["park"] == store.calls["note_attempts"] == 0
+        assert store.calls["store_letters"] == store.calls["note_attempts"] == 0
 
 
 @pytest.mark.parametrize("opens", [False, True])
@@ -296,7 +296,7 @@ async def test_parking_comes_first_and_a_failed_one_keeps_the_entry() -> None:
     store.metadata["t"] = limited(time_to_live_s=60)
 
     def refuse(call: str) -> RemoraError | None:
-        return StoreUnavailable("away") if call == "park" else None
+        return StoreUnavailable("away") if call == "store_letters" else None
 
     store.before = refuse
     async with running(a_worker(store, endpoint)):

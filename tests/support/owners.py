@@ -157,11 +157,11 @@ class Steps:
         if any(Position.parse(letter.position) < Position.parse(upto.decode()) for _, letter in self._late or ()):
             await self._at("parked")  # and nobody lets it go on
 
-    async def park(self, token: LockToken, *letters: DeadLetter) -> None:
+    async def store(self, token: LockToken, *letters: DeadLetter) -> None:
         if self._late is not None:
             self._late += [(token, letter) for letter in letters]
             return
-        await self._store.letters.park(token, *letters)
+        await self._store.letters.store(token, *letters)
         await self._at("parked")
 
     @asynccontextmanager

@@ -94,10 +94,10 @@ async def remove(store: SqliteStore, topic: Topic, directory: Path) -> Callable[
     return lambda: store.queue.remove(token, page.positions[-1], REMOVED, Tally(delivered=REMOVED))
 
 
-async def park(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
-    """Park an entry."""
+async def store(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
+    """Store a dead letter."""
     token = await _held(store, topic)
-    return lambda: store.letters.park(token, letter(token))
+    return lambda: store.letters.store(token, letter(token))
 
 
 async def create(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
@@ -117,7 +117,7 @@ async def discard(store: SqliteStore, topic: Topic, directory: Path) -> Callable
     return act
 
 
-KINDS = {each.__name__: each for each in (publish, reserve, commit, abort, append, remove, park, create, discard)}
+KINDS = {each.__name__: each for each in (publish, reserve, commit, abort, append, remove, store, create, discard)}
 
 
 def letter(token: LockToken) -> DeadLetter:

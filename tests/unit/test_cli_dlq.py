@@ -83,7 +83,7 @@ class Dlq:
                 front = await store.queue.read(token, b"", 1)
                 position, after = (each.decode() for each in front.positions)
                 queue, incarnation = token.shard.queue, token.incarnation
-                await store.letters.park(
+                await store.letters.store(
                     token, DeadLetter(queue, incarnation, position, after, cause, "why", 1, at, at, raw)
                 )
                 if removed:

@@ -47,7 +47,7 @@ async def park_all(
         some = new[i : i + AT_ONCE]
         lease.require_trust()
         shelf.begin_parking(some)
-        await tools.store.letters.park(lease.token, *some)
+        await tools.store.letters.store(lease.token, *some)
         shelf.parked(some)
         for each in some:
             tools.telemetry.parked(label, each.queue, each.position, each.cause, each.reason)

@@ -10,10 +10,10 @@ from remora.model.ledger import Balance
 from remora.model.record import DeadLetter, LetterTotals, Redrive
 from remora.model.shard import Shard
 from remora.model.topic import Topic
-from remora.ports.delivery import Balances, Parking
+from remora.ports.delivery import Balances, LetterStorage
 
 
-class Letters(Parking, Protocol):
+class Letters(LetterStorage, Protocol):
     """The stored dead letters of all queues."""
 
     def stored(self, queue: str | None = None) -> AsyncIterator[DeadLetter]:

@@ -190,14 +190,14 @@ class Arrivals(Protocol):
         ...
 
 
-class Parking(Protocol):
-    """Storing dead letters: entries that leave their queue undelivered. Parking twice at one position keeps one record.
+class LetterStorage(Protocol):
+    """Stores dead letters: entries that leave their queue undelivered. At one position there is one letter at most.
 
     An entry whose letter is stored is done, though it stands in its queue until it is removed: the shard's owner does
     not send it, and commands leave its letter alone, or it would be sent while it is kept, or twice.
     """
 
-    async def park(self, token: LockToken, *letters: DeadLetter) -> None:
+    async def store(self, token: LockToken, *letters: DeadLetter) -> None:
         """Store letters durably. Only when this returns may their entries be removed.
 
         Raises OwnershipLost when the shard is another owner's who has asked for the `standing` letters. After any error
@@ -261,7 +261,7 @@ class DeliveryStore(Protocol):
     @property
     def arrivals(self) -> Arrivals: ...
     @property
-    def letters(self) -> Parking: ...
+    def letters(self) -> LetterStorage: ...
     @property
     def inspection(self) -> Inspection: ...
     @property

@@ -38,7 +38,7 @@ REGISTRY = "remora.dlq"
 TOTALS = "#totals"
 """The key beside a queue's letters that is none of them; see `redriving`."""
 
-_PARKING, _PARKER = "remora.parking.", "remora.parker."
+_ANNOUNCED, _OWNER = "remora.parking.", "remora.parker."
 
 _VERSION = 1
 _PAGE = 64
@@ -74,10 +74,10 @@ class DeadLetters(Face):
         self._registered: set[str] = set()
         self._desks: defaultdict[LockToken, _Desk] = defaultdict(_Desk)
 
-    async def park(self, token: LockToken, *letters: DeadLetter) -> None:
+    async def store(self, token: LockToken, *letters: DeadLetter) -> None:
         """Store letters durably; the same letter again overwrites itself."""
         name = await self._announce(token, max(Position.parse(each.position) for each in letters))
-        storing = [self._store(token, each, name) for each in letters]
+        storing = [self._store_one(token, each, name) for each in letters]
         for answer in await asyncio.gather(*storing, return_exceptions=True):
             if isinstance(answer, BaseException):
                 raise answer
@@ -91,7 +91,7 @@ class DeadLetters(Face):
                 await self._write(WriteOp().set_omap({queue: b""}), REGISTRY)
                 self._registered.add(queue)
             if not any(each >= last for each in desk.announced):
-                operation = held_write(token).set_omap({f"{_PARKING}{last}": b""})
+                operation = held_write(token).set_omap({f"{_ANNOUNCED}{last}": b""})
                 await self._on_queue(operation, token, f"announcing letters of {token.shard}")
                 desk.announced.add(last)
             return desk.name or await self._sit_down(token, desk)
@@ -99,19 +99,19 @@ class DeadLetters(Face):
     async def _sit_down(self, token: LockToken, desk: _Desk) -> str:
         """Have no letters taken but those under this hold's new name."""
         name = secrets.token_hex(8)
-        await self._write(WriteOp().set_xattr(_PARKER + token.incarnation, name), f"{REGISTRY}.{token.shard.queue}")
+        await self._write(WriteOp().set_xattr(_OWNER + token.incarnation, name), f"{REGISTRY}.{token.shard.queue}")
         desk.name = name
         return name
 
-    async def _store(self, token: LockToken, letter: DeadLetter, name: str) -> None:
+    async def _store_one(self, token: LockToken, letter: DeadLetter, name: str) -> None:
         value = msgspec.msgpack.encode(_Stored(_VERSION, letter))
-        operation = WriteOp().assert_xattr(_PARKER + token.incarnation, name).set_omap({letter_key(letter): value})
+        operation = WriteOp().assert_xattr(_OWNER + token.incarnation, name).set_omap({letter_key(letter): value})
         try:
             await self._write(operation, f"{REGISTRY}.{letter.queue}")
         except MismatchError as exc:
-            await self._on_queue(held_read(token), token, f"parking entries of {token.shard}")
+            await self._on_queue(held_read(token), token, f"storing letters of {token.shard}")
             self._desks[token].name = ""  # an earlier holder's name came late
-            raise StoreUnavailable(f"parking entries of {token.shard}: somebody else has stored letters there") from exc
+            raise StoreUnavailable(f"storing letters of {token.shard}: somebody else has stored letters there") from exc
 
     async def _write(self, operation: WriteOp, oid: str) -> None:
         place = self._connection.session.places.own
@@ -126,9 +126,9 @@ class DeadLetters(Face):
         """The letters of entries that stand in the held queue yet; usually none were announced, and that is all."""
         what = f"looking for letters of {token.shard}"
         operation = held_read(token)
-        content, found = operation.read(0, HEAD_SIZE), operation.omap_page("", _PARKING, _MOST_ANNOUNCED)
+        content, found = operation.read(0, HEAD_SIZE), operation.omap_page("", _ANNOUNCED, _MOST_ANNOUNCED)
         await self._on_queue(operation, token, what)
-        desk = self._desks[token] = _Desk({Position.parse(key.removeprefix(_PARKING)) for key in found.values})
+        desk = self._desks[token] = _Desk({Position.parse(key.removeprefix(_ANNOUNCED)) for key in found.values})
         front = decoded(decode_head, content.data, what).front
         if not any(each >= front for each in desk.announced):
             return []
@@ -142,7 +142,7 @@ class DeadLetters(Face):
     def forget(self, operation: WriteOp, token: LockToken, end: Position) -> None:
         """Add to the removal of the entries before `end` the announcements of their letters."""
         if gone := self._announced_before(token, end):
-            operation.remove_omap([f"{_PARKING}{each}" for each in sorted(gone)])
+            operation.remove_omap([f"{_ANNOUNCED}{each}" for each in sorted(gone)])
 
     def forgotten(self, token: LockToken, end: Position) -> None:
         """That removal has succeeded."""

@@ -17,7 +17,7 @@ from remora.storage.sqlite.files import File
 _VERSION = 1
 _PAGE = 64
 
-_PARK = "INSERT OR REPLACE INTO letters (queue, incarnation, gen, position, letter) VALUES (?, ?, ?, ?, ?)"
+_STORE = "INSERT OR REPLACE INTO letters (queue, incarnation, gen, position, letter) VALUES (?, ?, ?, ?, ?)"
 _ALL = """
 SELECT queue, incarnation, gen, position, letter FROM letters
 WHERE (queue, incarnation, gen, position) > (?, ?, ?, ?) ORDER BY queue, incarnation, gen, position LIMIT ?
@@ -47,18 +47,18 @@ _decoder = msgspec.msgpack.Decoder(_Stored)
 class DeadLetters(Face):
     """Stores entries that left their queue undelivered."""
 
-    async def park(self, token: LockToken, *letters: DeadLetter) -> None:
+    async def store(self, token: LockToken, *letters: DeadLetter) -> None:
         """Store letters, and sync: their entries are removed next. The same letter again overwrites itself."""
         rows = [
             (each.queue, each.incarnation, *Position.parse(each.position), _encode(_Stored(_VERSION, each)))
             for each in letters
         ]
 
-        def park(connection: sqlite3.Connection) -> None:
+        def store(connection: sqlite3.Connection) -> None:
             held_row(connection, token, self._files.owner.entity)
-            connection.executemany(_PARK, rows)
+            connection.executemany(_STORE, rows)
 
-        await self._file(token.shard).write(park, durable=True)
+        await self._file(token.shard).write(store, durable=True)
 
     async def standing(self, token: LockToken) -> Sequence[DeadLetter]:
         """The letters of entries that stand in the held queue yet: a range of the table's index."""
