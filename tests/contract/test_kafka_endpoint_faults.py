@@ -203,18 +203,16 @@ async def waiting_together(
             await limit_topic(kafka.address, topic, limit)
         kafka.stop(how=signal.SIGSTOP)
         try:
-            producer = opened[0]._slot.current
-            assert producer is not None
+            sender = opened[0]._slot.current
+            assert sender is not None
             pushes = [asyncio.create_task(opened[0].push(parcels[0]))]
             place = TopicPartition(topic, 0)
-            await until(lambda: bool(producer._accumulator._pending_batches), "the first one is on its way")
+            await until(lambda: any(each.in_request for each in sender._queues.values()), "the first one is on its way")
             pushes += [
                 asyncio.create_task(route.push(parcel)) for route, parcel in zip(opened[1:], parcels[1:], strict=True)
             ]
             together = sum(map(len, records[1:]))
-            await until(
-                lambda: [each.record_count for each in producer._waiting(place)] == [together], "the others wait"
-            )
+            await until(lambda: [len(each) for each in sender._queues[place].waiting] == [together], "the others wait")
             yield pushes
         finally:
             kafka.stop(how=signal.SIGCONT)
@@ -333,7 +331,7 @@ async def test_closing_without_a_broker(
 
 def endpoint_is_busy(endpoint: KafkaEndpoint) -> bool:
     """Whether any producer has something under way."""
-    return any(slot.current and slot.current.under_way for slot in endpoint._slots._slots.values())
+    return any(slot.current and slot.current.under_way for slot in endpoint._senders._slots.values())
 
 
 @pytest.mark.guarantee("no-loss", "order-per-object")

@@ -253,9 +253,9 @@ async def test_position_waits_for_the_end_of_a_transaction(
         )
         asked, ask = Counter[str](), reader._ask
 
-        async def count(node: int, request: Any, group: ConnectionGroup) -> Any:
+        async def count(node: int, request: Any) -> Any:
             asked[type(request).__name__] += 1
-            return await ask(node, request, group)
+            return await ask(node, request)
 
         monkeypatch.setattr(reader, "_ask", count)
         reading = asyncio.create_task(reader.read_mark())

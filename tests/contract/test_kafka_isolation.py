@@ -16,7 +16,7 @@ import pytest
 
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint
-from remora.endpoints.kafka.aside import MOST_OPEN
+from remora.endpoints.kafka.blocking import MOST_OPEN
 from remora.model.errors import EndpointUnavailable
 from remora.model.shard import Shard
 from remora.model.topic import Target

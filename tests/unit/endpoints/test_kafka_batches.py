@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.codec.kafka_records import encode_record
-from remora.endpoints.kafka.batches import BATCH_BYTES, CODECS, Batch, SharedBatch, build, built_size
+from remora.endpoints.kafka.batches import BATCH_BYTES, CODECS, RecordBatch, SharedBatch, build, built_size
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """Freight whose records' values are numbers of its own, each of a few bytes."""
+    """A record set whose records' values are numbers of its own, each of a few bytes."""
 
     first: int
     count: int
@@ -29,9 +29,9 @@ class Numbers:
         return b"".join(encode_record(first + at, None, b"%d" % (self.first + at), []) for at in range(self.count))
 
 
-def values(batch: Batch) -> list[int]:
+def values(batch: RecordBatch) -> list[int]:
     """What a broker would read, when it checked that offsets rise by one."""
-    read = MemoryRecords(bytes(batch._build())).next_batch()
+    read = MemoryRecords(bytes(batch.encoded())).next_batch()
     assert read is not None
     records = list(read)
     assert [each.offset for each in records] == list(range(len(records)))
@@ -47,27 +47,27 @@ async def test_what_travels(joining: list[tuple[int, int, int, bool]], most: int
     batch = SharedBatch(CODECS["none"], most, Numbers(0, 2, 90))
     aboard = [(Numbers(0, 2, 90), batch.first, most)]
     for at, (count, nbytes, allowed, leaves) in enumerate(joining, 1):
-        freight, before = Numbers(100 * at, count, nbytes), batch.nbytes
-        arrived = batch.join(freight, allowed)
+        members, before = Numbers(100 * at, count, nbytes), batch.nbytes
+        arrived = batch.join(members, allowed)
         assert (arrived is not None) == (before + nbytes <= min(most, allowed))
         if arrived is not None and leaves:
             assert batch.leave(arrived)
         elif arrived is not None:
-            aboard.append((freight, arrived, allowed))
+            aboard.append((members, arrived, allowed))
 
-    assert batch.nbytes == BATCH_BYTES + sum(freight.nbytes for freight, _, _ in aboard)
+    assert batch.nbytes == BATCH_BYTES + sum(members.nbytes for members, _, _ in aboard)
     assert batch.is_shared == (len(aboard) > 1)
-    assert batch.record_count() == sum(len(freight) for freight, _, _ in aboard)
-    assert values(batch) == [freight.first + at for freight, _, _ in aboard for at in range(freight.count)]
+    assert len(batch) == sum(len(members) for members, _, _ in aboard)
+    assert values(batch) == [members.first + at for members, _, _ in aboard for at in range(members.count)]
 
 
 async def test_on_its_way() -> None:
-    """Once aiokafka has numbered a batch, nobody joins it any more, and nobody leaves it."""
+    """Once a batch is numbered, no record set joins it or leaves it."""
     batch = SharedBatch(CODECS["none"], 1000, Numbers(0, 1, 10))
     other = batch.join(Numbers(1, 1, 10), 1000)
     assert other is not None
 
-    batch._set_producer_state(7, 1, 0)
+    batch.number(7, 1, 0)
 
     assert batch.join(Numbers(2, 1, 10), 1000) is None
     assert not batch.leave(other)
@@ -142,8 +142,8 @@ def test_what_compression_makes_larger(codec: str) -> None:
 
 def test_built_once() -> None:
     """A batch that is repeated is sent with the same bytes, and has the size that was foretold."""
-    batch = Batch(CODECS["snappy"], [Numbers(0, 300, 9000)])
-    batch._set_producer_state(7, 1, 0)
+    batch = RecordBatch(CODECS["snappy"], [Numbers(0, 300, 9000)])
+    batch.number(7, 1, 0)
 
-    assert batch._build() is batch._build()
-    assert batch.size() == len(batch._build()) == built_size(CODECS["snappy"], Numbers(0, 300, 9000))
+    assert batch.encoded() is batch.encoded()
+    assert len(batch.encoded()) == built_size(CODECS["snappy"], Numbers(0, 300, 9000))

@@ -10,9 +10,9 @@ from aiokafka.structs import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.endpoints.kafka.batches import CODECS, Batch
+from remora.endpoints.kafka.batches import CODECS, RecordBatch
+from remora.endpoints.kafka.client import writing
 from remora.endpoints.kafka.exact import mark_of, position_of, producer_name
-from remora.endpoints.kafka.lookup import writing
 from remora.endpoints.kafka.transactions import Sending, _rounds
 
 HEX = st.text("0123456789abcdef", min_size=1, max_size=32)
@@ -46,7 +46,7 @@ def test_positions(one: str, other: str, gen: int, offset: int) -> None:
 @given(st.lists(st.integers(0, 4), max_size=40))
 def test_rounds(partitions: list[int]) -> None:
     """Each request has one batch of a partition at most, and every batch is in one, those of a partition in order."""
-    sendings = [Sending(TopicPartition("t", each), Batch(CODECS["none"])) for each in partitions]
+    sendings = [Sending(TopicPartition("t", each), RecordBatch(CODECS["none"])) for each in partitions]
 
     rounds = _rounds(sendings)
 

@@ -11,8 +11,8 @@ from aiokafka.record.memory_records import MemoryRecords
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.endpoints.kafka.batches import BATCH_BYTES, CODECS, Batch
-from remora.endpoints.kafka.letters import LetterPacker, LetterParcel, letter_record
+from remora.endpoints.kafka.batches import BATCH_BYTES, CODECS, RecordBatch
+from remora.endpoints.kafka.letters import LetterBatch, LetterPacker, letter_record
 from remora.model.record import DeadLetter
 from support.entries import raw_entry
 
@@ -25,9 +25,9 @@ def packer(partitions: int = 3, *, codec: str = "none", batch: int = 10_000, lim
     return LetterPacker(partitions, codec=CODECS[codec], batch_bytes=batch, limit_bytes=limit)
 
 
-def contents(parcel: LetterParcel) -> list[tuple[bytes | None, bytes, dict[str, bytes]]]:
+def contents(parcel: LetterBatch) -> list[tuple[bytes | None, bytes, dict[str, bytes]]]:
     """Key, value and headers of each Kafka record that a broker would read."""
-    read = MemoryRecords(bytes(Batch(CODECS["none"], [parcel])._build()))
+    read = MemoryRecords(bytes(RecordBatch(CODECS["none"], [parcel]).encoded()))
     found = []
     while (batch := read.next_batch()) is not None:
         found += [(each.key, each.value, dict(each.headers)) for each in batch]
@@ -103,7 +103,7 @@ def test_nothing_is_lost_or_moved(sizes: list[tuple[bytes, int]], partitions: in
     lanes: defaultdict[int, list[DeadLetter]] = defaultdict(list)
     for parcel in packer(partitions, limit=limit).pack(letters):
         assert len(contents(parcel)) == len(parcel.letters)
-        assert len(Batch(CODECS["none"], [parcel])._build()) <= min(limit, BATCH_BYTES + parcel.nbytes)
+        assert len(RecordBatch(CODECS["none"], [parcel]).encoded()) <= min(limit, BATCH_BYTES + parcel.nbytes)
         lanes[parcel.lane].extend(parcel.letters)
 
     for lane, members in lanes.items():

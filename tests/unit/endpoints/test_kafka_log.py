@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from remora.endpoints.kafka.quiet import QuietHandler, quieten
+from remora.endpoints.kafka.log_filter import RepeatFilter, install_log_filter
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def theirs() -> Iterator[logging.Logger]:
     root = logging.getLogger("aiokafka")
     before = root.handlers[:], root.level, root.propagate
     root.handlers.clear()
-    quieten()
+    install_log_filter()
     yield logging.getLogger("aiokafka.conn")
     root.handlers[:], root.level, root.propagate = before
 
@@ -47,6 +47,6 @@ def test_no_debug(theirs: logging.Logger, caplog: pytest.LogCaptureFixture) -> N
 
 def test_taken_over_once(theirs: logging.Logger) -> None:
     """Several endpoints in one process do not multiply lines."""
-    quieten()
+    install_log_filter()
 
-    assert len([each for each in logging.getLogger("aiokafka").handlers if isinstance(each, QuietHandler)]) == 1
+    assert len([each for each in logging.getLogger("aiokafka").handlers if isinstance(each, RepeatFilter)]) == 1

@@ -13,8 +13,8 @@ from aiokafka.record.memory_records import MemoryRecords
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.endpoints.kafka.batches import BATCH_BYTES, CODECS, Batch
-from remora.endpoints.kafka.packing import KafkaParcel, Packer
+from remora.endpoints.kafka.batches import BATCH_BYTES, CODECS, RecordBatch
+from remora.endpoints.kafka.packing import KafkaBatch, Packer
 from remora.model.record import Record
 
 
@@ -26,9 +26,9 @@ def packer(partitions: int = 3, *, codec: str = "none", batch: int = 10_000, lim
     return Packer("queue", "inc", partitions, codec=CODECS[codec], batch_bytes=batch, limit_bytes=limit)
 
 
-def built(parcel: KafkaParcel, codec: str = "none") -> bytes:
+def built(parcel: KafkaBatch, codec: str = "none") -> bytes:
     """A batch with this parcel alone, as it is sent."""
-    return bytes(Batch(CODECS[codec], [parcel])._build())
+    return bytes(RecordBatch(CODECS[codec], [parcel]).encoded())
 
 
 def contents(batch: bytes) -> list[Any]:

@@ -1,9 +1,9 @@
-"""Record batches as aiokafka takes them, built at the moment of sending.
+"""Kafka's record batches, encoded at the moment of sending.
 
-Parcels of many queues go to the same partitions. Each in a batch of its own, one after the other, they would cost a
-round trip each, and this process and the broker more for a batch than for the records in it. So whatever wants to go
-to a partition while an earlier batch is under way shares the next one, as in Kafka's own producer. Nobody waits for
-company.
+Records of many queues go to the same partitions. Each set in a batch of its own, one after the other, they would cost a
+round trip each, and this process and the broker more for a batch than for the records in it. So all record sets that
+come for a partition while an earlier batch is under way share the next one, as in Kafka's own producer. No record set
+waits for others to come.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _LENGTH_COUNTS_FROM = 12
 _FORMAT = 2
 
 Outcome = asyncio.Future[Exception | None]
-"""What somebody waits for: why his records did not arrive, or None when they have."""
+"""What a caller waits for: why its records did not arrive, or None when they have."""
 
 
-class Freight(Protocol):
+class RecordSet(Protocol):
     """Records that travel together. `nbytes` is the most that they take up, before compression."""
 
     @property
     def nbytes(self) -> int: ...
 
     def __len__(self) -> int:
-        """How many records it has."""
+        """The number of records."""
         ...
 
     def encode(self, first: int) -> bytes:
@@ -49,74 +49,67 @@ class Freight(Protocol):
         ...
 
 
-class Batch:
+class RecordBatch:
     """One record batch.
 
-    It stands in for aiokafka's BatchBuilder, which takes records one by one, at three times the cost. aiokafka sets
-    producer id and sequence just before it has the batch built and sent; the bytes are then kept, so that every
-    repetition sends the same ones.
+    It is encoded when it has its numbers and is sent for the first time. The bytes are then kept, so that every
+    repetition sends the same ones. aiokafka's BatchBuilder was weighed: it takes records one by one, at three times the
+    cost.
 
     The records' timestamp is the time of sending: stamped with the event's own time, entries that waited out an outage
     would fall under the topic's retention at once, or be refused by its timestamp rule. The event's time stands in its
     body.
     """
 
-    __slots__ = ("_buffer", "_codec", "_count", "_freights", "_producer", "_transactional", "nbytes")
+    __slots__ = ("_codec", "_count", "_encoded", "_producer", "_sets", "_transactional", "nbytes")
 
-    def __init__(self, codec: int, freights: Sequence[Freight] = (), *, transactional: bool = False) -> None:
+    def __init__(self, codec: int, sets: Sequence[RecordSet] = (), *, transactional: bool = False) -> None:
         self._codec = codec
         self._transactional = transactional
-        self._freights = list(freights)
-        self._count = sum(map(len, freights))
+        self._sets = list(sets)
+        self._count = sum(map(len, sets))
         self._producer = (-1, -1, -1)
-        self._buffer: bytes | None = None
-        self.nbytes = BATCH_BYTES + sum(each.nbytes for each in freights)
+        self._encoded: bytes | None = None
+        self.nbytes = BATCH_BYTES + sum(each.nbytes for each in sets)
 
-    def record_count(self) -> int:
+    def __len__(self) -> int:
+        """The number of records."""
         return self._count
 
-    def closed(self) -> bool:
-        return True  # nothing to wait for: aiokafka may send it at once
+    def number(self, producer_id: int, epoch: int, first: int) -> None:
+        """Set the producer, and the sequence number of the first record."""
+        self._producer = (producer_id, epoch, first)
 
-    def close(self) -> None:
-        """Nothing to do: aiokafka itself appends nothing."""
-
-    def size(self) -> int:
-        """Bytes as sent; before it is built, the most that it has before compression."""
-        return len(self._buffer) if self._buffer is not None else self.nbytes
-
-    def _set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        self._producer = (producer_id, producer_epoch, base_sequence)
-
-    def _build(self) -> bytes:
-        if self._buffer is None:
+    def encoded(self) -> bytes:
+        """The batch as it is sent, the same bytes each time."""
+        if self._encoded is None:
             now_ms = int(time.time() * 1000)
-            self._buffer = build(self._codec, self._freights, now_ms, self._producer, transactional=self._transactional)
-            self._freights.clear()
-        return self._buffer
+            self._encoded = build(self._codec, self._sets, now_ms, self._producer, transactional=self._transactional)
+            self._sets.clear()
+        return self._encoded
 
 
-class SharedBatch(Batch):
-    """A batch that takes in more until it is sent; each has somebody who waits for it."""
+class SharedBatch(RecordBatch):
+    """A batch that takes in more record sets until it is sent; each has a caller that waits for it."""
 
     __slots__ = ("_is_open", "_most_bytes", "_waiting", "given_up")
 
-    def __init__(self, codec: int, most_bytes: int, freight: Freight) -> None:
-        """It begins with one freight of any size; with more it has `most_bytes` before compression, at most."""
-        super().__init__(codec, [freight])
+    def __init__(self, codec: int, most_bytes: int, records: RecordSet) -> None:
+        """It begins with one record set of any size; with more it has `most_bytes` before compression, at most."""
+        super().__init__(codec, [records])
         self._most_bytes = most_bytes
         self._is_open = True
         self._waiting: list[Outcome] = [asyncio.get_running_loop().create_future()]
-        self.given_up = False  # set by one who waited for it when it had been sent: must not be sent once more
+        self.given_up = False  # set when a caller left it after it was numbered: must not be sent once more
 
     @property
     def first(self) -> Outcome:
-        """What whoever began it waits for."""
+        """What the caller that began it waits for."""
         return self._waiting[0]
 
     @property
     def is_shared(self) -> bool:
-        """Whether it carries freight of several."""
+        """Whether it carries several record sets."""
         return len(self._waiting) > 1
 
     @property
@@ -124,26 +117,26 @@ class SharedBatch(Batch):
         """Whether all have left it."""
         return not self._waiting
 
-    def join(self, freight: Freight, most_bytes: int) -> Outcome | None:
+    def join(self, records: RecordSet, most_bytes: int) -> Outcome | None:
         """Take in one more; what to wait for, or None when it is on its way or would have more than either allows."""
-        if not self._is_open or self.nbytes + freight.nbytes > min(most_bytes, self._most_bytes):
+        if not self._is_open or self.nbytes + records.nbytes > min(most_bytes, self._most_bytes):
             return None
-        self._freights.append(freight)
-        self._count += len(freight)
-        self.nbytes += freight.nbytes
+        self._sets.append(records)
+        self._count += len(records)
+        self.nbytes += records.nbytes
         arrived: Outcome = asyncio.get_running_loop().create_future()
         self._waiting.append(arrived)
         return arrived
 
     def leave(self, arrived: Outcome) -> bool:
-        """Take out what somebody waits for no longer; returns whether that was still possible."""
+        """Take out what its caller waits for no longer; returns whether that was still possible."""
         if not self._is_open:
             return False
         at = self._waiting.index(arrived)
         del self._waiting[at]
-        freight = self._freights.pop(at)
-        self._count -= len(freight)
-        self.nbytes -= freight.nbytes
+        records = self._sets.pop(at)
+        self._count -= len(records)
+        self.nbytes -= records.nbytes
         self._is_open = not self.is_empty
         return True
 
@@ -154,14 +147,15 @@ class SharedBatch(Batch):
             if not each.done():
                 each.set_result(failure)
 
-    def _set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        super()._set_producer_state(producer_id, producer_epoch, base_sequence)
+    def number(self, producer_id: int, epoch: int, first: int) -> None:
+        """As for every batch; from here on none joins it or leaves it."""
+        super().number(producer_id, epoch, first)
         self._is_open = False
 
 
 def build(
     codec: int,
-    freights: Sequence[Freight],
+    sets: Sequence[RecordSet],
     now_ms: int,
     producer: tuple[int, int, int] = (-1, -1, -1),
     *,
@@ -172,7 +166,7 @@ def build(
     It goes uncompressed where compression saves nothing.
     """
     parts, count = [], 0
-    for each in freights:
+    for each in sets:
         parts.append(each.encode(count))
         count += len(each)
     attributes = _TRANSACTIONAL if transactional else 0
@@ -186,14 +180,14 @@ def build(
     return _HEAD.pack(0, length, -1, _FORMAT, calc_crc32c(body)) + body
 
 
-def built_size(codec: int, freight: Freight) -> int:
-    """Bytes of a batch with this freight alone, as sent."""
-    return len(build(codec, [freight], 0))
+def built_size(codec: int, records: RecordSet) -> int:
+    """Bytes of a batch with this record set alone, as sent."""
+    return len(build(codec, [records], 0))
 
 
-def size_above(limit_bytes: int, codec: int, freight: Freight) -> int:
-    """Bytes of a batch with this freight alone where it is larger than a broker's limit, else 0."""
-    if BATCH_BYTES + freight.nbytes <= limit_bytes:  # nearly always so
+def size_above(limit_bytes: int, codec: int, records: RecordSet) -> int:
+    """Bytes of a batch with this record set alone where it is larger than a broker's limit, else 0."""
+    if BATCH_BYTES + records.nbytes <= limit_bytes:  # nearly always so
         return 0
-    nbytes = built_size(codec, freight)
+    nbytes = built_size(codec, records)
     return nbytes if nbytes > limit_bytes else 0

@@ -6,21 +6,25 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import aiokafka.errors as kafka
-from aiokafka.client import ConnectionGroup
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.protocol.admin import SaslHandShakeRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
-from remora.endpoints.kafka.aside import ask_aside, resolve
+from remora.config import KafkaSettings
+from remora.endpoints.kafka.blocking import resolve, run_blocking
+from remora.endpoints.kafka.client import KafkaClient, cut
 from remora.endpoints.kafka.errors import CONFIGURATION, translate
 from remora.endpoints.kafka.target import Broker, Cluster
 from remora.endpoints.kafka.tls import Trust, build_context
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, without_frames
+
+T = TypeVar("T")
 
 LOOK_TIMEOUT_S = 2.0
 """For one more look at a broker that has just refused us; it answered a moment ago."""
@@ -29,12 +33,28 @@ GOODBYE_S = 1.0
 """How long the end of a TLS connection waits for the other side to end it too."""
 
 
-async def connection_options(cluster: Cluster, trust: Trust | None) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """The identity of a connection: equal ones may share a sender, others never do."""
+
+    cluster: Cluster
+    trust: Trust | None = None
+
+
+async def build_client(connection: Connection, settings: KafkaSettings) -> tuple[KafkaClient, Broker]:
+    """A client that is not connected yet, and the broker of the list that lets it in. Raises EndpointError."""
+    options = await connection_options(connection)
+    broker = await find_broker(connection.cluster, options, settings.client_id, settings.connect_timeout_s)
+    return KafkaClient(broker, options, settings), broker
+
+
+async def connection_options(connection: Connection) -> dict[str, Any]:
     """What every aiokafka connection to this cluster is made with. Raises EndpointError."""
+    cluster, trust = connection.cluster, connection.trust
     protocol = ("SASL_" if cluster.login else "") + ("SSL" if trust else "PLAINTEXT")
     options: dict[str, Any] = {"security_protocol": protocol}
     if trust:
-        options["ssl_context"] = await ask_aside(("authorities", trust), lambda: build_context(trust), str(cluster))
+        options["ssl_context"] = await run_blocking(("authorities", trust), lambda: build_context(trust), str(cluster))
     if cluster.login:
         options["sasl_mechanism"] = cluster.login.mechanism
         options["sasl_plain_username"] = cluster.login.user
@@ -48,71 +68,60 @@ async def find_broker(cluster: Cluster, options: dict[str, Any], client_id: str,
     Raises EndpointMisconfigured when at least one says that we never will be, else EndpointUnavailable.
     """
     causes: list[EndpointError] = []
-    async with asyncio.TaskGroup() as group:
-        pending = {
-            group.create_task(_try_broker(broker, cluster, options, client_id, timeout_s), name=f"try {broker}")
-            for broker in cluster.brokers
-        }
-        while pending:
-            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                outcome = task.result()
-                if isinstance(outcome, Broker):
-                    for other in pending:
-                        other.cancel()
-                    return outcome
-                causes.append(outcome)
+
+    async def attempt(broker: Broker) -> Broker | None:
+        try:
+            await _greet(broker, options, client_id, timeout_s)
+        except Exception as exc:  # whatever answers on that port, and however: it may cost only its topics
+            cause = await _explain(exc, broker, cluster, options, client_id)
+            if cause is not exc:
+                cause.__cause__ = exc
+            causes.append(cause)
+            return None
+        return broker
+
+    found = await _first(cluster.brokers, attempt)
+    if found is not None:
+        return found
     decisive = [cause for cause in causes if isinstance(cause, EndpointMisconfigured)] or causes
     raise type(decisive[0])("; ".join(map(str, decisive))) from decisive[0].__cause__
 
 
 async def find_live(cluster: Cluster, options: dict[str, Any], client_id: str, timeout_s: float) -> frozenset[str]:
     """The cluster's brokers that are alive, by number, as the first of the list says that lets us in; else none."""
+
+    async def attempt(broker: Broker) -> frozenset[str] | None:
+        try:
+            answer = await _greet(broker, options, client_id, timeout_s)
+        except Exception as exc:  # whatever answers on that port, and however: it is not up
+            without_frames(exc)
+            return None
+        return frozenset(str(node) for node, *_ in answer.brokers) or None
+
+    return await _first(cluster.brokers, attempt) or frozenset()
+
+
+async def _first(brokers: Iterable[Broker], attempt: Callable[[Broker], Coroutine[Any, Any, T | None]]) -> T | None:
+    """What the first attempt gives that gives anything; all are made at once, and the others then end."""
     async with asyncio.TaskGroup() as group:
-        pending = {
-            group.create_task(_ask_for_live(broker, options, client_id, timeout_s), name=f"look at {broker}")
-            for broker in cluster.brokers
-        }
+        pending = {group.create_task(attempt(broker), name=f"try {broker}") for broker in brokers}
         while pending:
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            found: frozenset[str] = frozenset().union(*(task.result() for task in done))
-            if found:
-                for other in pending:
-                    other.cancel()
-                return found
-    return frozenset()
-
-
-async def _ask_for_live(broker: Broker, options: dict[str, Any], client_id: str, timeout_s: float) -> frozenset[str]:
-    try:
-        async with asyncio.timeout(timeout_s):
-            await resolve(broker.host, timeout_s)
-            answer = await _greet(broker, options, client_id, timeout_s)
-    except Exception as exc:  # whatever answers on that port, and however: it is not up
-        without_frames(exc)
-        return frozenset()
-    return frozenset(str(node) for node, *_ in answer.brokers)
-
-
-async def _try_broker(
-    broker: Broker, cluster: Cluster, options: dict[str, Any], client_id: str, timeout_s: float
-) -> Broker | EndpointError:
-    try:
-        async with asyncio.timeout(timeout_s):
-            await resolve(broker.host, timeout_s)
-            await _greet(broker, options, client_id, timeout_s)
-    except Exception as exc:  # whatever answers on that port, and however: it may cost only its topics
-        cause = await _explain(exc, broker, cluster, options, client_id)
-        if cause is not exc:
-            cause.__cause__ = exc
-        return cause
-    return broker
+            for found in [task.result() for task in done]:
+                if found is not None:
+                    for other in pending:
+                        other.cancel()
+                    return found
+    return None
 
 
 async def _greet(broker: Broker, options: dict[str, Any], client_id: str, timeout_s: float) -> Any:
     """Connect, log in and ask something that is answered only to those who are let in: the answer."""
-    async with _connected(broker, client_id, request_timeout_ms=int(timeout_s * 1000), **options) as connection:
-        return await connection.send(MetadataRequest([]))
+    request_timeout_ms = int(timeout_s * 1000)
+    async with asyncio.timeout(timeout_s):
+        await resolve(broker.host, timeout_s)
+        async with _connected(broker, client_id, request_timeout_ms=request_timeout_ms, **options) as connection:
+            return await connection.send(MetadataRequest([]))
 
 
 @asynccontextmanager
@@ -133,37 +142,6 @@ async def _connected(broker: Broker, client_id: str, **options: Any) -> AsyncIte
         if closed is not None:
             await asyncio.wait([closed], timeout=patience_s)
             cut(connection)
-
-
-def resolve_first(client: Any) -> None:
-    """Have an aiokafka client look up each broker's name aside before it connects to it; cf. `aside`."""
-    connect = client._get_conn  # noqa: SLF001 # the one place that knows names which the cluster itself gave
-
-    async def look_up_and_connect(node_id: Any, **options: Any) -> Any:
-        broker = client.cluster.broker_metadata(node_id)
-        connected = client._conns.get((node_id, options.get("group", ConnectionGroup.DEFAULT)))  # noqa: SLF001
-        if broker is not None and not (connected and connected.connected()):
-            try:
-                await resolve(broker.host)
-            except (OSError, EndpointUnavailable):
-                client.force_metadata_update()  # as aiokafka does for any broker that it cannot connect to
-                return None
-        return await connect(node_id, **options)
-
-    client._get_conn = look_up_and_connect  # noqa: SLF001
-
-
-def let_go(client: Any) -> None:
-    """Undo `resolve_first`, when a client is closed: it would keep itself."""
-    vars(client).pop("_get_conn", None)
-
-
-def cut(connection: Any) -> None:
-    """End an aiokafka connection without goodbye, also one that it has closed and that waits for the other side."""
-    # close() forgets the transport, and its protocol does only when it has ended.
-    transport = connection._protocol and connection._protocol._transport  # noqa: SLF001
-    if transport is not None:
-        transport.abort()
 
 
 # ------------------------------------------------------------------------------------------- why not

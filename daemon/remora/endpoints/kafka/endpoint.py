@@ -1,4 +1,4 @@
-"""The Kafka endpoint: routes from shards to Kafka topics over shared producers."""
+"""The Kafka endpoint: routes from shards to Kafka topics over shared senders."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import Self
 import aiokafka.errors as kafka
 
 from remora.config import KafkaSettings
-from remora.endpoints.kafka.aside import ask_aside
+from remora.endpoints.kafka.batch_size import SmallerBatches
 from remora.endpoints.kafka.batches import CODECS
-from remora.endpoints.kafka.connecting import connection_options, find_live
+from remora.endpoints.kafka.blocking import run_blocking
+from remora.endpoints.kafka.connecting import Connection, connection_options, find_live
 from remora.endpoints.kafka.errors import TOO_LARGE, translate
 from remora.endpoints.kafka.exact import ExactKafkaRoute, ExactRoutes
-from remora.endpoints.kafka.letters import LetterPacker, LetterParcel
-from remora.endpoints.kafka.limits import SmallerBatches
+from remora.endpoints.kafka.letters import LetterBatch, LetterPacker
+from remora.endpoints.kafka.log_filter import install_log_filter
 from remora.endpoints.kafka.lookup import UNREACHABLE, TopicFacts, look_up
-from remora.endpoints.kafka.packing import KafkaParcel, Packer
-from remora.endpoints.kafka.producers import FailedInCompany, NotSent
-from remora.endpoints.kafka.quiet import quieten
-from remora.endpoints.kafka.slots import Connection, KafkaObserver, ProducerSlot, ProducerSlots
+from remora.endpoints.kafka.packing import KafkaBatch, Packer
+from remora.endpoints.kafka.sender import FailedInCompany, NotSent
+from remora.endpoints.kafka.sender_pool import KafkaObserver, SenderPool, SenderSlot
 from remora.endpoints.kafka.target import Cluster, KafkaTarget, parse_target
 from remora.endpoints.kafka.tasks import Tasks
-from remora.endpoints.kafka.tls import Trust, read_trust
+from remora.endpoints.kafka.tls import Trust, TrustCache
 from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.record import DeadLetter, Record
 from remora.model.shard import Shard
@@ -85,7 +85,8 @@ class KafkaEndpoint:
         self._smaller = SmallerBatches()
         self._tasks = Tasks(self._observer)
         self._exact = ExactRoutes(settings, self._observer, self._smaller, self._tasks)
-        self._slots = ProducerSlots(settings, self._observer, self._tasks)
+        self._senders = SenderPool(settings, self._observer, self._tasks)
+        self._trusts = TrustCache(settings.ca_places)
         self._sweeper: asyncio.Task[None] | None = None
 
     @property
@@ -93,15 +94,15 @@ class KafkaEndpoint:
         return frozenset({"kafka"})
 
     async def __aenter__(self) -> Self:
-        quieten()
+        install_log_filter()
         await self._tasks.__aenter__()
-        self._sweeper = self._tasks.begin(self._slots.sweep(), name="close idle Kafka producers")
+        self._sweeper = self._tasks.begin(self._senders.sweep(), name="close idle Kafka senders")
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         assert self._sweeper is not None
         self._sweeper.cancel()
-        self._slots.close(CLOSE_PATIENCE_S)
+        self._senders.close(CLOSE_PATIENCE_S)
         await self._tasks.__aexit__(None, None, None)
 
     def check(self, target: Target) -> list[str]:
@@ -111,7 +112,7 @@ class KafkaEndpoint:
         timeout_s, client_id = self._settings.connect_timeout_s, self._settings.client_id
         try:
             cluster = parse_target(target).cluster
-            options = await connection_options(cluster, await self._trust(cluster))
+            options = await connection_options(Connection(cluster, await self._trust(cluster)))
         except EndpointError:
             return frozenset()
         return await find_live(cluster, options, client_id, timeout_s)
@@ -119,7 +120,7 @@ class KafkaEndpoint:
     @asynccontextmanager
     async def route(self, shard: Shard, incarnation: str, target: Target) -> AsyncIterator[KafkaRoute]:
         meant = parse_target(target)
-        slot = self._slots.slot(Connection(meant.cluster, await self._trust(meant.cluster)), shard)
+        slot = self._senders.slot(Connection(meant.cluster, await self._trust(meant.cluster)), shard)
         topics = [meant.topic, meant.letters] if meant.letters else [meant.topic]
         slot.topics.update(topics)
         try:
@@ -130,11 +131,11 @@ class KafkaEndpoint:
 
     async def _trust(self, cluster: Cluster) -> Trust | None:
         """Whom to trust as this host's files say now."""
-        tls, allowed = cluster.tls, self._settings.ca_places
+        tls, trusts = cluster.tls, self._trusts
         if tls is None:
             return None
-        return await ask_aside(
-            ("trust", tls), lambda: read_trust(tls, allowed), tls.ca_location, self._settings.connect_timeout_s
+        return await run_blocking(
+            ("trust", tls), lambda: trusts.read(tls), tls.ca_location, self._settings.connect_timeout_s
         )
 
     @asynccontextmanager
@@ -144,7 +145,7 @@ class KafkaEndpoint:
         async with self._exact.route(connection, shard, incarnation, meant) as route:
             yield route
 
-    async def _open(self, slot: ProducerSlot, shard: Shard, incarnation: str, meant: KafkaTarget) -> KafkaRoute:
+    async def _open(self, slot: SenderSlot, shard: Shard, incarnation: str, meant: KafkaTarget) -> KafkaRoute:
         topic, what, settings = meant.topic, f"topic {meant.topic} at {slot}", self._settings
         facts = await self._look_up(slot, topic, what)
         if not facts.limit_known and self._smaller.is_news(slot.connection, topic):
@@ -160,10 +161,10 @@ class KafkaEndpoint:
         route = KafkaRoute(slot, topic, facts.partitions, packer, settings, self._observer, self._smaller)
         route.look_up = lambda: self._look_up(slot, topic, what)
         if meant.letters:
-            route.grave = lambda: self._dig(slot, meant.letters)
+            route.letter_topic = lambda: self._find_letter_topic(slot, meant.letters)
         return route
 
-    async def _dig(self, slot: ProducerSlot, topic: str) -> Grave:
+    async def _find_letter_topic(self, slot: SenderSlot, topic: str) -> LetterTopic:
         """The topic for dead letters as it is now."""
         what = f"dead-letter topic {topic} at {slot}"
         facts, settings = await self._look_up(slot, topic, what), self._settings
@@ -173,27 +174,27 @@ class KafkaEndpoint:
             batch_bytes=self._smaller.ceiling(slot.connection, topic, facts, settings.max_batch_bytes),
             limit_bytes=facts.limit_bytes,
         )
-        return Grave(topic, what, packer)
+        return LetterTopic(topic, what, packer)
 
-    async def _look_up(self, slot: ProducerSlot, topic: str, what: str) -> TopicFacts:
-        producer = await slot.ready()
+    async def _look_up(self, slot: SenderSlot, topic: str, what: str) -> TopicFacts:
+        sender = await slot.ready()
         try:
             async with asyncio.timeout(self._settings.connect_timeout_s):
-                with producer.in_use():
-                    facts = await look_up(producer.client, topic, what, self._settings.connect_timeout_s)
-                    await producer.follow(topic, facts.partitions)
+                with sender.in_use():
+                    facts = await look_up(sender.client, topic, what, self._settings.connect_timeout_s)
+                    await sender.follow(topic, facts.partitions)
         except TimeoutError as exc:
-            producer.retire("silence")
+            sender.retire("silence")
             raise EndpointUnavailable(f"{what}: no answer in time") from exc
         except EndpointUnavailable as exc:
             if isinstance(exc.__cause__, UNREACHABLE):
                 # It may only know brokers that are gone for good; another one starts from the target's own list.
-                producer.retire("no broker answers")
+                sender.retire("no broker answers")
             raise
         return facts
 
 
-def _leave(slot: ProducerSlot, topic: str) -> None:
+def _leave(slot: SenderSlot, topic: str) -> None:
     slot.topics[topic] -= 1
     if slot.topics[topic] <= 0:
         del slot.topics[topic]
@@ -202,7 +203,7 @@ def _leave(slot: ProducerSlot, topic: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Grave:
+class LetterTopic:
     """A topic for dead letters, and how they are packed for it."""
 
     topic: str
@@ -211,15 +212,15 @@ class Grave:
 
 
 class KafkaRoute:
-    """From one shard to one Kafka topic, and to the one for its dead letters if the target names one: `grave` finds it.
+    """From one shard to one Kafka topic, and to that for its dead letters, if any, which `letter_topic` finds.
 
-    A route stays with its slot and its partition count. The producer in the slot may be replaced at any time: a
-    shard has at most one parcel of a lane under way, so the next one may travel over another producer.
+    A route stays with its slot and its partition count. The sender in the slot may be replaced at any time: a shard has
+    at most one batch of a lane under way, so the next one may travel over another sender.
     """
 
     def __init__(
         self,
-        slot: ProducerSlot,
+        slot: SenderSlot,
         topic: str,
         partitions: int,
         packer: Packer,
@@ -236,7 +237,7 @@ class KafkaRoute:
         self._smaller = smaller
         self._stale = False
         self.look_up: Callable[[], Awaitable[TopicFacts]] | None = None
-        self.grave: Callable[[], Awaitable[Grave]] | None = None
+        self.letter_topic: Callable[[], Awaitable[LetterTopic]] | None = None
 
     @property
     def stale(self) -> bool:
@@ -258,7 +259,7 @@ class KafkaRoute:
         self._packer.limit(most, facts.limit_bytes)
 
     async def push(self, parcel: Parcel) -> None:
-        assert isinstance(parcel, KafkaParcel)
+        assert isinstance(parcel, KafkaBatch)
         what = f"topic {self._topic} at {self._slot}"
         try:
             async with asyncio.timeout(self._settings.delivery_timeout_s):
@@ -269,28 +270,29 @@ class KafkaRoute:
             raise self._translate(exc, parcel, what) from exc
 
     async def bury(self, letters: Sequence[DeadLetter]) -> None:
-        if self.grave is None or not letters:
+        if self.letter_topic is None or not letters:
             return
-        grave = await self.grave()
-        for parcel in grave.packer.pack(letters):
+        meant = await self.letter_topic()
+        for batch in meant.packer.pack(letters):
             try:
                 async with asyncio.timeout(self._settings.delivery_timeout_s):
-                    await self._deliver(parcel, grave.topic, grave.packer.batch_bytes)
+                    await self._deliver(batch, meant.topic, meant.packer.batch_bytes)
             except TimeoutError as exc:
                 seconds = self._settings.delivery_timeout_s
-                raise EndpointUnavailable(f"{grave.what}: not delivered within {seconds:g} s") from exc
+                raise EndpointUnavailable(f"{meant.what}: not delivered within {seconds:g} s") from exc
             except kafka.KafkaError as exc:
                 if isinstance(exc, TOO_LARGE):
-                    self._smaller.refused(self._slot.connection, grave.topic, parcel.nbytes)
-                    raise EndpointUnavailable(f"{grave.what}: a batch is larger than the broker accepts") from exc
-                raise translate(exc, grave.what) from exc
+                    self._smaller.refused(self._slot.connection, meant.topic, batch.nbytes)
+                    raise EndpointUnavailable(f"{meant.what}: a batch is larger than the broker accepts") from exc
+                raise translate(exc, meant.what) from exc
 
-    async def _deliver(self, parcel: KafkaParcel | LetterParcel, topic: str, batch_bytes: int) -> None:
-        """Have it sent, with others where that comes up; alone when a batch failed for which others may be to blame."""
+    async def _deliver(self, batch: KafkaBatch | LetterBatch, topic: str, batch_bytes: int) -> None:
+        """Send the batch, shared if possible; alone after a shared batch failed for a reason that another one may have
+        caused."""
         while True:
-            producer = await self._slot.ready()
+            sender = await self._slot.ready()
             try:
-                return await producer.deliver(topic, parcel.lane, parcel, batch_bytes)
+                return await sender.deliver(topic, batch.lane, batch, batch_bytes)
             except NotSent:
                 continue  # the slot has another one, or opens it
             except FailedInCompany as exc:
@@ -299,9 +301,9 @@ class KafkaRoute:
                     self._stale = True
                     self._smaller.refused(self._slot.connection, topic, exc.nbytes)
 
-    def _translate(self, exc: Exception, parcel: KafkaParcel, what: str) -> EndpointError:
+    def _translate(self, exc: Exception, batch: KafkaBatch, what: str) -> EndpointError:
         if isinstance(exc, TOO_LARGE):
             self._stale = True
-            if len(parcel.records) > 1:
-                self._smaller.refused(self._slot.connection, self._topic, parcel.nbytes)
-        return translate(exc, what, records=len(parcel.records))
+            if len(batch.records) > 1:
+                self._smaller.refused(self._slot.connection, self._topic, batch.nbytes)
+        return translate(exc, what, records=len(batch.records))

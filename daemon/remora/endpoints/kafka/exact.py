@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiokafka.errors as kafka
-from aiokafka.client import AIOKafkaClient
 from aiokafka.structs import TopicPartition
 
 from remora.config import KafkaSettings
-from remora.endpoints.kafka.batches import CODECS, Batch
-from remora.endpoints.kafka.connecting import connection_options, find_broker, resolve_first
+from remora.endpoints.kafka.batch_size import SmallerBatches
+from remora.endpoints.kafka.batches import CODECS, RecordBatch
+from remora.endpoints.kafka.client import KafkaClient, request_timeout_s
+from remora.endpoints.kafka.connecting import Connection, build_client
 from remora.endpoints.kafka.errors import TOO_LARGE, translate
-from remora.endpoints.kafka.letters import LetterPacker, LetterParcel
-from remora.endpoints.kafka.limits import SmallerBatches
+from remora.endpoints.kafka.letters import LetterBatch, LetterPacker
 from remora.endpoints.kafka.lookup import TopicFacts, follow, look_up
-from remora.endpoints.kafka.packing import KafkaParcel, Packer
-from remora.endpoints.kafka.slots import Connection, KafkaObserver
+from remora.endpoints.kafka.packing import KafkaBatch, Packer
+from remora.endpoints.kafka.sender_pool import KafkaObserver
 from remora.endpoints.kafka.target import KafkaTarget
 from remora.endpoints.kafka.tasks import Tasks
 from remora.endpoints.kafka.transactions import (
@@ -31,7 +31,6 @@ from remora.endpoints.kafka.transactions import (
     Mark,
     Sending,
     TransactionalProducer,
-    close_client,
 )
 from remora.model.errors import EndpointError, EndpointFenced, EndpointMisconfigured, EndpointUnavailable
 from remora.model.position import Position
@@ -131,7 +130,7 @@ class Opened:
 
     meant: KafkaTarget
     incarnation: str
-    client: Any
+    client: KafkaClient
     producer: TransactionalProducer
     partitions: Mapping[str, int]
     packer: Packer
@@ -156,7 +155,7 @@ class Opening:
         self._observer = observer
         self._smaller = smaller
         self._tasks = tasks
-        self._client: Any = None
+        self._client: KafkaClient | None = None
         self._producer: TransactionalProducer | None = None
 
     async def open(self, name: str, shard: Shard, incarnation: str, meant: KafkaTarget) -> Opened:
@@ -174,7 +173,7 @@ class Opening:
             facts[meant.letters] = await self._learn(meant.letters, f"dead-letter topic {meant.letters} at {cluster}")
         with _translated(what):
             async with asyncio.timeout(self._settings.delivery_timeout_s):
-                producer = self._producer = self._make_producer(name, TopicPartition(meant.topic, 0))
+                producer = self._producer = self._make_producer(client, name, TopicPartition(meant.topic, 0))
                 await producer.initialise()
                 mark = await producer.read_mark()
         partitions = {topic: each.partitions for topic, each in facts.items()}
@@ -186,20 +185,10 @@ class Opening:
             look_up=lambda: self._learn(meant.topic, what),
         )  # fmt: skip
 
-    async def _connect(self) -> Any:
-        settings, cluster = self._settings, self._connection.cluster
-        options = await connection_options(cluster, self._connection.trust)
-        broker = await find_broker(cluster, options, settings.client_id, settings.connect_timeout_s)
-        client = self._client = AIOKafkaClient(
-            bootstrap_servers=str(broker),
-            client_id=settings.client_id,
-            request_timeout_ms=int(self._request_timeout_s * 1000),
-            metadata_max_age_ms=int(settings.metadata_max_age_s * 1000),
-            connections_max_idle_ms=None,  # a route that nobody uses is left
-            **options,
-        )
-        self._observer.exact_opened(str(cluster))
-        resolve_first(client)
+    async def _connect(self) -> KafkaClient:
+        client, _ = await build_client(self._connection, self._settings)
+        self._client = client
+        self._observer.exact_opened(str(self._connection.cluster))
         await client.bootstrap()
         return client
 
@@ -212,20 +201,15 @@ class Opening:
             self._observer.limit_assumed(str(self._connection.cluster), topic, facts.limit_bytes)
         return facts
 
-    def _make_producer(self, name: str, place: TopicPartition) -> TransactionalProducer:
+    def _make_producer(self, client: KafkaClient, name: str, place: TopicPartition) -> TransactionalProducer:
         return TransactionalProducer(
-            self._client,
+            client,
             name,
             place,
             self._tasks,
-            request_timeout_s=self._request_timeout_s,
+            request_timeout_s=request_timeout_s(self._settings),
             transaction_timeout_s=self._settings.transaction_timeout_s,
         )
-
-    @property
-    def _request_timeout_s(self) -> float:
-        # Shorter than a commit may take, so that a request to a silent broker ends while somebody still waits for it.
-        return max(0.1, self._settings.delivery_timeout_s * 0.8)
 
     def _packing(self, topic: str, facts: Mapping[str, TopicFacts]) -> dict[str, Any]:
         settings, mine = self._settings, facts[topic]
@@ -243,7 +227,7 @@ class Opening:
                 await self._producer.close()
         finally:
             if self._client is not None:
-                await close_client(self._client)
+                await self._client.shut()
                 self._observer.exact_closed(str(self._connection.cluster))
 
 
@@ -316,9 +300,9 @@ class ExactKafkaRoute:
 
     async def _transact(self, parcels: Sequence[Parcel], upto: bytes, letters: Sequence[DeadLetter]) -> None:
         opened = self._opened
-        sendings: dict[Sending, KafkaParcel | LetterParcel] = {}
+        sendings: dict[Sending, KafkaBatch | LetterBatch] = {}
         for parcel in parcels:
-            assert isinstance(parcel, KafkaParcel)
+            assert isinstance(parcel, KafkaBatch)
             sendings[self._sending(opened.meant.topic, parcel)] = parcel
         for each in opened.letters.pack(letters) if opened.letters and letters else ():
             sendings[self._sending(opened.meant.letters, each)] = each
@@ -334,19 +318,19 @@ class ExactKafkaRoute:
         except kafka.KafkaError as exc:
             raise self._error(exc) from exc
 
-    def _sending(self, topic: str, parcel: KafkaParcel | LetterParcel) -> Sending:
+    def _sending(self, topic: str, batch: KafkaBatch | LetterBatch) -> Sending:
         codec = CODECS[self._settings.compression]
-        return Sending(TopicPartition(topic, parcel.lane), Batch(codec, [parcel], transactional=True))
+        return Sending(TopicPartition(topic, batch.lane), RecordBatch(codec, [batch], transactional=True))
 
     @property
     def _what(self) -> str:
         return f"topic {self._opened.meant.topic} at {self._connection.cluster}"
 
-    def _refusal(self, exc: Exception, parcel: KafkaParcel | LetterParcel) -> EndpointError:
+    def _refusal(self, exc: Exception, parcel: KafkaBatch | LetterBatch) -> EndpointError:
         """What a refused batch means; a letter is never the entry's fault."""
         if not isinstance(exc, TOO_LARGE):
             return self._error(exc)
-        if isinstance(parcel, LetterParcel):
+        if isinstance(parcel, LetterBatch):
             topic = f"dead-letter topic {self._opened.meant.letters} at {self._connection.cluster}"
             return EndpointMisconfigured(f"{topic}: its max.message.bytes is too small for a letter")
         if len(parcel.records) > 1:

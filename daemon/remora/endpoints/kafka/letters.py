@@ -64,8 +64,8 @@ def letter_record(letter: DeadLetter) -> LetterRecord:
 
 
 @dataclass(slots=True, eq=False)
-class LetterParcel:
-    """Letters that travel together to one partition; `nbytes` as in a KafkaParcel."""
+class LetterBatch:
+    """Letters that travel together to one partition; `nbytes` as in a KafkaBatch."""
 
     lane: int
     letters: list[DeadLetter]
@@ -83,7 +83,7 @@ class LetterParcel:
 
 
 class LetterPacker:
-    """Sorts letters by partition into parcels that the broker accepts; parameters as those of `Packer`."""
+    """Sorts letters by partition into batches that the broker accepts; parameters as those of `Packer`."""
 
     def __init__(self, partitions: int, *, codec: int, batch_bytes: int, limit_bytes: int) -> None:
         self._partitions = partitions
@@ -91,30 +91,30 @@ class LetterPacker:
         self._limit_bytes = limit_bytes
         self.batch_bytes = min(batch_bytes, limit_bytes)
 
-    def pack(self, letters: Sequence[DeadLetter]) -> list[LetterParcel]:
+    def pack(self, letters: Sequence[DeadLetter]) -> list[LetterBatch]:
         """Every letter, those of a key in order and in one partition; one without a key goes by its queue's name.
 
         No letter is refused: one that is too large goes without the entry's bytes, and a header tells how many were
         left out. They are kept in the store.
         """
-        parcels: list[LetterParcel] = []
-        open_: dict[int, LetterParcel] = {}
+        batches: list[LetterBatch] = []
+        open_: dict[int, LetterBatch] = {}
         records = [letter_record(letter) for letter in letters]
         names = [each.queue.encode() if r.key is None else r.key for r, each in zip(records, letters, strict=True)]
         for letter, whole, lane in zip(letters, records, partitions(names, self._partitions), strict=True):
             record = self._fitting(letter, whole, lane)
-            parcel = open_.get(lane)
-            if parcel is not None and BATCH_BYTES + parcel.nbytes + record.nbytes <= self.batch_bytes:
-                parcel.letters.append(letter)
-                parcel.records.append(record)
-                parcel.nbytes += record.nbytes
+            batch = open_.get(lane)
+            if batch is not None and BATCH_BYTES + batch.nbytes + record.nbytes <= self.batch_bytes:
+                batch.letters.append(letter)
+                batch.records.append(record)
+                batch.nbytes += record.nbytes
             else:
-                open_[lane] = LetterParcel(lane, [letter], [record], record.nbytes)
-                parcels.append(open_[lane])
-        return parcels
+                open_[lane] = LetterBatch(lane, [letter], [record], record.nbytes)
+                batches.append(open_[lane])
+        return batches
 
     def _fitting(self, letter: DeadLetter, record: LetterRecord, lane: int) -> LetterRecord:
-        alone = LetterParcel(lane, [letter], [record], record.nbytes)
+        alone = LetterBatch(lane, [letter], [record], record.nbytes)
         if not size_above(self._limit_bytes, self._codec, alone):
             return record
         return LetterRecord(record.key, b"", [*record.headers, (OMITTED, b"%d" % len(record.value))])

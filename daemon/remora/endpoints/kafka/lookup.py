@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +12,7 @@ from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
+from remora.endpoints.kafka.client import writing
 from remora.endpoints.kafka.errors import translate
 from remora.model.errors import EndpointMisconfigured
 
@@ -100,6 +99,16 @@ async def _read_limit(client: Any, topic: str) -> int | None:
     return None
 
 
+async def ask_until_reached(client: Any, request: Any) -> Any:
+    """The answer of any broker, as soon as one can be reached; the caller bounds the time."""
+    while True:
+        try:
+            return await ask_anybody(client, request)
+        except UNREACHABLE:
+            await asyncio.sleep(METADATA_PAUSE_S)
+            await client.force_metadata_update()
+
+
 async def ask_anybody(client: Any, request: Any) -> Any:
     """The answer of any broker that can be reached."""
     nodes = [broker.nodeId for broker in client.cluster.brokers()]
@@ -112,12 +121,3 @@ async def ask_anybody(client: Any, request: Any) -> Any:
         except UNREACHABLE as exc:
             failure = exc
     raise failure
-
-
-@contextmanager
-def writing() -> Iterator[None]:
-    """A connection that broke just now as what it is: uvloop refuses to write before aiokafka has heard of it."""
-    try:
-        yield
-    except RuntimeError as exc:
-        raise kafka.KafkaConnectionError from exc

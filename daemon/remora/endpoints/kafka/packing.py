@@ -1,4 +1,4 @@
-"""Records of one shard into parcels: one partition for each lane, and as much as a batch may hold for each parcel."""
+"""Records of one shard into batches: a partition for each lane, and at most as much as the broker accepts in each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Origin:
 
 
 @dataclass(slots=True, eq=False)
-class KafkaParcel:
+class KafkaBatch:
     """Records for one partition. `nbytes` is the most that they take up in a batch, before compression."""
 
     lane: int
@@ -42,9 +42,9 @@ class KafkaParcel:
 
 
 class Packer:
-    """Sorts records by partition into parcels that the broker accepts.
+    """Sorts records by partition into batches that the broker accepts.
 
-    With what a batch has around them, the records of a parcel have `batch_bytes` at most before compression, save for
+    With what a batch has around them, the records of a batch have `batch_bytes` at most before compression, save for
     a record that travels alone. `limit_bytes` is the broker's limit for a whole batch after compression.
     """
 
@@ -61,18 +61,18 @@ class Packer:
         self._limit_bytes = limit_bytes
         self.batch_bytes = min(batch_bytes, limit_bytes)
 
-    def pack(self, records: Sequence[Record]) -> tuple[list[KafkaParcel], list[tuple[Record, str]]]:
+    def pack(self, records: Sequence[Record]) -> tuple[list[KafkaBatch], list[tuple[Record, str]]]:
         """Parcels in the order in which each was begun, and the records that are too large, with why."""
-        parcels: list[KafkaParcel] = []
+        batches: list[KafkaBatch] = []
         refused: list[tuple[Record, str]] = []
         room = self.batch_bytes - BATCH_BYTES
         for lane, members, nbytes in in_parcels(records, self._partitions, self._origin.nbytes, room):
-            parcel = KafkaParcel(lane, self._origin, members, nbytes)
-            if too_large := size_above(self._limit_bytes, self._codec, parcel):
+            batch = KafkaBatch(lane, self._origin, members, nbytes)
+            if too_large := size_above(self._limit_bytes, self._codec, batch):
                 refused.append((members[0], self._too_large(too_large)))
             else:
-                parcels.append(parcel)
-        return parcels, refused
+                batches.append(batch)
+        return batches, refused
 
     def _too_large(self, nbytes: int) -> str:
         return f"{nbytes} bytes as sent, more than the Kafka topic's max.message.bytes {self._limit_bytes}"

@@ -6,11 +6,13 @@ whether another file exists nor what stands in one.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
 import ssl
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -37,6 +39,52 @@ class Trust:
     verify: bool
     digest: str = ""
     authorities: str = field(default="", repr=False, compare=False)
+
+
+Fingerprint = tuple[tuple[object, ...], ...]
+"""Where files lie, which they are and when they changed."""
+
+RACY_S = 2.0
+"""A file that changed so recently is read each time: it may change again without another time of change."""
+
+MOST_CACHED = 256
+
+
+class TrustCache:
+    """Reads the authorities of targets, and a file again only when it changed."""
+
+    def __init__(self, allowed: Sequence[str]) -> None:
+        """`allowed` are the directories below which files may lie."""
+        self._allowed = allowed
+        self._known: dict[Tls, tuple[Fingerprint, Trust]] = {}
+
+    def read(self, tls: Tls) -> Trust:
+        """As `read_trust`. The rules of what may be read are applied each time, also where nothing changed."""
+        found = _fingerprint(tls.ca_location, self._allowed) if tls.ca_location else None
+        known = self._known.get(tls)
+        if found and known and known[0] == found:
+            return known[1]
+        trust = read_trust(tls, self._allowed)
+        if found:
+            if len(self._known) >= MOST_CACHED:
+                self._known.clear()
+            self._known[tls] = found, trust
+        return trust
+
+
+def _fingerprint(path: str, allowed: Sequence[str]) -> Fingerprint | None:
+    """Of a file, or of those of a directory that OpenSSL would read; None where it says nothing."""
+    try:
+        places = [os.path.realpath(each) for each in allowed]
+        real = _real(path, places)
+        files = [real] if not os.path.isdir(real) else [_real(each, places) for each in _hashed_files(real)]
+        found = [(each, os.stat(each)) for each in files]
+    except (OSError, ValueError):
+        return None  # reading it says what is wrong
+    if any(stats.st_ctime > time.time() - RACY_S for _, stats in found):
+        return None
+    fields = ((each, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for each, s in found)
+    return ((real, *places), *fields)
 
 
 def read_trust(tls: Tls, allowed: Sequence[str]) -> Trust:
@@ -103,7 +151,19 @@ def _read_file(real: str) -> bytes:
 
 
 def build_context(trust: Trust) -> ssl.SSLContext:
-    """A client's TLS context; blocks while it loads the authorities. Raises EndpointMisconfigured."""
+    """A client's TLS context; blocks while it loads the authorities. Raises EndpointMisconfigured.
+
+    That of a file is made once. The system's authorities are loaded each time, since they may have changed.
+    """
+    return _build_named(trust) if trust.digest else _build(trust)
+
+
+@functools.lru_cache(maxsize=MOST_CACHED)
+def _build_named(trust: Trust) -> ssl.SSLContext:
+    return _build(trust)
+
+
+def _build(trust: Trust) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cadata=trust.authorities or None)
     except (ssl.SSLError, ValueError):

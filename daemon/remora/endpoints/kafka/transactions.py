@@ -1,16 +1,16 @@
 """One transactional producer: a shard's records and the position that they reach, visible together or not at all.
 
-It speaks Kafka's transaction protocol itself, over aiokafka's connections and requests (release 0.14), instead of
-through aiokafka's producer. The reasons:
+It speaks Kafka's transaction protocol itself; `produce.py` says why aiokafka's producer is not used. Beyond that:
 
-* aiokafka repeats EndTxn, on the same epoch, until it is answered. A repeated one can end a later transaction
-  (KAFKA-17754). Here it is sent once; without a clear answer the outcome is unknown and the producer is done for.
-* A batch that fails does not move aiokafka's transaction to an error, and one that expired leaves a hole in the
-  sequence. Here every answer is awaited before EndTxn, nothing is repeated, and after any failure nothing more is sent.
-* Its OffsetFetch ends at version 3. That knows no `require_stable`: while the markers of a committed transaction are
-  still being written, it answers with the position from before. Version 7 tells that the answer would be unstable.
-* It does one step of a transaction after the other, with pauses of 20 to 100 ms. Here the position travels beside the
-  records.
+* EndTxn is sent once. A repeated one, on the same epoch, can end a later transaction (KAFKA-17754). Without a clear
+  answer the outcome is unknown and the producer is not used again.
+* Every answer is awaited before EndTxn, no batch is repeated, and after any failure nothing more is sent.
+* aiokafka's OffsetFetch ends at version 3. That knows no `require_stable`: while the markers of a committed transaction
+  are still being written, it answers with the position from before. Version 7 tells that the answer would be unstable.
+* The position travels beside the records, where aiokafka does one step of a transaction after the other, with pauses of
+  20 to 100 ms.
+* All requests to a broker go over one connection: a broker takes one request of a connection at a time, and at two it
+  would ask the coordinator twice whether batches and position belong to the transaction, and then refuse one of them.
 
 What is sent in a transaction that fails stays invisible. It is aborted at once only when all of it was answered: a
 batch that is still on its way could arrive behind the abort's marker, and on brokers before Kafka 3.6 begin a
@@ -27,15 +27,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiokafka.errors as kafka
-from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
+from aiokafka.client import CoordinationType
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.coordination import FindCoordinatorRequest
-from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     EndTxnRequest,
-    InitProducerIdRequest,
     TxnOffsetCommitRequest,
 )
 from aiokafka.protocol.types import (
@@ -50,26 +48,19 @@ from aiokafka.protocol.types import (
 )
 from aiokafka.structs import TopicPartition
 
-from remora.endpoints.kafka.batches import Batch
-from remora.endpoints.kafka.connecting import cut, let_go
-from remora.endpoints.kafka.lookup import ask_anybody, writing
+from remora.endpoints.kafka.batches import RecordBatch
+from remora.endpoints.kafka.client import KafkaClient, writing
+from remora.endpoints.kafka.lookup import ask_anybody
+from remora.endpoints.kafka.produce import BUSY, MOVING, Numbering, init_producer, produce, until_answered
 from remora.endpoints.kafka.tasks import Tasks
 from remora.model.errors import without_frames
 
-FIRST_PAUSE_S = 0.002
-LONGEST_PAUSE_S = 0.05
-"""Between repeats of what a coordinator cannot answer yet: right after a commit its markers are still being written."""
-
 ABORT_PATIENCE_S = 2.0
-CLOSE_PATIENCE_S = 2.0
 
 UNSTABLE_OFFSET_COMMIT = 88
 
 FENCED = (kafka.InvalidProducerEpoch, kafka.ProducerFenced, kafka.InvalidTxnState)
 """Another producer of this transactional id was initialised, or the broker ended the transaction for its age."""
-
-MOVING = (kafka.GroupCoordinatorNotAvailableError, kafka.NotCoordinatorForGroupError)
-BUSY = (kafka.GroupLoadInProgressError, kafka.ConcurrentTransactions)
 
 
 class OffsetFetchResponse_v7(Response):  # type: ignore[misc]  # noqa: N801  # as aiokafka names its own
@@ -150,7 +141,7 @@ class Sending:
     """A batch on its way to a partition."""
 
     place: TopicPartition
-    batch: Batch
+    batch: RecordBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +160,7 @@ class TransactionalProducer:
 
     def __init__(
         self,
-        client: AIOKafkaClient,
+        client: KafkaClient,
         name: str,
         place: TopicPartition,
         tasks: Tasks,
@@ -179,15 +170,14 @@ class TransactionalProducer:
     ) -> None:
         """`place` is the partition whose offset carries the position; its topic exists."""
         self.outcome_unknown = False
-        self._client: Any = client
+        self._client = client
         self._name = name
         self._place = place
         self._tasks = tasks
         self._request_timeout_s = request_timeout_s
         self._transaction_timeout_s = transaction_timeout_s
         self._coordinator = self._group_coordinator = -1
-        self._id = self._epoch = -1
-        self._sequences: defaultdict[TopicPartition, int] = defaultdict(int)
+        self._numbering = Numbering(-1, -1)
         self._is_open = False
         self._unanswered = 0
         self._given_up = False
@@ -201,14 +191,11 @@ class TransactionalProducer:
         Waits for as long as that takes. Raises what aiokafka raises.
         """
 
-        async def once() -> int:
+        async def ask(request: Any) -> Any:
             self._coordinator = await self._find(CoordinationType.TRANSACTION)
-            request = InitProducerIdRequest(self._name, int(self._transaction_timeout_s * 1000))
-            answer = await self._ask(self._coordinator, request, ConnectionGroup.COORDINATION)
-            self._id, self._epoch = answer.producer_id, answer.producer_epoch
-            return int(answer.error_code)
+            return await self._ask(self._coordinator, request)
 
-        await self._repeat(once, (*MOVING, *BUSY))
+        self._numbering = await init_producer(ask, self._name, self._transaction_timeout_s)
 
     async def read_mark(self) -> Mark | None:
         """The position as the last committed transaction left it; None where none ever did.
@@ -220,7 +207,7 @@ class TransactionalProducer:
         async def once() -> int:
             self._group_coordinator = await self._find(CoordinationType.GROUP)
             request = StableOffsetFetch(self._name, self._place)
-            answer = await self._ask(self._group_coordinator, request, ConnectionGroup.COORDINATION)
+            answer = await self._ask(self._group_coordinator, request)
             codes = [int(answer.error_code)]
             for _, partitions, _ in answer.topics:
                 for _, offset, _, text, code, _ in partitions:
@@ -247,14 +234,7 @@ class TransactionalProducer:
     async def _repeat(
         self, once: Callable[[], Awaitable[int]], passing: Iterable[type[Exception]], *codes: int
     ) -> None:
-        """Ask until the answer's code is none of those that pass by themselves; raise it where it is an error."""
-        later = {int(each.errno) for each in passing} | set(codes)  # type: ignore[attr-defined]  # aiokafka's have one
-        pause_s = FIRST_PAUSE_S
-        while (code := await once()) in later and not self._given_up:
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-        if code:
-            raise kafka.for_code(code)
+        await until_answered(once, passing, *codes, is_given_up=lambda: self._given_up)
 
     # -------------------------------------------------------------------------------------- transaction
 
@@ -312,8 +292,8 @@ class TransactionalProducer:
             topics[place.topic].append(place.partition)
 
         async def once() -> int:
-            request = AddPartitionsToTxnRequest(self._name, self._id, self._epoch, list(topics.items()))
-            answer = await self._ask(self._coordinator, request, ConnectionGroup.COORDINATION)
+            request = AddPartitionsToTxnRequest(self._name, *self._identity, list(topics.items()))
+            answer = await self._ask(self._coordinator, request)
             codes = [int(code) for _, partitions in answer.errors for _, code in partitions if code]
             # Where one partition was refused, the others were not attempted.
             telling = [code for code in codes if code != kafka.OperationNotAttempted.errno]
@@ -323,18 +303,15 @@ class TransactionalProducer:
 
     async def _add_group(self) -> None:
         async def once() -> int:
-            request = AddOffsetsToTxnRequest(self._name, self._id, self._epoch, self._name)
-            return int((await self._ask(self._coordinator, request, ConnectionGroup.COORDINATION)).error_code)
+            request = AddOffsetsToTxnRequest(self._name, *self._identity, self._name)
+            return int((await self._ask(self._coordinator, request)).error_code)
 
         await self._repeat(once, BUSY)
 
     async def _commit_mark(self, mark: Mark) -> None:
         async def once() -> int:
             offsets = [(self._place.topic, [(self._place.partition, mark.offset, mark.text)])]
-            request = TxnOffsetCommitRequest(self._name, self._name, self._id, self._epoch, offsets)
-            # Over the connection of that broker's batches, because a broker takes one request of a connection at a
-            # time: at two it would ask the coordinator twice whether they belong to the transaction, and then it
-            # refuses one of them.
+            request = TxnOffsetCommitRequest(self._name, self._name, *self._identity, offsets)
             answer = await self._ask(self._group_coordinator, request)
             return max((int(code) for _, partitions in answer.errors for _, code in partitions), key=abs)
 
@@ -344,43 +321,26 @@ class TransactionalProducer:
         """Send one broker's batches, without waiting in between: nothing is repeated, so nothing changes places."""
         if not await self._client.ready(node):
             raise kafka.NodeNotReadyError
-        connection = self._client._conns[node, ConnectionGroup.DEFAULT]  # noqa: SLF001  # `send` waits before it writes
         # Each is written when its task takes its first step, and tasks do so in the order in which they were made.
-        rounds = [self._send(connection, each) for each in _rounds(sendings)]
+        rounds = [self._send(node, each) for each in _rounds(sendings)]
         _raise_worst(await asyncio.gather(*rounds, return_exceptions=True))
 
-    async def _send(self, connection: Any, sendings: dict[TopicPartition, Sending]) -> None:
-        topics: defaultdict[str, list[tuple[int, bytes]]] = defaultdict(list)
-        for place, sending in sendings.items():
-            sequence = self._sequences[place]
-            self._sequences[place] = (sequence + sending.batch.record_count()) % 2**31
-            sending.batch._set_producer_state(self._id, self._epoch, sequence)  # noqa: SLF001  # as aiokafka does
-            topics[place.topic].append((place.partition, sending.batch._build()))  # noqa: SLF001
-        request = ProduceRequest(
-            transactional_id=self._name,
-            required_acks=-1,
-            timeout=int(self._request_timeout_s * 1000),
-            topics=list(topics.items()),
-        )
+    async def _send(self, node: int, sendings: dict[TopicPartition, Sending]) -> None:
+        batches = {place: sending.batch for place, sending in sendings.items()}
+        for place, batch in batches.items():
+            self._numbering.number(place, batch)
         self._unanswered += 1
-        with writing():
-            answering = connection.send(request)
-        answer = await _answered(connection, answering)
+        refused = await produce(self._client, node, batches, self._request_timeout_s, self._name)
         self._unanswered -= 1
-        _raise_worst(
-            BatchFailed(sendings[TopicPartition(topic, partition)], kafka.for_code(code)())
-            for topic, partitions in answer.topics
-            for partition, code, *_ in partitions
-            if code
-        )
+        _raise_worst(BatchFailed(sendings[place], error) for place, error in refused.items())
 
     async def _end(self) -> None:
         """Commit, once. Only a clear refusal leaves no doubt."""
         if self._given_up:
             raise GivenUp
         self.outcome_unknown = True
-        request = EndTxnRequest(self._name, self._id, self._epoch, True)
-        answer = await self._ask(self._coordinator, request, ConnectionGroup.COORDINATION)
+        request = EndTxnRequest(self._name, *self._identity, True)
+        answer = await self._ask(self._coordinator, request)
         error = kafka.for_code(answer.error_code)
         # A coordinator that moves away may have written the decision before it answers so.
         if error in FENCED or error is kafka.NoError:
@@ -389,10 +349,15 @@ class TransactionalProducer:
         if error is not kafka.NoError:
             raise error
 
-    async def _ask(self, node: int, request: Any, group: ConnectionGroup = ConnectionGroup.DEFAULT) -> Any:
+    @property
+    def _identity(self) -> tuple[int, int]:
+        """Producer id and epoch."""
+        return self._numbering.producer_id, self._numbering.epoch
+
+    async def _ask(self, node: int, request: Any) -> Any:
         self._unanswered += 1
         with writing():
-            answer = await self._client.send(node, request, group=group)
+            answer = await self._client.send(node, request)
         self._unanswered -= 1
         return answer
 
@@ -414,30 +379,8 @@ class TransactionalProducer:
         if self._work is not None:
             await asyncio.wait([self._work])
         if self._is_open and not self.outcome_unknown and not self._unanswered:
-            request = EndTxnRequest(self._name, self._id, self._epoch, False)
-            await self._ask(self._coordinator, request, ConnectionGroup.COORDINATION)
-
-
-async def close_client(client: AIOKafkaClient) -> None:
-    """End an aiokafka client's connections in bounded time, also with brokers that do not answer."""
-    connections = list(client._conns.values())  # noqa: SLF001  # the only way to end them without a goodbye
-    try:
-        async with asyncio.timeout(CLOSE_PATIENCE_S):
-            await client.close()
-    except (TimeoutError, OSError, kafka.KafkaError) as exc:
-        without_frames(exc)
-    for connection in connections:
-        cut(connection)
-    let_go(client)
-
-
-async def _answered(connection: Any, answer: Awaitable[Any]) -> Any:
-    """What a connection was asked for; one that is silent for too long is closed, as aiokafka's client does."""
-    try:
-        return await answer
-    except TimeoutError as exc:
-        connection.close()
-        raise kafka.RequestTimedOutError from exc
+            request = EndTxnRequest(self._name, *self._identity, False)
+            await self._ask(self._coordinator, request)
 
 
 def _rounds(sendings: Sequence[Sending]) -> list[dict[TopicPartition, Sending]]:

@@ -10,7 +10,7 @@ REPEAT_S = 60.0
 _out = logging.getLogger("remora.kafka")
 
 
-class QuietHandler(logging.Handler):
+class RepeatFilter(logging.Handler):
     """Passes a line on unless one of its kind was passed on within a minute.
 
     What matters reaches status and metrics as an endpoint's error; these lines only help to find its cause. A
@@ -34,10 +34,10 @@ class QuietHandler(logging.Handler):
         _out.warning("%s%s", record.getMessage(), f" ({held_back} more like this in between)" if held_back else "")
 
 
-def quieten() -> None:
+def install_log_filter() -> None:
     """Take aiokafka's log over. Debug stays off whatever the daemon's level: requests in it hold passwords."""
     theirs = logging.getLogger("aiokafka")
     theirs.setLevel(logging.WARNING)
     theirs.propagate = False
-    if not any(isinstance(handler, QuietHandler) for handler in theirs.handlers):
-        theirs.addHandler(QuietHandler())
+    if not any(isinstance(handler, RepeatFilter) for handler in theirs.handlers):
+        theirs.addHandler(RepeatFilter())

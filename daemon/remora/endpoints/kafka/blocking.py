@@ -1,8 +1,8 @@
-"""Questions to this host that may never be answered: files on a share that hangs, names of a resolver that does.
+"""Calls that may block for ever: files on a share that hangs, names of a resolver that does.
 
-Each is asked in a thread of its own, and not in the event loop's pool, which is small and belongs to everybody: a few
-topics with such a file or name would take all of it, and with it metrics, ingest and other topics' connections. Nor
-does the end of the process wait for these threads.
+Each runs in a thread of its own. `asyncio.to_thread` was weighed: its threads are few and shared by the whole process,
+so that a few topics with such a file or name would take all of them, and with them metrics, ingest and other topics'
+connections; and the process does not end before they do.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Any, TypeVar
 from remora.model.errors import EndpointUnavailable
 
 MOST_OPEN = 128
-"""Questions without an answer in this process; what is asked beyond that fails at once."""
+"""Calls under way in this process; a further one fails at once."""
 
 PATIENCE_S = 5.0
-"""How long whoever asks waits."""
+"""How long a caller waits."""
 
 _open: dict[Hashable, Future[Any]] = {}
 
 T = TypeVar("T")
 
 
-async def ask_aside(question: Hashable, call: Callable[[], T], what: str, timeout_s: float = PATIENCE_S) -> T:
+async def run_blocking(question: Hashable, call: Callable[[], T], what: str, timeout_s: float = PATIENCE_S) -> T:
     """What `call` returns or raises; it may block for ever.
 
-    The same question is never under way twice: whoever asks it again meanwhile gets the same answer. Raises
+    The same question is never under way twice: callers that ask it meanwhile get the same answer. Raises
     EndpointUnavailable, beginning with `what`, when there is no answer in time.
     """
     asked = _open.get(question)
@@ -39,8 +39,8 @@ async def ask_aside(question: Hashable, call: Callable[[], T], what: str, timeou
         if len(_open) >= MOST_OPEN:
             raise EndpointUnavailable(f"{what}: {MOST_OPEN} other names and files do not answer already")
         asked = _open[question] = Future()
-        asked.set_running_or_notify_cancel()  # from here on nobody who gives up can cancel it for the others
-        Thread(target=_answer, args=(question, call, asked), name="remora-aside", daemon=True).start()
+        asked.set_running_or_notify_cancel()  # a caller that gives up cannot cancel it for the others
+        Thread(target=_answer, args=(question, call, asked), name="remora-blocking", daemon=True).start()
     answer: asyncio.Future[T] = asyncio.wrap_future(asked)
     try:
         done, _ = await asyncio.wait([answer], timeout=timeout_s)
@@ -58,7 +58,7 @@ async def ask_aside(question: Hashable, call: Callable[[], T], what: str, timeou
 def _answer(question: Hashable, call: Callable[[], Any], asked: Future[Any]) -> None:
     try:
         result = call()
-    except Exception as exc:  # whoever asked gets it
+    except Exception as exc:  # the callers get it
         _open.pop(question, None)
         asked.set_exception(exc)
         del asked
@@ -76,7 +76,7 @@ async def resolve(host: str, timeout_s: float = PATIENCE_S) -> None:
     try:
         ipaddress.ip_address(host)
     except ValueError:
-        await ask_aside(
+        await run_blocking(
             ("name", host),
             lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM),
             f"{host}: its address",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from remora.endpoints.kafka.connecting import Connection
 from remora.endpoints.kafka.lookup import TopicFacts
-from remora.endpoints.kafka.slots import Connection
 
 
 class SmallerBatches:

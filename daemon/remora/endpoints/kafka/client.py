@@ -1,0 +1,96 @@
+"""aiokafka's client as this endpoint uses it: it resolves names in threads of their own, and it closes in bounded time.
+
+aiokafka's producer is not used. Of the client and its connections these private members are, here and nowhere else;
+`tests/unit/endpoints/test_kafka_private.py` holds this list against the code and against aiokafka:
+
+* `AIOKafkaClient._get_conn` is overridden. Every connection is made there, also those that renew the metadata, to
+  names that the cluster itself gave: aiokafka has no other place to resolve a name before it connects, nor one that
+  hands out the connections that have to be cut.
+* `AIOKafkaClient._topics` loses one topic at a time. `set_topics` replaces the set instead; while the metadata is being
+  renewed by age, that makes each `force_metadata_update` wait until it is so old again.
+* `AIOKafkaConnection._protocol`, and asyncio's `_transport` of it: `close` says goodbye, and forgets the transport
+  before the other side has answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import aiokafka.errors as kafka
+from aiokafka.client import AIOKafkaClient
+
+from remora.config import KafkaSettings
+from remora.endpoints.kafka.blocking import resolve
+from remora.endpoints.kafka.target import Broker
+from remora.model.errors import EndpointUnavailable, without_frames
+
+CLOSE_PATIENCE_S = 2.0
+"""How long brokers may take to answer the goodbye of a client's connections."""
+
+
+def request_timeout_s(settings: KafkaSettings) -> float:
+    """Shorter than a delivery may take, so that a request to a silent broker ends while its sender still waits."""
+    return max(0.1, settings.delivery_timeout_s * 0.8)
+
+
+class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
+    """The connections to one cluster, first to `broker`, then to the brokers that it names."""
+
+    def __init__(self, broker: Broker, options: dict[str, Any], settings: KafkaSettings) -> None:
+        super().__init__(
+            bootstrap_servers=str(broker),
+            client_id=settings.client_id,
+            request_timeout_ms=int(request_timeout_s(settings) * 1000),
+            metadata_max_age_ms=int(settings.metadata_max_age_s * 1000),
+            connections_max_idle_ms=None,  # a client that nothing uses is closed as a whole
+            **options,
+        )
+        self._made: dict[Any, Any] = {}  # by broker
+
+    async def _get_conn(self, node_id: Any, **options: Any) -> Any:
+        broker, known = self.cluster.broker_metadata(node_id), self._made.get(node_id)
+        if broker is not None and not (known and known.connected()):
+            try:
+                await resolve(broker.host)
+            except (OSError, EndpointUnavailable):
+                self.force_metadata_update()  # as aiokafka does for any broker that it cannot connect to
+                return None
+        connection = await super()._get_conn(node_id, **options)
+        if connection is not None:
+            self._made[node_id] = connection
+        return connection
+
+    def unfollow(self, topic: str) -> None:
+        """Stop looking at a topic; the last one stays, because aiokafka asks for all when it has none."""
+        if len(self._topics) > 1:
+            self._topics.discard(topic)
+
+    async def shut(self) -> None:
+        """Close every connection in bounded time, also with brokers that do not answer; raises nothing of theirs."""
+        try:
+            async with asyncio.timeout(CLOSE_PATIENCE_S):
+                await self.close()
+        except (TimeoutError, OSError, kafka.KafkaError) as exc:
+            without_frames(exc)
+        finally:
+            for connection in self._made.values():
+                cut(connection)
+
+
+def cut(connection: Any) -> None:
+    """End an aiokafka connection without goodbye, also one that it has closed and that waits for the other side."""
+    transport = connection._protocol and connection._protocol._transport  # noqa: SLF001  # see the module
+    if transport is not None:
+        transport.abort()
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """A connection that broke just now as what it is: uvloop refuses to write before aiokafka has heard of it."""
+    try:
+        yield
+    except RuntimeError as exc:
+        raise kafka.KafkaConnectionError from exc
