@@ -207,7 +207,7 @@ async def waiting_together(
             assert sender is not None
             pushes = [asyncio.create_task(opened[0].push(parcels[0]))]
             place = TopicPartition(topic, 0)
-            await until(lambda: any(each.in_request for each in sender._queues.values()), "the first one is on its way")
+            await until(lambda: any(each.request for each in sender._queues.values()), "the first one is on its way")
             pushes += [
                 asyncio.create_task(route.push(parcel)) for route, parcel in zip(opened[1:], parcels[1:], strict=True)
             ]

@@ -6,6 +6,7 @@ import re
 
 import aiokafka.errors as kafka
 import pytest
+from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.structs import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,3 +62,9 @@ def test_writing_to_a_connection_that_just_broke() -> None:
     """What uvloop says of a closed socket, before aiokafka has heard of it, counts as a broken connection."""
     with pytest.raises(kafka.KafkaConnectionError), writing():
         raise RuntimeError("unable to perform operation; the handler is closed")
+
+
+def test_a_broker_that_no_longer_knows_our_versions() -> None:
+    """A request that aiokafka has in older versions only than the broker takes is a misconfiguration, and no outage."""
+    with pytest.raises(kafka.IncompatibleBrokerVersion), writing():
+        ProduceRequest(None, -1, 1000, []).prepare({ProduceRequest.API_KEY: (1000, 1001)})

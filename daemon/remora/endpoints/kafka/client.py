@@ -92,5 +92,7 @@ def writing() -> Iterator[None]:
     """A connection that broke just now as what it is: uvloop refuses to write before aiokafka has heard of it."""
     try:
         yield
+    except NotImplementedError as exc:  # what aiokafka says when the broker's versions of a request all are newer
+        raise kafka.IncompatibleBrokerVersion from exc
     except RuntimeError as exc:
         raise kafka.KafkaConnectionError from exc

@@ -23,7 +23,7 @@ CONFIGURATION: dict[type[Exception], str] = {
     kafka.ClusterAuthorizationFailedError: "the user may write to no topic of this cluster",
     kafka.GroupAuthorizationFailedError: "the user may not use consumer groups that begin with remora.",
     kafka.IllegalSaslStateError: "this port of the broker asks for no user and password",
-    kafka.IncompatibleBrokerVersion: "the broker's release is too old",
+    kafka.IncompatibleBrokerVersion: "the broker's release is too old, or too new",
     kafka.InvalidConfigurationError: "the broker refuses the topic's configuration",
     kafka.InvalidRequiredAcksError: "the broker refuses acks=all",
     kafka.InvalidTimestampError: "the topic's timestamp rule refuses the present time: is this host's clock right?",

@@ -22,13 +22,14 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import aiokafka.errors as kafka
 from aiokafka.structs import TopicPartition
 
 from remora.config import KafkaSettings
 from remora.endpoints.kafka.batches import CODECS, Outcome, RecordSet, SharedBatch
-from remora.endpoints.kafka.client import KafkaClient, request_timeout_s
+from remora.endpoints.kafka.client import CLOSE_PATIENCE_S, KafkaClient, request_timeout_s
 from remora.endpoints.kafka.errors import blames_records
 from remora.endpoints.kafka.lookup import follow
 from remora.endpoints.kafka.produce import Numbering, produce
@@ -56,13 +57,17 @@ class FailedInCompany(Exception):
         self.nbytes = nbytes
 
 
+Request = Mapping[TopicPartition, SharedBatch]
+"""The batches of a request to one broker."""
+
+
 @dataclass(slots=True)
 class Queue:
     """The batches for one partition: `sent` is numbered and not settled, the others wait behind it, unnumbered."""
 
     waiting: deque[SharedBatch] = field(default_factory=deque)
     sent: SharedBatch | None = None
-    in_request: bool = False
+    request: Request | None = None  # the one that `sent` is in
 
     @property
     def next(self) -> SharedBatch:
@@ -96,8 +101,8 @@ class SharedSender:
         self._queues: dict[TopicPartition, Queue] = {}
         self._due: dict[TopicPartition, None] = {}  # with a batch to send and none in a request, in order of arrival
         self._leaderless: dict[TopicPartition, None] = {}
-        self._seeks = False
-        self._busy: set[int] = set()  # brokers with a request
+        self._seeking: asyncio.Task[None] | None = None
+        self._busy: dict[int, Request] = {}  # the request of each broker that has one
         self._work: set[asyncio.Task[None]] = set()
         self._dispatch_handle: asyncio.Handle | None = None
 
@@ -189,7 +194,7 @@ class SharedSender:
             return  # it was settled a moment ago
         if not batch.leave(arrived):
             batch.given_up = True
-            if not queue.in_request:
+            if queue.request is None:
                 self._give_up(place)
         elif batch.is_empty:
             queue.waiting.remove(batch)
@@ -223,8 +228,11 @@ class SharedSender:
                     requests.setdefault(leader, {})[place] = self._take(place)
                     nbytes[leader] = nbytes.get(leader, 0) + size
         for leader, batches in requests.items():
-            self._busy.add(leader)
-            self._start(self._exchange(leader, batches), f"send to broker {leader} of {self.name}")
+            self._busy[leader] = batches
+            for place in batches:
+                self._queues[place].request = batches
+            task = self._start(self._exchange(leader, batches), f"send to broker {leader} of {self.name}")
+            task.add_done_callback(partial(self._abandon_request, leader, batches))
 
     def _take(self, place: TopicPartition) -> SharedBatch:
         """The batch that is to be sent now, with its numbers; from here on none joins it or leaves it."""
@@ -233,7 +241,6 @@ class SharedSender:
         if queue.sent is None:
             queue.sent = queue.waiting.popleft()
             self._numbering.number(place, queue.sent)
-        queue.in_request = True
         return queue.sent
 
     def _leader(self, place: TopicPartition) -> int | None:
@@ -242,31 +249,28 @@ class SharedSender:
 
     def _await_leader(self, place: TopicPartition) -> None:
         self._leaderless[place] = None
-        if not self._seeks:
-            self._seeks = True
-            self._start(self._seek_leaders(), f"look for leaders at {self.name}")
+        if self._seeking is None or self._seeking.done():
+            self._seeking = self._start(self._seek_leaders(), f"look for leaders at {self.name}")
 
     async def _seek_leaders(self) -> None:
         """Renew the metadata until every partition with a batch has a leader, and send what has one at once."""
-        try:
-            while self._leaderless:
-                await self.client.force_metadata_update()
-                for place in [each for each in self._leaderless if self._leader(each) is not None]:
-                    del self._leaderless[place]
-                    self._make_due(place)
-                if self._leaderless:
-                    await asyncio.sleep(RETRY_PAUSE_S)
-        finally:
-            self._seeks = False
+        while self._leaderless:
+            await self.client.force_metadata_update()
+            for place in [each for each in self._leaderless if self._leader(each) is not None]:
+                del self._leaderless[place]
+                self._make_due(place)
+            if self._leaderless:
+                await asyncio.sleep(RETRY_PAUSE_S)
 
-    def _start(self, work: Coroutine[object, object, None], name: str) -> None:
+    def _start(self, work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
         task = self._tasks.begin(work, name=name)
         self._work.add(task)
         task.add_done_callback(self._work.discard)
+        return task
 
     # ------------------------------------------------------------------------------------ requests, outcomes
 
-    async def _exchange(self, node: int, batches: Mapping[TopicPartition, SharedBatch]) -> None:
+    async def _exchange(self, node: int, batches: Request) -> None:
         """Send a request, and see to what becomes of its batches."""
         failures: Mapping[TopicPartition, Exception]
         try:
@@ -275,13 +279,11 @@ class SharedSender:
             failures = dict.fromkeys(batches, without_frames(exc))
         except Exception as exc:  # a defect: those get it whose batches these are, as any of them may have caused it
             failures = dict.fromkeys(batches, exc)
-        finally:
-            self._busy.discard(node)
-            self._dispatch_soon()
+        self._end_request(node, batches)
         again = {}
         for place, batch in batches.items():
             failure = failures.get(place)
-            self._queues[place].in_request = False
+            self._queues[place].request = None
             if failure is None or isinstance(failure, kafka.DuplicateSequenceNumber):
                 self._finish(place, batch)
             elif not getattr(failure, "retriable", False):
@@ -292,6 +294,20 @@ class SharedSender:
                 again[place] = failure
         if again:
             await self._repeat(again)
+
+    def _end_request(self, node: int, batches: Request) -> None:
+        """The broker may get the next one."""
+        if self._busy.get(node) is batches:
+            del self._busy[node]
+            self._dispatch_soon()
+
+    def _abandon_request(self, node: int, batches: Request, _: object) -> None:
+        """After a defect in an exchange: its batches fail, and the broker may get the next request."""
+        self._end_request(node, batches)
+        for place, batch in batches.items():
+            queue = self._queues.get(place)
+            if queue is not None and queue.request is batches:
+                self._fail(place, batch, kafka.ProducerClosed())
 
     async def _repeat(self, failures: Mapping[TopicPartition, Exception]) -> None:
         """Send batches again after a pause, where they were not given up meanwhile."""
@@ -356,12 +372,14 @@ class SharedSender:
         except TimeoutError:
             log.warning("%s: closed with %d batches under way", self.name, self.under_way)
         finally:
-            self._abandon()
+            await self._abandon()
             await self.client.shut()
 
-    def _abandon(self) -> None:
+    async def _abandon(self) -> None:
         """Fail what is left, and end the work on it."""
         for place, queue in list(self._queues.items()):
             self._release(place, queue.sent, kafka.ProducerClosed())
         for task in self._work:
             task.cancel()
+        if self._work:
+            await asyncio.wait(self._work, timeout=CLOSE_PATIENCE_S)
