@@ -291,6 +291,22 @@ async def test_what_comes_together_travels_together() -> None:
 
 
 @in_virtual_time
+async def test_what_an_answer_wakes_travels_together() -> None:
+    """A caller that sends on when it is answered shares the next request with batches that waited meanwhile."""
+    brokers = Brokers()
+
+    async def send_on(place: TopicPartition, turns: int) -> None:
+        for number in range(turns):
+            await deliver(slot, place, Values((f"{number}",)), batch_bytes=0)
+
+    async with a_slot(brokers) as slot:
+        busy, calm = TopicPartition("t", 0), TopicPartition("t", 2)
+        await asyncio.gather(send_on(busy, 10), send_on(busy, 10), send_on(calm, 20))
+
+    assert len(brokers.requests) == 20
+
+
+@in_virtual_time
 async def test_a_repeat_holds_up_its_own_partition_only() -> None:
     """While a partition's batch is refused again and again, its broker's other partitions are delivered to."""
     brokers, stuck = Brokers(), TopicPartition("t", 0)

@@ -208,9 +208,11 @@ class SharedSender:
         self._dispatch_soon()
 
     def _dispatch_soon(self) -> None:
-        """Have requests made when all that runs now has run: what comes together travels together."""
+        """Make requests when all callers that are awake, or were just woken, have run: what comes together travels
+        together."""
         if self._dispatch_handle is None:
-            self._dispatch_handle = asyncio.get_running_loop().call_soon(self._dispatch)
+            loop = asyncio.get_running_loop()
+            self._dispatch_handle = loop.call_soon(loop.call_soon, self._dispatch)
 
     def _dispatch(self) -> None:
         """Make a request to each broker that has none, with a batch of each partition that it leads."""
