@@ -1,0 +1,75 @@
+"""What scripts/build makes: the same bytes each time, and a package that installs, upgrades, goes back and leaves."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.programs import program
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+
+STEPS = 18
+"""How many things scripts/try-package looks at."""
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """The SHA-256 of each file."""
+    return {each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in folder.iterdir()}
+
+
+def build(sources: Path, folder: Path, epoch: str) -> Path:
+    """Build from a folder of sources into another one, with a time that stands for that of the last commit."""
+    done = subprocess.run(
+        [sources / "scripts/build", folder], capture_output=True, text=True, check=False,
+        env={**os.environ, "SOURCE_DATE_EPOCH": epoch},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packages of these sources."""
+    for name in ("debootstrap", "unshare", "go"):
+        program(name, name)
+    return build(ROOT, tmp_path_factory.mktemp("dist"), "1700000000")
+
+
+def test_the_same_sources_give_the_same_bytes(built: Path, tmp_path: Path) -> None:
+    """A copy of the sources in another folder gives wheel, package, SBOM and chart of the very same bytes."""
+    copy = tmp_path / "another" / "place"
+    copy.mkdir(parents=True)
+    files = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT, capture_output=True, check=True,
+    ).stdout  # fmt: skip
+    packed = subprocess.run(
+        ["tar", "--create", "--null", "--files-from", "-", "--ignore-failed-read"],
+        cwd=ROOT, input=files, capture_output=True, check=True,
+    ).stdout  # fmt: skip
+    subprocess.run(["tar", "--extract"], cwd=copy, input=packed, check=True)
+    subprocess.run(["git", "init", "--quiet"], cwd=copy, check=True)
+
+    again = build(copy, tmp_path / "dist", "1700000000")
+
+    assert digests(again) == digests(built)
+    assert sorted(each.suffix for each in built.iterdir()) == [".deb", ".json", ".tgz", ".whl"]
+    (wheel,) = built.glob("*.whl")
+    assert "manylinux_2_17_x86_64" in wheel.name
+
+
+def test_the_package_comes_and_goes(built: Path) -> None:
+    """In a clean Debian it installs, keeps a changed configuration through an upgrade and back, and leaves nothing."""
+    (package,) = built.glob("*.deb")
+
+    done = subprocess.run([ROOT / "scripts/try-package", package], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == ["ok"] * STEPS
