@@ -409,3 +409,18 @@ def test_an_owner_is_shown_with_its_host_and_worker() -> None:
     assert isinstance(other, dict)
     assert (owner["host"], owner["worker"]) == ("web-1", "5f1c")
     assert (other["host"], other["worker"]) == (None, None)
+
+
+@pytest.mark.parametrize("missing", ["pyspark", "py4j", "pyarrow"])
+def test_a_command_that_needs_spark_says_what_to_install(missing: str) -> None:
+    """Where a package of the extra `replay` is missing, its commands name the extra instead of a traceback."""
+    script = f"import sys; sys.modules[{missing!r}] = None; from remora.cli import main; main()"
+
+    done = subprocess.run(
+        [sys.executable, "-c", script, "pipeline", "land", "--help"], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == Exit.FAILURE
+    assert re.fullmatch(
+        rf"Error: {missing}[a-z.]* is missing; install it with: pip install 'remora\[replay\]'\n", done.stderr
+    )
