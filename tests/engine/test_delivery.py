@@ -667,7 +667,7 @@ def test_no_schedule_of_faults_loses_or_reorders(data: st.DataObject) -> None:
         endpoint.fate = fate
         delivery = DeliverySettings(list_entries=rng.choice([1, 7, 1024]), retry_cap_s=5)
         async with running(a_worker(store, endpoint, delivery)):
-            await asyncio.sleep(rng.random() * (60 if tells else 20))  # long enough to go dormant in between
+            await asyncio.sleep(rng.random() * (60 if tells else 20))  # long enough to become idle in between
             queue.append(
                 *(b"?" if i in garbage else raw_entry(f"k{i % keys}", i) for i in range(entries // 2, entries))
             )

@@ -172,8 +172,8 @@ async def test_a_lock_in_a_damaged_part_of_the_store_is_tried_seldom() -> None:
 
 
 @in_virtual_time
-async def test_a_dormant_shard_whose_lock_is_damaged_says_so() -> None:
-    """A dormant shard whose renewals meet damage is shown as stopped, also after its lease has run out."""
+async def test_an_idle_shard_whose_lock_is_damaged_says_so() -> None:
+    """An idle shard whose renewals meet damage is shown as stopped, also after its lease has run out."""
     store, endpoint = a_store("t"), FakeEndpoint()
     worker = a_worker(store, endpoint)
 

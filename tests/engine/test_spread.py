@@ -220,7 +220,7 @@ async def test_a_shard_whose_endpoint_hangs_is_moved_when_it_is_done() -> None:
 
 
 @in_virtual_time
-async def test_thousands_of_dormant_shards_move_without_waking() -> None:
+async def test_thousands_of_idle_shards_move_without_becoming_active() -> None:
     """Of 2,000 empty shards half are given to a second worker within seconds, and nothing is opened for any."""
     store, endpoint = a_store(1000), FakeEndpoint()
     store.metadata["u"] = a_topic("u", shards=1000)

@@ -81,7 +81,7 @@ class Worker:
 
     @property
     def served(self) -> list[ShardStatus]:
-        """How those held shards are doing that are not dormant: all that work, wait or fail are among them."""
+        """How those held shards are doing that are not idle: all that work, wait or fail are among them."""
         return self.ownership.active()
 
     @property

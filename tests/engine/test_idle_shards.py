@@ -33,7 +33,7 @@ def states(worker: Worker) -> list[State]:
 
 
 @in_virtual_time
-async def test_an_entry_for_a_dormant_shard_is_delivered_at_once() -> None:
+async def test_an_entry_for_an_idle_shard_is_delivered_at_once() -> None:
     """A shard whose queue was empty from the start and for long delivers an entry as soon as it is committed."""
     store, endpoint = a_telling_store("t"), FakeEndpoint()
     worker = a_worker(store, endpoint)
@@ -49,7 +49,7 @@ async def test_an_entry_for_a_dormant_shard_is_delivered_at_once() -> None:
 
 
 @in_virtual_time
-async def test_a_shard_goes_dormant_again_after_its_work_and_starts_anew() -> None:
+async def test_a_shard_becomes_idle_again_after_its_work_and_starts_anew() -> None:
     """Seconds after its last entry nothing runs for a shard; later entries are delivered in order, each once."""
     store, endpoint = a_telling_store("t"), FakeEndpoint()
     worker = a_worker(store, endpoint)
@@ -67,7 +67,7 @@ async def test_a_shard_goes_dormant_again_after_its_work_and_starts_anew() -> No
 
 @in_virtual_time
 async def test_an_idle_session_is_told_and_does_not_look() -> None:
-    """A shard that is still awake reads nothing while nothing comes, and delivers what comes at once."""
+    """A shard that is still active reads nothing while nothing comes, and delivers what comes at once."""
     store, endpoint = a_telling_store("t"), FakeEndpoint()
     store.queues["t"].append(raw_entry("k", 0))
 
@@ -90,7 +90,7 @@ async def test_an_idle_session_is_told_and_does_not_look() -> None:
     close_s=st.sampled_from([0.0, 0.2]),
 )
 def test_no_wake_up_is_lost(commit_at: float, read_s: float, answer_s: float, tell_s: float, close_s: float) -> None:
-    """An entry is delivered soon at whatever moment around its shard's going dormant it is committed."""
+    """An entry is delivered soon at whatever moment around its shard's becoming idle it is committed."""
 
     async def run() -> None:
         store, endpoint = a_telling_store("t"), FakeEndpoint()
@@ -133,7 +133,7 @@ def test_no_entry_is_overlooked_while_its_shard_is_taken(commit_at: float, acqui
 
 @in_virtual_time
 async def test_a_store_that_cannot_tell_for_a_while_is_looked_at() -> None:
-    """While asking for arrivals fails, entries of dormant shards are still found within seconds."""
+    """While asking for arrivals fails, entries of idle shards are still found within seconds."""
     store, endpoint = a_telling_store("t", "u"), FakeEndpoint()
     store.before = lambda call: StoreUnavailable("away") if call == "arrivals" else None
 
@@ -156,8 +156,8 @@ async def test_an_arrival_that_was_never_told_is_found_by_the_backlog_monitor() 
 
 
 @in_virtual_time
-async def test_finishing_gives_dormant_shards_back() -> None:
-    """A worker that is told to finish releases the locks of dormant and of busy shards, and returns."""
+async def test_finishing_gives_idle_shards_back() -> None:
+    """A worker that is told to finish releases the locks of idle and of busy shards, and returns."""
     store, endpoint = a_telling_store(*(f"q{i}" for i in range(50))), FakeEndpoint()
     endpoint.fate = lambda *_: Fate(wait_s=2)
     worker = a_worker(store, endpoint)
@@ -175,8 +175,8 @@ async def test_finishing_gives_dormant_shards_back() -> None:
 
 
 @in_virtual_time
-async def test_a_worker_that_is_cut_short_gives_dormant_shards_back() -> None:
-    """Cancelling a worker releases the locks of its dormant shards too."""
+async def test_a_worker_that_is_cut_short_gives_idle_shards_back() -> None:
+    """Cancelling a worker releases the locks of its idle shards too."""
     store, endpoint = a_telling_store("a", "b", "c"), FakeEndpoint()
     store.queues["a"].append(raw_entry("k", 0))
     task = asyncio.create_task(a_worker(store, endpoint).run())
@@ -190,7 +190,7 @@ async def test_a_worker_that_is_cut_short_gives_dormant_shards_back() -> None:
 
 @in_virtual_time
 async def test_a_worker_that_is_cut_short_wakes_nobody_any_more() -> None:
-    """Cancelling a worker while thousands of shards are due to wake gives all locks back, and no callback fails."""
+    """Cancelling a worker while thousands of shards become active gives all locks back, and no callback fails."""
     queues = [f"q{i}" for i in range(1300)]
     store, endpoint = a_telling_store(*queues), FakeEndpoint()
     endpoint.fate = lambda *_: Fate(wait_s=1e6)
@@ -212,8 +212,8 @@ async def test_a_worker_that_is_cut_short_wakes_nobody_any_more() -> None:
 
 
 @in_virtual_time
-async def test_a_finish_that_meets_a_shard_going_dormant_gives_it_back() -> None:
-    """At whatever moment around a shard's going dormant a worker is told to finish, its lock is released."""
+async def test_a_finish_that_meets_a_shard_becoming_idle_gives_it_back() -> None:
+    """At whatever moment around a shard's becoming idle a worker is told to finish, its lock is released."""
     for moment in range(100):
         store, endpoint = a_telling_store("t"), FakeEndpoint()
         endpoint.closing_s = 0.3
@@ -226,8 +226,8 @@ async def test_a_finish_that_meets_a_shard_going_dormant_gives_it_back() -> None
 
 
 @in_virtual_time
-async def test_a_dormant_shard_whose_lock_was_broken_is_let_go() -> None:
-    """When somebody else takes the lock of a dormant shard, the worker notices at its renewal and stays away."""
+async def test_an_idle_shard_whose_lock_was_broken_is_let_go() -> None:
+    """When somebody else takes the lock of an idle shard, the worker notices at its renewal and stays away."""
     store, endpoint = a_telling_store("t", "u"), FakeEndpoint()
     worker = a_worker(store, endpoint)
 
@@ -244,8 +244,8 @@ async def test_a_dormant_shard_whose_lock_was_broken_is_let_go() -> None:
 
 
 @in_virtual_time
-async def test_a_topic_that_is_not_ours_any_more_is_given_back_while_dormant() -> None:
-    """A dormant shard whose topic gets an HTTP endpoint is released within a discovery interval."""
+async def test_a_topic_that_is_not_ours_any_more_is_given_back_while_idle() -> None:
+    """An idle shard whose topic gets an HTTP endpoint is released within a discovery interval."""
     store, endpoint = a_telling_store("t"), FakeEndpoint()
     worker = a_worker(store, endpoint)
 
@@ -263,8 +263,8 @@ async def test_a_topic_that_is_not_ours_any_more_is_given_back_while_dormant() -
 
 
 @in_virtual_time
-async def test_an_endpoint_that_changed_while_dormant_gets_what_comes() -> None:
-    """An entry that wakes a shard goes where its topic points by then, and the status shows that before."""
+async def test_an_endpoint_that_changed_while_idle_gets_what_comes() -> None:
+    """An entry that activates a shard goes where its topic points by then, and the status shows that before."""
     store, endpoint = a_telling_store("t"), FakeEndpoint()
     worker = a_worker(store, endpoint)
 
@@ -281,8 +281,8 @@ async def test_an_endpoint_that_changed_while_dormant_gets_what_comes() -> None:
 
 
 @in_virtual_time
-async def test_a_topic_that_is_removed_while_dormant_is_let_go() -> None:
-    """A dormant shard whose queue is deleted is let go within a discovery interval, and its successor is served."""
+async def test_a_topic_that_is_removed_while_idle_is_let_go() -> None:
+    """An idle shard whose queue is deleted is let go within a discovery interval, and its successor is served."""
     store, endpoint = a_telling_store("t"), FakeEndpoint()
     worker = a_worker(store, endpoint)
 
@@ -304,7 +304,7 @@ async def test_a_topic_that_is_removed_while_dormant_is_let_go() -> None:
 
 @in_virtual_time
 async def test_a_topic_that_is_removed_and_made_anew_at_once_is_served() -> None:
-    """A dormant shard whose queue was replaced between two readings is let go at its renewal and taken again."""
+    """An idle shard whose queue was replaced between two readings is let go at its renewal and taken again."""
     store, endpoint = a_telling_store("t"), FakeEndpoint()
 
     async with running(a_worker(store, endpoint)):
@@ -315,8 +315,8 @@ async def test_a_topic_that_is_removed_and_made_anew_at_once_is_served() -> None
 
 
 @in_virtual_time
-async def test_dormant_shards_survive_an_outage() -> None:
-    """After the store was away for longer than the lease, dormant shards are held again and deliver."""
+async def test_idle_shards_survive_an_outage() -> None:
+    """After the store was away for longer than the lease, idle shards are held again and deliver."""
     store, endpoint = a_telling_store("t", "u"), FakeEndpoint()
     worker = a_worker(store, endpoint)
 
@@ -332,7 +332,7 @@ async def test_dormant_shards_survive_an_outage() -> None:
 
 
 @in_virtual_time
-async def test_thousands_of_dormant_shards_cost_only_what_keeps_them() -> None:
+async def test_thousands_of_idle_shards_cost_only_what_keeps_them() -> None:
     """For 11,000 idle shards the store is asked for nothing but catalogue, renewals, expiry and backlog, in bulk."""
     store, endpoint = FakeStore(tells=True), FakeEndpoint()
     for i in range(1000):
@@ -372,7 +372,7 @@ async def _answered(value: Any) -> Any:
 
 @in_virtual_time
 async def test_thousands_that_got_an_entry_each_are_served_in_turn() -> None:
-    """When 2,000 dormant shards get an entry at the same moment, all are delivered and most wait asleep meanwhile."""
+    """When 2,000 idle shards get an entry at the same moment, all are delivered and most stay idle meanwhile."""
     queues = [f"q{i}" for i in range(2000)]
     store, endpoint = a_telling_store(*queues), FakeEndpoint()
     endpoint.fate = lambda *_: Fate(wait_s=0.5)
