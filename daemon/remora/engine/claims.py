@@ -27,7 +27,7 @@ CLAIM_S = 20.0
 RELEASE_S = 10.0
 """How long a release waits for the worker that holds the queue to finish what it has under way."""
 
-LOOK_S = 0.2
+POLL_S = 0.2
 
 
 class NobodyCame(RemoraError):
@@ -42,7 +42,7 @@ def is_workers(holder: LockHolder | None) -> bool:
 
 
 async def claim(store: DeliveryStore, shard: Shard) -> LockHolder:
-    """Take a queue from whoever holds it and give it to the first worker that comes; returns that worker's lock.
+    """Take a queue from its holder and give it to the first worker that comes; returns that worker's lock.
 
     A release of it is over.
     """
@@ -87,11 +87,11 @@ async def _wait_while_held(store: DeliveryStore, shard: Shard, holder: LockHolde
                 now = (await store.inspection.stats(shard)).holder
                 if now is None or now.cookie != holder.cookie:
                     return
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
 
 
 async def _seize(store: DeliveryStore, shard: Shard, holder: LockHolder | None) -> LockToken:
-    """Break and lock until it is ours; between the two steps anybody may come in, so it is repeated."""
+    """Break the lock and acquire it, again and again: another client may acquire it between the two steps."""
     while True:
         if holder is not None:
             await store.locks.evict(shard, holder)
@@ -106,4 +106,4 @@ async def _taken(store: DeliveryStore, shard: Shard) -> LockHolder:
         holder = (await store.inspection.stats(shard)).holder
         if holder is not None and is_workers(holder):
             return holder
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
