@@ -31,7 +31,7 @@ from remora.model.errors import (
 from remora.model.ingest import IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
 from remora.model.shard import LockToken
 from remora.model.topic import Topic
-from remora.storage.sqlite import SqliteStore, sheet
+from remora.storage.sqlite import SqliteStore, write_batch
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.schema import END_OF_QUEUE
 from support.entries import delivered
@@ -74,8 +74,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """A clock that the test moves."""
     clock = Clock()
-    monkeypatch.setattr(sheet, "now_ns", clock.now_ns)
-    monkeypatch.setattr(sheet, "boot_id", lambda: clock.boot)
+    monkeypatch.setattr(write_batch, "now_ns", clock.now_ns)
+    monkeypatch.setattr(write_batch, "boot_id", lambda: clock.boot)
     return clock
 
 

@@ -25,7 +25,7 @@ from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey, PublishResult
 from remora.model.topic import Topic
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.rounds import Rounds
-from remora.storage.sqlite.sheet import AGE, Need, QueueRow, Sheet, TopicRow
+from remora.storage.sqlite.write_batch import AGE, Need, QueueUpdate, TopicRow, WriteBatch
 
 _RESERVATION = f"""
 SELECT number, state, rooms, events, digest, {AGE} FROM reservations WHERE id = :id AND topic = :topic
@@ -96,15 +96,15 @@ class Ingest:
 
 def expire(connection: sqlite3.Connection, topic_id: int, older_than_ns: int) -> None:
     """Within a transaction, end the reservations in a topic that are older than this, and give their room back."""
-    sheet = Sheet(connection)
-    stale = connection.execute(_STALE, sheet.clock | {"topic": topic_id, "older_than": older_than_ns}).fetchall()
+    batch = WriteBatch(connection)
+    stale = connection.execute(_STALE, batch.clock | {"topic": topic_id, "older_than": older_than_ns}).fetchall()
     if not stale:
         return
     for _, rooms in stale:
-        _give_back(sheet, topic_id, _sums(_decode_rooms(rooms)))
+        _give_back(batch, topic_id, _sums(_decode_rooms(rooms)))
     numbers = msgspec.json.encode([number for number, _ in stale]).decode()
-    connection.execute(_EXPIRE, sheet.clock | {"numbers": numbers})
-    sheet.flush()
+    connection.execute(_EXPIRE, batch.clock | {"numbers": numbers})
+    batch.flush()
 
 
 # ------------------------------------------------------------------------------------------- requests
@@ -117,16 +117,16 @@ class _Publish:
     events: int
     once: IdempotencyKey | None
 
-    def __call__(self, sheet: Sheet) -> PublishResult:
-        row = sheet.topic(self.topic)
-        if self.once and (before := sheet.recall(row, self.once)):
+    def __call__(self, batch: WriteBatch) -> PublishResult:
+        row = batch.topic(self.topic)
+        if self.once and (before := batch.recall(row, self.once)):
             return before
         check_open(row, self.topic)
-        queues = sheet.with_room(self.topic, {number: need for number, (_, need) in self.load.items()})
+        queues = batch.with_room(self.topic, {number: need for number, (_, need) in self.load.items()})
         for number, (payloads, need) in self.load.items():
             queues[number].append(payloads, need)
         if self.once:
-            sheet.remember(row, self.once, self.events)
+            batch.remember(row, self.once, self.events)
         return PublishResult(self.events)
 
 
@@ -138,16 +138,16 @@ class _Reserve:
     rooms: bytes
     events: int
 
-    def __call__(self, sheet: Sheet) -> str:
-        row = sheet.topic(self.topic)
+    def __call__(self, batch: WriteBatch) -> str:
+        row = batch.topic(self.topic)
         check_open(row, self.topic)
-        queues = sheet.with_room(self.topic, self.needs)
+        queues = batch.with_room(self.topic, self.needs)
         for number, need in self.needs.items():
             queues[number].reserve(need)
         values = {"id": self.id, "topic": row.id, "rooms": self.rooms, "events": self.events}
-        sheet.connection.execute(_RESERVE, sheet.clock | values)
+        batch.connection.execute(_RESERVE, batch.clock | values)
         # More is forgotten than is made, so that what is old never piles up.
-        sheet.connection.execute(_FORGET, sheet.clock)
+        batch.connection.execute(_FORGET, batch.clock)
         return self.id
 
 
@@ -158,9 +158,9 @@ class _Commit:
     events: Sequence[RoutedEvent]
     digest: bytes
 
-    def __call__(self, sheet: Sheet) -> PublishResult:
-        row = sheet.topic(self.topic)
-        found = _Reservation.find(sheet, row, self.id)
+    def __call__(self, batch: WriteBatch) -> PublishResult:
+        row = batch.topic(self.topic)
+        found = _Reservation.find(batch, row, self.id)
         if found.state == "committed":
             if found.digest != self.digest:
                 raise OnceConflict(f"other events were committed to reservation {self.id} before")
@@ -169,10 +169,10 @@ class _Commit:
             raise ReservationExpired(f"reservation {self.id} was aborted, or not committed in time")
         rooms = _decode_rooms(found.rooms)
         _check_events(rooms, self.events)
-        queues = _give_back(sheet, row.id, _sums(rooms))
+        queues = _give_back(batch, row.id, _sums(rooms))
         for number, (payloads, need) in _loaded(self.topic, self.events).items():
             queues[number].append(payloads, need)
-        found.end(sheet, "committed", self.digest)
+        found.end(batch, "committed", self.digest)
         return PublishResult(len(self.events))
 
 
@@ -181,14 +181,14 @@ class _Abort:
     topic: Topic
     id: str
 
-    def __call__(self, sheet: Sheet) -> None:
-        row = sheet.topic(self.topic)
-        found = _Reservation.find(sheet, row, self.id)
+    def __call__(self, batch: WriteBatch) -> None:
+        row = batch.topic(self.topic)
+        found = _Reservation.find(batch, row, self.id)
         if found.state == "committed":
             raise OnceConflict(f"reservation {self.id} was committed before")
         if found.state == "open":
-            _give_back(sheet, row.id, _sums(_decode_rooms(found.rooms)))
-            found.end(sheet, "aborted")
+            _give_back(batch, row.id, _sums(_decode_rooms(found.rooms)))
+            found.end(batch, "aborted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,14 +203,14 @@ class _Reservation:
     age_ns: int
 
     @classmethod
-    def find(cls, sheet: Sheet, topic: TopicRow, reservation: str) -> _Reservation:
-        values = sheet.clock | {"id": reservation, "topic": topic.id}
-        if (row := sheet.connection.execute(_RESERVATION, values).fetchone()) is None:
+    def find(cls, batch: WriteBatch, topic: TopicRow, reservation: str) -> _Reservation:
+        values = batch.clock | {"id": reservation, "topic": topic.id}
+        if (row := batch.connection.execute(_RESERVATION, values).fetchone()) is None:
             raise ReservationUnknown(f"there is no reservation {reservation!r}")
         return cls(*row)
 
-    def end(self, sheet: Sheet, state: str, digest: bytes = b"") -> None:
-        sheet.connection.execute(_END, sheet.clock | {"number": self.number, "state": state, "digest": digest})
+    def end(self, batch: WriteBatch, state: str, digest: bytes = b"") -> None:
+        batch.connection.execute(_END, batch.clock | {"number": self.number, "state": state, "digest": digest})
 
 
 # ------------------------------------------------------------------------------------------- figures
@@ -269,9 +269,9 @@ def _sums(rooms: Iterable[ReservedRoom]) -> dict[int, Need]:
     return sums
 
 
-def _give_back(sheet: Sheet, topic_id: int, needs: dict[int, Need]) -> dict[int, QueueRow]:
+def _give_back(batch: WriteBatch, topic_id: int, needs: dict[int, Need]) -> dict[int, QueueUpdate]:
     """End a reservation in the queues of a topic."""
-    queues = sheet.queues(topic_id, needs)
+    queues = batch.queues(topic_id, needs)
     for number, need in needs.items():
         queues[number].give_back(need)
     return queues

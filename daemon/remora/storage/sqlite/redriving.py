@@ -15,7 +15,7 @@ from remora.storage.sqlite.dead_letters import DeadLetters
 from remora.storage.sqlite.face import topic_of
 from remora.storage.sqlite.files import File
 from remora.storage.sqlite.ingest import check_open
-from remora.storage.sqlite.sheet import Need, Sheet
+from remora.storage.sqlite.write_batch import Need, WriteBatch
 
 _FORGET = "DELETE FROM letters WHERE queue = ? AND incarnation = ? AND gen = ? AND position = ?"
 _COUNT = """
@@ -56,13 +56,13 @@ class Letters(DeadLetters):
         number = topic.all_shards().index(shard)
 
         def redrive(connection: sqlite3.Connection) -> int:
-            sheet = Sheet(connection)
-            check_open(sheet.topic(topic), topic)
+            batch = WriteBatch(connection)
+            check_open(batch.topic(topic), topic)
             payloads = [each.payload for each in again if _forget(connection, each.letter)]
             if payloads:
                 need = Need(len(payloads), sum(map(len, payloads)))
-                sheet.with_room(topic, {number: need})[number].append(payloads, need)
-                sheet.flush()
+                batch.with_room(topic, {number: need})[number].append(payloads, need)
+                batch.flush()
                 connection.execute(_COUNT, (again[0].letter.queue, len(payloads), 0))
             return len(payloads)
 

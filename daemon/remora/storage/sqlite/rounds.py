@@ -12,12 +12,12 @@ from typing import TypeVar
 from remora.model.errors import RemoraError
 from remora.model.shard import Shard
 from remora.storage.sqlite.files import File
-from remora.storage.sqlite.sheet import Sheet
+from remora.storage.sqlite.write_batch import WriteBatch
 
 T = TypeVar("T")
 
-Request = Callable[[Sheet], T]
-"""Decides on a sheet, and raises before it changed anything: so a refusal costs nobody else anything.
+Request = Callable[[WriteBatch], T]
+"""Adds to a write batch; raises before it changes anything, so that a refused request costs the others nothing.
 
 It may be called again after the transaction was rolled back, and keeps nothing from one call to the next.
 """
@@ -51,9 +51,9 @@ class _Round:
         """The job: the outcome of each request, an exception where it was refused."""
         with self._lock:
             self._is_closed = True
-        sheet = Sheet(connection)
-        outcomes = [_outcome(request, sheet) for request in self.requests]
-        sheet.flush()
+        batch = WriteBatch(connection)
+        outcomes = [_outcome(request, batch) for request in self.requests]
+        batch.flush()
         return outcomes
 
 
@@ -87,8 +87,8 @@ class Rounds:
                 del self._open[file]
 
 
-def _outcome(request: Request[object], sheet: Sheet) -> object:
+def _outcome(request: Request[object], batch: WriteBatch) -> object:
     try:
-        return request(sheet)
+        return request(batch)
     except (RemoraError, ValueError) as exc:
         return exc

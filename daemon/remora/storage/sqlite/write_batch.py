@@ -1,4 +1,4 @@
-"""What a transaction adds to queues: read at its start, decided on in memory, written at its end.
+"""The write batch of a transaction: read at its start, decided on in memory, written at its end.
 
 The driver lets go of the interpreter for each row that it steps over, and gets it back from a busy event loop only
 after up to milliseconds. So a transaction's cost is how often it steps, more than how much it writes: the state of
@@ -77,8 +77,8 @@ class TopicRow(NamedTuple):
 
 
 @dataclass(slots=True)
-class QueueRow:
-    """A queue as this transaction leaves it."""
+class QueueUpdate:
+    """A queue as the transaction leaves it, with the payloads that `flush` appends."""
 
     id: int
     tail: int
@@ -116,15 +116,15 @@ class QueueRow:
         self.reserve(need, -1)
 
 
-class Sheet:
-    """The topics and queues that the requests of one transaction touch."""
+class WriteBatch:
+    """What the requests of one transaction change: topics and queues as read at its start, written by `flush`."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
         self.clock = {"boot": boot_id(), "now": now_ns(), "keep": REMEMBERED_NS}
         self._topics: dict[str, TopicRow | None] = {}
         self._few: dict[int, range] = {}
-        self._queues: dict[int, dict[int, QueueRow]] = {}
+        self._queues: dict[int, dict[int, QueueUpdate]] = {}
         self._once: dict[tuple[int, str], tuple[bytes, int]] = {}
 
     def topic(self, topic: Topic) -> TopicRow:
@@ -139,17 +139,17 @@ class Sheet:
             raise TopicUnknown(f"there is no topic {topic.name}" + (" of this id any more" if found else ""))
         return found
 
-    def queues(self, topic_id: int, numbers: Iterable[int]) -> dict[int, QueueRow]:
+    def queues(self, topic_id: int, numbers: Iterable[int]) -> dict[int, QueueUpdate]:
         """The queues of a topic, at least those of these numbers."""
         known = self._queues.setdefault(topic_id, {})
         missing = {number for number in numbers if number not in known}
         if missing:
             wanted = [*missing, *(number for number in self._few.get(topic_id, ()) if number not in known)]
             (found,) = self.connection.execute(_QUEUES, (topic_id, _json(wanted))).fetchone()
-            known.update((number, QueueRow(*rest)) for number, *rest in msgspec.json.decode(found))
+            known.update((number, QueueUpdate(*rest)) for number, *rest in msgspec.json.decode(found))
         return known
 
-    def with_room(self, topic: Topic, needs: dict[int, Need]) -> dict[int, QueueRow]:
+    def with_room(self, topic: Topic, needs: dict[int, Need]) -> dict[int, QueueUpdate]:
         """The queues of a topic. Raises QueueFull when one of those that are needed has not enough room."""
         row = self.topic(topic)
         queues = self.queues(row.id, needs)
@@ -215,13 +215,13 @@ def _insertion(into: str, columns: int, rows: int) -> str:
     return f"INSERT INTO {into} VALUES {','.join(repeat(row, rows))}"  # noqa: S608 - constants of this module
 
 
-def _flat_entries(queue: QueueRow) -> Iterable[int | bytes]:
+def _flat_entries(queue: QueueUpdate) -> Iterable[int | bytes]:
     first = rowid(queue.id, queue.tail)
     sums = checksums(queue.id, queue.tail, queue.payloads)
     return chain.from_iterable(zip(range(first, first + len(queue.payloads)), queue.payloads, sums, strict=True))
 
 
-def _figures(queue: QueueRow) -> tuple[int, ...]:
+def _figures(queue: QueueUpdate) -> tuple[int, ...]:
     return (
         queue.id,
         queue.tail,
