@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,10 +15,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.transaction import EndTxnRequest
-from aiokafka.structs import TopicPartition
+from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import ExactKafkaRoute, KafkaEndpoint
@@ -318,12 +319,35 @@ def _lose_answer_to_end(route: ExactKafkaRoute) -> None:
     client.send = send_and_lose
 
 
-@pytest.mark.parametrize("text", ["", "inc", "inc ", "inc 5", "other 0/5", "inc0/5", "inc 0/5 ", "inc -1/5"])
+@pytest.mark.parametrize("text", ["", "inc", "inc ", "inc 5", "inc0/5", "inc 0/5 ", "inc -1/5"])
 def test_what_is_no_position(text: str) -> None:
-    """A position of another incarnation, and whatever else stands in the group, is ignored."""
-    assert position_of(Mark(5, text), "inc") is None
+    """What is kept in the place of a position and is none is told, and never taken for none."""
+    with pytest.raises(EndpointMisconfigured, match="cannot be read"):
+        position_of(Mark(5, text), "inc")
+
+
+def test_whose_position_counts() -> None:
+    """A position of another incarnation is ignored, as is one that was never committed."""
+    assert position_of(Mark(5, "other 0/5"), "inc") is None
     assert position_of(mark_of("inc", b"7/5"), "inc") == b"7/5"
     assert position_of(None, "inc") is None
+
+
+async def test_an_unreadable_position_opens_no_route(endpoint: KafkaEndpoint, kafka: Kafka) -> None:
+    """A queue whose committed position was overwritten by another tool gets no route, and the error names its group."""
+    topic, group = await make_topic(kafka), producer_name(SHARD.queue, INCARNATION)
+    async with endpoint.exact(SHARD, INCARNATION, target(kafka, topic)) as route:
+        await commit(route, make_records(0, 10))
+    tool = AIOKafkaConsumer(bootstrap_servers=kafka.address, group_id=group, enable_auto_commit=False)
+    await tool.start()
+    try:
+        tool.assign([TopicPartition(topic, 0)])
+        await tool.commit({TopicPartition(topic, 0): OffsetAndMetadata(7, "")})
+    finally:
+        await tool.stop()
+
+    with pytest.raises(EndpointMisconfigured, match=re.escape(group)):
+        await endpoint.exact(SHARD, INCARNATION, target(kafka, topic)).__aenter__()
 
 
 # ------------------------------------------------------------------------------- failures and refusals

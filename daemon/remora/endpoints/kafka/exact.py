@@ -179,7 +179,10 @@ class Opening:
         partitions = {topic: each.partitions for topic, each in facts.items()}
         packer = Packer(shard.queue, incarnation, **self._packing(meant.topic, facts))
         letters = LetterPacker(**self._packing(meant.letters, facts)) if meant.letters else None
-        reached = position_of(mark, incarnation)
+        try:
+            reached = position_of(mark, incarnation)
+        except EndpointMisconfigured as exc:
+            raise EndpointMisconfigured(f"{what}, group {name}: {exc}") from None
         return Opened(
             meant, incarnation, client, producer, partitions, packer, letters, reached,
             look_up=lambda: self._learn(meant.topic, what),
@@ -352,14 +355,20 @@ def mark_of(incarnation: str, upto: bytes) -> Mark:
 
 
 def position_of(mark: Mark | None, incarnation: str) -> bytes | None:
-    """The position that was committed; None for that of another incarnation, and for what is none of ours."""
+    """The position that was committed; None where there is none, and for one of another incarnation.
+
+    Raises EndpointMisconfigured when something else is kept in its place, such as an offset that a tool has set: the
+    entries that were committed would be sent again if that counted as none.
+    """
     if mark is None:
         return None
     theirs, _, position = mark.text.partition(" ")
     try:
         Position.parse(position)
     except ValueError:
-        return None
+        raise EndpointMisconfigured(
+            f"the position kept as offset {mark.offset} cannot be read: {mark.text[:40]!r} is none of remora's"
+        ) from None
     return position.encode() if theirs == incarnation else None
 
 
