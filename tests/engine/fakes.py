@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
+from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.model.errors import (
     EndpointError,
     EndpointFenced,
@@ -70,10 +71,10 @@ class FakeStore:
     """
 
     description = "a scripted store"
-    poll_cost_s = 0.0
 
     def __init__(self, *, tells: bool = False) -> None:
         self.notifies = tells
+        self.poll_cost_s = 0.00005 if tells else 0.0003
         self.queues: dict[str, FakeQueue] = {}
         self.metadata: dict[str, Topic] = {}
         self.left_to_radosgw: frozenset[Shard] = frozenset()
@@ -506,6 +507,9 @@ class FakeEndpoint:
 
     def check(self, target: Target) -> list[str]:
         return []
+
+    def publishes_letters(self, target: Target) -> bool:
+        return bool(parse_args(target.args).get(DEAD_LETTER_TOPIC))
 
     async def up(self, target: Target) -> frozenset[str]:
         self.looks += 1

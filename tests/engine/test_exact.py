@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from engine.fakes import FakeEndpoint, FakeExactRoute, FakeStore, Fate, Verdict
 from engine.runs import QUICK, a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
+from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.errors import (
     EndpointError,
@@ -618,6 +619,39 @@ async def test_an_unknown_mode_stops_the_topic() -> None:
         store.metadata["t"] = an_exact_topic()
         await drained(store, within_s=3)
         assert worker.shards[0].delivery == "exactly-once"
+
+
+class PlainEndpoint:
+    """An endpoint without transactions."""
+
+    def __init__(self, endpoint: FakeEndpoint) -> None:
+        self.schemes = endpoint.schemes
+        self.check = endpoint.check
+        self.publishes_letters = endpoint.publishes_letters
+        self.up = endpoint.up
+        self.route = endpoint.route
+
+
+@in_virtual_time
+async def test_an_endpoint_without_transactions() -> None:
+    """A topic that asks for exactly-once at an endpoint without it is stopped with that reason, and others deliver."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    store.make("t", *entries(1))
+    store.make("u", *entries(5, first=1))
+    store.metadata |= {"t": an_exact_topic(), "u": a_topic("u", to="u")}
+    worker = Worker(
+        store, [PlainEndpoint(endpoint)], Telemetry(), QUICK, DeliverySettings(), "remora/h/b/w1", Random(7)
+    )
+
+    async with running(worker):
+        await drained(store, "u")
+        await until(lambda: {each.queue: each.state for each in worker.shards}["t"] == "stopped")
+        (reason,) = (each.reason for each in worker.shards if each.queue == "t")
+        assert "at-least-once only" in reason
+        store.metadata["t"] = a_topic()
+        await drained(store, within_s=3)
+
+    assert sorted(numbers(endpoint)) == list(range(6))
 
 
 @in_virtual_time

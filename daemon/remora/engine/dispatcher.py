@@ -10,7 +10,7 @@ from enum import StrEnum
 from random import Random
 
 from remora.codec.event_entry import attributes
-from remora.codec.topic import DEAD_LETTER_TOPIC, delivery_of, limit_remarks, parse_args
+from remora.codec.topic import delivery_of, limit_remarks
 from remora.engine.allowance import Allowance
 from remora.engine.destination import Destination
 from remora.engine.exact import ExactSession
@@ -40,7 +40,7 @@ from remora.policy.eligible import reason_to_leave
 from remora.policy.idle import is_quiet
 from remora.policy.lifetime import Limits
 from remora.policy.retry import Backoff, Failure, Pauses
-from remora.ports.endpoint import Endpoint
+from remora.ports.endpoint import Endpoint, TransactionalEndpoint
 
 DAMAGE_RECHECK_S = 30.0
 """How often a queue in a damaged part of the store is looked into: only somebody who repairs it can help."""
@@ -203,6 +203,10 @@ class Dispatcher:
         endpoint = self._endpoints[topic.target.scheme]
         self._remarks = (*endpoint.check(topic.target), *limit_remarks(topic.target.args))
         self._delivery = str(delivery_of(topic.target, Delivery(self._tools.settings.mode)))
+        if self._is_exact and not isinstance(endpoint, TransactionalEndpoint):
+            raise EndpointMisconfigured(
+                f"the topic asks for exactly-once, and {topic.target.scheme}:// endpoints deliver at-least-once only"
+            )
         for remark in self._remarks:
             self._tools.telemetry.remark(topic.label, remark)
         await self._front.recall(self._limits)
@@ -246,6 +250,7 @@ class Dispatcher:
         token = self._lease.token
         held = Allowance(self._tools.settings.shard_bytes, within=destination.allowance)
         if self._is_exact:
+            assert isinstance(endpoint, TransactionalEndpoint)
             async with endpoint.exact(token.shard, token.incarnation, topic.target) as exact:
                 yield ExactSession(self._tools, self._lease, exact, topic, self._shelf, held, self._recovered)
         else:
@@ -377,9 +382,10 @@ class Dispatcher:
         held = Allowance(self._tools.settings.shard_bytes, within=self._destination.allowance)
         try:
             again_s: float | None = FOR_EVER_S
-            is_theirs = self._opened and bool(parse_args(self._topic.target.args).get(DEAD_LETTER_TOPIC))
-            if not (is_theirs or (self._is_exact and self._shelf.in_doubt)):
-                again_s = await self._front.look(self._topic, held, tried=tried)
+            target = self._topic.target
+            publishes = self._endpoints[target.scheme].publishes_letters(target)
+            if not ((self._opened and publishes) or (self._is_exact and self._shelf.in_doubt)):
+                again_s = await self._front.look(self._topic, held, tried=tried, publishes=publishes)
             await self._front.note(self._limits)
         except LeaseUncertain:
             return LEAST_S

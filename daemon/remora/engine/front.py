@@ -11,7 +11,6 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.engine.allowance import Allowance
 from remora.engine.lease import Lease
 from remora.engine.letters import park_all
@@ -85,10 +84,12 @@ class Front:
 
     # --------------------------------------------------------------------------------------- looks
 
-    async def look(self, topic: Topic, held: Allowance, *, tried: bool) -> float | None:
+    async def look(self, topic: Topic, held: Allowance, *, tried: bool, publishes: bool) -> float | None:
         """Park and remove what is given up at the front; answers in how many seconds there may be more of that.
 
-        With `tried` the first entries count one more attempt. None when what stands there now has another target.
+        With `tried` the first entries count one more attempt. Where the endpoint `publishes` dead letters, an entry
+        whose letter is stored is left to a session, which has the route for it. None when what stands there now has
+        another target.
         """
         limits = self._tools.settings.limits.of(topic)
         tried = tried and limits.counts_attempts
@@ -106,7 +107,7 @@ class Front:
                 if tried:
                     self._shelf.count_attempt(p for p in part.positions[:-1] if p not in self._shelf.done)
                     tried = False
-                left, again_s = await self._give_up(topic, limits, part)
+                left, again_s = await self._give_up(topic, limits, part, publishes=publishes)
             finally:
                 held.adjust(-room)
             if not left and not page.truncated and part is page:
@@ -135,7 +136,7 @@ class Front:
             self._shelf.end_work()
         return page
 
-    async def _give_up(self, topic: Topic, limits: Limits, page: Page) -> tuple[bool, float]:
+    async def _give_up(self, topic: Topic, limits: Limits, page: Page, *, publishes: bool) -> tuple[bool, float]:
         """Park and remove the first entries as long as they are given up or were done before.
 
         Answers whether others are left behind them, and when the first of these expires.
@@ -145,7 +146,8 @@ class Front:
             return bool(page.entries), FOR_EVER_S
         sorted_ = sort_entries(page, topic, limits, shelf.done, shelf.attempts, shelf.letters, renderer)
         left = sorted_.records[0] if sorted_.records else None
-        kept = [each.ordinal for each in sorted_.condemned if self._is_for_a_session(topic, page, each)]
+        known = [each.ordinal for each in sorted_.condemned if page.positions[each.ordinal] in shelf.letters]
+        kept = known if publishes else []
         count = min([left.ordinal if left else len(page.entries), *kept])
         await self._park(topic, page, [each for each in sorted_.condemned if each.ordinal < count])
         if count:
@@ -153,11 +155,6 @@ class Front:
         if left is None or count != left.ordinal:
             return bool(kept), limits.time_to_live_s or FOR_EVER_S
         return True, limits.expires_in_s(left.created_ns, time.time_ns())
-
-    def _is_for_a_session(self, topic: Topic, page: Page, condemned: Condemned) -> bool:
-        """Whether this entry's letter is stored, and waits for a way to the topic's dead-letter topic."""
-        position = page.positions[condemned.ordinal]
-        return position in self._shelf.letters and bool(parse_args(topic.target.args).get(DEAD_LETTER_TOPIC))
 
     async def _park(self, topic: Topic, page: Page, condemned: list[Condemned]) -> None:
         """Store dead letters; from then on their entries are done, whatever becomes of their removal."""

@@ -25,7 +25,7 @@ from remora.model.health import Waiting
 from remora.model.shard import Shard
 from remora.model.topic import Target
 from remora.policy.not_owned import NotOwned
-from remora.policy.pace import LEAST_PER_SECOND, MOST_PER_SECOND, Pace
+from remora.policy.pace import Pace, most_per_second
 from remora.policy.retry import Failure
 from remora.ports.delivery import DeliveryStore
 from remora.ports.endpoint import Endpoint
@@ -63,8 +63,7 @@ class Worker:
                 destinations[key] = found
             return found
 
-        # Where a store cannot tell of arrivals, each look asks a server of it: an OSD takes milliseconds to answer.
-        pace = Pace(MOST_PER_SECOND if store.arrivals.notifies else LEAST_PER_SECOND)
+        pace = Pace(most_per_second(store.queue.poll_cost_s))
         self._tools = Tools(store, self.catalogue, telemetry, Renderer(), delivery, pace)
 
         def serve(lease: Lease) -> Dispatcher:

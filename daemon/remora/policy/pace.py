@@ -17,6 +17,15 @@ LONGEST_S = 0.15
 _WEIGHT = 1 / 32
 
 
+CHEAP_POLL_S = 0.0001
+"""A look into a queue that costs more is answered by a server that many share; an OSD takes milliseconds for it."""
+
+
+def most_per_second(poll_cost_s: float) -> float:
+    """The largest budget of parcels where one look into a queue costs this much; about each parcel takes a look."""
+    return MOST_PER_SECOND if poll_cost_s <= CHEAP_POLL_S else LEAST_PER_SECOND
+
+
 class Pace:
     """Spreads the small parcels of one worker over time.
 

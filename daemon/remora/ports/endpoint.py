@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from remora.model.record import DeadLetter, Record
 from remora.model.shard import Shard
@@ -79,8 +79,9 @@ class ExactRoute(Protocol):
     def reached(self) -> bytes | None:
         """The position of the next entry to deliver, as the last commit for this incarnation of the queue left it.
 
-        None where there is none. It was read after every earlier route of this shard was fenced, so that nothing of
-        theirs can be committed any more.
+        None where nothing was ever committed for it; a position that is kept and cannot be read is no such case, and
+        fails the entering of the route. It was read after every earlier route of this shard was fenced, so that nothing
+        of theirs can be committed any more.
         """
         ...
 
@@ -122,6 +123,10 @@ class Endpoint(Protocol):
         """Remarks on a target that works otherwise than asked. Raises EndpointMisconfigured with why."""
         ...
 
+    def publishes_letters(self, target: Target) -> bool:
+        """Whether routes to this target publish dead letters in addition to the store, so that these need a route."""
+        ...
+
     async def up(self, target: Target) -> frozenset[str]:
         """What of the target's destination answers now, by names that stay the same: for Kafka, its brokers.
 
@@ -138,12 +143,19 @@ class Endpoint(Protocol):
         """
         ...
 
+
+@runtime_checkable
+class TransactionalEndpoint(Protocol):
+    """What an endpoint offers beside `Endpoint` if it can deliver exactly once; the others deliver at least once."""
+
     def exact(self, shard: Shard, incarnation: str, target: Target) -> AbstractAsyncContextManager[ExactRoute]:
-        """Open a way to the target in transactions; for whoever holds the shard, and nobody else.
+        """Open a way to the target in transactions. Only the owner of the shard calls this.
 
         Entering fences every route that was entered for this shard and incarnation before, here or anywhere; what they
         had not committed never becomes visible. Then it reads what they had. It sends nothing. Their number is bounded
-        for each destination: where there are more, entering waits for its turn. Raises as `route` does.
+        for each destination: where there are more, entering waits for its turn. Raises as `route` does, and
+        EndpointMisconfigured where a position is kept for the shard that cannot be read: taking it for none would
+        deliver again what was committed.
 
         Before the first commit there must be a proof that the shard's lock is still held: an owner that lost it and
         enters would fence the rightful one.

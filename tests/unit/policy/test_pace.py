@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.policy.pace import BURST_S, LEAST_PER_SECOND, LONGEST_S, MOST_PER_SECOND, UNDER_WAY, Pace
+from remora.policy.pace import (
+    BURST_S,
+    LEAST_PER_SECOND,
+    LONGEST_S,
+    MOST_PER_SECOND,
+    UNDER_WAY,
+    Pace,
+    most_per_second,
+)
 
 
 def after(ack_s: float, *, most_per_second: float = MOST_PER_SECOND) -> Pace:
@@ -59,3 +68,11 @@ def test_a_pause_is_bounded(steps: list[tuple[int, float, float]]) -> None:
         now += passed
         pace.acknowledged(ack_s)
         assert 0.0 <= pace.pause_s(parcels, now) <= LONGEST_S
+
+
+@pytest.mark.parametrize(
+    ("poll_cost_s", "most"), [(0.0, MOST_PER_SECOND), (0.00005, MOST_PER_SECOND), (0.0003, LEAST_PER_SECOND)]
+)
+def test_a_look_that_costs_a_server_time(poll_cost_s: float, most: float) -> None:
+    """The budget is small where a server answers each look, and large where this host does in microseconds."""
+    assert most_per_second(poll_cost_s) == most

@@ -108,6 +108,9 @@ class KafkaEndpoint:
     def check(self, target: Target) -> list[str]:
         return list(parse_target(target).remarks)
 
+    def publishes_letters(self, target: Target) -> bool:
+        return bool(parse_target(target).letters)
+
     async def up(self, target: Target) -> frozenset[str]:
         timeout_s, client_id = self._settings.connect_timeout_s, self._settings.client_id
         try:
