@@ -16,8 +16,8 @@ from prometheus_client import Metric
 
 from remora.metrics import Telemetry
 from remora.model.health import Health
+from remora.process.sockets import listening_sockets
 from remora.servers.admin import Sources, serve_admin
-from remora.servers.sockets import listening_sockets
 from support.programs import program
 from support.telemetry import exercise
 

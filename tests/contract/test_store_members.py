@@ -16,7 +16,7 @@ from remora.model.errors import OwnershipLost
 from remora.model.member import Member, Offer
 from remora.model.shard import LockHolder, LockToken, Origin, Shard
 from remora.ports.store import ShardStore
-from remora.servers.pipe import Start
+from remora.process.pipe import Start
 from remora.worker.clearing import Clearing
 from support.stores import QUIET_S, Bench, renew, until
 

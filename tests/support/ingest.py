@@ -21,8 +21,8 @@ from remora.model.ingest import IdempotencyKey, PublishResult, Removed, Reserved
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.ports.producing import IngestStore
+from remora.process.sockets import ingest_sockets
 from remora.servers.ingest import IngestServer, serve_ingest
-from remora.servers.sockets import ingest_sockets
 
 
 def own_topic(name: str, **changes: Any) -> Topic:

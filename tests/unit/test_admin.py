@@ -20,9 +20,9 @@ from remora.model.errors import ConfigError
 from remora.model.health import Health
 from remora.policy import readiness
 from remora.policy.readiness import Host
+from remora.process.sockets import listening_sockets
 from remora.servers import admin
 from remora.servers.admin import Sources, serve_admin
-from remora.servers.sockets import listening_sockets
 
 GOOD = Health(True)
 ANY_PORT = "127.0.0.1:0"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from remora.servers.notify import Notifier
+from remora.process.notify import Notifier
 
 
 class Manager:

@@ -19,8 +19,8 @@ from remora.config import SequencerSettings, Settings
 from remora.engine.sequencing.sequencing import Sequencing, Totals
 from remora.metrics import configure_logging
 from remora.model.exits import Exit
+from remora.process.sockets import listening_sockets, shown_address
 from remora.servers.sequencer import Rounds
-from remora.servers.sockets import listening_sockets, shown_address
 
 Report = Callable[[str], None]
 

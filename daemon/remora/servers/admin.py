@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 from remora.model.health import Health
 from remora.policy import readiness
 from remora.policy.readiness import Host
-from remora.servers.sockets import shown_address
+from remora.process.sockets import shown_address
 
 CONNECTION_S = 30.0
 MOST_CONNECTIONS = 64

@@ -15,7 +15,7 @@ from typing import Literal, assert_never
 import msgspec
 
 from remora.model.exits import Exit
-from remora.servers.pipe import Ask, Failed, Heartbeat, Message, Pipe, Ready, Reply, Start, ToSupervisor
+from remora.process.pipe import Ask, Failed, Heartbeat, Message, Pipe, Ready, Reply, Start, ToSupervisor
 
 _MANAGERS = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
 """The service manager's words to its own child, which is the supervisor."""

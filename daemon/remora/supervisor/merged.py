@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from remora.servers.pipe import Heartbeat
+from remora.process.pipe import Heartbeat
 
 
 @dataclass(frozen=True, slots=True)

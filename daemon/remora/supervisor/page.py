@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from prometheus_client import Metric
 
-from remora.servers.pipe import Family
+from remora.process.pipe import Family
 
 RETAINED_S = 900.0
 """What no worker exports any more is kept for this long: its topic is gone then, and not merely between two workers."""

@@ -19,10 +19,10 @@ from remora.model.cookie import WorkerCookie
 from remora.model.errors import ConfigError, WorkerFailed
 from remora.model.exits import Exit
 from remora.policy.restart import Watchdog, failures_in_a_row, restart_pause_s
-from remora.servers import host_load
-from remora.servers.notify import Notifier
-from remora.servers.pipe import Dead, Drain, Finish, Heartbeat, Message, Ready, Reload, Start, StopNow, ToSupervisor
-from remora.servers.sockets import ingest_sockets, listening_sockets
+from remora.process import host_load
+from remora.process.notify import Notifier
+from remora.process.pipe import Dead, Drain, Finish, Heartbeat, Message, Ready, Reload, Start, StopNow, ToSupervisor
+from remora.process.sockets import ingest_sockets, listening_sockets
 from remora.supervisor.child import Child, start_process
 from remora.supervisor.cores import usable_cores
 from remora.supervisor.view import View

@@ -14,8 +14,8 @@ from remora.metrics import Telemetry
 from remora.model.health import Health, Use
 from remora.policy import readiness
 from remora.policy.readiness import Host
-from remora.servers.pipe import Family
-from remora.servers.samples import families
+from remora.process.pipe import Family
+from remora.process.samples import families
 from remora.supervisor.child import Child
 from remora.supervisor.merged import Answer, merged_line, merged_status
 from remora.supervisor.page import SUPERVISOR, Page

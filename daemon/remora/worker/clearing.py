@@ -18,8 +18,8 @@ from remora.metrics import Telemetry
 from remora.model.cookie import WorkerCookie
 from remora.model.errors import StoreError
 from remora.policy.ended import Evidence, has_ended, is_doubtful
-from remora.servers.pipe import Start
-from remora.worker.presence import Presence
+from remora.process.pipe import Start
+from remora.process.presence import Presence
 
 AGAIN_S = 1.0
 """The pause after a store that did not answer."""

@@ -30,10 +30,9 @@ from remora.policy import readiness
 from remora.policy.not_owned import Deferred
 from remora.policy.readiness import Host
 from remora.ports.store import ShardStore
-from remora.servers.host_load import HostLoad
-from remora.servers.ingest import IngestServer, serve_ingest
-from remora.servers.lag import measure_lag
-from remora.servers.pipe import (
+from remora.process.host_load import HostLoad
+from remora.process.lag import measure_lag
+from remora.process.pipe import (
     Ask,
     Dead,
     Drain,
@@ -48,10 +47,11 @@ from remora.servers.pipe import (
     StopNow,
     ToWorker,
 )
-from remora.servers.samples import families
+from remora.process.presence import has_been_used, remember_store
+from remora.process.samples import families
+from remora.servers.ingest import IngestServer, serve_ingest
 from remora.worker.clearing import Clearing, store_name
 from remora.worker.memory import FINISH_S, PROBE_BYTES, START_BYTES, MemoryGuard
-from remora.worker.presence import has_been_used, remember_store
 
 HUNG_AFTER_S = 60.0
 """A worker whose loops did nothing at all for this long is hung, and the supervisor may replace it."""

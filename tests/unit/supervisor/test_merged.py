@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from remora.servers.pipe import Heartbeat
+from remora.process.pipe import Heartbeat
 from remora.supervisor.merged import Answer, merged_line, merged_status
 
 

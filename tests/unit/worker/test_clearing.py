@@ -17,9 +17,9 @@ from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.cookie import WorkerCookie
 from remora.model.member import Member
-from remora.servers.pipe import Start
+from remora.process.pipe import Start
+from remora.process.presence import Presence, has_been_used, remember_store
 from remora.worker.clearing import Clearing
-from remora.worker.presence import Presence, has_been_used, remember_store
 from support.clock import in_virtual_time
 
 

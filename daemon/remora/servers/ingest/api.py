@@ -29,7 +29,7 @@ from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
 from remora.model.shard import Origin
 from remora.model.topic import Topic
 from remora.ports.producing import IngestStore
-from remora.servers.host_load import HostLoad
+from remora.process.host_load import HostLoad
 from remora.servers.ingest.body import read_body
 from remora.servers.ingest.connections import Connection, Connections
 from remora.servers.ingest.credentials import Credentials

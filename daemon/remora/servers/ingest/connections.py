@@ -15,7 +15,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, cast
 
 from remora.metrics import Telemetry
-from remora.servers.host_load import HostLoad
+from remora.process.host_load import HostLoad
 from remora.servers.ingest.handler import Handler
 
 if TYPE_CHECKING:

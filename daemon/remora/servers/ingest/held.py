@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from remora.servers.host_load import HostLoad
+from remora.process.host_load import HostLoad
 from remora.servers.ingest.problems import SLOW_DOWN, Problem
 
 

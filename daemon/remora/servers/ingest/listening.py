@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 
 from remora.config import IngestSettings
 from remora.model.errors import ConfigError
+from remora.process.sockets import BACKLOG, shown_address
 from remora.servers.ingest.connections import HANDSHAKE_S
-from remora.servers.sockets import BACKLOG, shown_address
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from aiohttp.web_request import BaseRequest
 from remora.config import IngestSettings
 from remora.metrics import Telemetry
 from remora.ports.producing import IngestStore
-from remora.servers.host_load import HostLoad
+from remora.process.host_load import HostLoad
 from remora.servers.ingest.api import Api
 from remora.servers.ingest.connections import LOOK_S, Connections
 from remora.servers.ingest.credentials import Credentials

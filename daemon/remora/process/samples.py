@@ -6,7 +6,7 @@ import math
 
 from prometheus_client import CollectorRegistry
 
-from remora.servers.pipe import Family, Sample
+from remora.process.pipe import Family, Sample
 
 
 def families(registry: CollectorRegistry) -> list[Family]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from remora.servers.host_load import HostLoad, clear, shared_memory
+from remora.process.host_load import HostLoad, clear, shared_memory
 from remora.servers.ingest.held import Held
 from remora.servers.ingest.problems import Problem
 
