@@ -40,8 +40,8 @@ async def announced(store: RadosStore) -> list[str]:
     """The announcements in the queue object."""
     operation = ReadOp().assert_exists()
     found = operation.omap_page("", "remora.parking.", 100)
-    face: DeadLetters = store.letters
-    await face._connection.run(operation, "q", "looking", place=face._place(SHARD))
+    letters: DeadLetters = store.letters
+    await letters._connection.run(operation, "q", "looking", place=letters._place(SHARD))
     return sorted(found.values)
 
 
@@ -71,8 +71,8 @@ async def test_a_name_that_comes_late_is_replaced(settings: RadosSettings, gatew
         token = await filled(store, gateway, 2)
         letters = letters_of(token, await store.queue.read(token, b"", 2))
         await store.letters.store(token, letters[0])
-        face: DeadLetters = store.letters
-        await face._sit_down(token, _Desk())
+        storage: DeadLetters = store.letters
+        await storage._sit_down(token, _Desk())
 
         with pytest.raises(StoreUnavailable):
             await store.letters.store(token, letters[1])

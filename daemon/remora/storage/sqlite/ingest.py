@@ -24,7 +24,7 @@ from remora.model.errors import (
 from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
 from remora.model.topic import Topic
 from remora.storage.sqlite.files import Files
-from remora.storage.sqlite.rounds import Rounds
+from remora.storage.sqlite.group_commit import GroupCommit
 from remora.storage.sqlite.write_batch import AGE, Need, QueueUpdate, TopicRow, WriteBatch
 
 _RESERVATION = f"""
@@ -58,14 +58,14 @@ class Ingest:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._rounds = Rounds()
+        self._commits = GroupCommit()
 
     async def publish(
         self, topic: Topic, events: Sequence[RoutedEvent], once: IdempotencyKey | None = None
     ) -> PublishResult:
         """Store events; returns when they are durable."""
         load = _loaded(topic, events)
-        return await self._rounds.ask(
+        return await self._commits.submit(
             self._files.file_of(topic.name),
             _Publish(topic, load, len(events), once),
             sum(need.nbytes for _, need in load.values()),
@@ -76,13 +76,13 @@ class Ingest:
         """Reserve room in all shards or in none, and answer the reservation's id."""
         reservation = f"{topic.name}.{secrets.token_hex(16)}"
         request = _Reserve(topic, reservation, _needs(topic, rooms), msgspec.msgpack.encode(rooms), len(rooms))
-        return await self._rounds.ask(self._files.file_of(topic.name), request, len(request.rooms))
+        return await self._commits.submit(self._files.file_of(topic.name), request, len(request.rooms))
 
     async def commit(
         self, topic: Topic, reservation: str, events: Sequence[RoutedEvent], digest: bytes
     ) -> PublishResult:
         """Store exactly the events that room was reserved for, and end the reservation."""
-        return await self._rounds.ask(
+        return await self._commits.submit(
             self._files.file_of(topic.name),
             _Commit(topic, reservation, events, digest),
             sum(len(each.payload) for each in events),
@@ -91,7 +91,7 @@ class Ingest:
 
     async def abort(self, topic: Topic, reservation: str) -> None:
         """Give the room back."""
-        await self._rounds.ask(self._files.file_of(topic.name), _Abort(topic, reservation))
+        await self._commits.submit(self._files.file_of(topic.name), _Abort(topic, reservation))
 
 
 def expire(connection: sqlite3.Connection, topic_id: int, older_than_ns: int) -> None:

@@ -132,7 +132,7 @@ class WriteBatch:
         if topic.name not in self._topics:
             row = self.connection.execute(_TOPIC, (topic.name,)).fetchone()
             self._topics[topic.name] = TopicRow(*row) if row else None
-            if row and row[2] <= _FEW_SHARDS:  # the next request of the round may need any of them
+            if row and row[2] <= _FEW_SHARDS:  # the next request of the group may need any of them
                 self._few[row[0]] = range(row[2])
         found = self._topics[topic.name]
         if found is None or found.uid != topic.id:

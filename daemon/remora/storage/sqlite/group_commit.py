@@ -1,4 +1,4 @@
-"""Requests that come together, as one job: they read what they decide on once, and their entries go in at once."""
+"""Group commit: requests that arrive while the writer is busy share one transaction, and so one sync."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _MOST_BYTES = 8 << 20
 
 
 @dataclass(slots=True, eq=False)
-class _Round:
-    """Requests that are carried out one after the other; more may join until the first one is."""
+class _Group:
+    """Requests that one transaction carries out in order; more may join until the first of them runs."""
 
     requests: list[Request[object]] = field(default_factory=list)
     arrived: list[Shard] = field(default_factory=list)
@@ -38,7 +38,7 @@ class _Round:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def join(self, request: Request[object], nbytes: int, arrived: Sequence[Shard]) -> int | None:
-        """Add a request; its place in the outcomes, or None when it is too late."""
+        """Add a request; returns its index in the outcomes, or None when the group is full or has begun to run."""
         with self._lock:
             if self._is_closed or len(self.requests) >= _MOST_REQUESTS or self._nbytes > _MOST_BYTES:
                 return None
@@ -48,7 +48,7 @@ class _Round:
         return len(self.requests) - 1
 
     def run(self, connection: sqlite3.Connection) -> list[object]:
-        """The job: the outcome of each request, an exception where it was refused."""
+        """The writer's job: returns the outcome of each request, an exception where it was refused."""
         with self._lock:
             self._is_closed = True
         batch = WriteBatch(connection)
@@ -57,33 +57,34 @@ class _Round:
         return outcomes
 
 
-class Rounds:
-    """Has requests carried out, those of a file together that wait for it at the same time."""
+class GroupCommit:
+    """Carries requests out; those that wait for a file at the same time share a transaction."""
 
     def __init__(self) -> None:
-        self._open: dict[File, _Round] = {}
+        self._open: dict[File, _Group] = {}
 
-    async def ask(self, file: File, request: Request[T], nbytes: int = 0, arrived: Sequence[Shard] = ()) -> T:
-        """What the request answers or raises, when it is durable; `arrived` are the queues that it appends to.
+    async def submit(self, file: File, request: Request[T], nbytes: int = 0, arrived: Sequence[Shard] = ()) -> T:
+        """Return what the request returns, or raise what it raises, once it is durable.
 
-        Whoever stops waiting does not undo it.
+        `nbytes` is about how much the request writes, `arrived` are the queues that it appends to. Cancelling the
+        caller does not undo the request.
         """
         current = self._open.get(file)
-        if current is None or (place := current.join(request, nbytes, arrived)) is None:
-            current = self._open[file] = _Round()
-            place = current.join(request, nbytes, arrived)
-            # What others wait for too must not end with the first one's patience.
+        if current is None or (index := current.join(request, nbytes, arrived)) is None:
+            current = self._open[file] = _Group()
+            index = current.join(request, nbytes, arrived)
+            # A task of its own: the first caller's cancellation must not end what the others wait for.
             current.outcomes = asyncio.create_task(self._carry_out(file, current), name=f"ingest {file.path.name}")
-        outcome = (await asyncio.shield(current.outcomes))[place]  # type: ignore[index]  # a new round takes one
+        outcome = (await asyncio.shield(current.outcomes))[index]  # type: ignore[index]  # a new group takes one
         if isinstance(outcome, Exception):
             raise outcome
-        return outcome  # type: ignore[return-value]  # each place has its own type
+        return outcome  # type: ignore[return-value]  # each index has its own type
 
-    async def _carry_out(self, file: File, round_: _Round) -> list[object]:
+    async def _carry_out(self, file: File, group: _Group) -> list[object]:
         try:
-            return await file.write(round_.run, durable=True, arrived=round_.arrived)
+            return await file.write(group.run, durable=True, arrived=group.arrived)
         finally:
-            if self._open.get(file) is round_:  # what it holds may be megabytes
+            if self._open.get(file) is group:  # what it holds may be megabytes
                 del self._open[file]
 
 
