@@ -1,4 +1,4 @@
-"""The RADOS store. Start with `store.py`; each face of the store has a file, and `connection.py` serves them all."""
+"""The RADOS store. Start with `store.py`; each part of the store has a module, and all share `connection.py`."""
 
 from remora.storage.rados.store import RadosStore
 

@@ -13,14 +13,14 @@ from remora.model.record import Attempt
 from remora.model.shard import LockToken
 from remora.storage.librados import Operation, WriteOp
 from remora.storage.rados.connection import Connection
-from remora.storage.rados.face import Face, held_read, held_write
+from remora.storage.rados.part import RadosPart, held_read, held_write
 from remora.storage.rados.refusals import FULL, HELD, Refusals
 
 _KEY = "remora.attempts"
 _REFUSALS: Refusals = {**HELD, **FULL}
 
 
-class Attempts(Face):
+class Attempts(RadosPart):
     """Keeps attempts; the removal that takes the last of their entries takes them along (`forget`)."""
 
     def __init__(self, connection: Connection) -> None:

@@ -10,8 +10,8 @@ from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.storage.librados import ReadOp
 from remora.storage.rados.connection import Connection
-from remora.storage.rados.face import QUEUE_CLASS, Face, decoded
 from remora.storage.rados.omap import all_keys
+from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded
 from remora.storage.rados.refusals import QUEUE
 from remora.storage.rados.registry import NONE, Own, Registry
 from remora.storage.rados.topics import TopicReader
@@ -19,7 +19,7 @@ from remora.storage.rados.topics import TopicReader
 _REGISTRY = "queues_list_object"
 
 
-class Catalog(Face):
+class Catalog(RadosPart):
     """Finds queues and topics; needs and takes no lock."""
 
     def __init__(self, connection: Connection, registry: Registry) -> None:

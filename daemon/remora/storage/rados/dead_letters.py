@@ -29,8 +29,8 @@ from remora.model.record import DeadLetter
 from remora.model.shard import LockToken
 from remora.storage.librados import Operation, ReadOp, WriteOp
 from remora.storage.rados.connection import Connection
-from remora.storage.rados.face import Face, decoded, held_read, held_write
 from remora.storage.rados.omap import all_keys
+from remora.storage.rados.part import RadosPart, decoded, held_read, held_write
 from remora.storage.rados.refusals import FULL, HELD, OWN, MismatchError, MissingError, Refusals
 
 REGISTRY = "remora.dlq"
@@ -66,7 +66,7 @@ class _Desk:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class DeadLetters(Face):
+class DeadLetters(RadosPart):
     """Stores entries that left their queue undelivered."""
 
     def __init__(self, connection: Connection) -> None:

@@ -23,9 +23,9 @@ from remora.model.position import Position
 from remora.model.record import Page
 from remora.model.shard import Shard, ShardStats
 from remora.storage.librados import ReadOp
-from remora.storage.rados.face import LOCK_CLASS, QUEUE_CLASS, Face, decoded, lock_name
 from remora.storage.rados.locks import lock_holder
 from remora.storage.rados.pages import Pages
+from remora.storage.rados.part import LOCK_CLASS, QUEUE_CLASS, RadosPart, decoded, lock_name
 from remora.storage.rados.refusals import QUEUE, FrontMovedError
 
 _SAMPLE = 16
@@ -36,7 +36,7 @@ _AT_ONCE = 8
 _SPILLED = "cls_queue_urgent_data"
 
 
-class Inspection(Face):
+class Inspection(RadosPart):
     """Figures and contents of a queue."""
 
     async def stats(self, shard: Shard, *, exact: bool = False) -> ShardStats:

@@ -18,10 +18,10 @@ from remora.model.member import WORKER_COOKIE
 from remora.model.position import Position
 from remora.model.shard import LockToken, Shard
 from remora.storage.librados import ReadOp
-from remora.storage.rados.face import LOCK_CLASS, Face, decoded, held_read, lock_name
 from remora.storage.rados.locks import lock_holder
 from remora.storage.rados.own_queues import is_leaving
 from remora.storage.rados.pages import Pages
+from remora.storage.rados.part import LOCK_CLASS, RadosPart, decoded, held_read, lock_name
 from remora.storage.rados.refusals import HELD, QUEUE, FrontMovedError
 from remora.storage.rados.state import Kept, kept_state
 
@@ -29,7 +29,7 @@ _AT_ONCE = 8
 _TRIES = 5
 
 
-class Ledger(Face):
+class Ledger(RadosPart):
     """Looks at the balances of queues."""
 
     async def balance(self, shard: Shard) -> Balance:

@@ -27,10 +27,10 @@ from remora.model.shard import LockHolder, LockToken, Shard
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.catalog import Catalog
 from remora.storage.rados.connection import Connection
-from remora.storage.rados.face import (
+from remora.storage.rados.part import (
     INCARNATION,
     LOCK_CLASS,
-    Face,
+    RadosPart,
     check_locked,
     decoded,
     held_write,
@@ -59,7 +59,7 @@ _MARKED: Refusals = MappingProxyType(
 _TRIES = 3
 
 
-class Locks(Face):
+class Locks(RadosPart):
     """Takes, extends and gives back the lock of a queue. Every call begins with assert_exists: a lock would
     otherwise create an empty object, which makes the queue's topic unusable for radosgw.
     """

@@ -18,7 +18,7 @@ from remora.model.errors import StoreError
 from remora.model.member import Member
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import Connection
-from remora.storage.rados.face import Face
+from remora.storage.rados.part import RadosPart
 from remora.storage.rados.refusals import MissingError
 
 _OBJECT = "remora.members"
@@ -46,7 +46,7 @@ class _Seen(NamedTuple):
 _decoder = msgspec.msgpack.Decoder(_Row)
 
 
-class Members(Face):
+class Members(RadosPart):
     """Announces workers and finds them."""
 
     def __init__(self, connection: Connection) -> None:

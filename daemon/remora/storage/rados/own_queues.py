@@ -25,7 +25,7 @@ from remora.model.errors import ShardGone, StoreError, StoreUnavailable
 from remora.model.shard import Shard
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import Connection
-from remora.storage.rados.face import QUEUE_CLASS, Face, decoded
+from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded
 from remora.storage.rados.refusals import FULL, OWN, QUEUE, ChangedError, ExistsError, MismatchError, Refusals
 from remora.storage.rados.two_phase import TwoPhase
 
@@ -66,7 +66,7 @@ class Outcome(Enum):
     GONE = auto()  # the topic's queue does not exist any more
 
 
-class OwnQueues(Face):
+class OwnQueues(RadosPart):
     """Makes, marks and fills the queues of topics."""
 
     def __init__(self, connection: Connection, two_phase: TwoPhase) -> None:

@@ -22,7 +22,7 @@ from remora.model.record import Page
 from remora.model.shard import Shard
 from remora.storage.librados import ReadOp
 from remora.storage.rados.connection import Connection
-from remora.storage.rados.face import QUEUE_CLASS, decoded
+from remora.storage.rados.part import QUEUE_CLASS, decoded
 from remora.storage.rados.places import Place
 from remora.storage.rados.refusals import QUEUE, UNLOCKED
 

@@ -29,7 +29,7 @@ from remora.model.shard import LockToken
 from remora.policy.reservations import Sightings
 from remora.storage.librados import Operation, WriteOp
 from remora.storage.rados.connection import Connection
-from remora.storage.rados.face import QUEUE_CLASS, Face, decoded, held_read, held_write
+from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded, held_read, held_write
 from remora.storage.rados.refusals import HELD, ChangedError, Refusals
 from remora.storage.rados.state import STATE, Kept, kept_state
 
@@ -84,7 +84,7 @@ class _Reserved(NamedTuple):
 _NEVER_SEEN: Sightings[_Reserved] = Sightings()
 
 
-class Queue(Face):
+class Queue(RadosPart):
     """Lists, removes and frees room in held queues."""
 
     poll_cost_s = 0.0003

@@ -25,10 +25,10 @@ from remora.model.topic import Topic
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import Connection
 from remora.storage.rados.dead_letters import REGISTRY, TOTALS, DeadLetters, letter_key
-from remora.storage.rados.face import INCARNATION, decoded
 from remora.storage.rados.omap import all_keys
 from remora.storage.rados.own_queues import OwnQueues
 from remora.storage.rados.own_topics import OwnTopics
+from remora.storage.rados.part import INCARNATION, decoded
 from remora.storage.rados.refusals import OWN, QUEUE, MismatchError, MissingError, Refusals
 from remora.storage.rados.two_phase import TwoPhase
 

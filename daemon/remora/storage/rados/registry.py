@@ -20,7 +20,7 @@ from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import Connection
-from remora.storage.rados.face import Face
+from remora.storage.rados.part import RadosPart
 from remora.storage.rados.refusals import OWN, MissingError
 
 _log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class Own:
 NONE = Own(MappingProxyType({}), ())
 
 
-class Registry(Face):
+class Registry(RadosPart):
     """Reads and replaces topics as they are stored."""
 
     def __init__(self, connection: Connection) -> None:

@@ -13,15 +13,15 @@ from remora.model.errors import StoreError, StoreMisconfigured
 from remora.model.shard import Origin, Shard
 from remora.storage.librados import WriteOp
 from remora.storage.rados.connection import Connection
-from remora.storage.rados.face import Face
 from remora.storage.rados.omap import all_keys
+from remora.storage.rados.part import RadosPart
 
 _log = logging.getLogger(__name__)
 
 _OBJECT = "remora.released"
 
 
-class Releases(Face):
+class Releases(RadosPart):
     """Reads and changes them."""
 
     def __init__(self, connection: Connection) -> None:

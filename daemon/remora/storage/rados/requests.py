@@ -33,7 +33,7 @@ from remora.model.ingest import ReservedRoom
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic
 from remora.storage.librados import Operation, ReadOp, WriteOp
-from remora.storage.rados.face import Face
+from remora.storage.rados.part import RadosPart
 from remora.storage.rados.refusals import OWN, MissingError, Refusals
 
 _AGENDA = "remora.requests"
@@ -156,7 +156,7 @@ def new_request(
     return Request(_VERSION, topic.name, topic.id, now_ms(), parts, repeated, list(rooms))
 
 
-class Requests(Face):
+class Requests(RadosPart):
     """Stores requests, and what is to be done about them."""
 
     # --- the requests ----------------------------------------------------------------------------------

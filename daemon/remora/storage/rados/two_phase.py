@@ -21,7 +21,7 @@ from remora.model.errors import QueueFull, ShardGone, StoreError, StoreFull, Sto
 from remora.model.shard import Shard
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import Connection
-from remora.storage.rados.face import QUEUE_CLASS, Face, decoded
+from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded
 from remora.storage.rados.refusals import PLAIN, QUEUE, RESERVED, ChangedError, Refusals
 
 _TRIES = 50
@@ -37,7 +37,7 @@ _COMMITTED: Refusals = MappingProxyType(
 _ANY: Mapping[str, str] = MappingProxyType({})
 
 
-class TwoPhase(Face):
+class TwoPhase(RadosPart):
     """Reserves, commits and aborts."""
 
     def __init__(self, connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""The embedded store. Start with `store.py`; each face of the store has a file, and `files.py` serves them all."""
+"""The embedded store. Start with `store.py`; each part of the store has a module, and all share `files.py`."""
 
 from remora.storage.sqlite.store import SqliteStore
 

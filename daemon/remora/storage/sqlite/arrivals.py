@@ -12,8 +12,8 @@ from typing import NamedTuple
 from remora.model.errors import StoreError
 from remora.model.shard import Origin, Shard
 from remora.storage.sqlite.doorbell import Listener
-from remora.storage.sqlite.face import Face
 from remora.storage.sqlite.files import File, Files
+from remora.storage.sqlite.part import SqlitePart
 
 _LOOK_EVERY_S = 0.5
 """How late a commit may be noticed for which nobody rang: its process was killed just then."""
@@ -46,7 +46,7 @@ class _Seen:
     tails: dict[int, str] = field(default_factory=dict)
 
 
-class Arrivals(Face):
+class Arrivals(SqlitePart):
     """Waits for commits of any process."""
 
     def __init__(self, files: Files) -> None:

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from remora.codec.attempts import decode_attempts, encode_attempts
 from remora.model.record import Attempt
 from remora.model.shard import LockToken
-from remora.storage.sqlite.face import Face, QueueRow, held_row, parsed
+from remora.storage.sqlite.part import QueueRow, SqlitePart, held_row, parsed
 
 _NOTE = "INSERT OR REPLACE INTO attempts (queue, last, noted) VALUES (?, ?, ?)"
 _NOTED = "SELECT noted FROM attempts WHERE queue = ?"
 _FORGET = "DELETE FROM attempts WHERE queue = ? AND last < ?"
 
 
-class Attempts(Face):
+class Attempts(SqlitePart):
     """Keeps attempts. Not synced: after a power cut entries are tried once more, at worst."""
 
     async def note(self, token: LockToken, attempts: Mapping[bytes, Attempt]) -> None:

@@ -15,8 +15,8 @@ from remora.model.record import CorruptBytes
 from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.storage.sqlite.attributes import COLUMNS, queues_of, topic_of_row
-from remora.storage.sqlite.face import Face, queue_row
 from remora.storage.sqlite.files import File, Files
+from remora.storage.sqlite.part import SqlitePart, queue_row
 from remora.storage.sqlite.queue import read_page
 
 _VERSION = "SELECT value FROM meta WHERE key = 'catalogue'"
@@ -31,7 +31,7 @@ class _Part(NamedTuple):
     shards: Sequence[Shard]
 
 
-class Catalog(Face):
+class Catalog(SqlitePart):
     """Finds topics and queues, and remembers them until something changes: then what changed is read anew."""
 
     def __init__(self, files: Files) -> None:

@@ -11,8 +11,8 @@ from remora.model.errors import StoreDamaged, StoreError
 from remora.model.position import Position
 from remora.model.record import DeadLetter
 from remora.model.shard import LockToken
-from remora.storage.sqlite.face import Face, held_row, topic_of
 from remora.storage.sqlite.files import File
+from remora.storage.sqlite.part import SqlitePart, held_row, topic_of
 
 _VERSION = 1
 _PAGE = 64
@@ -44,7 +44,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(_Stored)
 
 
-class DeadLetters(Face):
+class DeadLetters(SqlitePart):
     """Stores entries that left their queue undelivered."""
 
     async def store(self, token: LockToken, *letters: DeadLetter) -> None:

@@ -14,8 +14,8 @@ from remora.model.errors import ShardGone, StoreError
 from remora.model.record import CorruptBytes, Page
 from remora.model.shard import Shard, ShardStats
 from remora.storage.sqlite.checksums import changed
-from remora.storage.sqlite.face import Face, holder_of, queue_row
 from remora.storage.sqlite.files import File
+from remora.storage.sqlite.part import SqlitePart, holder_of, queue_row
 from remora.storage.sqlite.queue import read_page
 from remora.storage.sqlite.schema import POSITION_BITS
 
@@ -34,7 +34,7 @@ WHERE q.name = ?
 _NOT_EMPTY = "SELECT name FROM queues WHERE tail > head OR reservations > 0"
 
 
-class Inspection(Face):
+class Inspection(SqlitePart):
     """Figures and contents of a queue."""
 
     async def stats(self, shard: Shard, *, exact: bool = False) -> ShardStats:

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from remora.model.errors import ShardGone, StoreError
 from remora.model.ledger import Balance, Tally
 from remora.model.shard import LockToken, Shard
-from remora.storage.sqlite.face import Face
 from remora.storage.sqlite.files import File
+from remora.storage.sqlite.part import SqlitePart
 from remora.storage.sqlite.schema import rowid
 
 _PAGE = 4096
@@ -54,7 +54,7 @@ class _Row(NamedTuple):
         return Balance(shard, self.tail - self.begun, self.tail - self.head - missing, removed)
 
 
-class Ledger(Face):
+class Ledger(SqlitePart):
     """Looks at the balances of queues."""
 
     async def balance(self, shard: Shard) -> Balance:

@@ -11,8 +11,8 @@ import msgspec
 from remora.model.errors import OwnershipLost, ShardGone, StoreError
 from remora.model.shard import LockHolder, LockToken, Origin, Shard
 from remora.storage.sqlite.clock import boot_id, now_ns
-from remora.storage.sqlite.face import Face, holder_of
 from remora.storage.sqlite.files import File
+from remora.storage.sqlite.part import SqlitePart, holder_of
 
 _LOOK = """
 SELECT q.id, q.incarnation, l.entity, l.cookie, l.boot, l.until_ns
@@ -48,7 +48,7 @@ UPDATE locks SET until_ns = :until WHERE queue IN (
 """
 
 
-class Locks(Face):
+class Locks(SqlitePart):
     """Takes, extends and gives back locks. No lock is worth a sync: it does not outlive a start of the host."""
 
     async def acquire(self, shard: Shard, cookie: str, lease_s: float) -> LockToken | LockHolder:

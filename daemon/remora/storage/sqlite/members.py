@@ -10,8 +10,8 @@ import msgspec
 
 from remora.model.member import Member
 from remora.storage.sqlite.clock import boot_id, now_ns
-from remora.storage.sqlite.face import Face
 from remora.storage.sqlite.files import File
+from remora.storage.sqlite.part import SqlitePart
 
 _ANNOUNCE = "INSERT OR REPLACE INTO members (cookie, entity, boot, until_ns, member) VALUES (?, ?, ?, ?, ?)"
 _FORGET = "DELETE FROM members WHERE boot <> ? OR until_ns <= ?"
@@ -22,7 +22,7 @@ _LIVE = "SELECT entity, member FROM members WHERE boot = ? AND until_ns > ? ORDE
 _decoder = msgspec.msgpack.Decoder(Member)
 
 
-class Members(Face):
+class Members(SqlitePart):
     """Announces workers and finds them. No row is worth a sync: it means nothing after a start of the host."""
 
     async def announce(self, member: Member, ttl_s: float) -> None:

@@ -11,9 +11,9 @@ from remora.model.record import Page
 from remora.model.shard import LockToken, Shard
 from remora.storage.sqlite.attempts import forget_attempts
 from remora.storage.sqlite.checksums import changed
-from remora.storage.sqlite.face import Face, QueueRow, held_row, marker, parsed
 from remora.storage.sqlite.files import File
 from remora.storage.sqlite.ingest import expire as expire_events
+from remora.storage.sqlite.part import QueueRow, SqlitePart, held_row, marker, parsed
 from remora.storage.sqlite.schema import ENTRY_OVERHEAD, rowid
 from remora.storage.sqlite.two_phase import expire_stale
 
@@ -38,7 +38,7 @@ WHERE id = ?
 _WITH_RESERVATIONS = "SELECT name FROM queues WHERE reservations > 0"
 
 
-class Queue(Face):
+class Queue(SqlitePart):
     """Lists, removes and frees room in held queues."""
 
     poll_cost_s = 0.00005

@@ -12,9 +12,9 @@ from remora.model.record import DeadLetter, LetterTotals, Redrive
 from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.storage.sqlite.dead_letters import DeadLetters
-from remora.storage.sqlite.face import topic_of
 from remora.storage.sqlite.files import File
 from remora.storage.sqlite.ingest import check_open
+from remora.storage.sqlite.part import topic_of
 from remora.storage.sqlite.write_batch import Need, WriteBatch
 
 _FORGET = "DELETE FROM letters WHERE queue = ? AND incarnation = ? AND gen = ? AND position = ?"

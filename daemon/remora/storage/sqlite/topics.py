@@ -11,8 +11,8 @@ from remora.model.ingest import Removed
 from remora.model.shard import Origin
 from remora.model.topic import MOST_SHARDS, NAME, Topic
 from remora.storage.sqlite.attributes import COLUMNS, encoded, topic_of_row
-from remora.storage.sqlite.face import Face
 from remora.storage.sqlite.files import File, Files
+from remora.storage.sqlite.part import SqlitePart
 from remora.storage.sqlite.schema import LAST_QUEUE_ID, rowid
 
 _TOPIC = f"SELECT {COLUMNS} FROM topics WHERE name = ?"  # noqa: S608 - a constant
@@ -40,7 +40,7 @@ _LESS_LEFT = "UPDATE leftovers SET head = ? WHERE queue = ?"
 _NOTHING_LEFT = "DELETE FROM leftovers WHERE queue = ?"
 
 
-class Topics(Face):
+class Topics(SqlitePart):
     """Topics of remora's own: all that this store has."""
 
     async def find(self, name: str) -> Topic | None:

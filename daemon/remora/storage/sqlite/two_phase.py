@@ -10,7 +10,7 @@ from remora.model.errors import QueueFull, StoreError
 from remora.model.shard import Shard
 from remora.storage.sqlite.checksums import checksums
 from remora.storage.sqlite.clock import boot_id, now_ns
-from remora.storage.sqlite.face import Face, QueueRow, queue_row
+from remora.storage.sqlite.part import QueueRow, SqlitePart, queue_row
 from remora.storage.sqlite.schema import END_OF_QUEUE, ENTRY_OVERHEAD, rowid
 
 _HAS_ROOM = """
@@ -42,7 +42,7 @@ WHERE id = ?
 """
 
 
-class TwoPhase(Face):
+class TwoPhase(SqlitePart):
     """Reserves, commits and aborts. Only a commit is synced: no reservation outlives a start of the host."""
 
     async def reserve(self, shard: Shard, entries: int, nbytes: int) -> int:

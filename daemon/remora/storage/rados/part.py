@@ -1,4 +1,4 @@
-"""What the store's faces share."""
+"""What the parts of the store share: addressing a queue, and operations that check its lock."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ INCARNATION = "remora.incarnation"
 """The xattr that tells a queue from a later one of its name."""
 
 
-class Face:
-    """One face of the store on the connection that all of them share."""
+class RadosPart:
+    """The base of the store's parts, which share its connection."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

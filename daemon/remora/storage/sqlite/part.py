@@ -1,4 +1,4 @@
-"""What the store's faces share: finding a queue, and the check that comes before each operation of a hold."""
+"""What the parts of the store share: finding a queue, and the lock check of each operation on a held queue."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class QueueRow(NamedTuple):
     used_bytes: int
 
 
-class Face:
-    """One face of the store on the files that all of them share."""
+class SqlitePart:
+    """The base of the store's parts, which share its files."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
