@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from remora.storage.sqlite.part import held_row
 
 from remora.endpoints.kafka import exact as exact_routes
 from remora.endpoints.kafka import lookup
@@ -21,6 +20,7 @@ from remora.endpoints.kafka.transactions import TransactionalProducer
 from remora.model.errors import OwnershipLost
 from remora.model.ledger import Tally
 from remora.model.shard import LockHolder, LockToken
+from remora.storage.sqlite.part import held_row
 from support.kafka import Kafka
 from support.owners import Gate, Owner, Scene, a_scene, until
 

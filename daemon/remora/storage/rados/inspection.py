@@ -24,9 +24,9 @@ from remora.model.record import Page
 from remora.model.shard import Shard, ShardStats
 from remora.storage.librados import ReadOp
 from remora.storage.rados.locks import lock_holder
-from remora.storage.rados.pages import Pages
 from remora.storage.rados.part import LOCK_CLASS, QUEUE_CLASS, RadosPart, decoded, lock_name
 from remora.storage.rados.refusals import QUEUE, FrontMovedError
+from remora.storage.rados.unlocked_scan import UnlockedScan
 
 _SAMPLE = 16
 _MOST_MOVES = 100
@@ -92,24 +92,24 @@ class Inspection(RadosPart):
     async def dump(self, shard: Shard) -> AsyncIterator[tuple[str, bytes]]:
         """Position and raw bytes of each pending entry, oldest first, none of them twice.
 
-        Who owns the queue removes meanwhile: what has gone is not shown.
+        Entries that the queue's owner removes meanwhile are left out.
         """
-        pages = Pages(self._connection, shard, self._place(shard))
-        head, place, moved, truncated = await pages.head(), Position(0, 0), 0, True
+        scan = UnlockedScan(self._connection, shard, self._place(shard))
+        head, start, moved, truncated = await scan.head(), Position(0, 0), 0, True
         while truncated:
-            place = max(place, head.front)
+            start = max(start, head.front)
             try:
-                listing = await pages.page(head, place)
+                listing = await scan.page(head, start)
             except FrontMovedError as exc:
                 moved += 1
                 if moved > _MOST_MOVES:
                     raise StoreUnavailable(f"{exc}, again and again") from exc
-                head = await pages.head()
+                head = await scan.head()
                 continue
             moved = 0
             for position, entry in zip(listing.positions, listing.entries, strict=False):  # one position is left over
                 yield position.decode("ascii"), entry
-            place, truncated = Position.parse(listing.positions[-1].decode("ascii")), listing.truncated
+            start, truncated = Position.parse(listing.positions[-1].decode("ascii")), listing.truncated
 
     async def _count(self, shard: Shard) -> int:
         count = 0

@@ -20,10 +20,10 @@ from remora.model.shard import LockToken, Shard
 from remora.storage.librados import ReadOp
 from remora.storage.rados.locks import lock_holder
 from remora.storage.rados.own_queues import is_leaving
-from remora.storage.rados.pages import Pages
 from remora.storage.rados.part import LOCK_CLASS, RadosPart, decoded, held_read, lock_name
 from remora.storage.rados.refusals import HELD, QUEUE, FrontMovedError
 from remora.storage.rados.state import Kept, kept_state
+from remora.storage.rados.unlocked_scan import UnlockedScan
 
 _AT_ONCE = 8
 _TRIES = 5
@@ -73,15 +73,15 @@ class Ledger(RadosPart):
 
     async def _count(self, shard: Shard, head: QueueHead) -> int:
         """How many entries stand between a queue's front and its tail. FrontMovedError when some leave meanwhile."""
-        pages = Pages(self._connection, shard, self._place(shard))
-        place, count = head.front, 0
-        while place < head.tail:
-            listing = await pages.page(head, place)
+        scan = UnlockedScan(self._connection, shard, self._place(shard))
+        position, count = head.front, 0
+        while position < head.tail:
+            listing = await scan.page(head, position)
             positions = [Position.parse(each.decode("ascii")) for each in listing.positions]
             count += sum(each < head.tail for each in positions[:-1])
-            if positions[-1] == place:
-                raise StoreError(f"counting {shard}: nothing stands at {place}, before its end at {head.tail}")
-            place = positions[-1]
+            if positions[-1] == position:
+                raise StoreError(f"counting {shard}: nothing stands at {position}, before its end at {head.tail}")
+            position = positions[-1]
         return count
 
 

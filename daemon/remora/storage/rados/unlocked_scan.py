@@ -1,9 +1,9 @@
-"""Listing a queue from a position on without its lock, while others remove.
+"""Lists a queue from a position on without holding its lock, while its owner removes entries.
 
-An OSD that is asked to list from a position which the queue does not have any more may never come back: where the ring
-has turned meanwhile it reads on beyond its end, in a loop, until it is killed (`queue_list_entries` in Ceph's
-cls_queue_src.cc takes the tail minus the position as a length, unsigned). So each such request carries, in the same
-operation, a comparison of the front that the position was checked against.
+An OSD that lists from a position which the queue no longer has may never answer: once the ring has wrapped around it
+reads beyond the ring's end, in a loop, until it is killed (`queue_list_entries` in Ceph's cls_queue_src.cc takes the
+tail minus the position as an unsigned length). So each listing compares, in the same operation, the front that the
+position was checked against.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from remora.storage.rados.refusals import QUEUE, UNLOCKED
 PAGE = 1024
 
 
-class Pages:
-    """One queue, as it is looked at from outside."""
+class UnlockedScan:
+    """A scan of one queue by a client that does not hold its lock."""
 
     def __init__(self, connection: Connection, shard: Shard, place: Place) -> None:
         self._connection = connection
@@ -46,9 +46,9 @@ class Pages:
         return decoded(decode_head, content.data, what)
 
     async def page(self, head: QueueHead, start: Position) -> Page:
-        """Entries from a position on that lies between this head's front and tail.
+        """Up to 1,024 entries from `start` on, a position between this head's front and tail.
 
-        Raises FrontMovedError when the queue's front is another one by now.
+        Raises FrontMovedError when the queue's front has moved since that head was read.
         """
         what = f"listing {self._shard}"
         operation = ReadOp().assert_exists().assert_data(FRONT_AT, encode_front(head.front))
