@@ -29,9 +29,9 @@ async def filled(store: RadosStore, gateway: Gateway, count: int) -> LockToken:
 
 
 def letters_of(token: LockToken, page: Page) -> list[DeadLetter]:
-    places = [each.decode() for each in page.positions]
+    positions = [each.decode() for each in page.positions]
     return [
-        DeadLetter("q", token.incarnation, places[i], places[i + 1], "expired", "", 0, 1.0, 2.0, raw)
+        DeadLetter("q", token.incarnation, positions[i], positions[i + 1], "expired", "", 0, 1.0, 2.0, raw)
         for i, raw in enumerate(page.entries)
     ]
 
@@ -41,7 +41,7 @@ async def announced(store: RadosStore) -> list[str]:
     operation = ReadOp().assert_exists()
     found = operation.omap_page("", "remora.parking.", 100)
     letters: DeadLetters = store.letters
-    await letters._connection.run(operation, "q", "looking", place=letters._place(SHARD))
+    await letters._connection.run(operation, "q", "looking", locator=letters._locator(SHARD))
     return sorted(found.values)
 
 

@@ -42,19 +42,19 @@ async def empty(store: RadosStore, token: LockToken) -> None:
 
 async def test_a_front_that_moved_refuses_the_look(store: RadosStore) -> None:
     """A position that the ring's turn has left behind its end is not listed from, and the OSD goes on."""
-    scan = UnlockedScan(store._connection, Q, store._connection.session.places.notif)
+    scan = UnlockedScan(store._connection, Q, store._connection.session.placement.notif)
     token = await store.locks.acquire(Q, "remora/h/b/1", 90)
     assert isinstance(token, LockToken)
     await commit(store, 40)
     head = await scan.head()
     seen = await scan.page(head, head.front)
-    place = Position.parse(seen.positions[-2].decode())
+    position = Position.parse(seen.positions[-2].decode())
     await empty(store, token)
     await commit(store, 40)  # the ring turns: its tail lies before the position now
-    assert (await scan.head()).tail.offset < place.offset
+    assert (await scan.head()).tail.offset < position.offset
 
     with pytest.raises(FrontMovedError):
-        await scan.page(head, place)
+        await scan.page(head, position)
 
     head = await scan.head()
     assert len((await scan.page(head, head.front)).entries) == 40

@@ -65,4 +65,4 @@ class Attempts(RadosPart):
             self._last[token] = max(Position.parse(each.decode("ascii")) for each in attempts)
 
     async def _run(self, operation: Operation, token: LockToken, what: str) -> None:
-        await self._connection.run(operation, token.shard.queue, what, _REFUSALS, self._place(token.shard))
+        await self._connection.run(operation, token.shard.queue, what, _REFUSALS, self._locator(token.shard))

@@ -27,20 +27,20 @@ class Catalog(RadosPart):
         self._topics = TopicReader(connection)
         self._registry = registry
         self._registered: list[str] | None = None
-        self._own: Own = NONE
+        self._ready: Own = NONE
         self._shards: Sequence[Shard] = ()
 
     async def shards(self) -> Sequence[Shard]:
         """Every registered queue, in name order; none when nothing was ever registered."""
         session = self._connection.session
-        names = await all_keys(self._connection, _REGISTRY, session.places.notif)
+        names = await all_keys(self._connection, _REGISTRY, session.placement.notif)
         # A pool that was deleted answers like an object that never was.
-        if not names and not await session.has_pool(session.places.notif.pool):
-            raise StoreMisconfigured(f"there is no pool {session.places.notif.pool} any more")
+        if not names and not await session.has_pool(session.placement.notif.pool):
+            raise StoreMisconfigured(f"there is no pool {session.placement.notif.pool} any more")
         names.sort()
         own = await self._registry.known()
-        if names != self._registered or own is not self._own:
-            self._registered, self._own = names, own
+        if names != self._registered or own is not self._ready:
+            self._registered, self._ready = names, own
             self._shards = sorted([*map(Shard, names), *own.shards], key=lambda shard: shard.queue)
         return self._shards
 
@@ -57,6 +57,6 @@ class Catalog(RadosPart):
         what = f"peeking into {shard}"
         operation = ReadOp().assert_exists()
         reply = operation.call(QUEUE_CLASS, "2pc_queue_list_entries", encode_list(1))
-        await self._connection.run(operation, shard.queue, what, QUEUE, self._place(shard))
+        await self._connection.run(operation, shard.queue, what, QUEUE, self._locator(shard))
         entries = decoded(decode_listing, reply.data, what).entries
         return entries[0] if entries else None

@@ -11,7 +11,7 @@ from remora.config import RadosSettings
 from remora.model.errors import StoreError, StoreMisconfigured, StoreUnavailable
 from remora.storage.librados import Operation
 from remora.storage.rados.client import check_client
-from remora.storage.rados.places import Place
+from remora.storage.rados.placement import Locator
 from remora.storage.rados.refusals import PLAIN, Refusals
 from remora.storage.rados.session import Session, open_session
 from remora.storage.rados.threads import in_thread
@@ -47,8 +47,8 @@ class Connection:
         user = self._settings.name
         if self._session is None:
             return f"Ceph as {user}: {self._problem}"
-        places = self._session.places
-        return f"Ceph pool {places.notif} (from {places.source}) as {user}, {self._session.entity}"
+        placement = self._session.placement
+        return f"Ceph pool {placement.notif} (from {placement.source}) as {user}, {self._session.entity}"
 
     @property
     def session(self) -> Session:
@@ -63,7 +63,7 @@ class Connection:
         oid: str,
         what: str,
         refusals: Refusals = PLAIN,
-        place: Place | None = None,
+        locator: Locator | None = None,
     ) -> int:
         """Carry out an operation, in the queues' pool unless told otherwise; its answer is the object's version."""
         try:
@@ -72,7 +72,7 @@ class Connection:
             operation.finish(answered=False)
             raise
         try:
-            version = await session.run(operation, place or session.places.notif, oid, what, refusals)
+            version = await session.run(operation, locator or session.placement.notif, oid, what, refusals)
         except StoreUnavailable as exc:
             self._note_silence(exc)
             raise

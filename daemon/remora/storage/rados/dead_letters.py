@@ -114,11 +114,10 @@ class DeadLetters(RadosPart):
             raise StoreUnavailable(f"storing letters of {token.shard}: somebody else has stored letters there") from exc
 
     async def _write(self, operation: WriteOp, oid: str) -> None:
-        place = self._connection.session.places.own
-        await self._connection.run(operation, oid, f"writing to {oid}", OWN, place)
+        await self._connection.run(operation, oid, f"writing to {oid}", OWN, self._own)
 
     async def _on_queue(self, operation: Operation, token: LockToken, what: str) -> None:
-        await self._connection.run(operation, token.shard.queue, what, _WRITTEN, self._place(token.shard))
+        await self._connection.run(operation, token.shard.queue, what, _WRITTEN, self._locator(token.shard))
 
     # --------------------------------------------------------------------------- of entries that stand
 
@@ -133,9 +132,9 @@ class DeadLetters(RadosPart):
         if not any(each >= front for each in desk.announced):
             return []
         await self._sit_down(token, desk)
-        oid, place = f"{REGISTRY}.{token.shard.queue}", self._connection.session.places.own
+        oid = f"{REGISTRY}.{token.shard.queue}"
         mine = f"{token.incarnation}:"
-        keys = [key for key in await all_keys(self._connection, oid, place) if key.startswith(mine)]
+        keys = [key for key in await all_keys(self._connection, oid, self._own) if key.startswith(mine)]
         standing = sorted((key for key in keys if _order(key)[1] >= front), key=_order)
         return [each async for each in self._pages(oid, standing)]
 
@@ -161,11 +160,10 @@ class DeadLetters(RadosPart):
 
     async def stored(self, queue: str | None = None) -> AsyncIterator[DeadLetter]:
         """Every stored letter, of one queue or of all, in position order within each queue and incarnation."""
-        place = self._connection.session.places.own
-        queues = await all_keys(self._connection, REGISTRY, place) if queue is None else [queue]
+        queues = await all_keys(self._connection, REGISTRY, self._own) if queue is None else [queue]
         for each in queues:
             oid = f"{REGISTRY}.{each}"
-            keys = sorted({*await all_keys(self._connection, oid, place)} - {TOTALS}, key=_order)
+            keys = sorted({*await all_keys(self._connection, oid, self._own)} - {TOTALS}, key=_order)
             async for letter in self._pages(oid, keys):
                 yield letter
 
@@ -179,9 +177,8 @@ class DeadLetters(RadosPart):
         """The letters under these keys, save those that have been deleted meanwhile."""
         operation = ReadOp().assert_exists()
         found = operation.omap_values(keys)
-        place = self._connection.session.places.own
         try:
-            await self._connection.run(operation, oid, f"reading {oid}", place=place)
+            await self._connection.run(operation, oid, f"reading {oid}", locator=self._own)
         except MissingError:
             return []
         return [_letter(oid, key, found.values[key]) for key in keys if key in found.values]

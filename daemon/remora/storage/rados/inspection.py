@@ -51,7 +51,7 @@ class Inspection(RadosPart):
         holder = operation.call(LOCK_CLASS, "get_info", encode_get_info(lock_name(shard)))
         sample = operation.call(QUEUE_CLASS, "2pc_queue_list_entries", encode_list(_SAMPLE))
         xattrs = operation.xattrs()
-        await self._connection.run(operation, shard.queue, what, QUEUE, self._place(shard))
+        await self._connection.run(operation, shard.queue, what, QUEUE, self._locator(shard))
         head = decoded(decode_head, content.data, what)
         oldest = decoded(decode_listing, sample.data, what)
         open_reservations = list(head.reservations)
@@ -94,7 +94,7 @@ class Inspection(RadosPart):
 
         Entries that the queue's owner removes meanwhile are left out.
         """
-        scan = UnlockedScan(self._connection, shard, self._place(shard))
+        scan = UnlockedScan(self._connection, shard, self._locator(shard))
         head, start, moved, truncated = await scan.head(), Position(0, 0), 0, True
         while truncated:
             start = max(start, head.front)

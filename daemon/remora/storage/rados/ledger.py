@@ -39,7 +39,7 @@ class Ledger(RadosPart):
             operation = ReadOp().assert_exists()
             content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
             lock = operation.call(LOCK_CLASS, "get_info", encode_get_info(lock_name(shard)))
-            await self._connection.run(operation, shard.queue, what, QUEUE, self._place(shard))
+            await self._connection.run(operation, shard.queue, what, QUEUE, self._locator(shard))
             kept = kept_state(decoded(decode_head, content.data, what), xattrs.values, what)
             holder = lock_holder(decoded(decode_lock_info, lock.data, what))
             if holder is None or not holder.lease_left_s or not holder.cookie.startswith(WORKER_COOKIE):
@@ -67,13 +67,13 @@ class Ledger(RadosPart):
         what = f"looking at the ledger of {token.shard}"
         operation = held_read(token)
         content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
-        await self._connection.run(operation, token.shard.queue, what, HELD, self._place(token.shard))
+        await self._connection.run(operation, token.shard.queue, what, HELD, self._locator(token.shard))
         kept = kept_state(decoded(decode_head, content.data, what), xattrs.values, what)
         return _balance(token.shard, kept, _estimated(kept), is_leaving(xattrs.values))
 
     async def _count(self, shard: Shard, head: QueueHead) -> int:
         """How many entries stand between a queue's front and its tail. FrontMovedError when some leave meanwhile."""
-        scan = UnlockedScan(self._connection, shard, self._place(shard))
+        scan = UnlockedScan(self._connection, shard, self._locator(shard))
         position, count = head.front, 0
         while position < head.tail:
             listing = await scan.page(head, position)

@@ -173,7 +173,7 @@ class Locks(RadosPart):
         return incarnation
 
     async def _run(self, operation: ReadOp | WriteOp, shard: Shard, what: str, refusals: Refusals) -> None:
-        await self._connection.run(operation, shard.queue, what, refusals, self._place(shard))
+        await self._connection.run(operation, shard.queue, what, refusals, self._locator(shard))
 
 
 def _duration(lease_s: float) -> Time:

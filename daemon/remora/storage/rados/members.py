@@ -89,12 +89,11 @@ class Members(RadosPart):
     async def _rows(self) -> dict[str, bytes]:
         rows: dict[str, bytes] = {}
         last, more = "", True
-        place = self._connection.session.places.own
         while more:
             operation = ReadOp().assert_exists()
             page = operation.omap_page(last, "", _PAGE)
             try:
-                await self._connection.run(operation, _OBJECT, f"reading {_OBJECT}", place=place)
+                await self._connection.run(operation, _OBJECT, f"reading {_OBJECT}", locator=self._own)
             except MissingError:
                 return {}
             rows |= page.values
@@ -107,5 +106,4 @@ class Members(RadosPart):
             await self._write(WriteOp().assert_exists().assert_omap(cookie, value).remove_omap([cookie]))
 
     async def _write(self, operation: WriteOp) -> None:
-        place = self._connection.session.places.own
-        await self._connection.run(operation, _OBJECT, f"writing to {_OBJECT}", place=place)
+        await self._connection.run(operation, _OBJECT, f"writing to {_OBJECT}", locator=self._own)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from remora.storage.librados import ReadOp
 from remora.storage.rados.connection import Connection
-from remora.storage.rados.places import Place
+from remora.storage.rados.placement import Locator
 from remora.storage.rados.refusals import MissingError
 
 _PAGE = 1024
 
 
-async def all_keys(connection: Connection, oid: str, place: Place) -> list[str]:
+async def all_keys(connection: Connection, oid: str, locator: Locator) -> list[str]:
     """All keys in order; none when there is no such object."""
     keys: list[str] = []
     more = True
@@ -18,7 +18,7 @@ async def all_keys(connection: Connection, oid: str, place: Place) -> list[str]:
         operation = ReadOp().assert_exists()
         page = operation.omap_keys(keys[-1] if keys else "", _PAGE)
         try:
-            await connection.run(operation, oid, f"reading the keys of {oid}", place=place)
+            await connection.run(operation, oid, f"reading the keys of {oid}", locator=locator)
         except MissingError:
             return keys
         keys += page.values

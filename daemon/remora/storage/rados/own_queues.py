@@ -219,7 +219,7 @@ class OwnQueues(RadosPart):
         return xattrs.values.get(_TOPIC, b"").decode("ascii", "replace")
 
     async def _run(self, operation: ReadOp | WriteOp, shard: Shard, what: str, refusals: Refusals) -> int:
-        return await self._connection.run(operation, shard.queue, what, refusals, self._place(shard))
+        return await self._connection.run(operation, shard.queue, what, refusals, self._locator(shard))
 
 
 def is_leaving(xattrs: Mapping[str, bytes]) -> bool:

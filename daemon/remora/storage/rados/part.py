@@ -10,7 +10,7 @@ from remora.model.errors import CodecError, StoreError
 from remora.model.shard import LockToken, Origin, Shard
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import Connection
-from remora.storage.rados.places import Place
+from remora.storage.rados.placement import Locator
 
 T = TypeVar("T")
 
@@ -26,9 +26,14 @@ class RadosPart:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def _place(self, shard: Shard) -> Place:
-        places = self._connection.session.places
-        return places.notif if shard.origin is Origin.RADOSGW else places.own
+    @property
+    def _own(self) -> Locator:
+        """Where remora's own objects lie. Raises StoreUnavailable or StoreMisconfigured while there is no session."""
+        return self._connection.session.placement.own
+
+    def _locator(self, shard: Shard) -> Locator:
+        """Where the object of a queue lies. Raises as `_own`."""
+        return self._connection.session.placement.notif if shard.origin is Origin.RADOSGW else self._own
 
 
 def lock_name(shard: Shard) -> str:

@@ -195,7 +195,7 @@ class Queue(RadosPart):
 
     async def _run(self, operation: Operation, token: LockToken, what: str, refusals: Refusals = HELD) -> None:
         try:
-            await self._connection.run(operation, token.shard.queue, what, refusals, self._place(token.shard))
+            await self._connection.run(operation, token.shard.queue, what, refusals, self._locator(token.shard))
         except (OwnershipLost, ShardGone):
             self._progress.pop(token, None)
             for each in self._companions:

@@ -69,7 +69,7 @@ class Letters(DeadLetters):
             operation = ReadOp().assert_exists()
             content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
             try:
-                await self._connection.run(operation, queue, what, place=self._place(shard))
+                await self._connection.run(operation, queue, what, locator=self._locator(shard))
             except MissingError:
                 continue
             if incarnation := xattrs.values.get(INCARNATION, b"").decode("ascii", "replace"):
@@ -109,8 +109,7 @@ class Letters(DeadLetters):
 
     async def totals(self) -> Mapping[str, LetterTotals]:
         """What commands have done with the letters of each queue."""
-        place = self._connection.session.places.own
-        queues = await all_keys(self._connection, REGISTRY, place)
+        queues = await all_keys(self._connection, REGISTRY, self._own)
         return {queue: (await self._look(queue, []))[0] for queue in queues}
 
     # --- the queue -------------------------------------------------------------------------------------
@@ -119,7 +118,7 @@ class Letters(DeadLetters):
         """Whose entries were re-driven last; empty where none ever were. Raises ShardGone."""
         operation = ReadOp().assert_exists()
         found = operation.omap_values([_MARK + queue])
-        await self._connection.run(operation, shard.queue, f"looking at {shard}", QUEUE, self._place(shard))
+        await self._connection.run(operation, shard.queue, f"looking at {shard}", QUEUE, self._locator(shard))
         return found.values.get(_MARK + queue, b"")
 
     async def _commit(
@@ -159,7 +158,7 @@ class Letters(DeadLetters):
         operation = ReadOp().assert_exists()
         found = operation.omap_values([TOTALS, *keys])
         try:
-            await self._connection.run(operation, oid, f"reading {oid}", _COUNTED, self._connection.session.places.own)
+            await self._connection.run(operation, oid, f"reading {oid}", _COUNTED, self._own)
         except MissingError:
             return LetterTotals(), set(), b""
         stored = found.values.pop(TOTALS, b"")
@@ -177,9 +176,7 @@ class Letters(DeadLetters):
             operation = WriteOp().assert_exists().assert_omap(TOTALS, stored)
             operation.set_omap({TOTALS: msgspec.msgpack.encode(new)}).remove_omap(sorted(there))
             try:
-                await self._connection.run(
-                    operation, oid, f"forgetting letters in {oid}", _COUNTED, self._connection.session.places.own
-                )
+                await self._connection.run(operation, oid, f"forgetting letters in {oid}", _COUNTED, self._own)
             except MismatchError:
                 continue
             return there

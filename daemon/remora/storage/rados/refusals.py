@@ -60,7 +60,7 @@ _FRONT_BYTES = 16
 UNLOCKED: Refusals = MappingProxyType(
     {
         **QUEUE,
-        **{MISMATCH + place: (FrontMovedError, "its front has moved") for place in range(_FRONT_BYTES)},
+        **{MISMATCH + byte: (FrontMovedError, "its front has moved") for byte in range(_FRONT_BYTES)},
     }
 )
 

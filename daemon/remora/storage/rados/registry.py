@@ -153,8 +153,7 @@ class Registry(RadosPart):
         await self._run(_on(name, old).remove_omap([name]))
 
     async def _run(self, operation: ReadOp | WriteOp) -> int:
-        place = self._connection.session.places.own
-        return await self._connection.run(operation, _REGISTRY, f"looking into {_REGISTRY}", OWN, place)
+        return await self._connection.run(operation, _REGISTRY, f"looking into {_REGISTRY}", OWN, self._own)
 
 
 def _on(name: str, old: Found | None) -> WriteOp:

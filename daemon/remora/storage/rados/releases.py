@@ -35,9 +35,8 @@ class Releases(RadosPart):
         Raises StoreError when they were never read: to take one of them would break what was promised. A user that
         may not read them could not have released any.
         """
-        place = self._connection.session.places.own
         try:
-            found = frozenset(map(Shard, await all_keys(self._connection, _OBJECT, place)))
+            found = frozenset(map(Shard, await all_keys(self._connection, _OBJECT, self._own)))
         except StoreError as exc:
             if self._known is None and not isinstance(exc, StoreMisconfigured):
                 raise
@@ -57,8 +56,7 @@ class Releases(RadosPart):
             operation.set_omap(dict.fromkeys(queues, b"1"))
         else:
             operation.remove_omap(queues)
-        place = self._connection.session.places.own
-        await self._connection.run(operation, _OBJECT, f"writing to {_OBJECT}", place=place)
+        await self._connection.run(operation, _OBJECT, f"writing to {_OBJECT}", locator=self._own)
 
     def _remark(self, reason: str) -> None:
         if reason != self._remarked:

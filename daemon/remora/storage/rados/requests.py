@@ -195,8 +195,7 @@ class Requests(RadosPart):
             return
 
     async def _run(self, operation: Operation, name: str, what: str) -> None:
-        place = self._connection.session.places.own
-        await self._connection.run(operation, _OBJECT + name, what, _GONE, place)
+        await self._connection.run(operation, _OBJECT + name, what, _GONE, self._own)
 
     # --- the agenda ------------------------------------------------------------------------------------
 
@@ -223,8 +222,7 @@ class Requests(RadosPart):
         return {stage: list(_entries(page.values)) for stage, page in pages.items()}
 
     async def _run_agenda(self, operation: Operation) -> None:
-        place = self._connection.session.places.own
-        await self._connection.run(operation, _AGENDA, f"looking into {_AGENDA}", OWN, place)
+        await self._connection.run(operation, _AGENDA, f"looking into {_AGENDA}", OWN, self._own)
 
 
 def _entries(keys: dict[str, bytes]) -> Iterator[Entry]:

@@ -12,7 +12,7 @@ from remora.config import RadosSettings
 from remora.model.errors import StoreMisconfigured, StoreUnavailable
 from remora.storage.librados import Cluster, Completions, IoCtx, LibradosError, Operation
 from remora.storage.rados.client import connected_client
-from remora.storage.rados.places import Place, Places, find_places
+from remora.storage.rados.placement import Locator, Placement, find_placement
 from remora.storage.rados.refusals import PLAIN, MissingError, Refusals, refusal
 from remora.storage.rados.threads import in_thread
 
@@ -27,15 +27,15 @@ class Session:
     Locks belong to the instance: a later session has none of them.
     """
 
-    places: Places
-    """Set once they are learnt, which takes the connection."""
+    placement: Placement
+    """Set by `open_session`, which needs the connection to learn it."""
 
     def __init__(self, cluster: Cluster, settings: RadosSettings) -> None:
         self.lost = asyncio.Event()
         self._cluster = cluster
         self._settings = settings
         self._completions = Completions(asyncio.get_running_loop())
-        self._pools: dict[Place, IoCtx] = {}
+        self._pools: dict[Locator, IoCtx] = {}
         # A blocking call holds this: the client must not be shut down under it.
         self._blocking = threading.Lock()
         self._closed = False
@@ -45,10 +45,10 @@ class Session:
         """How locks name this client."""
         return f"client.{self._cluster.instance_id}"
 
-    async def run(self, operation: Operation, place: Place, oid: str, what: str, refusals: Refusals = PLAIN) -> int:
+    async def run(self, operation: Operation, locator: Locator, oid: str, what: str, refusals: Refusals = PLAIN) -> int:
         """Carry out an operation and return the object's version; raises what a refusal means."""
         try:
-            ioctx = self._pools.get(place) or await self.open(place)
+            ioctx = self._pools.get(locator) or await self.open(locator)
             self._check_open(what)
         except BaseException:
             operation.finish(answered=False)
@@ -60,34 +60,34 @@ class Session:
         except TimeoutError as exc:
             raise StoreUnavailable(f"{what}: no answer within {timeout_s:g} s") from exc
         except LibradosError as exc:
-            raise refusal(exc.code, what, self._settings.name, str(place), PLAIN) from exc
+            raise refusal(exc.code, what, self._settings.name, str(locator), PLAIN) from exc
         if code < 0:
             if code == -errno.ESHUTDOWN:
                 self.lost.set()
-            raise refusal(-code, what, self._settings.name, str(place), refusals)
+            raise refusal(-code, what, self._settings.name, str(locator), refusals)
         return version
 
     async def has_pool(self, pool: str) -> bool:
         """Whether the pool exists by now."""
         return await self._in_thread(lambda: self._cluster.has_pool(pool), f"looking for pool {pool}")
 
-    async def list_objects(self, place: Place, prefix: str) -> list[str]:
+    async def list_objects(self, locator: Locator, prefix: str) -> list[str]:
         """The names of all objects that begin with the prefix."""
-        ioctx = self._pools.get(place) or await self.open(place)
+        ioctx = self._pools.get(locator) or await self.open(locator)
 
         def names() -> list[str]:
             return [name for name in ioctx.list_objects() if name.startswith(prefix)]
 
-        return await self._in_thread(names, f"listing objects of {place}")
+        return await self._in_thread(names, f"listing objects of {locator}")
 
-    async def open(self, place: Place) -> IoCtx:
+    async def open(self, locator: Locator) -> IoCtx:
         """A pool's handle; raises StoreMisconfigured when there is no pool of that name."""
-        what = f"opening pool {place.pool}"
+        what = f"opening pool {locator.pool}"
         try:
-            ioctx = await self._in_thread(lambda: self._cluster.open_pool(place.pool, place.namespace), what)
+            ioctx = await self._in_thread(lambda: self._cluster.open_pool(locator.pool, locator.namespace), what)
         except MissingError as exc:
-            raise StoreMisconfigured(f"there is no pool {place.pool} (named by {self.places.source})") from exc
-        return self._pools.setdefault(place, ioctx)
+            raise StoreMisconfigured(f"there is no pool {locator.pool} (named by {self.placement.source})") from exc
+        return self._pools.setdefault(locator, ioctx)
 
     def _check_open(self, what: str) -> None:
         if self._closed:
@@ -129,12 +129,12 @@ class Session:
 
 
 async def open_session(settings: RadosSettings) -> Session:
-    """Connect, learn the places, and open the pool of the queues."""
+    """Connect, learn the placement, and open the queues' pool."""
     cluster = await in_thread(lambda: connected_client(settings), "connecting", discard=Cluster.shutdown)
     session = Session(cluster, settings)
     try:
-        session.places = await find_places(settings, timeout_s=2 * settings.mount_timeout_s)
-        await session.open(session.places.notif)
+        session.placement = await find_placement(settings, timeout_s=2 * settings.mount_timeout_s)
+        await session.open(session.placement.notif)
     except BaseException:
         await session.close()
         raise

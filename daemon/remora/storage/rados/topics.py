@@ -19,7 +19,7 @@ from remora.model.errors import CodecError, StoreMisconfigured, StoreUnavailable
 from remora.model.topic import Topic
 from remora.storage.librados import ReadOp
 from remora.storage.rados.connection import Connection
-from remora.storage.rados.places import Place, Places
+from remora.storage.rados.placement import Locator, Placement
 from remora.storage.rados.refusals import MissingError
 
 _log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ _TENANT_OBJECT = re.compile(r"pubsub\.[^./]*")
 class _Name(NamedTuple):
     """A metadata object."""
 
-    place: Place
+    locator: Locator
     oid: str
 
 
@@ -55,18 +55,18 @@ class TopicReader:
         self._seen: dict[_Name, _Seen] = {}
         self._next_listing = 0.0
         self._looked_for: frozenset[str] = frozenset()
-        self._denied: dict[Place, str] = {}
+        self._denied: dict[Locator, str] = {}
 
     async def read(self, queues: Iterable[str]) -> Mapping[str, Topic]:
         """The persistent topics by the name of their first queue; `queues` are the registered ones."""
-        places, names = self._connection.session.places, frozenset(queues)
-        await self._look({_Name(places.log, "pubsub."), *self._seen})
-        await self._look(_candidates(places.topics, self._unexplained(names)))
+        placement, names = self._connection.session.placement, frozenset(queues)
+        await self._look({_Name(placement.log, "pubsub."), *self._seen})
+        await self._look(_candidates(placement.topics, self._unexplained(names)))
         now, unexplained = asyncio.get_running_loop().time(), self._unexplained(names)
         if now >= self._next_listing or unexplained - self._looked_for:
             self._next_listing, self._looked_for = now + _LIST_EVERY_S, unexplained
             self._denied.clear()
-            await self._look(set(await self._list(places)) - self._seen.keys())
+            await self._look(set(await self._list(placement)) - self._seen.keys())
         return self._by_queue()
 
     def _by_queue(self) -> dict[str, Topic]:
@@ -84,7 +84,7 @@ class TopicReader:
 
     async def _look(self, names: Iterable[_Name]) -> None:
         """Bring these objects up to date; whoever does not answer stays as it was."""
-        todo = iter([name for name in names if name.place not in self._denied])
+        todo = iter([name for name in names if name.locator not in self._denied])
 
         async def work() -> None:
             for name in todo:
@@ -93,7 +93,7 @@ class TopicReader:
                 except StoreUnavailable as exc:
                     _log.debug("topic metadata stays as it was: %s", exc)
                 except StoreMisconfigured as exc:
-                    self._deny(name.place, str(exc))
+                    self._deny(name.locator, str(exc))
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(_AT_ONCE):
@@ -122,39 +122,39 @@ class TopicReader:
             size *= 8
 
     async def _run(self, operation: ReadOp, name: _Name) -> int:
-        return await self._connection.run(operation, name.oid, f"reading {name.oid}", place=name.place)
+        return await self._connection.run(operation, name.oid, f"reading {name.oid}", locator=name.locator)
 
-    async def _list(self, places: Places) -> list[_Name]:
+    async def _list(self, placement: Placement) -> list[_Name]:
         """Every metadata object there is, as far as may be seen."""
         found = []
-        for place, prefix, wanted in (
-            (places.log, "pubsub.", _TENANT_OBJECT.fullmatch),
-            (places.topics, "topic.", bool),
+        for locator, prefix, wanted in (
+            (placement.log, "pubsub.", _TENANT_OBJECT.fullmatch),
+            (placement.topics, "topic.", bool),
         ):
             try:
-                oids = await self._connection.session.list_objects(place, prefix)
+                oids = await self._connection.session.list_objects(locator, prefix)
             except StoreUnavailable as exc:
                 _log.debug("topic metadata stays as it was: %s", exc)
                 continue
             except StoreMisconfigured as exc:
-                self._deny(place, str(exc))
+                self._deny(locator, str(exc))
                 continue
-            found += [_Name(place, oid) for oid in oids if wanted(oid)]
+            found += [_Name(locator, oid) for oid in oids if wanted(oid)]
         return found
 
-    def _deny(self, place: Place, reason: str) -> None:
+    def _deny(self, locator: Locator, reason: str) -> None:
         """Leave a pool alone until the next listing that may not be read, or does not exist."""
-        if place not in self._denied:
-            self._denied[place] = reason
-            _log.debug("topics in %s are unknown: %s", place, reason)
+        if locator not in self._denied:
+            self._denied[locator] = reason
+            _log.debug("topics in %s are unknown: %s", locator, reason)
 
 
-def _candidates(place: Place, queues: Iterable[str]) -> Iterator[_Name]:
+def _candidates(locator: Locator, queues: Iterable[str]) -> Iterator[_Name]:
     """The version 2 objects that these queues' topics may have; for old queues the tenant is not in their name."""
     for queue in queues:
-        yield _Name(place, f"topic.{queue}")
+        yield _Name(locator, f"topic.{queue}")
         if ":" not in queue:
-            yield _Name(place, f"topic.:{queue}")
+            yield _Name(locator, f"topic.:{queue}")
 
 
 def _decode(oid: str, data: bytes) -> tuple[Topic, ...]:

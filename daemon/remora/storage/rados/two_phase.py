@@ -105,4 +105,4 @@ class TwoPhase(RadosPart):
         return decoded(decode_head, content.data, what), version
 
     async def _run(self, operation: ReadOp | WriteOp, shard: Shard, what: str, refusals: Refusals = PLAIN) -> int:
-        return await self._connection.run(operation, shard.queue, what, refusals, self._place(shard))
+        return await self._connection.run(operation, shard.queue, what, refusals, self._locator(shard))

@@ -23,7 +23,7 @@ from remora.model.shard import Shard
 from remora.storage.librados import ReadOp
 from remora.storage.rados.connection import Connection
 from remora.storage.rados.part import QUEUE_CLASS, decoded
-from remora.storage.rados.places import Place
+from remora.storage.rados.placement import Locator
 from remora.storage.rados.refusals import QUEUE, UNLOCKED
 
 PAGE = 1024
@@ -32,17 +32,17 @@ PAGE = 1024
 class UnlockedScan:
     """A scan of one queue by a client that does not hold its lock."""
 
-    def __init__(self, connection: Connection, shard: Shard, place: Place) -> None:
+    def __init__(self, connection: Connection, shard: Shard, locator: Locator) -> None:
         self._connection = connection
         self._shard = shard
-        self._place = place
+        self._locator = locator
 
     async def head(self) -> QueueHead:
         """The queue's head as it is now."""
         what = f"looking at {self._shard}"
         operation = ReadOp().assert_exists()
         content = operation.read(0, HEAD_SIZE)
-        await self._connection.run(operation, self._shard.queue, what, QUEUE, self._place)
+        await self._connection.run(operation, self._shard.queue, what, QUEUE, self._locator)
         return decoded(decode_head, content.data, what)
 
     async def page(self, head: QueueHead, start: Position) -> Page:
@@ -54,5 +54,5 @@ class UnlockedScan:
         operation = ReadOp().assert_exists().assert_data(FRONT_AT, encode_front(head.front))
         request = encode_list(PAGE, str(start).encode())
         reply = operation.call(QUEUE_CLASS, "2pc_queue_list_entries", request)
-        await self._connection.run(operation, self._shard.queue, what, UNLOCKED, self._place)
+        await self._connection.run(operation, self._shard.queue, what, UNLOCKED, self._locator)
         return decoded(decode_listing, reply.data, what)

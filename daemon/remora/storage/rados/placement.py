@@ -1,4 +1,4 @@
-"""Which pools and namespaces hold a zone's queues and topics."""
+"""The placement of a zone's queues and topics: which pools and namespaces hold them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from remora.model.errors import StoreMisconfigured, StoreUnavailable
 _ADMIN = "radosgw-admin"
 
 
-class Place(NamedTuple):
-    """A namespace of a pool, empty for the default one."""
+class Locator(NamedTuple):
+    """A pool and one of its namespaces; the default namespace is empty."""
 
     pool: str
     namespace: str = ""
@@ -23,40 +23,40 @@ class Place(NamedTuple):
         return f"{self.pool}:{self.namespace}" if self.namespace else self.pool
 
     @classmethod
-    def parse(cls, text: str) -> Place:
+    def parse(cls, text: str) -> Locator:
         """Read `pool` or `pool:namespace`, as radosgw writes them."""
         pool, _, namespace = text.partition(":")
         return cls(pool, namespace)
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Where the queues, version 1 topics and version 2 topics lie, and how that was learnt."""
+class Placement:
+    """Where queues (`notif`), version 1 topics (`log`) and version 2 topics (`topics`) lie; `source` says who told."""
 
-    notif: Place
-    log: Place
-    topics: Place
+    notif: Locator
+    log: Locator
+    topics: Locator
     source: str
 
     @property
-    def own(self) -> Place:
-        """What is remora's alone: the queues' pool, in a namespace that no radosgw looks into."""
-        return Place(self.notif.pool, "remora")
+    def own(self) -> Locator:
+        """Where remora's own objects lie: in the queues' pool, in a namespace that no radosgw reads."""
+        return Locator(self.notif.pool, "remora")
 
 
-_DEFAULTS = Places(
-    Place("default.rgw.log", "notif"),
-    Place("default.rgw.log"),
-    Place("default.rgw.meta", "topics"),
+_DEFAULTS = Placement(
+    Locator("default.rgw.log", "notif"),
+    Locator("default.rgw.log"),
+    Locator("default.rgw.meta", "topics"),
     "the default zone's names",
 )
 
 
-async def find_places(settings: RadosSettings, timeout_s: float) -> Places:
-    """The places that the settings name; those that they leave open from the zone, else the default zone's.
+async def find_placement(settings: RadosSettings, timeout_s: float) -> Placement:
+    """The placement that the settings name; what they leave out comes from the zone, else from the default zone.
 
-    Raises StoreMisconfigured when a zone that is asked for by name cannot be read, and StoreUnavailable when
-    nobody answers: guessing would then serve the wrong pool.
+    Raises StoreMisconfigured when the zone that the settings name cannot be read, and StoreUnavailable when
+    radosgw-admin does not answer within `timeout_s`: a guess could serve the wrong pool.
     """
     if settings.pool and settings.log_pool and settings.topics_pool:
         return _named(settings, _DEFAULTS, "the configuration")
@@ -68,31 +68,31 @@ async def find_places(settings: RadosSettings, timeout_s: float) -> Places:
     return _named(settings, found, f"the configuration and {source}" if settings.pool else source)
 
 
-def _named(settings: RadosSettings, others: Places, source: str) -> Places:
-    notif = Place.parse(settings.pool) if settings.pool else others.notif
-    return Places(
+def _named(settings: RadosSettings, others: Placement, source: str) -> Placement:
+    notif = Locator.parse(settings.pool) if settings.pool else others.notif
+    return Placement(
         notif=notif._replace(namespace=settings.namespace) if settings.namespace else notif,
-        log=Place.parse(settings.log_pool) if settings.log_pool else others.log,
-        topics=Place.parse(settings.topics_pool) if settings.topics_pool else others.topics,
+        log=Locator.parse(settings.log_pool) if settings.log_pool else others.log,
+        topics=Locator.parse(settings.topics_pool) if settings.topics_pool else others.topics,
         source=source,
     )
 
 
-def _of_zone(zone: dict[str, object]) -> Places:
-    def place(name: str, default: Place) -> Place:
+def _of_zone(zone: dict[str, object]) -> Placement:
+    def locator(name: str, default: Locator) -> Locator:
         text = zone.get(name)
-        return Place.parse(text) if isinstance(text, str) and text else default
+        return Locator.parse(text) if isinstance(text, str) and text else default
 
-    return Places(
-        place("notif_pool", _DEFAULTS.notif),
-        place("log_pool", _DEFAULTS.log),
-        place("topics_pool", _DEFAULTS.topics),  # releases before 19 have none
+    return Placement(
+        locator("notif_pool", _DEFAULTS.notif),
+        locator("log_pool", _DEFAULTS.log),
+        locator("topics_pool", _DEFAULTS.topics),  # releases before 19 have none
         f"zone {zone.get('name') or 'default'}",
     )
 
 
 async def _read_zone(settings: RadosSettings, timeout_s: float) -> tuple[dict[str, object] | None, str]:
-    """The zone's parameters, or None and why not."""
+    """The zone's parameters, or None and the reason."""
     command = [_ADMIN, "--conf", settings.conf, "--name", settings.name, "zone", "get", "--format", "json"]
     command += ["--keyring", settings.keyring] if settings.keyring else []
     command += ["--rgw-zone", settings.zone] if settings.zone else []
