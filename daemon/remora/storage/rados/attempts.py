@@ -12,7 +12,7 @@ from remora.model.position import Position
 from remora.model.record import Attempt
 from remora.model.shard import LockToken
 from remora.storage.librados import Operation, WriteOp
-from remora.storage.rados.connection import Connection
+from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import RadosPart, held_read, held_write
 from remora.storage.rados.refusals import FULL, HELD, Refusals
 
@@ -23,7 +23,7 @@ _REFUSALS: Refusals = {**HELD, **FULL}
 class Attempts(RadosPart):
     """Keeps attempts; the removal that takes the last of their entries takes them along (`forget`)."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ClusterConnection) -> None:
         super().__init__(connection)
         self._last: dict[LockToken, Position] = {}
 

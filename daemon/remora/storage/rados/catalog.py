@@ -9,7 +9,7 @@ from remora.model.errors import StoreMisconfigured
 from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.storage.librados import ReadOp
-from remora.storage.rados.connection import Connection
+from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.omap import all_keys
 from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded
 from remora.storage.rados.refusals import QUEUE
@@ -22,7 +22,7 @@ _REGISTRY = "queues_list_object"
 class Catalog(RadosPart):
     """Finds queues and topics; needs and takes no lock."""
 
-    def __init__(self, connection: Connection, registry: Registry) -> None:
+    def __init__(self, connection: ClusterConnection, registry: Registry) -> None:
         super().__init__(connection)
         self._topics = TopicReader(connection)
         self._registry = registry

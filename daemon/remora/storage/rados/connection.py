@@ -1,4 +1,4 @@
-"""Keeps one session with the cluster for as long as the store is open."""
+"""Keeps a session with the cluster while the store is open, and opens another one when it is lost."""
 
 from __future__ import annotations
 
@@ -13,23 +13,26 @@ from remora.storage.librados import Operation
 from remora.storage.rados.client import check_client
 from remora.storage.rados.placement import Locator
 from remora.storage.rados.refusals import PLAIN, Refusals
-from remora.storage.rados.session import Session, open_session
+from remora.storage.rados.session import ClusterSession, open_session
 from remora.storage.rados.threads import in_thread
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 15.0
 
-# How long opening waits for what the first attempt to connect says. A cluster that answers does so in a fraction
-# of this, so that a missing pool or a refused user is told at once; one that is away holds nobody up.
+# How long opening waits for the outcome of the first attempt to connect. A cluster that is up answers in a fraction of
+# this, so a missing pool or a refused user is reported at once; one that is away does not delay the start.
 _VERDICT_S = 2.0
 
 
-class Connection:
-    """Connects in the background, again and again, and carries operations out while there is a session."""
+class ClusterConnection:
+    """Connects in the background, retries with back-off, and runs operations while there is a session.
+
+    `on_state` is called with whether the cluster is reached, and a sentence, whenever that changes.
+    """
 
     def __init__(self, settings: RadosSettings, on_state: Callable[[bool, str], None]) -> None:
         self._settings = settings
         self._on_state = on_state
-        self._session: Session | None = None
+        self._session: ClusterSession | None = None
         self._problem: StoreError = StoreUnavailable("not connected to the cluster yet")
         self._answered_at = 0.0
         self._silent = False
@@ -38,12 +41,12 @@ class Connection:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a session, and the cluster answers in it."""
+        """Whether there is a session and the cluster answers in it."""
         return self._session is not None and not self._silent
 
     @property
     def description(self) -> str:
-        """What is reached and where that was learnt."""
+        """The pool, what named it, and the user; without a session the reason. One line."""
         user = self._settings.name
         if self._session is None:
             return f"Ceph as {user}: {self._problem}"
@@ -51,8 +54,8 @@ class Connection:
         return f"Ceph pool {placement.notif} (from {placement.source}) as {user}, {self._session.entity}"
 
     @property
-    def session(self) -> Session:
-        """The session; raises StoreUnavailable or StoreMisconfigured with the reason when there is none."""
+    def session(self) -> ClusterSession:
+        """The session. Raises StoreUnavailable or StoreMisconfigured with the reason when there is none."""
         if self._session is None:
             raise type(self._problem)(str(self._problem))
         return self._session
@@ -65,7 +68,7 @@ class Connection:
         refusals: Refusals = PLAIN,
         locator: Locator | None = None,
     ) -> int:
-        """Carry out an operation, in the queues' pool unless told otherwise; its answer is the object's version."""
+        """Carry out an operation, in the queues' pool unless `locator` names another; see `ClusterSession.run`."""
         try:
             session = self.session
         except StoreError:
@@ -89,13 +92,13 @@ class Connection:
             self._on_state(True, self.description)
 
     def _note_silence(self, exc: StoreUnavailable) -> None:
-        """One call without an answer says nothing while others have theirs: a single OSD may be away."""
+        """Report the cluster as away once no operation was answered for a time-out: one alone may meet a dead OSD."""
         quiet_s = asyncio.get_running_loop().time() - self._answered_at
         if not self._silent and self._session is not None and quiet_s >= self._settings.op_timeout_s:
             self._silent = True
             self._on_state(False, str(exc))
 
-    async def __aenter__(self) -> Connection:
+    async def __aenter__(self) -> ClusterConnection:
         await in_thread(lambda: check_client(self._settings), "checking the client")
         tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         keeper = tasks.create_task(self._keep_session(), name="rados session")
@@ -124,26 +127,26 @@ class Connection:
                 session = await open_session(self._settings)
             except StoreError as exc:
                 failures += 1
-                self._tell(None, exc)
+                self._set_state(None, exc)
                 await asyncio.sleep(_pause_s(failures))
                 continue
             failures = 0
-            self._tell(session, StoreUnavailable("the connection was lost"))
+            self._set_state(session, StoreUnavailable("the connection was lost"))
             try:
                 await session.lost.wait()
-                self._tell(None, StoreUnavailable("the cluster has shut this client out; connecting anew"))
+                self._set_state(None, StoreUnavailable("the cluster has shut this client out; connecting anew"))
             finally:
                 self._session = None
                 await session.close()
-            await asyncio.sleep(_pause_s(1))  # should the whole host be shut out, every new client is, too
+            await asyncio.sleep(_pause_s(1))  # where the whole host is blocklisted, every new client is, too
 
-    def _tell(self, session: Session | None, problem: StoreError) -> None:
+    def _set_state(self, session: ClusterSession | None, problem: StoreError) -> None:
         self._session, self._problem, self._silent = session, problem, False
         self._tried.set()
         self._on_state(self.connected, self.description if session else str(problem))
 
 
 def _pause_s(failures: int) -> float:
-    """Full jitter, so that many daemons do not return to a cluster in step."""
+    """Exponential back-off with jitter, so that many daemons do not reconnect in step."""
     longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**failures)
     return random.uniform(longest / 4, longest)  # noqa: S311 - spreads load, guards nothing

@@ -28,7 +28,7 @@ from remora.model.position import Position
 from remora.model.record import DeadLetter
 from remora.model.shard import LockToken
 from remora.storage.librados import Operation, ReadOp, WriteOp
-from remora.storage.rados.connection import Connection
+from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.omap import all_keys
 from remora.storage.rados.part import RadosPart, decoded, held_read, held_write
 from remora.storage.rados.refusals import FULL, HELD, OWN, MismatchError, MissingError, Refusals
@@ -69,7 +69,7 @@ class _Desk:
 class DeadLetters(RadosPart):
     """Stores entries that left their queue undelivered."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ClusterConnection) -> None:
         super().__init__(connection)
         self._registered: set[str] = set()
         self._desks: defaultdict[LockToken, _Desk] = defaultdict(_Desk)

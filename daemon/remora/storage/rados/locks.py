@@ -26,7 +26,7 @@ from remora.model.errors import OwnershipLost, ShardGone, StoreError, StoreUnava
 from remora.model.shard import LockHolder, LockToken, Shard
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.catalog import Catalog
-from remora.storage.rados.connection import Connection
+from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import (
     INCARNATION,
     LOCK_CLASS,
@@ -64,7 +64,7 @@ class Locks(RadosPart):
     otherwise create an empty object, which makes the queue's topic unusable for radosgw.
     """
 
-    def __init__(self, connection: Connection, catalog: Catalog) -> None:
+    def __init__(self, connection: ClusterConnection, catalog: Catalog) -> None:
         super().__init__(connection)
         self._catalog = catalog
 

@@ -17,7 +17,7 @@ import msgspec
 from remora.model.errors import StoreError
 from remora.model.member import Member
 from remora.storage.librados import ReadOp, WriteOp
-from remora.storage.rados.connection import Connection
+from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import RadosPart
 from remora.storage.rados.refusals import MissingError
 
@@ -49,7 +49,7 @@ _decoder = msgspec.msgpack.Decoder(_Row)
 class Members(RadosPart):
     """Announces workers and finds them."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ClusterConnection) -> None:
         super().__init__(connection)
         self._number = 0
         self._seen: dict[str, _Seen] = {}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from remora.storage.librados import ReadOp
-from remora.storage.rados.connection import Connection
+from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.placement import Locator
 from remora.storage.rados.refusals import MissingError
 
 _PAGE = 1024
 
 
-async def all_keys(connection: Connection, oid: str, locator: Locator) -> list[str]:
+async def all_keys(connection: ClusterConnection, oid: str, locator: Locator) -> list[str]:
     """All keys in order; none when there is no such object."""
     keys: list[str] = []
     more = True

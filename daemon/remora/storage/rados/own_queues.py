@@ -24,7 +24,7 @@ from remora.codec.queue_ops import decode_reservations, encode_abort, encode_com
 from remora.model.errors import ShardGone, StoreError, StoreUnavailable
 from remora.model.shard import Shard
 from remora.storage.librados import ReadOp, WriteOp
-from remora.storage.rados.connection import Connection
+from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded
 from remora.storage.rados.refusals import FULL, OWN, QUEUE, ChangedError, ExistsError, MismatchError, Refusals
 from remora.storage.rados.two_phase import TwoPhase
@@ -69,7 +69,7 @@ class Outcome(Enum):
 class OwnQueues(RadosPart):
     """Makes, marks and fills the queues of topics."""
 
-    def __init__(self, connection: Connection, two_phase: TwoPhase) -> None:
+    def __init__(self, connection: ClusterConnection, two_phase: TwoPhase) -> None:
         super().__init__(connection)
         self._two_phase = two_phase
 

@@ -9,7 +9,7 @@ from remora.codec.lock_ops import encode_assert_locked
 from remora.model.errors import CodecError, StoreError
 from remora.model.shard import LockToken, Origin, Shard
 from remora.storage.librados import ReadOp, WriteOp
-from remora.storage.rados.connection import Connection
+from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.placement import Locator
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ INCARNATION = "remora.incarnation"
 class RadosPart:
     """The base of the store's parts, which share its connection."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ClusterConnection) -> None:
         self._connection = connection
 
     @property

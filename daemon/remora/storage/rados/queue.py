@@ -28,7 +28,7 @@ from remora.model.record import Page
 from remora.model.shard import LockToken
 from remora.policy.reservations import Sightings
 from remora.storage.librados import Operation, WriteOp
-from remora.storage.rados.connection import Connection
+from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded, held_read, held_write
 from remora.storage.rados.refusals import HELD, ChangedError, Refusals
 from remora.storage.rados.state import STATE, Kept, kept_state
@@ -90,7 +90,7 @@ class Queue(RadosPart):
     poll_cost_s = 0.0003
     """One operation of an OSD."""
 
-    def __init__(self, connection: Connection, *companions: Companion) -> None:
+    def __init__(self, connection: ClusterConnection, *companions: Companion) -> None:
         super().__init__(connection)
         self._companions = companions
         self._progress: dict[LockToken, _Progress] = {}

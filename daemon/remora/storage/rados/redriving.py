@@ -23,7 +23,7 @@ from remora.model.record import DeadLetter, LetterTotals, Redrive
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic
 from remora.storage.librados import ReadOp, WriteOp
-from remora.storage.rados.connection import Connection
+from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.dead_letters import REGISTRY, TOTALS, DeadLetters, letter_key
 from remora.storage.rados.omap import all_keys
 from remora.storage.rados.own_queues import OwnQueues
@@ -45,7 +45,7 @@ class Letters(DeadLetters):
     """The stored letters; re-drives and drops them, too."""
 
     def __init__(
-        self, connection: Connection, own_queues: OwnQueues, own_topics: OwnTopics, two_phase: TwoPhase
+        self, connection: ClusterConnection, own_queues: OwnQueues, own_topics: OwnTopics, two_phase: TwoPhase
     ) -> None:
         super().__init__(connection)
         self._own_queues = own_queues

@@ -19,7 +19,7 @@ from remora.model.errors import StoreError, TopicUnknown
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.storage.librados import ReadOp, WriteOp
-from remora.storage.rados.connection import Connection
+from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import RadosPart
 from remora.storage.rados.refusals import OWN, MissingError
 
@@ -74,7 +74,7 @@ NONE = Own(MappingProxyType({}), ())
 class Registry(RadosPart):
     """Reads and replaces topics as they are stored."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ClusterConnection) -> None:
         super().__init__(connection)
         self._known = NONE
         self._known_version = -1

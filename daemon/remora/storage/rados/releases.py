@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from remora.model.errors import StoreError, StoreMisconfigured
 from remora.model.shard import Origin, Shard
 from remora.storage.librados import WriteOp
-from remora.storage.rados.connection import Connection
+from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.omap import all_keys
 from remora.storage.rados.part import RadosPart
 
@@ -24,7 +24,7 @@ _OBJECT = "remora.released"
 class Releases(RadosPart):
     """Reads and changes them."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ClusterConnection) -> None:
         super().__init__(connection)
         self._known: frozenset[Shard] | None = None
         self._remarked = ""

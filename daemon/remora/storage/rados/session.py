@@ -1,4 +1,4 @@
-"""One connected client with its pool handles, from connecting until it is shut down."""
+"""A session with the cluster: one connected client and its pool handles, from connecting to shutting down."""
 
 from __future__ import annotations
 
@@ -21,11 +21,8 @@ T = TypeVar("T")
 _CLOSE_S = 2.0
 
 
-class Session:
-    """What the store does with a cluster as long as one client instance lasts.
-
-    Locks belong to the instance: a later session has none of them.
-    """
+class ClusterSession:
+    """Runs operations on the cluster through one client instance. A later session holds none of its locks."""
 
     placement: Placement
     """Set by `open_session`, which needs the connection to learn it."""
@@ -42,18 +39,22 @@ class Session:
 
     @property
     def entity(self) -> str:
-        """How locks name this client."""
+        """The name of this client in locks: `client.<number>`."""
         return f"client.{self._cluster.instance_id}"
 
     async def run(self, operation: Operation, locator: Locator, oid: str, what: str, refusals: Refusals = PLAIN) -> int:
-        """Carry out an operation and return the object's version; raises what a refusal means."""
+        """Carry out an operation on an object and return the object's version.
+
+        `what` begins the text of each error. Raises what `refusals` has for the errno, else StoreUnavailable,
+        StoreMisconfigured or StoreError. `lost` is set when the cluster has blocklisted this client.
+        """
         try:
             ioctx = self._pools.get(locator) or await self.open(locator)
             self._check_open(what)
         except BaseException:
             operation.finish(answered=False)
             raise
-        # Librados' own time-out comes first, unless its threads are stuck.
+        # Librados' own time-out comes first, unless its threads hang.
         timeout_s = self._settings.op_timeout_s + 1
         try:
             code, version = await self._completions.run(operation, ioctx.handle, oid, timeout_s)
@@ -68,11 +69,11 @@ class Session:
         return version
 
     async def has_pool(self, pool: str) -> bool:
-        """Whether the pool exists by now."""
+        """Whether the pool exists now."""
         return await self._in_thread(lambda: self._cluster.has_pool(pool), f"looking for pool {pool}")
 
     async def list_objects(self, locator: Locator, prefix: str) -> list[str]:
-        """The names of all objects that begin with the prefix."""
+        """The names of all objects whose name begins with the prefix, in no order."""
         ioctx = self._pools.get(locator) or await self.open(locator)
 
         def names() -> list[str]:
@@ -81,7 +82,7 @@ class Session:
         return await self._in_thread(names, f"listing objects of {locator}")
 
     async def open(self, locator: Locator) -> IoCtx:
-        """A pool's handle; raises StoreMisconfigured when there is no pool of that name."""
+        """Open a pool. Raises StoreMisconfigured when there is no pool of that name."""
         what = f"opening pool {locator.pool}"
         try:
             ioctx = await self._in_thread(lambda: self._cluster.open_pool(locator.pool, locator.namespace), what)
@@ -110,7 +111,7 @@ class Session:
             raise refusal(exc.code, what, self._settings.name, "", PLAIN) from exc
 
     async def close(self) -> None:
-        """End the client; gives up waiting after a few seconds, and leaves the rest to a daemon thread."""
+        """Shut the client down; after a few seconds returns and leaves the rest to a daemon thread."""
         self._closed = True
         if not await self._completions.close(_CLOSE_S):
             return  # shutting down under these operations would free what they use
@@ -128,10 +129,10 @@ class Session:
             return
 
 
-async def open_session(settings: RadosSettings) -> Session:
+async def open_session(settings: RadosSettings) -> ClusterSession:
     """Connect, learn the placement, and open the queues' pool."""
     cluster = await in_thread(lambda: connected_client(settings), "connecting", discard=Cluster.shutdown)
-    session = Session(cluster, settings)
+    session = ClusterSession(cluster, settings)
     try:
         session.placement = await find_placement(settings, timeout_s=2 * settings.mount_timeout_s)
         await session.open(session.placement.notif)

@@ -11,7 +11,7 @@ from remora.storage.rados.arrivals import NoArrivals
 from remora.storage.rados.attempts import Attempts
 from remora.storage.rados.catalog import Catalog
 from remora.storage.rados.completing import Completer
-from remora.storage.rados.connection import Connection
+from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.ingest import Ingest
 from remora.storage.rados.inspection import Inspection
 from remora.storage.rados.ledger import Ledger
@@ -39,7 +39,7 @@ class RadosStore:
     """
 
     def __init__(self, settings: RadosSettings, on_state: Callable[[bool, str], None] = _nobody) -> None:
-        self._connection = Connection(settings, on_state)
+        self._connection = ClusterConnection(settings, on_state)
         connection = self._connection
         registry = Registry(connection)
         self.two_phase, self.attempts = TwoPhase(connection), Attempts(connection)

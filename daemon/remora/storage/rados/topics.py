@@ -18,7 +18,7 @@ from remora.codec.topic import decode_topic, decode_topics
 from remora.model.errors import CodecError, StoreMisconfigured, StoreUnavailable
 from remora.model.topic import Topic
 from remora.storage.librados import ReadOp
-from remora.storage.rados.connection import Connection
+from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.placement import Locator, Placement
 from remora.storage.rados.refusals import MissingError
 
@@ -50,7 +50,7 @@ class _Seen:
 class TopicReader:
     """The topics of a zone: those of version 1 (an object for each tenant), then those of version 2 (one each)."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ClusterConnection) -> None:
         self._connection = connection
         self._seen: dict[_Name, _Seen] = {}
         self._next_listing = 0.0

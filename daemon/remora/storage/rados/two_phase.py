@@ -20,7 +20,7 @@ from remora.codec.queue_ops import (
 from remora.model.errors import QueueFull, ShardGone, StoreError, StoreFull, StoreUnavailable
 from remora.model.shard import Shard
 from remora.storage.librados import ReadOp, WriteOp
-from remora.storage.rados.connection import Connection
+from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded
 from remora.storage.rados.refusals import PLAIN, QUEUE, RESERVED, ChangedError, Refusals
 
@@ -40,7 +40,7 @@ _ANY: Mapping[str, str] = MappingProxyType({})
 class TwoPhase(RadosPart):
     """Reserves, commits and aborts."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ClusterConnection) -> None:
         super().__init__(connection)
         self._turns: dict[Shard, asyncio.Lock] = {}
 

@@ -21,7 +21,7 @@ from remora.model.position import Position
 from remora.model.record import Page
 from remora.model.shard import Shard
 from remora.storage.librados import ReadOp
-from remora.storage.rados.connection import Connection
+from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import QUEUE_CLASS, decoded
 from remora.storage.rados.placement import Locator
 from remora.storage.rados.refusals import QUEUE, UNLOCKED
@@ -32,7 +32,7 @@ PAGE = 1024
 class UnlockedScan:
     """A scan of one queue by a client that does not hold its lock."""
 
-    def __init__(self, connection: Connection, shard: Shard, locator: Locator) -> None:
+    def __init__(self, connection: ClusterConnection, shard: Shard, locator: Locator) -> None:
         self._connection = connection
         self._shard = shard
         self._locator = locator
