@@ -10,11 +10,11 @@ from contextlib import AsyncExitStack, suppress
 from remora.config import RadosSettings
 from remora.model.errors import StoreError, StoreMisconfigured, StoreUnavailable
 from remora.storage.librados import Operation
+from remora.storage.rados.blocking_calls import run_blocking
 from remora.storage.rados.client import check_client
 from remora.storage.rados.placement import Locator
 from remora.storage.rados.refusals import PLAIN, Refusals
 from remora.storage.rados.session import ClusterSession, open_session
-from remora.storage.rados.threads import in_thread
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 15.0
 
@@ -99,7 +99,7 @@ class ClusterConnection:
             self._on_state(False, str(exc))
 
     async def __aenter__(self) -> ClusterConnection:
-        await in_thread(lambda: check_client(self._settings), "checking the client")
+        await run_blocking(lambda: check_client(self._settings), "checking the client")
         tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         keeper = tasks.create_task(self._keep_session(), name="rados session")
         self._stack.callback(keeper.cancel)

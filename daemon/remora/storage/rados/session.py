@@ -11,10 +11,10 @@ from typing import TypeVar
 from remora.config import RadosSettings
 from remora.model.errors import StoreMisconfigured, StoreUnavailable
 from remora.storage.librados import Cluster, Completions, IoCtx, LibradosError, Operation
+from remora.storage.rados.blocking_calls import run_blocking
 from remora.storage.rados.client import connected_client
 from remora.storage.rados.placement import Locator, Placement, find_placement
 from remora.storage.rados.refusals import PLAIN, MissingError, Refusals, refusal
-from remora.storage.rados.threads import in_thread
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class ClusterSession:
 
     async def has_pool(self, pool: str) -> bool:
         """Whether the pool exists now."""
-        return await self._in_thread(lambda: self._cluster.has_pool(pool), f"looking for pool {pool}")
+        return await self._run_blocking(lambda: self._cluster.has_pool(pool), f"looking for pool {pool}")
 
     async def list_objects(self, locator: Locator, prefix: str) -> list[str]:
         """The names of all objects whose name begins with the prefix, in no order."""
@@ -79,13 +79,13 @@ class ClusterSession:
         def names() -> list[str]:
             return [name for name in ioctx.list_objects() if name.startswith(prefix)]
 
-        return await self._in_thread(names, f"listing objects of {locator}")
+        return await self._run_blocking(names, f"listing objects of {locator}")
 
     async def open(self, locator: Locator) -> IoCtx:
         """Open a pool. Raises StoreMisconfigured when there is no pool of that name."""
         what = f"opening pool {locator.pool}"
         try:
-            ioctx = await self._in_thread(lambda: self._cluster.open_pool(locator.pool, locator.namespace), what)
+            ioctx = await self._run_blocking(lambda: self._cluster.open_pool(locator.pool, locator.namespace), what)
         except MissingError as exc:
             raise StoreMisconfigured(f"there is no pool {locator.pool} (named by {self.placement.source})") from exc
         return self._pools.setdefault(locator, ioctx)
@@ -94,7 +94,7 @@ class ClusterSession:
         if self._closed:
             raise StoreUnavailable(f"{what}: the connection was closed")
 
-    async def _in_thread(self, call: Callable[[], T], what: str) -> T:
+    async def _run_blocking(self, call: Callable[[], T], what: str) -> T:
         def guarded() -> T:
             with self._blocking:
                 self._check_open(what)
@@ -104,7 +104,7 @@ class ClusterSession:
         timeout_s = 3 * max(self._settings.op_timeout_s, self._settings.mount_timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
-                return await in_thread(guarded, what)
+                return await run_blocking(guarded, what)
         except TimeoutError as exc:
             raise StoreUnavailable(f"{what}: no answer within {timeout_s:g} s") from exc
         except LibradosError as exc:
@@ -124,14 +124,14 @@ class ClusterSession:
 
         try:
             async with asyncio.timeout(_CLOSE_S):
-                await in_thread(shut_down, "closing the client")
+                await run_blocking(shut_down, "closing the client")
         except TimeoutError:
             return
 
 
 async def open_session(settings: RadosSettings) -> ClusterSession:
     """Connect, learn the placement, and open the queues' pool."""
-    cluster = await in_thread(lambda: connected_client(settings), "connecting", discard=Cluster.shutdown)
+    cluster = await run_blocking(lambda: connected_client(settings), "connecting", discard=Cluster.shutdown)
     session = ClusterSession(cluster, settings)
     try:
         session.placement = await find_placement(settings, timeout_s=2 * settings.mount_timeout_s)

@@ -1,4 +1,4 @@
-"""Calls that may block run beside the loop and never hold anybody up."""
+"""Calls that may block run beside the loop and never block it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from remora.storage.rados.threads import in_thread
+from remora.storage.rados.blocking_calls import run_blocking
 
 
 async def test_result_and_error_come_back() -> None:
@@ -16,9 +16,9 @@ async def test_result_and_error_come_back() -> None:
     def fail() -> None:
         raise LookupError("why")
 
-    assert await in_thread(lambda: 7, "seven") == 7
+    assert await run_blocking(lambda: 7, "seven") == 7
     with pytest.raises(LookupError, match="why"):
-        await in_thread(fail, "fails")
+        await run_blocking(fail, "fails")
 
 
 async def test_cancelled_caller_waits_for_nothing() -> None:
@@ -27,7 +27,7 @@ async def test_cancelled_caller_waits_for_nothing() -> None:
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await in_thread(lambda: going.wait(10), "slow", discard=lambda made: discarded.set() if made else None)
+            await run_blocking(lambda: going.wait(10), "slow", discard=lambda made: discarded.set() if made else None)
     going.set()
 
     assert await asyncio.to_thread(discarded.wait, 5)
@@ -38,7 +38,7 @@ def test_loop_that_has_closed() -> None:
     going, discarded = threading.Event(), threading.Event()
 
     async def leave() -> None:
-        call = asyncio.ensure_future(in_thread(lambda: going.wait(10), "slow", discard=lambda _: discarded.set()))
+        call = asyncio.ensure_future(run_blocking(lambda: going.wait(10), "slow", discard=lambda _: discarded.set()))
         await asyncio.sleep(0)
         call.cancel()
 
@@ -50,4 +50,4 @@ def test_loop_that_has_closed() -> None:
 
 async def test_threads_are_daemons() -> None:
     """A call that hangs for ever does not keep the process from ending."""
-    assert await in_thread(lambda: threading.current_thread().daemon, "daemon")
+    assert await run_blocking(lambda: threading.current_thread().daemon, "daemon")

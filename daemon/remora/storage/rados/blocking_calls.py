@@ -1,4 +1,4 @@
-"""Runs the few librados calls that have no asynchronous form."""
+"""Blocking calls: runs the few librados functions that have no asynchronous form."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TypeVar, cast
 T = TypeVar("T")
 
 
-async def in_thread(call: Callable[[], T], name: str, discard: Callable[[T], object] | None = None) -> T:
-    """The result of a call that may block, from a thread of its own.
+async def run_blocking(call: Callable[[], T], name: str, discard: Callable[[T], object] | None = None) -> T:
+    """Run `call`, which may block, in a thread of its own and return its result, or raise what it raises.
 
-    The thread is a daemon and belongs to no executor: those are joined when the loop or the interpreter ends, and
-    a call that waits for a monitor would hold the process up. Cancelling the caller leaves the call running; what
-    it makes then is given to `discard`, in a thread.
+    `asyncio.to_thread` was weighed: its executor joins its threads when the loop or the interpreter ends, so a call
+    that waits for a monitor would keep the process from ending. This thread is a daemon. Cancelling the caller leaves
+    the call running; its result then goes to `discard`, in a thread.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -37,7 +37,7 @@ async def in_thread(call: Callable[[], T], name: str, discard: Callable[[T], obj
             error = exc
         try:
             loop.call_soon_threadsafe(settle, result, error)
-        except RuntimeError:  # the loop has closed: nobody waits any more
+        except RuntimeError:  # the loop has closed: no caller waits any more
             if discard is not None and error is None:
                 discard(cast("T", result))
 
