@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from engine.runs import a_topic
 from remora.codec.event_entry import attributes
 from remora.codec.render import Renderer
-from remora.engine.sorting import Condemned, same_target, sort_entries
+from remora.engine.delivery.sorting import Condemned, same_target, sort_entries
 from remora.model.record import Attempt, DeadLetter, Page
 from remora.policy.lifetime import Limits
 from support.entries import raw_entry

@@ -12,14 +12,16 @@ from random import Random
 from remora.codec.event_entry import attributes
 from remora.codec.topic import delivery_of, limit_remarks
 from remora.engine.allowance import Allowance
+from remora.engine.delivery.front import FOR_EVER_S, LEAST_S, Front
+from remora.engine.delivery.lanes import LaneSender
+from remora.engine.delivery.letters import park_all
+from remora.engine.delivery.scope import Scope
+from remora.engine.delivery.session import Sender, Session
+from remora.engine.delivery.shelf import Shelf, Tools
+from remora.engine.delivery.sorting import Condemned
+from remora.engine.delivery.transactions import TransactionSender
 from remora.engine.destination import Destination
-from remora.engine.exact import ExactSession
-from remora.engine.front import FOR_EVER_S, LEAST_S, Front
 from remora.engine.lease import Lease, LeaseUncertain
-from remora.engine.letters import park_all
-from remora.engine.session import Session
-from remora.engine.shelf import Shelf, Tools
-from remora.engine.sorting import Condemned
 from remora.model.errors import (
     CodecError,
     EndpointError,
@@ -104,7 +106,7 @@ class Dispatcher:
         self._destination: Destination | None = None
         self._rng = rng
         self._shelf = Shelf()
-        self._session: Session | ExactSession | None = None
+        self._session: Session | None = None
         self._finishing = asyncio.Event()
         self._front = Front(tools, lease, self._shelf, self._finishing.is_set)
         self._opened = False
@@ -214,14 +216,14 @@ class Dispatcher:
             return False
         if self._is_exact and not await self._entries_wait():
             return tells
-        async with self._begin(endpoint, topic, self._destination) as session:
+        async with self._begin(endpoint, topic, self._destination) as (session, sender):
             self._opened = True
             if self._finishing.is_set():
                 return False
             self._session = session
             self._enter(State.DELIVERING, "")
             try:
-                await session.run()
+                await session.run(sender)
             finally:
                 self._session = None
             if session.rests:
@@ -245,17 +247,18 @@ class Dispatcher:
     @asynccontextmanager
     async def _begin(
         self, endpoint: Endpoint, topic: Topic, destination: Destination
-    ) -> AsyncIterator[Session | ExactSession]:
-        """A session on a way to the endpoint that is open as long."""
+    ) -> AsyncIterator[tuple[Session, Sender]]:
+        """A session and its sender on a route that is open as long."""
         token = self._lease.token
         held = Allowance(self._tools.settings.shard_bytes, within=destination.allowance)
+        session = Session(Scope(self._tools, self._lease, topic, self._shelf), held, self._recovered)
         if self._is_exact:
             assert isinstance(endpoint, TransactionalEndpoint)
             async with endpoint.exact(token.shard, token.incarnation, topic.target) as exact:
-                yield ExactSession(self._tools, self._lease, exact, topic, self._shelf, held, self._recovered)
+                yield session, TransactionSender(session, exact)
         else:
             async with endpoint.route(token.shard, token.incarnation, topic.target) as route:
-                yield Session(self._tools, self._lease, route, topic, self._shelf, held, self._recovered)
+                yield session, LaneSender(session, route)
 
     async def _entries_wait(self) -> bool:
         """Whether there is a reason to open a way that costs the endpoint a producer, or that did not open when it was

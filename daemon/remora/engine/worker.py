@@ -13,13 +13,13 @@ from remora.config import DeliverySettings, OwnershipSettings
 from remora.engine.allowance import Allowance
 from remora.engine.backlog import BacklogMonitor
 from remora.engine.catalogue import Catalogue
+from remora.engine.delivery.shelf import Tools
 from remora.engine.destination import Destination
 from remora.engine.dispatcher import Dispatcher, ShardStatus
 from remora.engine.lease import Lease
 from remora.engine.lookout import Lookout
 from remora.engine.ownership.coordinator import Coordinator
 from remora.engine.ownership.taker import Identity
-from remora.engine.shelf import Tools
 from remora.metrics import Telemetry
 from remora.model.health import Waiting
 from remora.model.shard import Shard

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from remora.engine.lease import Lease
-from remora.engine.shelf import Tools
+from remora.engine.delivery.scope import Scope
 from remora.model.errors import OwnershipLost, RemoraError, StoreError, StoreFull
 from remora.model.ledger import Cause
 from remora.model.record import Page
@@ -22,23 +21,20 @@ class Trimmer:
 
     def __init__(
         self,
-        tools: Tools,
-        lease: Lease,
-        label: str,
+        scope: Scope,
         *,
         on_failure: Callable[[RemoraError], None],
-        on_removed: Callable[[bytes], None],
         more_to_come: Callable[[], bool],
     ) -> None:
-        """`label` is the topic's; `on_failure` is told what ends the session, `on_removed` where the queue begins now.
+        """`on_failure` gets what ends the session.
 
         `more_to_come` tells whether more entries will be done soon, so that a whole round is worth waiting for.
         """
-        self._tools = tools
-        self._lease = lease
-        self._label = label
+        self._tools = scope.tools
+        self._lease = scope.lease
+        self._label = scope.topic.label
+        self._shelf = scope.shelf
         self._on_failure = on_failure
-        self._on_removed = on_removed
         self._more_to_come = more_to_come
         self._full = False
         self._window = Window()
@@ -106,7 +102,7 @@ class Trimmer:
                 return
             await self._tools.store.queue.remove(self._lease.token, prefix.upto, prefix.count, prefix.tally)
             self._window.removed(prefix)
-            self._on_removed(prefix.upto)
+            self._shelf.removed(prefix.upto)
             self._tools.telemetry.removed(self._label, prefix.count)
             if self._full:
                 self._full = False

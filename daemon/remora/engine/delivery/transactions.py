@@ -13,35 +13,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from remora.codec.fastest import joined, totals
-from remora.engine.allowance import Allowance
-from remora.engine.catching_up import catch_up
-from remora.engine.lease import Lease
-from remora.engine.letters import park_all
-from remora.engine.packing import pack_surely
-from remora.engine.reading import Reader, at_most
-from remora.engine.shelf import Shelf, Tools
-from remora.engine.sorting import Condemned, same_target, sort_entries
-from remora.engine.trimmer import Trimmer
+from remora.engine.delivery.catching_up import catch_up
+from remora.engine.delivery.packing import pack_surely
+from remora.engine.delivery.reading import at_most
+from remora.engine.delivery.session import Session
+from remora.engine.delivery.sorting import Condemned
 from remora.model.errors import (
     EndpointError,
     EndpointFenced,
     EndpointUnavailable,
     EntryRefused,
     OwnershipLost,
-    RemoraError,
-    ShardGone,
     StoreError,
 )
 from remora.model.ledger import Cause
 from remora.model.record import DeadLetter, Page, Record
-from remora.model.topic import Source, Topic
 from remora.policy.acks import Round
 from remora.policy.idle import rest_after
-from remora.policy.lifetime import Limits
 from remora.policy.retry import read_limit
 from remora.ports.endpoint import ExactRoute, Parcel
 
@@ -86,100 +78,68 @@ class Transaction:
         return joined([part.records for part in self.parts])
 
 
-class ExactSession:
-    """See the module. `run` is called once, right after its route was entered."""
+class TransactionSender:
+    """See the module; made right after its route was entered."""
 
-    def __init__(
-        self,
-        tools: Tools,
-        lease: Lease,
-        route: ExactRoute,
-        topic: Topic,
-        shelf: Shelf,
-        held: Allowance,
-        on_round: Callable[[], None],
-    ) -> None:
-        """`on_round` is called after each commit. `rests` is true after a session that ended for want of entries."""
-        self._tools = tools
-        self._lease = lease
+    def __init__(self, session: Session, route: ExactRoute) -> None:
+        self._session = session
+        self._scope = session.scope
+        self._reader = session.reader
         self._route = route
-        self._topic = topic
-        self._shelf = shelf
-        self._on_round = on_round
         self._open: Transaction | None = None
         self._reached = b""
         self._changed = asyncio.Event()
         self._taken = asyncio.Event()
-        self._over = asyncio.Event()
-        self._ahead: asyncio.Task[Page | None] | None = None
         self._room = 0
         self._backlog = False
-        self.rests = False
-        self._failure: RemoraError | None = None
-        self._tasks = asyncio.TaskGroup()
-        self._trimmer = Trimmer(
-            tools,
-            lease,
-            topic.label,
-            on_failure=self._fail,
-            on_removed=shelf.removed,
-            more_to_come=lambda: False,
-        )
-        self._reader = Reader(
-            tools, lease, shelf, held, on_failure=self._fail, all_removed=lambda: self._trimmer.is_empty
-        )
+        self._committer: asyncio.Task[None] | None = None
 
-    def end(self) -> None:
-        """Read nothing more; what was read is still committed and removed."""
-        self._over.set()
-        self._changed.set()
+    @property
+    def is_busy(self) -> bool:
+        """False: what a commit has done with is worth a removal of its own."""
+        return False
 
-    async def run(self) -> None:
-        """Deliver until ended; then raise what ended it, if that was a failure."""
-        name = self._lease.shard.queue
-        try:
-            self._reached = start = await self._catch_up()
-            async with self._tasks:
-                reader = self._tasks.create_task(self._read_on(start), name=f"read {name}")
-                watcher = self._tasks.create_task(self._watch(), name=f"watch {name}")
-                trimmer = self._tasks.create_task(self._trimmer.run(), name=f"trim {name}")
-                committer = self._tasks.create_task(self._commit_on(), name=f"commit {name}")
-                await self._over.wait()
-                reader.cancel()
-                watcher.cancel()
-                if self._ahead is not None:
-                    self._ahead.cancel()
-                await asyncio.wait([committer])
-                await self._trimmer.trim()
-                trimmer.cancel()
-        finally:
-            self._shelf.done.update(self._trimmer.abandon())  # for a next session that has no position to go by
-            self._reader.hold_nothing()
-        if self._failure is not None:
-            raise self._failure
-
-    async def _catch_up(self) -> bytes:
+    async def prepare(self) -> bytes:
         """Where to read from; only after this anything may be sent."""
         try:
-            start, count = await catch_up(self._tools, self._lease, self._shelf, self._reader, self._route)
+            start, count = await catch_up(self._scope, self._reader, self._route)
         except OwnershipLost as exc:
-            self._tools.telemetry.removal_refused(self._lease.shard.queue, str(exc))
+            self._scope.tools.telemetry.removal_refused(self._scope.lease.shard.queue, str(exc))
             raise
-        self._shelf.in_doubt = False
+        self._scope.shelf.in_doubt = False
         if count:
-            self._tools.telemetry.removed(self._topic.label, count)
-            self._shelf.progress_at = asyncio.get_running_loop().time()
+            self._scope.tools.telemetry.removed(self._scope.topic.label, count)
+            self._scope.shelf.progress_at = asyncio.get_running_loop().time()
+        self._reached = start
         return start
+
+    def begin(self) -> None:
+        """Begin to commit what is read."""
+        name = f"commit {self._scope.lease.shard.queue}"
+        self._committer = self._session.tasks.create_task(self._commit_on(), name=name)
+
+    def wake(self) -> None:
+        """Look whether the session is over."""
+        self._changed.set()
+
+    async def settle(self) -> None:
+        """Wait until everything that was read is committed, or was turned back."""
+        assert self._committer is not None
+        await asyncio.wait([self._committer])
+
+    def turn_back(self) -> None:
+        """What was read and is not being committed is read again by the next session."""
+        self._open = None
 
     # ------------------------------------------------------------------------------- reading ahead
 
-    async def _read_on(self, start: bytes) -> None:
+    async def read_on(self, start: bytes) -> None:
         """Read listing after listing into the open transaction."""
         now = asyncio.get_running_loop().time
         busy_at = now()
-        while not self._over.is_set():
+        while not self._session.is_over:
             page = await self._next_listing(start)
-            if page is None or self._over.is_set():
+            if page is None or self._session.is_over:
                 return
             if page.entries:
                 start, busy_at = page.positions[-1], now()
@@ -187,42 +147,36 @@ class ExactSession:
                 del page  # many shards wait for room: what they have delivered must not stay in memory
             else:
                 self._give_room_back()
-                if self._trimmer.is_empty:
-                    self._shelf.end_work()
-                self.rests = self._may_rest(busy_at)
-                if not self.rests:
+                if self._session.trimmer.is_empty:
+                    self._scope.shelf.end_work()
+                self._session.rests = self._may_rest(busy_at)
+                if not self._session.rests:
                     await self._wait_for_news(busy_at)
-            if self.rests or self._route.stale:
-                self.end()
+            if self._session.rests or self._route.stale:
+                self._session.end()
 
     async def _next_listing(self, start: bytes) -> Page | None:
-        if self._ahead is None:
+        if not self._reader.is_ahead:
             await self._take_room()
-            limit = min(self._listing_entries(), self._reader.entries_in(self._room))
-            self._ahead = self._fetch(start, limit)
-        page = await self._ahead
-        self._ahead = None
-        return page
-
-    def _fetch(self, start: bytes, limit: int) -> asyncio.Task[Page | None]:
-        return self._tasks.create_task(self._reader.read(start, limit), name=f"list {self._lease.shard}")
+            self._reader.fetch(start, min(self._listing_entries(), self._reader.entries_in(self._room)))
+        return await self._reader.fetched()
 
     async def _take_in(self, page: Page) -> None:
         """Add a listing to the open transaction, while the next one comes in; wait when that is full."""
         self._backlog = page.truncated
-        whole = page if self._topic.source is Source.METADATA else same_target(page, self._topic.target)
+        whole = self._scope.own_part(page)
         self._room -= whole.nbytes
         if self._room < 0:
             self._reader.hold(-self._room)
             self._room = 0
         if whole is page and page.truncated and (limit := self._look_ahead_entries(len(page.entries))):
-            self._ahead = self._fetch(page.positions[-1], limit)
+            self._reader.fetch(page.positions[-1], limit)
             await asyncio.sleep(0)  # the request leaves before rendering takes the processor
-            if self._over.is_set():
+            if self._session.is_over:
                 return  # what was read before this may have been turned back: nothing may pass it
         transaction = self._add(whole) if whole.entries else None
         if whole is not page:
-            self.end()  # the next entries go elsewhere
+            self._session.end()  # the next entries go elsewhere
         elif transaction is not None and self._is_full(transaction):
             self._give_room_back()
             self._pack_ahead(transaction)
@@ -234,8 +188,8 @@ class ExactSession:
         """How many entries to read behind so many that are about to join the open transaction: 0 where that is full
         then, or where there is no room for more."""
         left = self._most_entries() - joining - (self._open.entries if self._open else 0)
-        entries = min(self._tools.settings.list_entries, left)
-        return max(0, entries) if self._room >= entries * self._shelf.mean_bytes else 0
+        entries = min(self._scope.tools.settings.list_entries, left)
+        return max(0, entries) if self._room >= entries * self._scope.shelf.mean_bytes else 0
 
     async def _take_room(self) -> None:
         """Hold the bytes of the next listing, and where there is a backlog those of a whole transaction.
@@ -259,7 +213,7 @@ class ExactSession:
 
     def _most_entries(self) -> int:
         """How many entries a transaction takes at most: so many that the shard may hold two of them."""
-        settings, shelf = self._tools.settings, self._shelf
+        settings, shelf = self._scope.tools.settings, self._scope.shelf
         most = min(read_limit(shelf.rounds_arrived, settings.transaction_records), self._reader.half)
         return min(most, shelf.search_entries) if shelf.read_singly else most
 
@@ -268,52 +222,49 @@ class ExactSession:
         return max(1, self._most_entries() - (self._open.entries if self._open else 0))
 
     def _listing_entries(self) -> int:
-        return min(self._tools.settings.list_entries, self._left_entries())
+        return min(self._scope.tools.settings.list_entries, self._left_entries())
 
     def _listing_bytes(self) -> int:
-        return int(self._listing_entries() * self._shelf.mean_bytes)
+        return int(self._listing_entries() * self._scope.shelf.mean_bytes)
 
     def _is_full(self, transaction: Transaction) -> bool:
-        return transaction.entries >= self._most_entries() or transaction.nbytes >= self._tools.settings.shard_bytes / 2
+        return (
+            transaction.entries >= self._most_entries()
+            or transaction.nbytes >= self._scope.tools.settings.shard_bytes / 2
+        )
 
     def _may_rest(self, busy_at: float) -> bool:
         """Whether the queue was empty for so long that the route is not worth keeping."""
         idle_s = asyncio.get_running_loop().time() - busy_at
-        return idle_s >= rest_after(self._lease.awake()) and self._trimmer.is_empty and not self._shelf.news.is_set()
+        return (
+            idle_s >= rest_after(self._scope.lease.awake())
+            and self._session.trimmer.is_empty
+            and not self._scope.shelf.news.is_set()
+        )
 
     async def _wait_for_news(self, busy_at: float) -> None:
         """Wait until an empty queue is worth another look, or the route is to be left."""
-        news = self._shelf.news
+        news = self._scope.shelf.news
         while not (news.is_set() or self._route.stale or self._may_rest(busy_at)):
             await at_most(news, self._reader.idle_s(busy_at))
-            if not self._tools.store.arrivals.notifies:
+            if not self._scope.tools.store.arrivals.notifies:
                 return
-
-    async def _watch(self) -> None:
-        """End the session when its topic's attributes have changed: what was read is read again for the new ones."""
-        seen = None if self._topic.source is Source.ENTRY else self._topic
-        await self._tools.catalogue.wait_for_change(self._lease.shard, seen)
-        self._turn_back()
 
     # --------------------------------------------------------------------------- filling and packing
 
     def _add(self, page: Page) -> Transaction:
-        """Divide a listing, and let all of it join the open transaction."""
-        shelf, nbytes, entries = self._shelf, page.nbytes, len(page.entries)
-        self._reader.learn(page, self._topic.label)
-
-        limits, renderer = self._limits, self._tools.renderer
-        sorted_ = sort_entries(page, self._topic, limits, shelf.done, shelf.attempts, shelf.letters, renderer)
-        part = Part(page, self._trimmer.add(page), sorted_.records, sorted_.condemned, sorted_.skipped)
-        if shelf.refused:
-            _condemn(part, "refused", shelf.refused)
+        """Divide a page, and let all of it join the open transaction."""
+        added, sorted_ = self._session.take_in(page)
+        part = Part(page, added, sorted_.records, sorted_.condemned, sorted_.skipped)
+        if self._scope.shelf.refused:
+            _condemn(part, "refused", self._scope.shelf.refused)
 
         transaction = self._open
         if transaction is None:
             transaction = self._open = Transaction(asyncio.get_running_loop().time())
         transaction.parts.append(part)
-        transaction.entries += entries
-        transaction.nbytes += nbytes
+        transaction.entries += len(page.entries)
+        transaction.nbytes += page.nbytes
         transaction.is_due |= not page.truncated or self._is_full(transaction)
         self._changed.set()
         return transaction
@@ -347,13 +298,12 @@ class ExactSession:
             except EntryRefused as exc:
                 self._search(transaction, exc)
             except EndpointFenced as exc:
-                self._fail(exc)
+                self._session.fail(exc)
             except EndpointError as exc:
-                if self._limits.counts_attempts:
-                    self._shelf.count_attempt([record.position for record in transaction.records()])
-                self._fail(exc)
+                self._session.count_attempts(transaction.records())
+                self._session.fail(exc)
             except StoreError as exc:
-                self._fail(exc)
+                self._session.fail(exc)
             else:
                 self._committed(transaction)
             del transaction  # not to be kept while the next one is awaited
@@ -363,14 +313,14 @@ class ExactSession:
         now = asyncio.get_running_loop().time
         while True:
             transaction = self._open
-            if transaction is None and self._over.is_set():
+            if transaction is None and self._session.is_over:
                 return None
             self._changed.clear()
             if transaction is None:
                 await self._changed.wait()
                 continue
-            rest_s = transaction.began_at + self._tools.settings.transaction_time_s - now()
-            if transaction.is_due or self._over.is_set() or rest_s <= 0:
+            rest_s = transaction.began_at + self._scope.tools.settings.transaction_time_s - now()
+            if transaction.is_due or self._session.is_over or rest_s <= 0:
                 self._open = None
                 self._taken.set()
                 return transaction
@@ -381,62 +331,46 @@ class ExactSession:
         if transaction.begins_at != self._reached:
             raise RuntimeError(f"a transaction from {transaction.begins_at!r} on would pass over {self._reached!r}")
         parcels = await self._packed(transaction)
-        self._lease.require_trust()
+        self._scope.lease.require_trust()
         letters: list[DeadLetter] = []
         for part in transaction.parts:
-            lease, label = self._lease, self._topic.label
-            letters += await park_all(self._tools, lease, label, self._shelf, part.page, part.condemned)
-        self._lease.require_trust()
-        self._shelf.in_doubt = True
+            letters += await self._scope.park(part.page, part.condemned)
+        self._scope.lease.require_trust()
+        self._scope.shelf.in_doubt = True
         await self._route.commit(parcels, transaction.upto, letters)
-        self._reached, self._shelf.in_doubt = transaction.upto, False
+        self._reached, self._scope.shelf.in_doubt = transaction.upto, False
 
     def _committed(self, transaction: Transaction) -> None:
         """Everything of it is done with; it may leave the queue."""
-        shelf, now_ns = self._shelf, time.time_ns()
+        shelf, now_ns = self._scope.shelf, time.time_ns()
         for part in transaction.parts:
             positions, (nbytes, created_ns, ordinals) = part.page.positions, totals(part.records)
             if ordinals:
-                self._tools.telemetry.delivered(self._topic.label, len(ordinals), nbytes, created_ns, now_ns)
-            self._trimmer.finish(part.round, ordinals, Cause.DELIVERED)
+                self._scope.tools.telemetry.delivered(
+                    self._scope.topic.label, len(ordinals), nbytes, created_ns, now_ns
+                )
+            self._session.trimmer.finish(part.round, ordinals, Cause.DELIVERED)
             for each in part.condemned:
-                self._trimmer.finish(part.round, [each.ordinal], Cause.of_letter(each.cause))
+                self._session.trimmer.finish(part.round, [each.ordinal], Cause.of_letter(each.cause))
             for ordinal in part.skipped:
-                self._trimmer.finish(part.round, [ordinal], shelf.done.pop(positions[ordinal]))
+                self._session.trimmer.finish(part.round, [ordinal], shelf.done.pop(positions[ordinal]))
             shelf.forget(positions)
         self._reader.hold(-transaction.nbytes)
         shelf.progress_at = asyncio.get_running_loop().time()
         shelf.rounds_arrived += len(transaction.parts)
-        self._on_round()
+        self._session.on_round()
 
     def _search(self, transaction: Transaction, exc: EntryRefused) -> None:
         """A record of an aborted transaction was refused for good: find it; the next session parks it."""
         records = transaction.records()
         if len(records) == 1:
-            self._shelf.refused[records[0].position] = str(exc)
+            self._scope.shelf.refused[records[0].position] = str(exc)
         else:
-            self._shelf.read_singly = transaction.entries
-            self._shelf.search_entries = max(1, transaction.entries // SEARCH_PARTS)
-        self._fail(exc if records else EndpointUnavailable(f"dead letters of {self._lease.shard} were refused: {exc}"))
-
-    # ------------------------------------------------------------------------------ ending, counting
-
-    @property
-    def _limits(self) -> Limits:
-        return self._tools.settings.limits.of(self._topic)
-
-    def _fail(self, exc: RemoraError) -> None:
-        """Remember the first failure, or one that ends the hold; commit nothing more."""
-        if self._failure is None or isinstance(exc, OwnershipLost | ShardGone):
-            self._failure = exc
-        if isinstance(exc, OwnershipLost | ShardGone):
-            self._trimmer.stop()
-        self._turn_back()
-
-    def _turn_back(self) -> None:
-        """What was read and is not being committed is read again by the next session."""
-        self._open = None
-        self.end()
+            self._scope.shelf.read_singly = transaction.entries
+            self._scope.shelf.search_entries = max(1, transaction.entries // SEARCH_PARTS)
+        self._session.fail(
+            exc if records else EndpointUnavailable(f"dead letters of {self._scope.lease.shard} were refused: {exc}")
+        )
 
 
 def _condemn(part: Part, cause: str, reasons: Mapping[bytes, str]) -> None:

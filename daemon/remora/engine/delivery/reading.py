@@ -8,8 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from remora.engine.allowance import Allowance
-from remora.engine.lease import Lease
-from remora.engine.shelf import Shelf, Tools
+from remora.engine.delivery.scope import Scope
 from remora.model.errors import CodecError, RemoraError, StoreError
 from remora.model.record import Page
 from remora.policy.idle import idle_delay, rest_after
@@ -29,28 +28,50 @@ class Reader:
 
     def __init__(
         self,
-        tools: Tools,
-        lease: Lease,
-        shelf: Shelf,
+        scope: Scope,
         held: Allowance,
+        tasks: asyncio.TaskGroup,
         *,
         on_failure: Callable[[RemoraError], None],
         all_removed: Callable[[], bool],
     ) -> None:
-        """`all_removed` tells whether everything that was read has left the queue."""
-        self._tools = tools
-        self._lease = lease
-        self._shelf = shelf
+        """`tasks` are the session's; `all_removed` tells whether everything that was read has left the queue."""
+        self._tools = scope.tools
+        self._lease = scope.lease
+        self._shelf = scope.shelf
+        self._label = scope.topic.label
+        self._tasks = tasks
+        self._ahead: asyncio.Task[Page | None] | None = None
         self._held = held
         self._on_failure = on_failure
         self._all_removed = all_removed
 
-    async def read(self, start: bytes, limit: int | None = None) -> Page | None:
-        """A listing of `limit` entries, or as many as the shard has shown to take; None when that failed."""
+    @property
+    def is_ahead(self) -> bool:
+        """Whether a page is being read, or was read and not taken."""
+        return self._ahead is not None
+
+    def fetch(self, start: bytes, limit: int) -> None:
+        """Begin to read the next page, of `limit` entries; `fetched` returns it."""
+        self._ahead = self._tasks.create_task(self._read(start, limit), name=f"list {self._lease.shard}")
+
+    async def fetched(self) -> Page | None:
+        """The page that `fetch` began to read; None when that failed, which the session knows then."""
+        assert self._ahead is not None
+        page = await self._ahead
+        self._ahead = None
+        return page
+
+    def stop(self) -> None:
+        """Read nothing more."""
+        if self._ahead is not None:
+            self._ahead.cancel()
+
+    async def _read(self, start: bytes, limit: int) -> Page | None:
         try:
             self._lease.require_trust()
             self._shelf.news.clear()  # before the read: what is told of from now on may have come too late for it
-            return await self._tools.store.queue.read(self._lease.token, start, limit or self.limit())
+            return await self._tools.store.queue.read(self._lease.token, start, limit)
         except (StoreError, CodecError) as exc:
             self._on_failure(exc)
             return None
@@ -64,8 +85,8 @@ class Reader:
             wanted *= LONG
         return min(read_limit(self._shelf.rounds_arrived, wanted), self.half)
 
-    def learn(self, page: Page, label: str) -> None:
-        """Take note of a listing that is about to be delivered; `label` is the topic's."""
+    def learn(self, page: Page) -> None:
+        """Take note of a listing that is about to be delivered."""
         shelf, nbytes, entries = self._shelf, page.nbytes, len(page.entries)
         shelf.begin_work()
         mean = nbytes / entries
@@ -74,7 +95,7 @@ class Reader:
         shelf.has_backlog = page.truncated
         if not page.truncated:
             self._tools.caught_up_at = asyncio.get_running_loop().time()
-        self._tools.telemetry.listed(label, entries, nbytes)
+        self._tools.telemetry.listed(self._label, entries, nbytes)
 
     @property
     def half(self) -> int:

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 
 from remora.engine.allowance import Allowance
+from remora.engine.delivery.letters import park_all
+from remora.engine.delivery.shelf import Shelf, Tools
+from remora.engine.delivery.sorting import Condemned, same_target, sort_entries
 from remora.engine.lease import Lease
-from remora.engine.letters import park_all
-from remora.engine.shelf import Shelf, Tools
-from remora.engine.sorting import Condemned, same_target, sort_entries
 from remora.model.ledger import Cause, Tally
 from remora.model.position import Position
 from remora.model.record import Attempt, Page

@@ -13,9 +13,10 @@ order is the same at a take-over, after every failure, and after being fenced.
 
 from __future__ import annotations
 
+from remora.engine.delivery.reading import Reader
+from remora.engine.delivery.scope import Scope
+from remora.engine.delivery.shelf import Shelf, Tools
 from remora.engine.lease import Lease
-from remora.engine.reading import Reader
-from remora.engine.shelf import Shelf, Tools
 from remora.model.errors import EndpointMisconfigured
 from remora.model.ledger import Cause, Tally
 from remora.model.position import Position
@@ -29,11 +30,12 @@ class Astray(EndpointMisconfigured):
     """
 
 
-async def catch_up(tools: Tools, lease: Lease, shelf: Shelf, reader: Reader, route: ExactRoute) -> tuple[bytes, int]:
+async def catch_up(scope: Scope, reader: Reader, route: ExactRoute) -> tuple[bytes, int]:
     """Steps 2 and 3, right after the route was entered; returns the queue's front and how many entries were removed.
 
     Raises StoreError, among them LeaseUncertain where the lock is not to be trusted, and Astray.
     """
+    tools, lease, shelf = scope.tools, scope.lease, scope.shelf
     token = lease.token
     lease.require_trust()
     front = (await tools.store.queue.read(token, b"", 1)).positions[0]

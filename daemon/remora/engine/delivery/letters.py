@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
 
+from remora.engine.delivery.shelf import Shelf, Tools
+from remora.engine.delivery.sorting import Condemned
 from remora.engine.lease import Lease
-from remora.engine.shelf import Shelf, Tools
-from remora.engine.sorting import Condemned
 from remora.model.record import Attempt, DeadLetter, Page
 from remora.model.shard import LockToken
 

@@ -1,0 +1,1 @@
+"""One shard on its way: what is read, sent, given up and removed."""

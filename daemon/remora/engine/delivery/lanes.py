@@ -1,0 +1,277 @@
+"""Sends a shard's entries lane by lane, at least once.
+
+* Entries are packed in queue order.
+* A lane has one parcel under way, and the next one starts only when that one has arrived.
+* After a failure no parcel starts any more.
+
+So a record is first pushed only after every earlier record of its key has arrived or was parked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from remora.codec.fastest import totals
+from remora.engine.delivery.packing import pack_surely
+from remora.engine.delivery.reading import at_most
+from remora.engine.delivery.session import Session
+from remora.engine.delivery.sorting import Condemned
+from remora.model.errors import EndpointError, EntryRefused, StoreError
+from remora.model.ledger import Cause
+from remora.model.record import Page, Record
+from remora.policy.acks import Round
+from remora.ports.endpoint import Parcel, Route
+
+GATHER_S = 0.05
+"""How long a queue is left to itself at most while parcels of it wait for their turn: what comes in meanwhile travels
+together. Read at once, a busy queue would be cut into parcels of an entry or two, each with a round trip of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A parcel, and the listing it came from."""
+
+    page: Page
+    round: Round
+    parcel: Parcel
+
+
+class LaneSender:
+    """See the module."""
+
+    def __init__(self, session: Session, route: Route) -> None:
+        self._session = session
+        self._scope = session.scope
+        self._reader = session.reader
+        self._route = route
+        self._lanes: dict[int, deque[Load]] = {}
+        self._all_started = asyncio.Event()
+        self._parking = 0
+        self._burial: asyncio.Task[None] | None = None
+        self._settled = asyncio.Event()
+        self._proved = asyncio.Event()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether more entries will be done soon."""
+        return bool(self._lanes)
+
+    async def prepare(self) -> bytes:
+        """Where to read from: the queue's front."""
+        return b""
+
+    def begin(self) -> None:
+        """Nothing: a lane's task begins with its first parcel."""
+
+    def wake(self) -> None:
+        """Nothing: no part of this sender waits for the end of its session."""
+
+    async def settle(self) -> None:
+        """Wait for everything under way."""
+        self._look_settled()
+        await self._settled.wait()
+
+    def turn_back(self) -> None:
+        """Start nothing more: what is packed and not under way is read again by the next session."""
+        for queue in self._lanes.values():
+            queue.clear()
+        self._look_started()
+
+    # ------------------------------------------------------------------------------- reading ahead
+
+    async def read_on(self, start: bytes) -> None:
+        """Read page after page while there is room for them; the next one comes in while one is packed."""
+        now = asyncio.get_running_loop().time
+        room, busy_at = 0, now()
+        while not self._route.stale:
+            if not self._reader.is_ahead:
+                room = await self._reader.take_room()
+                self._reader.fetch(start, self._reader.entries_in(room))
+            page = await self._reader.fetched()
+            while (burial := self._burial) is not None:
+                await asyncio.wait([burial])  # which goes on when this is cancelled
+                self._burial = self._burial if self._burial is not burial else None
+            if page is None or self._session.is_over:
+                return
+            self._reader.hold(page.nbytes - room)
+            if page.entries:
+                start, busy_at = page.positions[-1], now()
+                room = self._read_ahead(page)
+                await asyncio.sleep(0)  # the request leaves before packing takes the processor
+                parcels, is_last = await self._load(page), not page.truncated
+                del page  # many shards wait below, or for room: what they have delivered must not stay in memory
+                if not self._scope.shelf.rounds_arrived:
+                    await self._proved.wait()  # after a failure: nothing more until the probe has arrived
+                elif is_last:
+                    await self._gather(parcels)
+            else:
+                if self._session.trimmer.is_empty:
+                    self._scope.shelf.end_work()
+                if self._reader.may_rest(busy_at):
+                    self._session.rests = True
+                    break
+                await self._reader.wait_for_news(busy_at)
+        self._session.turn_back()
+
+    async def _gather(self, parcels: int) -> None:
+        """Leave a queue to itself that had little, when parcels are many: what comes in meanwhile travels together."""
+        pause_s = self._scope.tools.pace.pause_s(parcels, asyncio.get_running_loop().time())
+        if pause_s:
+            await asyncio.sleep(pause_s)
+        if any(self._lanes.values()):
+            await at_most(self._all_started, GATHER_S)
+
+    def _read_ahead(self, page: Page) -> int:
+        """Start the next read when there is more to read and room at once; returns the bytes held for it."""
+        room = 0
+        if page.truncated and self._scope.shelf.rounds_arrived and (room := self._reader.take_room_now()):
+            self._reader.fetch(page.positions[-1], self._reader.entries_in(room))
+        return room
+
+    # ------------------------------------------------------------------------- packing and pushing
+
+    async def _load(self, page: Page) -> int:
+        """Pack a listing, or the part of it that goes where this session goes; see `_load_part`."""
+        if self._session.is_over:
+            return 0
+        part = self._scope.own_part(page)
+        if part is not page:
+            self._reader.hold(part.nbytes - page.nbytes)
+        parcels = await self._load_part(part) if part.entries else 0
+        if part is not page:
+            self._session.end()
+        return parcels
+
+    async def _load_part(self, page: Page) -> int:
+        """Pack entries and hand their parcels to their lanes, none once the session is over; returns how many it made.
+
+        A page that came after others were turned back would overtake them.
+        """
+        added, sorted_ = self._session.take_in(page)
+        for ordinal in sorted_.skipped:
+            self._finish(page, added, [ordinal], self._scope.shelf.done.pop(page.positions[ordinal]))
+        return await self._deal(page, added, sorted_.records, sorted_.condemned)
+
+    async def _deal(self, page: Page, of: Round, records: Sequence[Record], condemned: Sequence[Condemned] = ()) -> int:
+        """Hand records to their lanes, and park what is given up, or too large; answers how many parcels there are.
+
+        What stands behind an entry that is given up waits until all letters of the listing are stored, and so does the
+        next listing: it may be of the same keys, and who reads the queue next may not give that entry up.
+        """
+        try:
+            parcels, refused = await pack_surely(self._route, records)
+        except EndpointError as exc:
+            self._session.fail(exc)
+            return 0
+        if self._session.is_over:
+            return 0
+        if condemned or refused:
+            condemned = [*condemned, *(Condemned(r.ordinal, "too_large", why) for r, why in refused)]
+            given_up = {each.ordinal for each in condemned}
+            ahead = [each for each in records if each.ordinal < min(given_up)]
+            behind = [each for each in records if each.ordinal > min(given_up) and each.ordinal not in given_up]
+            self._parking += 1
+            burying = self._park(page, of, condemned, behind)
+            self._burial = self._session.tasks.create_task(burying, name=f"park {self._scope.lease.shard}")
+            parcels = self._route.pack(ahead)[0] if ahead else []
+        for parcel in parcels:
+            self._enqueue(Load(page, of, parcel))
+        return len(parcels)
+
+    def _enqueue(self, load: Load) -> None:
+        lane = load.parcel.lane
+        self._all_started.clear()
+        if lane in self._lanes:
+            self._lanes[lane].append(load)
+        else:
+            self._lanes[lane] = deque([load])
+            self._session.tasks.create_task(self._run_lane(lane), name=f"lane {lane} of {self._scope.lease.shard}")
+
+    async def _run_lane(self, lane: int) -> None:
+        """Push a lane's parcels one after the other; the only place that pushes."""
+        queue, now = self._lanes[lane], asyncio.get_running_loop().time
+        while queue and self._session.failure is None:
+            load = queue.popleft()
+            self._look_started()
+            records = load.parcel.records
+            began = now()
+            try:
+                self._scope.lease.require_trust()
+                await self._route.push(load.parcel)
+            except EntryRefused as exc:
+                await self._refuse(load, exc)
+            except EndpointError as exc:
+                self._session.count_attempts(records)
+                self._session.fail(exc)
+            except StoreError as exc:
+                self._session.fail(exc)
+            else:
+                self._scope.tools.pace.acknowledged(now() - began)
+                self._arrived(load)
+        del self._lanes[lane]
+        self._look_settled()
+
+    def _look_started(self) -> None:
+        """Tell when no parcel waits for its turn any more."""
+        if not any(self._lanes.values()):
+            self._all_started.set()
+
+    def _arrived(self, load: Load) -> None:
+        nbytes, created_ns, ordinals = totals(load.parcel.records)
+        self._scope.tools.telemetry.delivered(
+            self._scope.topic.label, len(ordinals), nbytes, created_ns, time.time_ns()
+        )
+        self._finish(load.page, load.round, ordinals, Cause.DELIVERED)
+
+    def _finish(self, page: Page, of: Round, ordinals: Sequence[int], cause: Cause) -> None:
+        """Entries are done. With its last one a listing leaves memory, and its bytes are given back."""
+        self._session.trimmer.finish(of, ordinals, cause)
+        self._scope.shelf.forget(map(page.positions.__getitem__, ordinals))
+        self._scope.shelf.progress_at = asyncio.get_running_loop().time()
+        if not of.open:
+            self._reader.hold(-page.nbytes)
+            self._scope.shelf.rounds_arrived += 1
+            self._proved.set()
+            self._session.on_round()
+
+    # ------------------------------------------------------------------------------------- parking
+
+    async def _refuse(self, load: Load, exc: EntryRefused) -> None:
+        """Park a record that the endpoint refused for good; first find it, when it travelled with others."""
+        records = load.parcel.records
+        if len(records) == 1:
+            self._parking += 1
+            await self._park(load.page, load.round, [Condemned(records[0].ordinal, "refused", str(exc))])
+        else:
+            self._scope.shelf.read_singly = len(load.page.entries)
+            self._session.fail(exc)
+
+    async def _park(self, page: Page, of: Round, condemned: Sequence[Condemned], behind: Sequence[Record] = ()) -> None:
+        """Store dead letters, and give them to the endpoint, too; only then do their entries count as done.
+
+        The records behind them are handed to the lanes then.
+        """
+        try:
+            letters = await self._scope.park(page, condemned)
+            self._scope.lease.require_trust()
+            await self._route.bury(letters)
+            for each in condemned:
+                self._finish(page, of, [each.ordinal], Cause.of_letter(each.cause))
+            if not self._session.is_over:
+                await self._deal(page, of, behind)
+        except (StoreError, EndpointError) as exc:
+            self._session.fail(exc)
+        finally:
+            self._parking -= 1
+        self._look_settled()
+
+    def _look_settled(self) -> None:
+        if self._lanes or self._parking:
+            return
+        self._session.trimmer.nudge()
+        if self._session.is_over:
+            self._settled.set()

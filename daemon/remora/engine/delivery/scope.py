@@ -1,0 +1,37 @@
+"""What all parts of one session share: the owned shard, its topic, and the services of the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from remora.engine.delivery.letters import park_all
+from remora.engine.delivery.shelf import Shelf, Tools
+from remora.engine.delivery.sorting import Condemned, same_target
+from remora.engine.lease import Lease
+from remora.model.record import DeadLetter, Page
+from remora.model.topic import Source, Topic
+from remora.policy.lifetime import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """One shard on its way to one topic. The topic is a snapshot: a session ends when its attributes change."""
+
+    tools: Tools
+    lease: Lease
+    topic: Topic
+    shelf: Shelf
+
+    @property
+    def limits(self) -> Limits:
+        """How long and how often an entry is tried, as the settings say now where the topic leaves it open."""
+        return self.tools.settings.limits.of(self.topic)
+
+    def own_part(self, page: Page) -> Page:
+        """The front part of a page that goes to this topic's target; nearly always the page itself."""
+        return page if self.topic.source is Source.METADATA else same_target(page, self.topic.target)
+
+    async def park(self, page: Page, condemned: Sequence[Condemned]) -> Sequence[DeadLetter]:
+        """Store the letters of entries of a page; see `park_all`. Raises StoreError."""
+        return await park_all(self.tools, self.lease, self.topic.label, self.shelf, page, condemned)

@@ -1,0 +1,155 @@
+"""One shard's entries on their way through one route, from the first read to the last removal.
+
+A session ends when it is asked to, when its topic or route changed, at the first failure, or when nothing came for
+long. It never retries: the dispatcher starts another one. What keeps the order, in short:
+
+* entries are read in queue order, and a sender sends those of a key in that order (`lanes`, `transactions`);
+* after a failure nothing is begun any more, and the next session begins only when all that was under way has ended;
+* the next session reads from the queue's front again and skips what had arrived (`Shelf.done`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from remora.engine.allowance import Allowance
+from remora.engine.delivery.reading import Reader
+from remora.engine.delivery.scope import Scope
+from remora.engine.delivery.sorting import Sorted, sort_entries
+from remora.engine.delivery.trimmer import Trimmer
+from remora.model.errors import OwnershipLost, RemoraError, ShardGone
+from remora.model.record import Page, Record
+from remora.model.topic import Source
+from remora.policy.acks import Round
+from remora.policy.lifetime import Limits
+
+
+class Sender(Protocol):
+    """Sends what a session reads, in lanes or in transactions."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether more entries will be done soon, so that a whole page is worth waiting for."""
+        ...
+
+    async def prepare(self) -> bytes:
+        """What must be done before anything is sent; returns the position to read from. Raises RemoraError."""
+        ...
+
+    def begin(self) -> None:
+        """The session's tasks run from now on."""
+        ...
+
+    async def read_on(self, start: bytes) -> None:
+        """Read page after page from this position on, and send them, until the session is over."""
+        ...
+
+    def turn_back(self) -> None:
+        """Begin nothing more: what is not under way is read again by the next session."""
+        ...
+
+    def wake(self) -> None:
+        """The session is over: what waits for more entries goes as it is."""
+        ...
+
+    async def settle(self) -> None:
+        """Wait for everything under way."""
+        ...
+
+
+class Session:
+    """See the module. `run` is called once."""
+
+    def __init__(self, scope: Scope, held: Allowance, on_round: Callable[[], None]) -> None:
+        """`on_round` is called whenever a whole page has arrived, or a transaction was committed.
+
+        `rests` is true after a session that ended because nothing came for long.
+        """
+        self.scope = scope
+        self.on_round = on_round
+        self.rests = False
+        self.failure: RemoraError | None = None
+        self.tasks = asyncio.TaskGroup()
+        self._over = asyncio.Event()
+        self._sender: Sender | None = None
+        self.trimmer = Trimmer(scope, on_failure=self.fail, more_to_come=self._is_busy)
+        self.reader = Reader(scope, held, self.tasks, on_failure=self.fail, all_removed=lambda: self.trimmer.is_empty)
+
+    @property
+    def limits(self) -> Limits:
+        """How long and how often an entry is tried, as the settings say now where the topic leaves it open."""
+        return self.scope.limits
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is to be read."""
+        return self._over.is_set()
+
+    def end(self) -> None:
+        """Read nothing more; what was read is still delivered and removed."""
+        self._over.set()
+        if self._sender is not None:
+            self._sender.wake()
+
+    async def run(self, sender: Sender) -> None:
+        """Deliver until ended; then raise what ended it, if that was a failure."""
+        name, self._sender = self.scope.lease.shard.queue, sender
+        try:
+            start = await sender.prepare()
+            async with self.tasks:
+                reader = self.tasks.create_task(sender.read_on(start), name=f"read {name}")
+                watcher = self.tasks.create_task(self._watch(), name=f"watch {name}")
+                trimmer = self.tasks.create_task(self.trimmer.run(), name=f"trim {name}")
+                sender.begin()
+                await self._over.wait()
+                reader.cancel()
+                watcher.cancel()
+                self.reader.stop()
+                await sender.settle()
+                await self.trimmer.trim()
+                trimmer.cancel()
+        finally:
+            self.scope.shelf.done.update(self.trimmer.abandon())
+            self.reader.hold_nothing()
+        if self.failure is not None:
+            raise self.failure
+
+    def take_in(self, page: Page) -> tuple[Round, Sorted]:
+        """A page that is about to be sent: it joins the window that is removed from, and is divided."""
+        scope, shelf = self.scope, self.scope.shelf
+        self.reader.learn(page)
+        sorted_ = sort_entries(
+            page, scope.topic, self.limits, shelf.done, shelf.attempts, shelf.letters, scope.tools.renderer
+        )
+        return self.trimmer.add(page), sorted_
+
+    def count_attempts(self, records: Sequence[Record]) -> None:
+        """These records were tried in vain, which counts where attempts are limited."""
+        if self.limits.counts_attempts:
+            self.scope.shelf.count_attempt([record.position for record in records])
+
+    def fail(self, exc: RemoraError) -> None:
+        """Remember the first failure, or one that ends the ownership of the shard; begin nothing more."""
+        if self.failure is None or isinstance(exc, OwnershipLost | ShardGone):
+            self.failure = exc
+        if isinstance(exc, OwnershipLost | ShardGone):
+            self.trimmer.stop()
+        self.turn_back()
+
+    def turn_back(self) -> None:
+        """Begin nothing more: what is not under way is read again by the next session."""
+        if self._sender is not None:
+            self._sender.turn_back()
+        self.end()
+
+    async def _watch(self) -> None:
+        """End the session when its topic's attributes have changed: what was read is read again for the new ones."""
+        scope = self.scope
+        seen = None if scope.topic.source is Source.ENTRY else scope.topic
+        await scope.tools.catalogue.wait_for_change(scope.lease.shard, seen)
+        self.turn_back()
+
+    def _is_busy(self) -> bool:
+        return self._sender is not None and self._sender.is_busy
