@@ -28,7 +28,7 @@ from remora.model.ingest import IdempotencyKey, PublishResult, Removed, RoutedEv
 from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
 from remora.storage.rados import RadosStore, recovery
-from remora.storage.rados.requests import Stage
+from remora.storage.rados.schedule import DueAction
 from support.ceph import Ceph, Gateway, reached
 from support.entries import delivered
 from support.rados_victim import DIGEST, EVENTS, ONCE, SHARDS, Victim, after_write, armed, rooms, victims
@@ -83,12 +83,12 @@ async def outcomes(store: RadosStore, left: Sequence[Victim]) -> list[bool]:
 
 async def is_settled(store: RadosStore) -> bool:
     """Whether every request that was decided has been carried out."""
-    open_entries = (await store._recovery._requests.agenda())[Stage.OPEN]
+    open_entries = (await store._recovery._schedule.entries())[DueAction.COMPLETE]
     return not [entry for entry in open_entries if not await _was_never_made(store, entry.name)]
 
 
 async def _was_never_made(store: RadosStore, name: str) -> bool:
-    return await store._recovery._requests.load(name) is None
+    return await store._recovery._intents.load(name) is None
 
 
 # ---------------------------------------------------------------------------------------- killed processes
@@ -269,7 +269,7 @@ async def test_removal_after_the_decision(settings: RadosSettings, store: RadosS
         await store.ingest.publish(old, events, ONCE)
 
     async def carried_out() -> bool:
-        return not (await store._recovery._requests.agenda())[Stage.OPEN]
+        return not (await store._recovery._schedule.entries())[DueAction.COMPLETE]
 
     await until(carried_out, 60)
     assert (await pending(store, new), await reserved(store, new)) == ([[]] * SHARDS, SHARDS)
@@ -298,18 +298,18 @@ async def test_full_queue_after_the_decision(settings: RadosSettings, store: Rad
 # ------------------------------------------------------------------------------------------- looking after
 
 
-def make_due(ceph: Ceph, stage: Stage, name: str) -> None:
+def make_due(ceph: Ceph, action: DueAction, name: str) -> None:
     """Have a request looked after now, as if the time for that had come."""
     with ceph.client(namespace="remora") as ioctx, rados.WriteOpCtx() as op:
-        ioctx.set_omap(op, (f"{stage}/{1:015d}/{name}",), (b"",))
+        ioctx.set_omap(op, (f"{action}/{1:015d}/{name}",), (b"",))
         ioctx.operate_write_op(op, "remora.requests")
 
 
-async def looked_after(store: RadosStore, stage: Stage) -> None:
-    """Wait until nothing of this stage is due."""
+async def looked_after(store: RadosStore, action: DueAction) -> None:
+    """Wait until nothing of this action is due."""
 
     async def nothing_due() -> bool:
-        return not [entry for entry in (await store._recovery._requests.agenda())[stage] if entry.overdue_s >= 0]
+        return not [entry for entry in (await store._recovery._schedule.entries())[action] if entry.overdue_s >= 0]
 
     await until(nothing_due, 60)
 
@@ -319,8 +319,8 @@ async def test_reservation_that_nobody_commits(ceph: Ceph, store: RadosStore) ->
     topic = await store.own_topics.create(own_topic("t", SHARDS))
     reservation = await store.ingest.reserve(topic, rooms(spread(topic, EVENTS)))
 
-    make_due(ceph, Stage.HELD, reservation)
-    await looked_after(store, Stage.HELD)
+    make_due(ceph, DueAction.ABORT, reservation)
+    await looked_after(store, DueAction.ABORT)
 
     assert await reserved(store, topic) == 0
     with pytest.raises(ReservationExpired):
@@ -336,8 +336,8 @@ async def test_reservation_of_a_removed_topic(ceph: Ceph, store: RadosStore) -> 
     new = await store.own_topics.create(own_topic("t", SHARDS))
     kept = await store.ingest.reserve(new, rooms(events))
 
-    make_due(ceph, Stage.HELD, reservation)
-    await looked_after(store, Stage.HELD)
+    make_due(ceph, DueAction.ABORT, reservation)
+    await looked_after(store, DueAction.ABORT)
 
     assert await reserved(store, new) == SHARDS
     assert await store.ingest.commit(new, kept, events, DIGEST) == PublishResult(EVENTS)
@@ -359,10 +359,10 @@ async def test_forgetting(ceph: Ceph, store: RadosStore) -> None:
         assert len(omap_keys(ioctx, topic.shard(1).queue)) == 3
 
     for name in [*names, "t.never-made"]:
-        make_due(ceph, Stage.KEPT, name)
-    make_due(ceph, Stage.OPEN, "t.never-made")
-    for stage in (Stage.KEPT, Stage.OPEN):
-        await looked_after(store, stage)
+        make_due(ceph, DueAction.DELETE, name)
+    make_due(ceph, DueAction.COMPLETE, "t.never-made")
+    for action in (DueAction.DELETE, DueAction.COMPLETE):
+        await looked_after(store, action)
 
     with ceph.client(namespace="remora") as ioctx:
         left = {each.key for each in ioctx.list_objects()}
@@ -378,8 +378,8 @@ async def test_damaged_request(ceph: Ceph, store: RadosStore, caplog: pytest.Log
     with ceph.client(namespace="remora") as ioctx:
         ioctx.write_full("remora.request.t.damaged", b"\xc1")
 
-    make_due(ceph, Stage.OPEN, "t.damaged")
-    make_due(ceph, Stage.HELD, reservation)
+    make_due(ceph, DueAction.COMPLETE, "t.damaged")
+    make_due(ceph, DueAction.ABORT, reservation)
 
     async def ended() -> bool:
         return await reserved(store, topic) == 0

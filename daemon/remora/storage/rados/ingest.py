@@ -1,8 +1,9 @@
 """Stores events in topics of remora's own, all or none over the shards, also over a crash.
 
-Room is reserved in each queue first, so that nothing can be refused later; then one operation on one object decides
-(`requests.py`); then the parts are committed, by whoever comes by (`completing.py`). A single part that is not to be
-recognised when it is repeated needs none of that: a commit is one operation already.
+A two-phase commit: room is reserved in each queue first, so that none can refuse later; then one operation on one
+object commits the intent (`intent_log.py`); then its parts are committed to the queues, by this process or by one that
+recovers it (`finisher.py`). Events of a single part that need not be recognised when repeated take no intent: the
+queue's own commit is one operation already.
 """
 
 from __future__ import annotations
@@ -30,15 +31,16 @@ from remora.model.errors import (
 )
 from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
 from remora.model.topic import Topic
-from remora.storage.rados.completing import Completer, held_entry, open_entry
+from remora.storage.rados.finisher import Finisher
+from remora.storage.rados.intent_log import Intent, IntentLog, IntentPart, IntentState, LoggedIntent, new_intent, now_ms
 from remora.storage.rados.own_queues import OwnQueues, all_of, each_of
 from remora.storage.rados.own_topics import OwnTopics
 from remora.storage.rados.refusals import ExistsError, MismatchError, MissingError
-from remora.storage.rados.requests import Known, Part, Request, Requests, State, new_request, now_ms
+from remora.storage.rados.schedule import Schedule, completion, expiry
 
 _TRIES = 5
 
-# What one commit holds at most. An OSD writes its entries one by one within one transaction: 1,000 take it a quarter
+# The most that one commit holds. An OSD writes its entries one by one within one transaction: 1,000 take it a quarter
 # of a second, 2,000 four seconds, and 4,000 more than half a minute, during which it serves nothing else.
 _MOST_ENTRIES, _MOST_BYTES = 500, 4 << 20
 
@@ -55,11 +57,14 @@ class _Demand(NamedTuple):
 class Ingest:
     """Publishes, reserves, commits and aborts."""
 
-    def __init__(self, requests: Requests, queues: OwnQueues, topics: OwnTopics, completer: Completer) -> None:
-        self._requests = requests
+    def __init__(
+        self, intents: IntentLog, schedule: Schedule, finisher: Finisher, queues: OwnQueues, topics: OwnTopics
+    ) -> None:
+        self._intents = intents
+        self._schedule = schedule
+        self._finisher = finisher
         self._queues = queues
         self._topics = topics
-        self._completer = completer
 
     # --- one step --------------------------------------------------------------------------------------
 
@@ -72,72 +77,72 @@ class Ingest:
             await self._publish(topic, payloads)
             return PublishResult(len(events))
         name = f"{topic.name}.once-{hashlib.sha256(f'{topic.id} {once.key}'.encode()).hexdigest()[:40]}"
-        known = await self._requests.load(name)
+        known = await self._intents.load(name)
         if known is None:
-            request = await self._reserve(topic, _demands(payloads))
+            intent = await self._reserve(topic, _demands(payloads))
             try:
-                await self._decide(name, request.decided(_filled(request, payloads), once.digest))
+                await self._commit(name, intent.committed(_filled(intent, payloads), once.digest))
             except ExistsError:
-                known = await self._requests.load(name)
+                known = await self._intents.load(name)
             else:
                 return PublishResult(len(events))
         if known is None:
-            raise StoreUnavailable(f"topic {topic.name}: another request of this key was just being forgotten")
+            raise StoreUnavailable(f"topic {topic.name}: an earlier request of this key was just being deleted")
         return await self._repeat(topic, name, known, once.digest)
 
     async def _publish(self, topic: Topic, payloads: Mapping[int, list[bytes]]) -> None:
-        """Store events that are not recognised when they come again."""
-        request = await self._reserve(topic, _demands(payloads), repeated=False)
-        parts = _filled(request, payloads)
+        """Store events without an idempotency key."""
+        intent = await self._reserve(topic, _demands(payloads), repeated=False)
+        parts = _filled(intent, payloads)
         if len(parts) > 1:
-            await self._decide(f"{topic.name}.any-{secrets.token_hex(16)}", request.decided(parts, b""))
+            await self._commit(f"{topic.name}.any-{secrets.token_hex(16)}", intent.committed(parts, b""))
             return
         for part in parts:
             try:
-                await self._queues.commit(request.shard(part), topic.id, part.reservation, part.payloads)
+                await self._queues.commit(intent.shard(part), topic.id, part.reservation, part.payloads)
             except StoreUnavailable:
                 raise
             except StoreError as exc:
-                await self._completer.give_back(request)
+                await self._finisher.give_back(intent)
                 if isinstance(exc, (MismatchError, ShardGone)):
                     raise await self._topics.refusal(topic) from exc
                 raise
 
-    async def _decide(self, name: str, request: Request) -> None:
-        """Have a new request carried out, from when on it is decided. ExistsError when there is one of this name."""
-        entry = open_entry(name, request)
+    async def _commit(self, name: str, intent: Intent) -> None:
+        """Log a new intent as committed, then complete it. Raises ExistsError when there is one of this name."""
+        entry = completion(name, intent)
         try:
-            await self._requests.note(entry)
-            await self._requests.make(name, request, State.DECIDED)
+            await self._schedule.add(entry)
+            await self._intents.create(name, intent, IntentState.COMMITTED)
         except StoreUnavailable:
-            raise  # it may have been made, and be carried out by somebody
+            raise  # it may have been created, and recovery completes it
         except StoreError:
-            await self._completer.give_back(request)
+            await self._finisher.give_back(intent)
             with contextlib.suppress(StoreError):
-                await self._requests.move([entry], None)
+                await self._schedule.replace([entry], None)
             raise
-        await self._completer.carry_out(name, request)
+        await self._finisher.complete(name, intent)
 
-    async def _repeat(self, topic: Topic, name: str, known: Known, digest: bytes) -> PublishResult:
-        """The answer to a request that was decided before, when it has been carried out."""
+    async def _repeat(self, topic: Topic, name: str, known: LoggedIntent, digest: bytes) -> PublishResult:
+        """The answer to a request that was committed before, once it is completed."""
         await self._topics.check(topic)
-        if known.request.digest != digest:
+        if known.intent.digest != digest:
             raise OnceConflict(f"topic {topic.name}: something else was stored under this key before")
-        if known.state is State.DECIDED:
-            await self._completer.carry_out(name, known.request)
-        return PublishResult(known.request.events, repeated=True)
+        if known.state is IntentState.COMMITTED:
+            await self._finisher.complete(name, known.intent)
+        return PublishResult(known.intent.events, repeated=True)
 
     # --- two steps -------------------------------------------------------------------------------------
 
     async def reserve(self, topic: Topic, rooms: Sequence[ReservedRoom]) -> str:
-        """Reserve room in all shards or in none, and answer the reservation's id."""
+        """Reserve room in all shards or in none, and return the reservation's id."""
         name = f"{topic.name}.{secrets.token_hex(16)}"
-        request = await self._reserve(topic, _split(_sizes(topic, rooms)), rooms)
+        intent = await self._reserve(topic, _split(_sizes(topic, rooms)), rooms)
         try:
-            await self._requests.note(held_entry(name, request))
-            await self._requests.make(name, request, State.RESERVED)
+            await self._schedule.add(expiry(name, intent))
+            await self._intents.create(name, intent, IntentState.PREPARED)
         except StoreError:
-            await self._completer.give_back(request)
+            await self._finisher.give_back(intent)
             raise
         return name
 
@@ -147,17 +152,17 @@ class Ingest:
         """Store exactly the events that room was reserved for, and end the reservation."""
         for _ in range(_TRIES):
             known = await self._reservation(topic, reservation)
-            if known.state in (State.DECIDED, State.DONE):
+            if known.is_committed:
                 return await self._repeat(topic, reservation, known, digest)
-            if known.state is State.ENDED:
+            if known.state is IntentState.ABORTED:
                 raise ReservationExpired(f"reservation {reservation} has expired, or it was aborted")
-            _check_events(reservation, known.request, events)
-            with contextlib.suppress(MismatchError, MissingError):  # somebody else came first: look again
-                await self._check_open(topic, reservation, known.request)
-                request = known.request.decided(_filled(known.request, _payloads(topic, events)), digest)
-                await self._requests.note(open_entry(reservation, request))
-                await self._requests.change(reservation, request, State.RESERVED, State.DECIDED)
-                await self._completer.carry_out(reservation, request)
+            _check_events(reservation, known.intent, events)
+            with contextlib.suppress(MismatchError, MissingError):  # another caller changed it first: look again
+                await self._check_open(topic, reservation, known.intent)
+                intent = known.intent.committed(_filled(known.intent, _payloads(topic, events)), digest)
+                await self._schedule.add(completion(reservation, intent))
+                await self._intents.change(reservation, intent, IntentState.PREPARED, IntentState.COMMITTED)
+                await self._finisher.complete(reservation, intent)
                 return PublishResult(len(events))
         raise StoreUnavailable(f"reservation {reservation} keeps changing")
 
@@ -165,38 +170,38 @@ class Ingest:
         """Give the room back. Aborting again is no error."""
         for _ in range(_TRIES):
             known = await self._reservation(topic, reservation)
-            if known.state in (State.DECIDED, State.DONE):
+            if known.is_committed:
                 raise OnceConflict(f"reservation {reservation} has been committed")
-            if known.state is State.ENDED:
+            if known.state is IntentState.ABORTED:
                 return
             with contextlib.suppress(MismatchError, MissingError):
-                await self._completer.end(reservation, known.request)
+                await self._finisher.abort(reservation, known.intent)
                 return
         raise StoreUnavailable(f"reservation {reservation} keeps changing")
 
-    async def _reservation(self, topic: Topic, reservation: str) -> Known:
+    async def _reservation(self, topic: Topic, reservation: str) -> LoggedIntent:
         """The reservation of this topic as it is now."""
-        known = await self._requests.load(reservation) if _RESERVATION.fullmatch(reservation) else None
-        if known is None or known.request.topic_id != topic.id:
+        known = await self._intents.load(reservation) if _RESERVATION.fullmatch(reservation) else None
+        if known is None or known.intent.topic_id != topic.id:
             await self._topics.check(topic)
             raise ReservationUnknown(f"topic {topic.name} has no reservation of this id")
         return known
 
-    async def _check_open(self, topic: Topic, reservation: str, request: Request) -> None:
-        """Raise ReservationExpired when it is too old, or any queue has given its room back."""
+    async def _check_open(self, topic: Topic, reservation: str, intent: Intent) -> None:
+        """Raise ReservationExpired when it is too old, or when a queue has given its room back; abort it then."""
         try:
-            is_late = now_ms() - request.made_ms > RESERVATION_AGE_S * 1000
-            if not is_late and await self._is_reserved(request):
+            is_late = now_ms() - intent.made_ms > RESERVATION_AGE_S * 1000
+            if not is_late and await self._is_reserved(intent):
                 return
         except (MismatchError, ShardGone) as exc:
             raise await self._topics.refusal(topic) from exc
-        await self._completer.end(reservation, request)
+        await self._finisher.abort(reservation, intent)
         raise ReservationExpired(f"reservation {reservation} has expired")
 
-    async def _is_reserved(self, request: Request) -> bool:
-        """Whether every queue still has the reservations that were made in it."""
-        queues = request.queues()
-        found = await all_of(list(queues), lambda shard: self._queues.reservations(shard, request.topic_id))
+    async def _is_reserved(self, intent: Intent) -> bool:
+        """Whether every queue still has this intent's reservations."""
+        queues = intent.queues()
+        found = await all_of(list(queues), lambda shard: self._queues.reservations(shard, intent.topic_id))
         wanted = [{part.reservation for _, part in parts} for parts in queues.values()]
         return all(each <= there for each, there in zip(wanted, found, strict=True))
 
@@ -204,10 +209,10 @@ class Ingest:
 
     async def _reserve(
         self, topic: Topic, demands: Sequence[_Demand], rooms: Sequence[ReservedRoom] = (), *, repeated: bool = True
-    ) -> Request:
-        """A request that has room for all of this.
+    ) -> Intent:
+        """An intent with room reserved for all demands.
 
-        What was reserved is given back when any shard refuses. It expires when the caller is cancelled meanwhile.
+        What was reserved is given back when any shard refuses, and expires when the caller is cancelled.
         """
         if not demands:
             await self._topics.check(topic)
@@ -215,19 +220,19 @@ class Ingest:
             demands, lambda demand: self._queues.reserve(topic.shard(demand.shard), topic.id, demand.sizes)
         )
         parts = [
-            Part(demand.shard, answer, len(demand.sizes))
+            IntentPart(demand.shard, answer, len(demand.sizes))
             for demand, answer in zip(demands, answers, strict=True)
             if isinstance(answer, int)
         ]
-        request = new_request(topic, parts, rooms, repeated=repeated)
+        intent = new_intent(topic, parts, rooms, repeated=repeated)
         if errors := [answer for answer in answers if isinstance(answer, StoreError)]:
-            await self._completer.give_back(request)
-            # What is certain says more than what is not known.
+            await self._finisher.give_back(intent)
+            # A certain refusal says more than an unknown outcome.
             errors.sort(key=lambda error: isinstance(error, StoreUnavailable))
             if isinstance(errors[0], (MismatchError, ShardGone)):
                 raise await self._topics.refusal(topic) from errors[0]
             raise errors[0]
-        return request
+        return intent
 
 
 def _payloads(topic: Topic, events: Iterable[RoutedEvent]) -> dict[int, list[bytes]]:
@@ -255,15 +260,15 @@ def _check_shards(topic: Topic, shards: Iterable[int]) -> None:
 
 
 def _demands(payloads: Mapping[int, list[bytes]]) -> list[_Demand]:
-    """What these payloads need."""
+    """The room that these payloads need."""
     return _split({shard: list(map(len, each)) for shard, each in payloads.items()})
 
 
 def _split(sizes: Mapping[int, list[int]]) -> list[_Demand]:
-    """The sizes of each shard in order, in parts that an OSD takes in its stride."""
+    """The sizes of each shard in order, in parts that an OSD stores quickly."""
     found: list[_Demand] = []
     for shard, each in sizes.items():
-        nbytes = _MOST_BYTES + 1  # nothing is next to what another shard has
+        nbytes = _MOST_BYTES + 1  # a part holds events of one shard
         for size in each:
             if nbytes + size > _MOST_BYTES or len(found[-1].sizes) == _MOST_ENTRIES:
                 found.append(_Demand(shard, []))
@@ -273,20 +278,20 @@ def _split(sizes: Mapping[int, list[int]]) -> list[_Demand]:
     return found
 
 
-def _filled(request: Request, payloads: Mapping[int, list[bytes]]) -> list[Part]:
-    """The request's parts with what is to be stored in them."""
+def _filled(intent: Intent, payloads: Mapping[int, list[bytes]]) -> list[IntentPart]:
+    """The intent's parts with their payloads."""
     left = {shard: iter(each) for shard, each in payloads.items()}
     return [
         msgspec.structs.replace(part, payloads=list(itertools.islice(left[part.shard], part.entries)))
-        for part in request.parts
+        for part in intent.parts
     ]
 
 
-def _check_events(reservation: str, request: Request, events: Sequence[RoutedEvent]) -> None:
+def _check_events(reservation: str, intent: Intent, events: Sequence[RoutedEvent]) -> None:
     """Raise unless these are the events, in this order, that room was reserved for."""
-    if [(event.shard, event.key) for event in events] != [(room.shard, room.key) for room in request.rooms]:
+    if [(event.shard, event.key) for event in events] != [(room.shard, room.key) for room in intent.rooms]:
         raise ReservationMismatch(f"reservation {reservation} is for other events, or in another order")
-    for number, (event, room) in enumerate(zip(events, request.rooms, strict=True)):
+    for number, (event, room) in enumerate(zip(events, intent.rooms, strict=True)):
         if len(event.payload) > room.nbytes:
             raise ReservationExceeded(
                 f"reservation {reservation}: event {number} has {len(event.payload)} bytes, not at most {room.nbytes}"

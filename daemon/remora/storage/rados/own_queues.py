@@ -57,7 +57,7 @@ _REMOVED: Refusals = MappingProxyType(
 )
 
 
-class Outcome(Enum):
+class PartOutcome(Enum):
     """What has become of a part of a request."""
 
     OPEN = auto()
@@ -174,7 +174,7 @@ class OwnQueues(RadosPart):
         operation.call(QUEUE_CLASS, "2pc_queue_commit", encode_commit(reservation, payloads)).set_omap({mark: new})
         await self._run(operation, shard, f"committing to {shard}", _MARKED)
 
-    async def outcome(self, shard: Shard, topic_id: str, part: str) -> Outcome:
+    async def outcome(self, shard: Shard, topic_id: str, part: str) -> PartOutcome:
         """What has become of a part of a request."""
         operation = ReadOp().assert_exists()
         xattrs = operation.xattrs()
@@ -182,13 +182,13 @@ class OwnQueues(RadosPart):
         try:
             await self._run(operation, shard, f"looking at {shard}", QUEUE)
         except ShardGone:
-            return Outcome.GONE
+            return PartOutcome.GONE
         owner = xattrs.values.get(_TOPIC, b"").decode("ascii", "replace")
         if owner.removeprefix(_REMOVING) != topic_id:
-            return Outcome.GONE
+            return PartOutcome.GONE
         if marks.values:
-            return Outcome.DONE
-        return Outcome.OPEN if owner == topic_id else Outcome.LEAVING
+            return PartOutcome.DONE
+        return PartOutcome.OPEN if owner == topic_id else PartOutcome.LEAVING
 
     async def abort(self, shard: Shard, topic_id: str, reservation: int) -> None:
         """End the reservation; no error when it has ended, or went with its queue."""

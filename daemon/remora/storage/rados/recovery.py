@@ -1,4 +1,4 @@
-"""Looks after requests whose worker has stopped: any store that is open does so for all of them, every few seconds."""
+"""Recovery: finishes intents whose process has stopped. Every open store recovers all of them, every few seconds."""
 
 from __future__ import annotations
 
@@ -10,29 +10,31 @@ from collections.abc import Sequence
 
 from remora.model.errors import StoreError, StoreUnavailable, TopicUnknown
 from remora.model.ingest import RESERVATION_AGE_S
-from remora.storage.rados.completing import Completer
+from remora.storage.rados.finisher import Finisher
+from remora.storage.rados.intent_log import IntentLog, IntentState
 from remora.storage.rados.own_queues import each_of
 from remora.storage.rados.refusals import MismatchError, MissingError
-from remora.storage.rados.requests import Entry, Requests, Stage, State
+from remora.storage.rados.schedule import DueAction, Schedule, ScheduleEntry
 
 _log = logging.getLogger(__name__)
 
 _EVERY_S = 3.0
 
-# A request that is not there was never made, or it will be in a moment.
-_NEVER_MADE_S = 900.0
+# An intent that is missing was never created, or will be in a moment.
+_NEVER_CREATED_S = 900.0
 
 
 class Recovery:
-    """Goes through the agenda."""
+    """Goes through the schedule."""
 
-    def __init__(self, requests: Requests, completer: Completer) -> None:
-        self._requests = requests
-        self._completer = completer
+    def __init__(self, intents: IntentLog, schedule: Schedule, finisher: Finisher) -> None:
+        self._intents = intents
+        self._schedule = schedule
+        self._finisher = finisher
         self._unreadable: frozenset[str] = frozenset()
 
     async def run(self) -> None:
-        """Look again and again until cancelled."""
+        """Look at the schedule every few seconds until cancelled."""
         while True:
             try:
                 await self.look()
@@ -41,16 +43,16 @@ class Recovery:
             await asyncio.sleep(random.uniform(0.5, 1.5) * _EVERY_S)  # noqa: S311 - keeps daemons out of step
 
     async def look(self) -> None:
-        """Go through what is due now, the oldest first, a bounded number of each stage."""
-        agenda = await self._requests.agenda()
-        due = {stage: [entry for entry in entries if entry.overdue_s >= 0] for stage, entries in agenda.items()}
-        unsettled = due[Stage.OPEN] + due[Stage.HELD]
-        self._tell(unsettled, await each_of(unsettled, self._settle))
-        if due[Stage.KEPT]:
-            await self._completer.forget(due[Stage.KEPT])
+        """Finish what is due now, the oldest first, a bounded number for each action. Raises StoreError."""
+        schedule = await self._schedule.entries()
+        due = {action: [entry for entry in entries if entry.overdue_s >= 0] for action, entries in schedule.items()}
+        unfinished = due[DueAction.COMPLETE] + due[DueAction.ABORT]
+        self._report(unfinished, await each_of(unfinished, self._finish))
+        if due[DueAction.DELETE]:
+            await self._finisher.delete(due[DueAction.DELETE])
 
-    def _tell(self, entries: Sequence[Entry], outcomes: Sequence[StoreError | None]) -> None:
-        """Say what is not brought to its end; once only when waiting does not help."""
+    def _report(self, entries: Sequence[ScheduleEntry], outcomes: Sequence[StoreError | None]) -> None:
+        """Log the intents that could not be finished: at ERROR, once each, where waiting does not help."""
         unreadable = set()
         for entry, outcome in zip(entries, outcomes, strict=True):
             if isinstance(outcome, StoreUnavailable):
@@ -61,24 +63,24 @@ class Recovery:
                     _log.error("events that were sent are not stored: %s", outcome)
         self._unreadable = frozenset(unreadable)
 
-    async def _settle(self, entry: Entry) -> None:
-        """Bring a request to its end, if there is one, and take it off this place of the agenda."""
-        known = await self._requests.load(entry.name)
+    async def _finish(self, entry: ScheduleEntry) -> None:
+        """Finish the intent of an entry, if there is one, and remove the entry."""
+        known = await self._intents.load(entry.name)
         if known is None:
-            if entry.overdue_s > _NEVER_MADE_S:
-                await self._requests.move([entry], None)
+            if entry.overdue_s > _NEVER_CREATED_S:
+                await self._schedule.replace([entry], None)
             return
-        if known.state is State.RESERVED:
-            if entry.stage is Stage.HELD:
+        if known.state is IntentState.PREPARED:
+            if entry.action is DueAction.ABORT:
                 with contextlib.suppress(MismatchError, MissingError):  # committed in the last moment
-                    await self._completer.end(entry.name, known.request)
-            elif entry.overdue_s > 2 * RESERVATION_AGE_S:  # the commit that noted it came to nothing
-                await self._requests.move([entry], None)
+                    await self._finisher.abort(entry.name, known.intent)
+            elif entry.overdue_s > 2 * RESERVATION_AGE_S:  # the commit that added the entry failed
+                await self._schedule.replace([entry], None)
             return
-        if known.state is State.DECIDED:
-            _log.info("storing the %d events of request %s, which somebody left", known.request.events, entry.name)
+        if known.state is IntentState.COMMITTED:
+            _log.info("storing the %d events of request %s, which its process left", known.intent.events, entry.name)
             with contextlib.suppress(TopicUnknown):
-                await self._completer.carry_out(entry.name, known.request)
+                await self._finisher.complete(entry.name, known.intent)
         else:
-            await self._completer.keep(entry.name, known.request)
-        await self._requests.move([entry], None)
+            await self._finisher.retain(entry.name, known.intent)
+        await self._schedule.replace([entry], None)

@@ -10,10 +10,11 @@ from remora.config import RadosSettings
 from remora.storage.rados.arrivals import NoArrivals
 from remora.storage.rados.attempts import Attempts
 from remora.storage.rados.catalog import Catalog
-from remora.storage.rados.completing import Completer
 from remora.storage.rados.connection import ClusterConnection
+from remora.storage.rados.finisher import Finisher
 from remora.storage.rados.ingest import Ingest
 from remora.storage.rados.inspection import Inspection
+from remora.storage.rados.intent_log import IntentLog
 from remora.storage.rados.ledger import Ledger
 from remora.storage.rados.locks import Locks
 from remora.storage.rados.members import Members
@@ -24,7 +25,7 @@ from remora.storage.rados.recovery import Recovery
 from remora.storage.rados.redriving import Letters
 from remora.storage.rados.registry import Registry
 from remora.storage.rados.releases import Releases
-from remora.storage.rados.requests import Requests
+from remora.storage.rados.schedule import Schedule
 from remora.storage.rados.two_phase import TwoPhase
 
 
@@ -52,10 +53,10 @@ class RadosStore:
         self.letters = Letters(connection, own_queues, own_topics, self.two_phase)
         self.queue = Queue(connection, self.attempts, self.letters)
         self.arrivals = NoArrivals()
-        requests = Requests(connection)
-        completer = Completer(requests, own_queues)
-        self.ingest = Ingest(requests, own_queues, own_topics, completer)
-        self._recovery = Recovery(requests, completer)
+        intents, schedule = IntentLog(connection), Schedule(connection)
+        finisher = Finisher(intents, schedule, own_queues)
+        self.ingest = Ingest(intents, schedule, finisher, own_queues, own_topics)
+        self._recovery = Recovery(intents, schedule, finisher)
         self._stack = AsyncExitStack()
 
     @property

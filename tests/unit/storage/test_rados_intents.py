@@ -1,4 +1,4 @@
-"""How a request to store events is taken apart, and how the agenda orders what is to be done."""
+"""How an intent to store events is split into parts, and how the schedule orders its entries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from remora.model.ingest import ReservedRoom
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.storage.rados.ingest import _MOST_BYTES, _MOST_ENTRIES, _filled, _split
-from remora.storage.rados.requests import Entry, Part, Request, Stage, _entries, new_request
+from remora.storage.rados.intent_log import Intent, IntentPart, new_intent
+from remora.storage.rados.schedule import DueAction, ScheduleEntry, _parsed
 
 TOPIC = replace(Topic("t", "", "t", Target("", "", "")), shards=8, origin=Origin.REMORA, id="id")
 
@@ -43,10 +44,10 @@ def test_parts_keep_the_order_and_their_limits(sizes: dict[int, list[int]]) -> N
 def test_parts_are_filled_in_order(payloads: dict[int, list[bytes]]) -> None:
     """Each payload comes into the part that room was made in for it, in order, and a stored request reads the same."""
     demands = _split({shard: [len(payload) for payload in each] for shard, each in payloads.items()})
-    asked = new_request(TOPIC, [Part(each.shard, 7, len(each.sizes)) for each in demands])
+    asked = new_intent(TOPIC, [IntentPart(each.shard, 7, len(each.sizes)) for each in demands])
 
     parts = _filled(asked, payloads)
-    request = asked.decided(parts, b"digest")
+    request = asked.committed(parts, b"digest")
 
     assert [[len(payload) for payload in part.payloads] for part in parts] == [each.sizes for each in demands]
     for shard, expected in payloads.items():
@@ -55,25 +56,29 @@ def test_parts_are_filled_in_order(payloads: dict[int, list[bytes]]) -> None:
     numbers = [number for each in request.queues().values() for number, _ in each]
     assert len(set(numbers)) == len(parts)
     assert request.events == sum(map(len, payloads.values()))
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=Request) == request
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=Intent) == request
 
 
 @given(st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=9), st.integers(0, 2**40))))
 def test_rooms_are_stored(rooms: list[tuple[int, bytes, int]]) -> None:
     """The rooms of a reservation come back as they were, whatever bytes their keys are."""
-    request = new_request(TOPIC, [], [ReservedRoom(*each) for each in rooms])
+    request = new_intent(TOPIC, [], [ReservedRoom(*each) for each in rooms])
 
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=Request).rooms == rooms
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=Intent).rooms == rooms
 
 
-@given(st.lists(st.builds(Entry, st.sampled_from(Stage), st.integers(0, 10**14), st.just("t.once-1/2")), unique=True))
-def test_the_agenda_is_in_order(entries: list[Entry]) -> None:
-    """In the order of their keys the entries of a stage are in the order in which they are due, and read back so."""
+@given(
+    st.lists(
+        st.builds(ScheduleEntry, st.sampled_from(DueAction), st.integers(0, 10**14), st.just("t.once-1/2")), unique=True
+    )
+)
+def test_the_schedule_is_in_order(entries: list[ScheduleEntry]) -> None:
+    """In the order of their keys the entries of an action are in the order in which they are due, and read back so."""
     keys = sorted(entry.key for entry in entries)
 
-    read = list(_entries(dict.fromkeys([*keys, "open/7/x", "other"], b"")))
+    read = list(_parsed(dict.fromkeys([*keys, "open/7/x", "other"], b"")))
 
     assert sorted(read) == sorted(entries)
-    for stage in Stage:
-        due = [entry.due_ms for entry in read if entry.stage is stage]
+    for action in DueAction:
+        due = [entry.due_ms for entry in read if entry.action is action]
         assert due == sorted(due)

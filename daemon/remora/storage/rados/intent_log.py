@@ -1,0 +1,177 @@
+"""The intent log: requests to store events that take several queues or may be repeated, one object each.
+
+Such a request is a two-phase commit whose participants are queues. Object `remora.request.<name>` in remora's namespace
+holds the intent as its data and its state in xattr `remora.state`. Each change of the state compares the state before
+in the same operation:
+
+    prepared --> committed --> completed
+        \\--> aborted
+
+`prepared`: each queue has room reserved. `committed`: the events will be stored, whichever process stops. `completed`:
+they are stored. `aborted`: the room was given back, on request or because nobody committed in time. The object and the
+xattr keep the values `reserved`, `decided`, `done` and `ended`.
+
+`schedule.py` says which intents have to be looked at, and when.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Sequence
+from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple
+
+import msgspec
+
+from remora.model.errors import StoreError
+from remora.model.ingest import ReservedRoom
+from remora.model.shard import Origin, Shard
+from remora.model.topic import Topic
+from remora.storage.librados import Operation, ReadOp, WriteOp
+from remora.storage.rados.part import RadosPart
+from remora.storage.rados.refusals import OWN, MissingError, Refusals
+
+_OBJECT = "remora.request."
+_STATE = "remora.state"
+_VERSION = 1
+_FIRST_READ = 64 << 10
+
+_GONE: Refusals = MappingProxyType({**OWN, errno.ENOENT: (MissingError, "there is no such request")})
+
+
+class IntentState(StrEnum):
+    """The state of an intent, by the value that is stored."""
+
+    PREPARED = "reserved"
+    COMMITTED = "decided"
+    COMPLETED = "done"
+    ABORTED = "ended"
+
+
+class IntentPart(msgspec.Struct, frozen=True):
+    """Consecutive events of one shard that one operation commits.
+
+    `reservation` is the queue's own, for `entries` entries; `payloads` are kept as long as they are needed. The parts
+    of a shard are committed one after the other.
+    """
+
+    shard: int
+    reservation: int
+    entries: int
+    payloads: list[bytes] = []
+
+
+class Intent(msgspec.Struct, frozen=True):
+    """A request as it is stored. A newer version may add fields, which are skipped, but never change these.
+
+    `rooms` belong to a reservation; `events`, `digest` and `decided_ms` are set when it is committed. Only an intent
+    that may be `repeated` is retained for long. Times are ms since the epoch by the clock of the host that wrote them.
+    """
+
+    version: int
+    topic: str
+    topic_id: str
+    made_ms: int
+    parts: list[IntentPart]
+    repeated: bool = True
+    rooms: list[ReservedRoom] = []
+    decided_ms: int = 0
+    digest: bytes = b""
+    events: int = 0
+
+    def committed(self, parts: list[IntentPart], digest: bytes) -> Intent:
+        """The intent with the payloads to store, committed now."""
+        events = sum(len(part.payloads) for part in parts)
+        return msgspec.structs.replace(self, parts=parts, decided_ms=now_ms(), digest=digest, events=events)
+
+    def shard(self, part: IntentPart) -> Shard:
+        """The queue of a part."""
+        return Shard(f"{self.topic}.{part.shard}" if part.shard else self.topic, Origin.REMORA)
+
+    def queues(self) -> dict[Shard, list[tuple[str, IntentPart]]]:
+        """The parts of each queue in order, each with its number, which is unique within the intent."""
+        found: dict[Shard, list[tuple[str, IntentPart]]] = {}
+        for number, part in enumerate(self.parts):
+            found.setdefault(self.shard(part), []).append((str(number), part))
+        return found
+
+    def slim(self) -> Intent:
+        """The intent without payloads and rooms: what is retained of one that is completed or aborted."""
+        parts = [msgspec.structs.replace(part, payloads=[]) for part in self.parts]
+        return msgspec.structs.replace(self, parts=parts, rooms=[])
+
+
+class LoggedIntent(NamedTuple):
+    """An intent and its state at one moment."""
+
+    intent: Intent
+    state: IntentState
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether its events are stored or will be."""
+        return self.state in (IntentState.COMMITTED, IntentState.COMPLETED)
+
+
+_decoder = msgspec.msgpack.Decoder(Intent)
+
+
+def now_ms() -> int:
+    """Milliseconds since the epoch, by this host's wall clock."""
+    return time.time_ns() // 1_000_000
+
+
+def new_intent(
+    topic: Topic, parts: list[IntentPart], rooms: Sequence[ReservedRoom] = (), *, repeated: bool = True
+) -> Intent:
+    """An intent that is made now."""
+    return Intent(_VERSION, topic.name, topic.id, now_ms(), parts, repeated, list(rooms))
+
+
+class IntentLog(RadosPart):
+    """Stores intents by name, and changes their state by comparison."""
+
+    async def load(self, name: str) -> LoggedIntent | None:
+        """The intent of this name as it is now; None when there is none. Raises StoreError when it cannot be read."""
+        size = _FIRST_READ
+        while True:
+            operation = ReadOp().assert_exists()
+            content, xattrs = operation.read(0, size), operation.xattrs()
+            try:
+                await self._run(operation, name, f"reading request {name}")
+            except MissingError:
+                return None
+            if len(content.data) < size:
+                return _logged(name, content.data, xattrs.values.get(_STATE, b""))
+            size *= 8
+
+    async def create(self, name: str, intent: Intent, state: IntentState) -> None:
+        """Store a new intent. Raises ExistsError when there is one of this name."""
+        operation = WriteOp().create(exclusive=True)
+        operation.write_full(msgspec.msgpack.encode(intent)).set_xattr(_STATE, state)
+        await self._run(operation, name, f"storing request {name}")
+
+    async def change(self, name: str, intent: Intent, old: IntentState, new: IntentState) -> None:
+        """Replace an intent. Raises MismatchError when its state is not `old`, MissingError when it is gone."""
+        operation = WriteOp().assert_exists().assert_xattr(_STATE, old)
+        operation.write_full(msgspec.msgpack.encode(intent)).set_xattr(_STATE, new)
+        await self._run(operation, name, f"storing request {name}")
+
+    async def remove(self, name: str) -> None:
+        """Remove the intent; no error when it is gone."""
+        try:
+            await self._run(WriteOp().assert_exists().remove(), name, f"removing request {name}")
+        except MissingError:
+            return
+
+    async def _run(self, operation: Operation, name: str, what: str) -> None:
+        await self._connection.run(operation, _OBJECT + name, what, _GONE, self._own)
+
+
+def _logged(name: str, data: bytes, state: bytes) -> LoggedIntent:
+    try:
+        return LoggedIntent(_decoder.decode(data), IntentState(state.decode("ascii", "replace")))
+    except (msgspec.MsgspecError, ValueError) as exc:
+        raise StoreError(f"request {name} cannot be read: {exc}") from exc

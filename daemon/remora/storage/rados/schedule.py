@@ -1,0 +1,108 @@
+"""The schedule: which intents have to be looked at when the process that works on them may have stopped.
+
+Object `remora.requests` in remora's namespace has an omap key `<action>/<due>/<name>` for each of them; due times are
+ms since the epoch. A key is written before its intent, so that no intent is unknown:
+
+* `open`: complete it, unless its own process does: it is committed, or about to be.
+* `held`: abort it, since its room was reserved for too long.
+* `kept`: delete it: it is completed or aborted, and was retained long enough for those who repeat it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from remora.model.ingest import RESERVATION_AGE_S
+from remora.storage.librados import Operation, ReadOp, WriteOp
+from remora.storage.rados.intent_log import Intent, now_ms
+from remora.storage.rados.part import RadosPart
+from remora.storage.rados.refusals import OWN, MissingError
+
+_OBJECT = "remora.requests"
+_PAGE = 256
+_KEY = re.compile(r"(open|held|kept)/([0-9]{15})/(.+)")
+
+_GRACE_S = 3.0
+_RETAINED_S = 900.0
+_MARKED_S = 180.0
+"""An intent that cannot be repeated is retained for its marks, which outlast every attempt to complete it."""
+
+
+class DueAction(StrEnum):
+    """What to do with an intent, by the first part of its key."""
+
+    COMPLETE = "open"
+    ABORT = "held"
+    DELETE = "kept"
+
+
+class ScheduleEntry(NamedTuple):
+    """A key of the schedule."""
+
+    action: DueAction
+    due_ms: int
+    name: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.action}/{self.due_ms:015d}/{self.name}"
+
+    @property
+    def overdue_s(self) -> float:
+        """Seconds since it was due, by this host's wall clock; below 0 before that."""
+        return (now_ms() - self.due_ms) / 1000
+
+
+def completion(name: str, intent: Intent) -> ScheduleEntry:
+    """The entry of an intent that its own process completes now."""
+    return ScheduleEntry(DueAction.COMPLETE, intent.decided_ms + int(_GRACE_S * 1000), name)
+
+
+def expiry(name: str, intent: Intent) -> ScheduleEntry:
+    """The entry of a reservation."""
+    return ScheduleEntry(DueAction.ABORT, intent.made_ms + int((RESERVATION_AGE_S + _GRACE_S) * 1000), name)
+
+
+def deletion(name: str, intent: Intent) -> ScheduleEntry:
+    """The entry of an intent that is completed or aborted now."""
+    retained_s = _RETAINED_S if intent.repeated else _MARKED_S
+    return ScheduleEntry(DueAction.DELETE, now_ms() + int(retained_s * 1000), name)
+
+
+class Schedule(RadosPart):
+    """Adds, replaces and lists entries."""
+
+    async def add(self, entry: ScheduleEntry) -> None:
+        """Add an entry; no error when it is there."""
+        await self._run(WriteOp().create(exclusive=False).set_omap({entry.key: b""}))
+
+    async def replace(self, entries: Sequence[ScheduleEntry], new: ScheduleEntry | None) -> None:
+        """Remove entries, and add another one if any, in one operation; no error for entries that are gone."""
+        operation = WriteOp().create(exclusive=False).remove_omap([entry.key for entry in entries])
+        if new is not None:
+            operation.set_omap({new.key: b""})
+        await self._run(operation)
+
+    async def entries(self) -> dict[DueAction, list[ScheduleEntry]]:
+        """The first 256 entries of each action, ordered by due time."""
+        operation = ReadOp().assert_exists()
+        pages = {action: operation.omap_page("", f"{action}/", _PAGE) for action in DueAction}
+        try:
+            await self._run(operation)
+        except MissingError:
+            return {action: [] for action in DueAction}
+        return {action: list(_parsed(page.values)) for action, page in pages.items()}
+
+    async def _run(self, operation: Operation) -> None:
+        await self._connection.run(operation, _OBJECT, f"looking into {_OBJECT}", OWN, self._own)
+
+
+def _parsed(keys: Iterable[str]) -> Iterator[ScheduleEntry]:
+    """The entries of these keys; a key of another form is a newer version's and is skipped."""
+    for key in keys:
+        if match := _KEY.fullmatch(key):
+            action, due_ms, name = match.groups()
+            yield ScheduleEntry(DueAction(action), int(due_ms), name)
