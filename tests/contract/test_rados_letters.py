@@ -11,7 +11,7 @@ from remora.model.record import DeadLetter, Page
 from remora.model.shard import LockToken, Shard
 from remora.storage.librados import ReadOp
 from remora.storage.rados import RadosStore
-from remora.storage.rados.dead_letters import DeadLetters, _Desk
+from remora.storage.rados.dead_letters import DeadLetters, _HeldLetters
 from support.ceph import Gateway, reached
 
 pytestmark = pytest.mark.ceph
@@ -72,7 +72,7 @@ async def test_a_name_that_comes_late_is_replaced(settings: RadosSettings, gatew
         letters = letters_of(token, await store.queue.read(token, b"", 2))
         await store.letters.store(token, letters[0])
         storage: DeadLetters = store.letters
-        await storage._sit_down(token, _Desk())
+        await storage._claim(token, _HeldLetters())
 
         with pytest.raises(StoreUnavailable):
             await store.letters.store(token, letters[1])

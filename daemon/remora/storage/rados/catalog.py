@@ -13,7 +13,7 @@ from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.omap import all_keys
 from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded
 from remora.storage.rados.refusals import QUEUE
-from remora.storage.rados.registry import NONE, Own, Registry
+from remora.storage.rados.registry import NONE, ReadyTopics, Registry
 from remora.storage.rados.topics import TopicReader
 
 _REGISTRY = "queues_list_object"
@@ -27,7 +27,7 @@ class Catalog(RadosPart):
         self._topics = TopicReader(connection)
         self._registry = registry
         self._registered: list[str] | None = None
-        self._ready: Own = NONE
+        self._ready: ReadyTopics = NONE
         self._shards: Sequence[Shard] = ()
 
     async def shards(self) -> Sequence[Shard]:

@@ -47,18 +47,18 @@ _MOST_ANNOUNCED = 1024
 _WRITTEN: Refusals = {**HELD, **FULL}
 
 
-class _Stored(msgspec.Struct, frozen=True):
+class _StoredLetter(msgspec.Struct, frozen=True):
     """A letter as it is stored. A newer version may add fields, which are skipped, but never change these."""
 
     version: int
     letter: DeadLetter
 
 
-_decoder = msgspec.msgpack.Decoder(_Stored)
+_decoder = msgspec.msgpack.Decoder(_StoredLetter)
 
 
 @dataclass(slots=True)
-class _Desk:
+class _HeldLetters:
     """What this process knows of a hold: the letters that were announced, and the name that it stores them under."""
 
     announced: set[Position] = field(default_factory=set)
@@ -72,7 +72,7 @@ class DeadLetters(RadosPart):
     def __init__(self, connection: ClusterConnection) -> None:
         super().__init__(connection)
         self._registered: set[str] = set()
-        self._desks: defaultdict[LockToken, _Desk] = defaultdict(_Desk)
+        self._held: defaultdict[LockToken, _HeldLetters] = defaultdict(_HeldLetters)
 
     async def store(self, token: LockToken, *letters: DeadLetter) -> None:
         """Store letters durably; the same letter again overwrites itself."""
@@ -85,32 +85,32 @@ class DeadLetters(RadosPart):
     async def _announce(self, token: LockToken, last: Position) -> str:
         """Have the next holder look for letters up to this position; answers the name to store them under."""
         queue = token.shard.queue
-        desk = self._desks[token]
-        async with desk.turn:
+        held = self._held[token]
+        async with held.turn:
             if queue not in self._registered:
                 await self._write(WriteOp().set_omap({queue: b""}), REGISTRY)
                 self._registered.add(queue)
-            if not any(each >= last for each in desk.announced):
+            if not any(each >= last for each in held.announced):
                 operation = held_write(token).set_omap({f"{_ANNOUNCED}{last}": b""})
                 await self._on_queue(operation, token, f"announcing letters of {token.shard}")
-                desk.announced.add(last)
-            return desk.name or await self._sit_down(token, desk)
+                held.announced.add(last)
+            return held.name or await self._claim(token, held)
 
-    async def _sit_down(self, token: LockToken, desk: _Desk) -> str:
+    async def _claim(self, token: LockToken, held: _HeldLetters) -> str:
         """Have no letters taken but those under this hold's new name."""
         name = secrets.token_hex(8)
         await self._write(WriteOp().set_xattr(_OWNER + token.incarnation, name), f"{REGISTRY}.{token.shard.queue}")
-        desk.name = name
+        held.name = name
         return name
 
     async def _store_one(self, token: LockToken, letter: DeadLetter, name: str) -> None:
-        value = msgspec.msgpack.encode(_Stored(_VERSION, letter))
+        value = msgspec.msgpack.encode(_StoredLetter(_VERSION, letter))
         operation = WriteOp().assert_xattr(_OWNER + token.incarnation, name).set_omap({letter_key(letter): value})
         try:
             await self._write(operation, f"{REGISTRY}.{letter.queue}")
         except MismatchError as exc:
             await self._on_queue(held_read(token), token, f"storing letters of {token.shard}")
-            self._desks[token].name = ""  # an earlier holder's name came late
+            self._held[token].name = ""  # an earlier holder's name came late
             raise StoreUnavailable(f"storing letters of {token.shard}: somebody else has stored letters there") from exc
 
     async def _write(self, operation: WriteOp, oid: str) -> None:
@@ -127,11 +127,11 @@ class DeadLetters(RadosPart):
         operation = held_read(token)
         content, found = operation.read(0, HEAD_SIZE), operation.omap_page("", _ANNOUNCED, _MOST_ANNOUNCED)
         await self._on_queue(operation, token, what)
-        desk = self._desks[token] = _Desk({Position.parse(key.removeprefix(_ANNOUNCED)) for key in found.values})
+        held = self._held[token] = _HeldLetters({Position.parse(key.removeprefix(_ANNOUNCED)) for key in found.values})
         front = decoded(decode_head, content.data, what).front
-        if not any(each >= front for each in desk.announced):
+        if not any(each >= front for each in held.announced):
             return []
-        await self._sit_down(token, desk)
+        await self._claim(token, held)
         oid = f"{REGISTRY}.{token.shard.queue}"
         mine = f"{token.incarnation}:"
         keys = [key for key in await all_keys(self._connection, oid, self._own) if key.startswith(mine)]
@@ -146,15 +146,15 @@ class DeadLetters(RadosPart):
     def forgotten(self, token: LockToken, end: Position) -> None:
         """That removal has succeeded."""
         if gone := self._announced_before(token, end):
-            self._desks[token].announced -= gone
+            self._held[token].announced -= gone
 
     def let_go(self, token: LockToken) -> None:
         """The hold is over."""
-        self._desks.pop(token, None)
+        self._held.pop(token, None)
 
     def _announced_before(self, token: LockToken, end: Position) -> set[Position]:
-        desk = self._desks.get(token)
-        return {each for each in desk.announced if each < end} if desk is not None else set()
+        held = self._held.get(token)
+        return {each for each in held.announced if each < end} if held is not None else set()
 
     # ------------------------------------------------------------------------------------------ of all
 

@@ -22,7 +22,7 @@ from remora.storage.rados.locks import lock_holder
 from remora.storage.rados.own_queues import is_leaving
 from remora.storage.rados.part import LOCK_CLASS, RadosPart, decoded, held_read, lock_name
 from remora.storage.rados.refusals import HELD, QUEUE, FrontMovedError
-from remora.storage.rados.state import Kept, kept_state
+from remora.storage.rados.state import StoredState, stored_state
 from remora.storage.rados.unlocked_scan import UnlockedScan
 
 _AT_ONCE = 8
@@ -40,13 +40,13 @@ class Ledger(RadosPart):
             content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
             lock = operation.call(LOCK_CLASS, "get_info", encode_get_info(lock_name(shard)))
             await self._connection.run(operation, shard.queue, what, QUEUE, self._locator(shard))
-            kept = kept_state(decoded(decode_head, content.data, what), xattrs.values, what)
+            stored = stored_state(decoded(decode_head, content.data, what), xattrs.values, what)
             holder = lock_holder(decoded(decode_lock_info, lock.data, what))
             if holder is None or not holder.lease_left_s or not holder.cookie.startswith(WORKER_COOKIE):
-                kept = kept._replace(state=kept.state.settled(kept.head))
+                stored = stored._replace(state=stored.state.settled(stored.head))
             with contextlib.suppress(FrontMovedError):  # its owner removes: look again
-                return _balance(shard, kept, await self._count(shard, kept.head), is_leaving(xattrs.values))
-        return _balance(shard, kept, _estimated(kept), is_leaving(xattrs.values))
+                return _balance(shard, stored, await self._count(shard, stored.head), is_leaving(xattrs.values))
+        return _balance(shard, stored, _estimated(stored), is_leaving(xattrs.values))
 
     async def balances(self, tokens: Sequence[LockToken]) -> Sequence[Balance]:
         """The balances of held shards, a few at a time; no entry is read."""
@@ -68,8 +68,8 @@ class Ledger(RadosPart):
         operation = held_read(token)
         content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
         await self._connection.run(operation, token.shard.queue, what, HELD, self._locator(token.shard))
-        kept = kept_state(decoded(decode_head, content.data, what), xattrs.values, what)
-        return _balance(token.shard, kept, _estimated(kept), is_leaving(xattrs.values))
+        stored = stored_state(decoded(decode_head, content.data, what), xattrs.values, what)
+        return _balance(token.shard, stored, _estimated(stored), is_leaving(xattrs.values))
 
     async def _count(self, shard: Shard, head: QueueHead) -> int:
         """How many entries stand between a queue's front and its tail. FrontMovedError when some leave meanwhile."""
@@ -85,17 +85,17 @@ class Ledger(RadosPart):
         return count
 
 
-def _estimated(kept: Kept) -> int:
+def _estimated(stored: StoredState) -> int:
     """How many entries wait, as the head counts them, else by the bytes."""
-    head, counted = kept.head, kept.head.committed_entries
+    head, counted = stored.head, stored.head.committed_entries
     if counted and counted <= head.used_bytes // ENTRY_OVERHEAD:
         return counted
-    return kept.state.entries_in(head.used_bytes, head)
+    return stored.state.entries_in(head.used_bytes, head)
 
 
-def _balance(shard: Shard, kept: Kept, pending: int, leaving: bool) -> Balance:
+def _balance(shard: Shard, stored: StoredState, pending: int, leaving: bool) -> Balance:
     """What is unaccounted is known in bytes, so the entries that were committed follow from the others."""
-    state, head = kept.state, kept.head
+    state, head = stored.state, stored.head
     removed = state.removed
     unaccounted = state.entries_in(state.unaccounted_bytes(head), head)
     if leaving:

@@ -37,7 +37,7 @@ from remora.storage.rados.part import (
     lock_name,
 )
 from remora.storage.rados.refusals import HELD, Refusals
-from remora.storage.rados.state import STATE, kept_state
+from remora.storage.rados.state import STATE, stored_state
 
 _AT_ONCE = 32
 
@@ -161,12 +161,12 @@ class Locks(RadosPart):
         content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
         await self._run(operation, shard, what, HELD)
         known = xattrs.values.get(INCARNATION, b"").decode("ascii", "replace")
-        kept = kept_state(decoded(decode_head, content.data, what), xattrs.values, what)
-        incarnation, value = known or secrets.token_hex(8), encode_state(kept.state.settled(kept.head))
-        if known and value == kept.value:
+        stored = stored_state(decoded(decode_head, content.data, what), xattrs.values, what)
+        incarnation, value = known or secrets.token_hex(8), encode_state(stored.state.settled(stored.head))
+        if known and value == stored.value:
             return known
         marking = (
-            WriteOp().assert_exists().call(*check).assert_xattr(INCARNATION, known).assert_xattr(STATE, kept.value)
+            WriteOp().assert_exists().call(*check).assert_xattr(INCARNATION, known).assert_xattr(STATE, stored.value)
         )
         marking.set_xattr(INCARNATION, incarnation).set_xattr(STATE, value)
         await self._run(marking, shard, what, _MARKED)

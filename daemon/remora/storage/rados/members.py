@@ -28,7 +28,7 @@ _FORGOTTEN_AFTER_S = 600.0
 """A row that did not change for this long, far beyond any time to live, is deleted by whoever sees that."""
 
 
-class _Row(msgspec.Struct, frozen=True):
+class _MemberRow(msgspec.Struct, frozen=True):
     """An announcement. A newer version may add fields, which are skipped, but never change these."""
 
     number: int
@@ -36,14 +36,14 @@ class _Row(msgspec.Struct, frozen=True):
     member: Member
 
 
-class _Seen(NamedTuple):
+class _SeenRow(NamedTuple):
     """A row's bytes, and since when they have been the same."""
 
     value: bytes
     since: float
 
 
-_decoder = msgspec.msgpack.Decoder(_Row)
+_decoder = msgspec.msgpack.Decoder(_MemberRow)
 
 
 class Members(RadosPart):
@@ -52,12 +52,12 @@ class Members(RadosPart):
     def __init__(self, connection: ClusterConnection) -> None:
         super().__init__(connection)
         self._number = 0
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _SeenRow] = {}
 
     async def announce(self, member: Member, ttl_s: float) -> None:
         """Let the others know of this worker for so long."""
         self._number += 1
-        value = msgspec.msgpack.encode(_Row(self._number, ttl_s, member))
+        value = msgspec.msgpack.encode(_MemberRow(self._number, ttl_s, member))
         await self._write(WriteOp().set_omap({member.cookie: value}))
 
     async def withdraw(self, cookie: str) -> None:
@@ -82,9 +82,9 @@ class Members(RadosPart):
                     found.append(row.member)
         return found
 
-    def _look(self, cookie: str, value: bytes, now: float) -> _Seen:
+    def _look(self, cookie: str, value: bytes, now: float) -> _SeenRow:
         known = self._seen.get(cookie)
-        return known if known is not None and known.value == value else _Seen(value, now)
+        return known if known is not None and known.value == value else _SeenRow(value, now)
 
     async def _rows(self) -> dict[str, bytes]:
         rows: dict[str, bytes] = {}

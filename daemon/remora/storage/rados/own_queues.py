@@ -18,7 +18,7 @@ import errno
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum, auto
 from types import MappingProxyType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from remora.codec.queue_ops import decode_reservations, encode_abort, encode_commit, encode_init
 from remora.model.errors import ShardGone, StoreError, StoreUnavailable
@@ -64,6 +64,14 @@ class PartOutcome(Enum):
     DONE = auto()
     LEAVING = auto()  # the topic is being removed
     GONE = auto()  # the topic's queue does not exist any more
+
+
+class MarkChange(NamedTuple):
+    """An omap key of a queue object, the value that it has to have, empty for none, and the new one."""
+
+    key: str
+    old: bytes
+    new: bytes
 
 
 class OwnQueues(RadosPart):
@@ -165,13 +173,15 @@ class OwnQueues(RadosPart):
         topic_id: str,
         reservation: int,
         payloads: Sequence[bytes],
-        mark: str,
-        old: bytes,
-        new: bytes,
+        mark: MarkChange,
     ) -> None:
-        """Commit in any queue (a radosgw's has no topic's id) and change a mark. MismatchError when it is not `old`."""
-        operation = (_of(topic_id) if topic_id else WriteOp().assert_exists()).assert_omap(mark, old)
-        operation.call(QUEUE_CLASS, "2pc_queue_commit", encode_commit(reservation, payloads)).set_omap({mark: new})
+        """Commit in any queue (a radosgw's has no topic's id) and change a mark, in one operation.
+
+        MismatchError when the mark is not what it has to be.
+        """
+        operation = (_of(topic_id) if topic_id else WriteOp().assert_exists()).assert_omap(mark.key, mark.old)
+        operation.call(QUEUE_CLASS, "2pc_queue_commit", encode_commit(reservation, payloads))
+        operation.set_omap({mark.key: mark.new})
         await self._run(operation, shard, f"committing to {shard}", _MARKED)
 
     async def outcome(self, shard: Shard, topic_id: str, part: str) -> PartOutcome:

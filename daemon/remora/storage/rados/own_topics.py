@@ -24,7 +24,7 @@ from remora.model.topic import MOST_SHARDS, NAME, Topic
 from remora.storage.rados.inspection import Inspection
 from remora.storage.rados.own_queues import OwnQueues, all_of
 from remora.storage.rados.refusals import ChangedError, MismatchError
-from remora.storage.rados.registry import Found, PublishResult, Registry, as_stored, as_topic
+from remora.storage.rados.registry import Registry, StoredTopic, TopicRecord, as_stored, as_topic
 
 _TRIES = 20
 _COUNTS = 3
@@ -78,7 +78,7 @@ class OwnTopics:
             raise TopicRefused(f"topic {topic.name} has just been made by somebody else") from exc
         return made
 
-    async def _announce(self, topic: Topic) -> Found:
+    async def _announce(self, topic: Topic) -> TopicRecord:
         """State that the topic is being made; one that somebody began to make is gone on with as it is wanted now."""
         for _ in range(_TRIES):
             found = await self._registry.find(topic.name)
@@ -172,7 +172,7 @@ class OwnTopics:
                 "Close it and wait until they are, or give them up"
             )
 
-    async def _leave(self, topic: Topic) -> Found:
+    async def _leave(self, topic: Topic) -> TopicRecord:
         """State that the topic is being removed."""
         for _ in range(_TRIES):
             found = await self._registry.existing(topic)
@@ -182,7 +182,7 @@ class OwnTopics:
                 return await self._registry.swap(topic.name, found, replace(found.stored, state="removing"))
         raise StoreUnavailable(f"removing topic {topic.name}: others keep changing it")
 
-    async def _stay(self, topic: Topic, leaving: Found) -> None:
+    async def _stay(self, topic: Topic, leaving: TopicRecord) -> None:
         """Take back a removal that has removed nothing yet."""
         try:
             await all_of(topic.all_shards(), self._queues.version)
@@ -231,7 +231,7 @@ def _check_makeable(topic: Topic) -> None:
         raise TopicRefused(f"a topic has 1 to {MOST_SHARDS} shards, not {topic.shards}")
 
 
-def _why_not_made(name: str, stored: PublishResult) -> str:
+def _why_not_made(name: str, stored: StoredTopic) -> str:
     if stored.state == "removing":
         return f"topic {name} is being removed; finish that first"
     return f"there is a topic {name} already, with {stored.shards} shards"

@@ -31,7 +31,7 @@ from remora.storage.librados import Operation, WriteOp
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.part import QUEUE_CLASS, RadosPart, decoded, held_read, held_write
 from remora.storage.rados.refusals import HELD, ChangedError, Refusals
-from remora.storage.rados.state import STATE, Kept, kept_state
+from remora.storage.rados.state import STATE, StoredState, stored_state
 
 _AT_ONCE = 32
 
@@ -50,12 +50,12 @@ class _Progress:
     """What this process knows of a hold.
 
     `listed` is how far it listed, `front` where the queue began when it was last listed from there or removed from,
-    and `kept` the state as it lies in the queue: unknown before the first removal, and after one without an answer.
+    and `stored` the state as it lies in the queue: unknown before the first removal, and after one without an answer.
     """
 
     listed: Position
     front: Position | None = None
-    kept: Kept | None = None
+    stored: StoredState | None = None
 
 
 class Companion(Protocol):
@@ -74,14 +74,14 @@ class Companion(Protocol):
         ...
 
 
-class _Reserved(NamedTuple):
+class _OpenReservation(NamedTuple):
     """What tells a reservation from all others of its queue: ids begin anew after 4 billion."""
 
     id: int
     made: Time
 
 
-_NEVER_SEEN: Sightings[_Reserved] = Sightings()
+_NEVER_SEEN: Sightings[_OpenReservation] = Sightings()
 
 
 class Queue(RadosPart):
@@ -94,7 +94,7 @@ class Queue(RadosPart):
         super().__init__(connection)
         self._companions = companions
         self._progress: dict[LockToken, _Progress] = {}
-        self._reserved: dict[LockToken, Sightings[_Reserved]] = {}
+        self._reserved: dict[LockToken, Sightings[_OpenReservation]] = {}
 
     async def read(self, token: LockToken, start: bytes, limit: int) -> Page:
         """Up to `limit` entries from position `start` on; from the oldest one when `start` is empty."""
@@ -124,40 +124,42 @@ class Queue(RadosPart):
         if end > progress.listed or progress.front is None:
             raise ValueError(f"{token.shard}: nothing was listed up to {end}, so nothing may be removed up to there")
         for _ in range(_TRIES):
-            if end <= progress.front or (progress.kept and end <= progress.kept.state.reached):
+            if end <= progress.front or (progress.stored and end <= progress.stored.state.reached):
                 await self._run(held_read(token), token, what)
                 progress.front = max(progress.front, end)
                 return
-            kept = progress.kept = progress.kept or await self._look(token, what)
-            if end <= kept.state.reached:
+            stored = progress.stored = progress.stored or await self._look(token, what)
+            if end <= stored.state.reached:
                 continue
-            if progress.front < kept.state.reached:
-                raise StoreUnavailable(f"{what}: its front is at {kept.state.reached} by now")
-            state = kept.state.after(kept.head, progress.front, end, tally)
-            progress.kept = None
+            if progress.front < stored.state.reached:
+                raise StoreUnavailable(f"{what}: its front is at {stored.state.reached} by now")
+            state = stored.state.after(stored.head, progress.front, end, tally)
+            progress.stored = None
             with contextlib.suppress(ChangedError):  # an earlier removal came late, or the queue is another one: look
-                progress.kept = await self._remove(token, upto, count, kept, state)
+                progress.stored = await self._remove(token, upto, count, stored, state)
                 for each in self._companions:
                     each.forgotten(token, end)
                 progress.front = end
                 return
         raise StoreUnavailable(f"{what}: its state keeps changing")
 
-    async def _remove(self, token: LockToken, upto: bytes, count: int, kept: Kept, state: QueueState) -> Kept:
-        """Remove entries and write the state, if that is as it was kept."""
-        operation, value = held_write(token).assert_xattr(STATE, kept.value), encode_state(state)
+    async def _remove(
+        self, token: LockToken, upto: bytes, count: int, stored: StoredState, state: QueueState
+    ) -> StoredState:
+        """Remove entries and write the new state, if the stored one is unchanged."""
+        operation, value = held_write(token).assert_xattr(STATE, stored.value), encode_state(state)
         operation.call(QUEUE_CLASS, "2pc_queue_remove_entries", encode_remove(upto, count)).set_xattr(STATE, value)
         for each in self._companions:
             each.forget(operation, token, state.reached)
         await self._run(operation, token, f"removing from {token.shard}", _BOOKED)
-        return Kept(value, state, kept.head)
+        return StoredState(value, state, stored.head)
 
-    async def _look(self, token: LockToken, what: str) -> Kept:
+    async def _look(self, token: LockToken, what: str) -> StoredState:
         """The state as it is now."""
         operation = held_read(token)
         content, xattrs = operation.read(0, HEAD_SIZE), operation.xattrs()
         await self._run(operation, token, what)
-        return kept_state(decoded(decode_head, content.data, what), xattrs.values, what)
+        return stored_state(decoded(decode_head, content.data, what), xattrs.values, what)
 
     async def _expire(self, token: LockToken, older_than_s: float) -> None:
         """Free the room of reservations that were first seen here longer ago than this.
@@ -169,7 +171,7 @@ class Queue(RadosPart):
         operation = held_read(token)
         reply = operation.call(QUEUE_CLASS, "2pc_queue_list_reservations")
         await self._run(operation, token, what)
-        found = [_Reserved(each.id, each.timestamp) for each in decoded(decode_reservations, reply.data, what)]
+        found = [_OpenReservation(each.id, each.timestamp) for each in decoded(decode_reservations, reply.data, what)]
         now = asyncio.get_running_loop().time()
         seen = self._reserved.pop(token, _NEVER_SEEN).after_look(found, now)
         if found:

@@ -26,7 +26,7 @@ from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados.connection import ClusterConnection
 from remora.storage.rados.dead_letters import REGISTRY, TOTALS, DeadLetters, letter_key
 from remora.storage.rados.omap import all_keys
-from remora.storage.rados.own_queues import OwnQueues
+from remora.storage.rados.own_queues import MarkChange, OwnQueues
 from remora.storage.rados.own_topics import OwnTopics
 from remora.storage.rados.part import INCARNATION, decoded
 from remora.storage.rados.refusals import OWN, QUEUE, MismatchError, MissingError, Refusals
@@ -133,9 +133,9 @@ class Letters(DeadLetters):
                 raise await self._own_topics.refusal(topic) from exc
         else:
             reservation = await self._two_phase.reserve(shard, len(payloads), max(1, sum(map(len, payloads))))
-        new = msgspec.msgpack.encode(list(waiting))
+        change = MarkChange(_MARK + queue, mark, msgspec.msgpack.encode(list(waiting)))
         try:
-            await self._own_queues.commit_marked(shard, topic_id, reservation, payloads, _MARK + queue, mark, new)
+            await self._own_queues.commit_marked(shard, topic_id, reservation, payloads, change)
         except StoreUnavailable:
             raise  # it may have been committed: then the reservation has ended, else it expires
         except (MismatchError, ShardGone):

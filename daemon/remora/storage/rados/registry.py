@@ -30,7 +30,7 @@ _VERSION = 1
 _PAGE = 1024
 
 
-class PublishResult(msgspec.Struct, frozen=True):
+class StoredTopic(msgspec.Struct, frozen=True):
     """A topic as it is stored. A newer version may add fields, which are skipped, but never change these.
 
     It is `creating` until all its queues exist, and `removing` from when the first of them may be gone.
@@ -50,25 +50,25 @@ class PublishResult(msgspec.Struct, frozen=True):
     closed: bool
 
 
-class Found(NamedTuple):
+class TopicRecord(NamedTuple):
     """A topic as it is stored, with the very bytes."""
 
-    stored: PublishResult
+    stored: StoredTopic
     raw: bytes
 
 
-_decoder = msgspec.msgpack.Decoder(PublishResult)
+_decoder = msgspec.msgpack.Decoder(StoredTopic)
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class ReadyTopics:
     """The topics that are ready, by their first shard, and all their shards in name order."""
 
     topics: Mapping[Shard, Topic]
     shards: Sequence[Shard]
 
 
-NONE = Own(MappingProxyType({}), ())
+NONE = ReadyTopics(MappingProxyType({}), ())
 
 
 class Registry(RadosPart):
@@ -80,7 +80,7 @@ class Registry(RadosPart):
         self._known_version = -1
         self._remarked = ""
 
-    async def known(self) -> Own:
+    async def known(self) -> ReadyTopics:
         """The topics that are ready.
 
         A registry that cannot be read is as it was last, and empty before: that is no reason to stop delivering a
@@ -117,14 +117,14 @@ class Registry(RadosPart):
         topics = [topic for name, raw in found.items() if (topic := _readable(name, raw))]
         shards = sorted((shard for topic in topics for shard in topic.all_shards()), key=lambda each: each.queue)
         # The version is the one from before: what changed while pages were read is found by the next look.
-        self._keep(Own({topic.first_shard: topic for topic in topics}, tuple(shards)), version)
+        self._keep(ReadyTopics({topic.first_shard: topic for topic in topics}, tuple(shards)), version)
 
-    def _keep(self, own: Own, version: int) -> None:
+    def _keep(self, own: ReadyTopics, version: int) -> None:
         self._known_version = version
         if own != self._known:
             self._known = own
 
-    async def find(self, name: str) -> Found | None:
+    async def find(self, name: str) -> TopicRecord | None:
         """The topic of this name, whatever its state; None where there is none."""
         operation = ReadOp().assert_exists()
         values = operation.omap_values([name])
@@ -133,22 +133,22 @@ class Registry(RadosPart):
         except MissingError:
             return None
         raw = values.values.get(name)
-        return None if raw is None else Found(_decode(name, raw), raw)
+        return None if raw is None else TopicRecord(_decode(name, raw), raw)
 
-    async def existing(self, topic: Topic) -> Found:
+    async def existing(self, topic: Topic) -> TopicRecord:
         """The topic of this name and id. TopicUnknown when it is another one by now, or not made yet."""
         found = await self.find(topic.name)
         if found is None or found.stored.id != topic.id or found.stored.state == "creating":
             raise TopicUnknown(f"there is no topic {topic.label}, or it is another one by now")
         return found
 
-    async def swap(self, name: str, old: Found | None, new: PublishResult) -> Found:
+    async def swap(self, name: str, old: TopicRecord | None, new: StoredTopic) -> TopicRecord:
         """Store a topic in the place of another one, or of none. MismatchError when that has changed."""
         raw = msgspec.msgpack.encode(new)
         await self._run(_on(name, old).set_omap({name: raw}))
-        return Found(new, raw)
+        return TopicRecord(new, raw)
 
-    async def drop(self, name: str, old: Found) -> None:
+    async def drop(self, name: str, old: TopicRecord) -> None:
         """Remove a topic. MismatchError when it has changed."""
         await self._run(_on(name, old).remove_omap([name]))
 
@@ -156,7 +156,7 @@ class Registry(RadosPart):
         return await self._connection.run(operation, _REGISTRY, f"looking into {_REGISTRY}", OWN, self._own)
 
 
-def _on(name: str, old: Found | None) -> WriteOp:
+def _on(name: str, old: TopicRecord | None) -> WriteOp:
     """A write that passes only while the topic is stored so; a missing key compares as an empty value."""
     return WriteOp().create(exclusive=False).assert_omap(name, old.raw if old else b"")
 
@@ -171,23 +171,23 @@ def _readable(name: str, raw: bytes) -> Topic | None:
     return as_topic(name, stored) if stored.state == "ready" else None
 
 
-def _decode(name: str, raw: bytes) -> PublishResult:
+def _decode(name: str, raw: bytes) -> StoredTopic:
     try:
         return _decoder.decode(raw)
     except msgspec.MsgspecError as exc:
         raise StoreError(f"topic {name} in {_REGISTRY} cannot be read: {exc}") from exc
 
 
-def as_stored(topic: Topic, topic_id: str, state: Literal["creating", "ready", "removing"]) -> PublishResult:
+def as_stored(topic: Topic, topic_id: str, state: Literal["creating", "ready", "removing"]) -> StoredTopic:
     """A topic as it is to be stored."""
     target = topic.target
-    return PublishResult(
+    return StoredTopic(
         _VERSION, topic_id, state, topic.shards, target.uri, target.args, target.topic,
         topic.opaque_data, topic.time_to_live_s, topic.max_retries, topic.retry_sleep_s, topic.closed,
     )  # fmt: skip
 
 
-def as_topic(name: str, stored: PublishResult) -> Topic:
+def as_topic(name: str, stored: StoredTopic) -> Topic:
     """The topic that is stored so; one that is being removed is closed."""
     return Topic(
         name=name,

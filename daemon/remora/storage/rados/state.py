@@ -13,7 +13,7 @@ STATE = "remora.state"
 """The xattr. Each change of it demands the value that it replaces, so that nothing is booked twice."""
 
 
-class Kept(NamedTuple):
+class StoredState(NamedTuple):
     """A state with the very bytes that it lies in the queue as, empty where there is none yet, and the queue's head."""
 
     value: bytes
@@ -21,12 +21,12 @@ class Kept(NamedTuple):
     head: QueueHead
 
 
-def kept_state(head: QueueHead, xattrs: Mapping[str, bytes], what: str) -> Kept:
+def stored_state(head: QueueHead, xattrs: Mapping[str, bytes], what: str) -> StoredState:
     """The state among a queue's attributes; a queue without one begins its ledger at its front."""
     value = xattrs.get(STATE, b"")
     if not value:
-        return Kept(value, QueueState(head.front, head.front), head)
+        return StoredState(value, QueueState(head.front, head.front), head)
     try:
-        return Kept(value, decode_state(value), head)
+        return StoredState(value, decode_state(value), head)
     except CodecError as exc:
         raise StoreError(f"{what}: its ledger cannot be read: {exc}") from exc

@@ -32,7 +32,7 @@ _FIRST_READ = 64 << 10
 _TENANT_OBJECT = re.compile(r"pubsub\.[^./]*")
 
 
-class _Name(NamedTuple):
+class _MetadataObject(NamedTuple):
     """A metadata object."""
 
     locator: Locator
@@ -40,7 +40,7 @@ class _Name(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _KnownObject:
     """What an object held when it had this version."""
 
     version: int
@@ -52,7 +52,7 @@ class TopicReader:
 
     def __init__(self, connection: ClusterConnection) -> None:
         self._connection = connection
-        self._seen: dict[_Name, _Seen] = {}
+        self._known: dict[_MetadataObject, _KnownObject] = {}
         self._next_listing = 0.0
         self._looked_for: frozenset[str] = frozenset()
         self._denied: dict[Locator, str] = {}
@@ -60,20 +60,20 @@ class TopicReader:
     async def read(self, queues: Iterable[str]) -> Mapping[str, Topic]:
         """The persistent topics by the name of their first queue; `queues` are the registered ones."""
         placement, names = self._connection.session.placement, frozenset(queues)
-        await self._look({_Name(placement.log, "pubsub."), *self._seen})
+        await self._look({_MetadataObject(placement.log, "pubsub."), *self._known})
         await self._look(_candidates(placement.topics, self._unexplained(names)))
         now, unexplained = asyncio.get_running_loop().time(), self._unexplained(names)
         if now >= self._next_listing or unexplained - self._looked_for:
             self._next_listing, self._looked_for = now + _LIST_EVERY_S, unexplained
             self._denied.clear()
-            await self._look(set(await self._list(placement)) - self._seen.keys())
+            await self._look(set(await self._list(placement)) - self._known.keys())
         return self._by_queue()
 
     def _by_queue(self) -> dict[str, Topic]:
         """While a tenant has an object of version 1, radosgw goes by that one; so it comes first."""
         found: dict[str, Topic] = {}
-        order = sorted(self._seen, key=lambda name: (not _TENANT_OBJECT.fullmatch(name.oid), name.oid))
-        for topic in (topic for name in order for topic in self._seen[name].topics):
+        order = sorted(self._known, key=lambda name: (not _TENANT_OBJECT.fullmatch(name.oid), name.oid))
+        for topic in (topic for name in order for topic in self._known[name].topics):
             if topic.persistent:
                 found.setdefault(topic.queue, topic)
         return found
@@ -82,7 +82,7 @@ class TopicReader:
         """The queues that no topic seen so far accounts for."""
         return queues - {shard.queue for topic in self._by_queue().values() for shard in topic.all_shards()}
 
-    async def _look(self, names: Iterable[_Name]) -> None:
+    async def _look(self, names: Iterable[_MetadataObject]) -> None:
         """Bring these objects up to date; whoever does not answer stays as it was."""
         todo = iter([name for name in names if name.locator not in self._denied])
 
@@ -99,18 +99,18 @@ class TopicReader:
             for _ in range(_AT_ONCE):
                 tasks.create_task(work(), name="topic metadata")
 
-    async def _update(self, name: _Name) -> None:
-        known = self._seen.get(name)
+    async def _update(self, name: _MetadataObject) -> None:
+        known = self._known.get(name)
         try:
             if known is not None and await self._run(ReadOp().assert_exists(), name) == known.version:
                 return
             data, version = await self._content(name)
         except MissingError:
-            self._seen.pop(name, None)
+            self._known.pop(name, None)
             return
-        self._seen[name] = _Seen(version, _decode(name.oid, data))
+        self._known[name] = _KnownObject(version, _decode(name.oid, data))
 
-    async def _content(self, name: _Name) -> tuple[bytes, int]:
+    async def _content(self, name: _MetadataObject) -> tuple[bytes, int]:
         """All bytes of an object, and the version that they are of."""
         size = _FIRST_READ
         while True:
@@ -121,10 +121,10 @@ class TopicReader:
                 return content.data, version
             size *= 8
 
-    async def _run(self, operation: ReadOp, name: _Name) -> int:
+    async def _run(self, operation: ReadOp, name: _MetadataObject) -> int:
         return await self._connection.run(operation, name.oid, f"reading {name.oid}", locator=name.locator)
 
-    async def _list(self, placement: Placement) -> list[_Name]:
+    async def _list(self, placement: Placement) -> list[_MetadataObject]:
         """Every metadata object there is, as far as may be seen."""
         found = []
         for locator, prefix, wanted in (
@@ -139,7 +139,7 @@ class TopicReader:
             except StoreMisconfigured as exc:
                 self._deny(locator, str(exc))
                 continue
-            found += [_Name(locator, oid) for oid in oids if wanted(oid)]
+            found += [_MetadataObject(locator, oid) for oid in oids if wanted(oid)]
         return found
 
     def _deny(self, locator: Locator, reason: str) -> None:
@@ -149,12 +149,12 @@ class TopicReader:
             _log.debug("topics in %s are unknown: %s", locator, reason)
 
 
-def _candidates(locator: Locator, queues: Iterable[str]) -> Iterator[_Name]:
+def _candidates(locator: Locator, queues: Iterable[str]) -> Iterator[_MetadataObject]:
     """The version 2 objects that these queues' topics may have; for old queues the tenant is not in their name."""
     for queue in queues:
-        yield _Name(locator, f"topic.{queue}")
+        yield _MetadataObject(locator, f"topic.{queue}")
         if ":" not in queue:
-            yield _Name(locator, f"topic.:{queue}")
+            yield _MetadataObject(locator, f"topic.:{queue}")
 
 
 def _decode(oid: str, data: bytes) -> tuple[Topic, ...]:

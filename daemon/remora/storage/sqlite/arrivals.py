@@ -26,22 +26,22 @@ _NAMES = "SELECT id, name FROM queues ORDER BY id"
 _TAILS = "SELECT group_concat(tail) FROM (SELECT tail FROM queues ORDER BY id)"
 
 
-class _Queues(NamedTuple):
+class _FileQueues(NamedTuple):
     """The queues of a file, as of a version of its catalogue."""
 
     version: int
     shards: Sequence[tuple[int, Shard]]
 
 
-_NONE = _Queues(-1, ())
+_NONE = _FileQueues(-1, ())
 
 
 @dataclass(slots=True)
-class _Seen:
+class _FileState:
     """What is known of a file: all its queues, and where their ends were at the last look."""
 
     version: int = -1
-    queues: _Queues = _NONE
+    queues: _FileQueues = _NONE
     text: str = ""
     tails: dict[int, str] = field(default_factory=dict)
 
@@ -51,7 +51,7 @@ class Arrivals(SqlitePart):
 
     def __init__(self, files: Files) -> None:
         super().__init__(files)
-        self._seen: dict[File, _Seen] = {}
+        self._seen: dict[File, _FileState] = {}
         self._looked_at = 0.0
         self._every_s = _DEAF_LOOK_EVERY_S
         self._listener: Listener | None = None
@@ -62,7 +62,7 @@ class Arrivals(SqlitePart):
     def begin(self) -> None:
         """Tell of everything that is committed from now on to the files that are open now."""
         self.end()
-        self._seen = {file: _Seen() for file in self._files.all}
+        self._seen = {file: _FileState() for file in self._files.all}
         self._look()
         self._files.bell.take()
 
@@ -107,7 +107,7 @@ class Arrivals(SqlitePart):
         with suppress(StoreError, sqlite3.OperationalError):
             self._look_into(file, self._seen[file])
 
-    def _look_into(self, file: File, seen: _Seen) -> None:
+    def _look_into(self, file: File, seen: _FileState) -> None:
         version = file.version()
         if version == seen.version:
             return
@@ -121,11 +121,11 @@ class Arrivals(SqlitePart):
         seen.version, seen.queues, seen.text = version, queues, text
 
 
-def _ends(connection: sqlite3.Connection, known: _Queues) -> tuple[_Queues, str]:
+def _ends(connection: sqlite3.Connection, known: _FileQueues) -> tuple[_FileQueues, str]:
     """The queues of a file, and the ends of all of them as one row: seven hundred rows would take ten times as long."""
     (version,) = connection.execute(_CATALOGUE).fetchone()
     if version != known.version:
         rows = connection.execute(_NAMES).fetchall()
-        known = _Queues(version, [(number, Shard(name, Origin.REMORA)) for number, name in rows])
+        known = _FileQueues(version, [(number, Shard(name, Origin.REMORA)) for number, name in rows])
     (text,) = connection.execute(_TAILS).fetchone()
     return known, text or ""

@@ -23,7 +23,7 @@ _VERSION = "SELECT value FROM meta WHERE key = 'catalogue'"
 _TOPICS = f"SELECT {COLUMNS} FROM topics"  # noqa: S608 - a constant
 
 
-class _Part(NamedTuple):
+class _FileCatalog(NamedTuple):
     """A file's topics as of a version of its catalogue; and all its queues, also of topics that cannot be read."""
 
     version: int
@@ -36,7 +36,7 @@ class Catalog(SqlitePart):
 
     def __init__(self, files: Files) -> None:
         super().__init__(files)
-        self._parts: dict[File, _Part] = {}
+        self._by_file: dict[File, _FileCatalog] = {}
         self._shards: Sequence[Shard] = []
         self._topics: Mapping[Shard, Topic] = {}
 
@@ -74,17 +74,17 @@ class Catalog(SqlitePart):
         has_changed = False
         for file in self._files.all:
             with suppress(StoreDamaged):
-                known = self._parts.get(file)
-                part = await file.read(lambda connection: _part(connection, known))  # noqa: B023 - awaited
-                self._parts[file] = part
+                known = self._by_file.get(file)
+                part = await file.read(lambda connection: _read_catalog(connection, known))  # noqa: B023 - awaited
+                self._by_file[file] = part
                 has_changed |= part is not known
         if has_changed:
-            parts = [self._parts[file] for file in self._files.all if file in self._parts]
+            parts = [self._by_file[file] for file in self._files.all if file in self._by_file]
             self._shards = sorted(chain.from_iterable(part.shards for part in parts), key=lambda shard: shard.queue)
             self._topics = {shard: topic for part in parts for shard, topic in part.topics.items()}
 
 
-def _part(connection: sqlite3.Connection, known: _Part | None) -> _Part:
+def _read_catalog(connection: sqlite3.Connection, known: _FileCatalog | None) -> _FileCatalog:
     """A file's topics; those that are known when they are of the same version."""
     (version,) = connection.execute(_VERSION).fetchone()
     if known is not None and known.version == version:
@@ -95,4 +95,4 @@ def _part(connection: sqlite3.Connection, known: _Part | None) -> _Part:
         shards += queues_of(*row)
         with suppress(msgspec.MsgspecError):
             topics.append(topic_of_row(*row))
-    return _Part(version, {topic.first_shard: topic for topic in topics}, shards)
+    return _FileCatalog(version, {topic.first_shard: topic for topic in topics}, shards)

@@ -33,7 +33,7 @@ SELECT letter FROM letters WHERE queue = ? AND incarnation = ? AND gen = 0 AND p
 _Row = tuple[str, str, int, int, bytes]
 
 
-class _Stored(msgspec.Struct, frozen=True):
+class _StoredLetter(msgspec.Struct, frozen=True):
     """A letter as it is stored. A newer version may add fields, which are skipped, but never change these."""
 
     version: int
@@ -41,7 +41,7 @@ class _Stored(msgspec.Struct, frozen=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decoder = msgspec.msgpack.Decoder(_Stored)
+_decoder = msgspec.msgpack.Decoder(_StoredLetter)
 
 
 class DeadLetters(SqlitePart):
@@ -50,7 +50,7 @@ class DeadLetters(SqlitePart):
     async def store(self, token: LockToken, *letters: DeadLetter) -> None:
         """Store letters, and sync: their entries are removed next. The same letter again overwrites itself."""
         rows = [
-            (each.queue, each.incarnation, *Position.parse(each.position), _encode(_Stored(_VERSION, each)))
+            (each.queue, each.incarnation, *Position.parse(each.position), _encode(_StoredLetter(_VERSION, each)))
             for each in letters
         ]
 

@@ -160,7 +160,7 @@ class _Commit:
 
     def __call__(self, batch: WriteBatch) -> PublishResult:
         row = batch.topic(self.topic)
-        found = _Reservation.find(batch, row, self.id)
+        found = _ReservationRow.find(batch, row, self.id)
         if found.state == "committed":
             if found.digest != self.digest:
                 raise OnceConflict(f"other events were committed to reservation {self.id} before")
@@ -183,7 +183,7 @@ class _Abort:
 
     def __call__(self, batch: WriteBatch) -> None:
         row = batch.topic(self.topic)
-        found = _Reservation.find(batch, row, self.id)
+        found = _ReservationRow.find(batch, row, self.id)
         if found.state == "committed":
             raise OnceConflict(f"reservation {self.id} was committed before")
         if found.state == "open":
@@ -192,7 +192,7 @@ class _Abort:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reservation:
+class _ReservationRow:
     """What is known of a reservation."""
 
     number: int
@@ -203,7 +203,7 @@ class _Reservation:
     age_ns: int
 
     @classmethod
-    def find(cls, batch: WriteBatch, topic: TopicRow, reservation: str) -> _Reservation:
+    def find(cls, batch: WriteBatch, topic: TopicRow, reservation: str) -> _ReservationRow:
         values = batch.clock | {"id": reservation, "topic": topic.id}
         if (row := batch.connection.execute(_RESERVATION, values).fetchone()) is None:
             raise ReservationUnknown(f"there is no reservation {reservation!r}")

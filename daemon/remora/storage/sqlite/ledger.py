@@ -33,7 +33,7 @@ _ALL = f"SELECT {_COLUMNS} FROM queues"  # noqa: S608 - a constant
 _COUNT = "SELECT count(*) FROM entries WHERE id >= ? AND id < ?"
 
 
-class _Row(NamedTuple):
+class _LedgerRow(NamedTuple):
     """A queue's ledger as it is now."""
 
     name: str
@@ -80,7 +80,7 @@ class Ledger(SqlitePart):
         return found
 
     async def _of_file(self, file: File, wanted: dict[str, LockToken], files: int) -> list[Balance]:
-        rows = await file.read(lambda connection: [_Row(*row) for row in connection.execute(_ALL)])
+        rows = await file.read(lambda connection: [_LedgerRow(*row) for row in connection.execute(_ALL)])
         await asyncio.sleep(0)  # others have their turn between two files, and between two queues
         ours = [row for row in rows if row.name in wanted and row.incarnation == wanted[row.name].incarnation]
         empty = [row for row in ours if row.head == row.tail]
@@ -94,11 +94,11 @@ class Ledger(SqlitePart):
         return found
 
 
-def _row(connection: sqlite3.Connection, queue: str) -> _Row:
+def _row(connection: sqlite3.Connection, queue: str) -> _LedgerRow:
     row = connection.execute(_ONE, (queue,)).fetchone()
     if row is None:
         raise ShardGone(f"there is no queue {queue}")
-    return _Row(*row)
+    return _LedgerRow(*row)
 
 
 def _front(connection: sqlite3.Connection, token: LockToken, most: int) -> Balance:
@@ -109,7 +109,7 @@ def _front(connection: sqlite3.Connection, token: LockToken, most: int) -> Balan
     return row.balance(token.shard, _lost(connection, row.id, row.head, min(row.head + most, row.tail)))
 
 
-def _missing(connection: sqlite3.Connection, seen: _Row, place: int) -> tuple[int, int]:
+def _missing(connection: sqlite3.Connection, seen: _LedgerRow, place: int) -> tuple[int, int]:
     """How far a page of a queue that was seen before goes from a place on, and how many entries are missing in it.
 
     Those that have been removed meanwhile count as having been there.

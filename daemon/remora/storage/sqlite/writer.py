@@ -58,7 +58,7 @@ class WriterStats:
 
 
 @dataclass(slots=True, eq=False)
-class _Order:
+class _QueuedJob:
     """A job, and who waits for it: nobody for those that are posted."""
 
     job: Job[Any]
@@ -83,7 +83,7 @@ class Writer:
         self._log = path.with_name(f"{path.name}-wal")
         self._on_damage = on_damage
         self._check = check
-        self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[_QueuedJob | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop
         self._connection: sqlite3.Connection | None = None
@@ -97,7 +97,7 @@ class Writer:
         """What the job returns, once its transaction is committed; with `durable`, synced."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._submit(_Order(job, durable, future))
+        self._submit(_QueuedJob(job, durable, future))
         alarm = loop.call_later(ANSWER_WITHIN_S, _give_up, future, self._path)
         try:
             return await future
@@ -106,21 +106,21 @@ class Writer:
 
     def post(self, job: Job[object]) -> None:
         """Have a job run that nobody waits for, without a sync of its own."""
-        self._submit(_Order(job, False, None))
+        self._submit(_QueuedJob(job, False, None))
 
     def end(self) -> threading.Thread | None:
         """Take nothing more; the thread, if there is one, ends when what waits is done."""
         self._orders.put(None)
         return self._thread
 
-    def _submit(self, order: _Order) -> None:
+    def _submit(self, order: _QueuedJob) -> None:
         if self._thread is None:
             self._loop = asyncio.get_running_loop()
             self._thread = threading.Thread(target=self._run, name=self._path.stem, daemon=True)
             self._thread.start()
         self._orders.put(order)
 
-    def _settle(self, orders: Sequence[_Order]) -> None:
+    def _settle(self, orders: Sequence[_QueuedJob]) -> None:
         for order in orders:
             if isinstance(order.error, StoreDamaged):
                 self._on_damage(order.error)
@@ -134,14 +134,14 @@ class Writer:
     # ----------------------------------------------------------------------------------------- in the thread
 
     def _run(self) -> None:
-        waiting: deque[_Order] = deque()
+        waiting: deque[_QueuedJob] = deque()
         while self._take(waiting):
             while waiting:
                 self._serve(waiting)
                 self._take_more(waiting)
         self._disconnect()
 
-    def _take(self, waiting: deque[_Order]) -> bool:
+    def _take(self, waiting: deque[_QueuedJob]) -> bool:
         """Wait for the next order, and take all that are there; False when nothing more will come."""
         if self._is_ending or (order := self._orders.get()) is None:
             return False
@@ -149,7 +149,7 @@ class Writer:
         self._take_more(waiting)
         return True
 
-    def _take_more(self, waiting: deque[_Order]) -> None:
+    def _take_more(self, waiting: deque[_QueuedJob]) -> None:
         with suppress(queue.Empty):
             while not self._is_ending:
                 if (order := self._orders.get_nowait()) is None:
@@ -157,9 +157,9 @@ class Writer:
                 else:
                     waiting.append(order)
 
-    def _serve(self, waiting: deque[_Order]) -> None:
+    def _serve(self, waiting: deque[_QueuedJob]) -> None:
         """Run what waits, or the first part of it, as one transaction, and tell the results."""
-        batch: list[_Order] = []
+        batch: list[_QueuedJob] = []
         try:
             self._transact(waiting, batch)
         except Exception as exc:  # the thread outlives whatever happens in a transaction
@@ -176,7 +176,7 @@ class Writer:
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._settle, batch)
 
-    def _transact(self, waiting: deque[_Order], batch: list[_Order]) -> None:
+    def _transact(self, waiting: deque[_QueuedJob], batch: list[_QueuedJob]) -> None:
         """Move orders from `waiting` to `batch` and carry them out: all that the transaction takes."""
         durable = any(order.durable for order in waiting)
         shared = len(waiting) > 1
@@ -192,7 +192,7 @@ class Writer:
         self.stats.jobs += len(batch)
         self._keep_log_small(connection)
 
-    def _one(self, connection: sqlite3.Connection, order: _Order, shared: bool) -> None:
+    def _one(self, connection: sqlite3.Connection, order: _QueuedJob, shared: bool) -> None:
         """Run one job. What it raises is its own affair, unless the whole transaction cannot go on."""
         order.result = order.error = None
         if order.future is not None and order.future.done():
@@ -209,7 +209,7 @@ class Writer:
         if shared:
             connection.execute("RELEASE job")
 
-    def _one_by_one(self, batch: Sequence[_Order]) -> None:
+    def _one_by_one(self, batch: Sequence[_QueuedJob]) -> None:
         """After a transaction that found no room: what needs little may find it in the log, once that was copied."""
         if self._connection is not None:
             _checkpoint(self._connection, "PASSIVE")
