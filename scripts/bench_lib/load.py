@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from remora.codec.event_entry import encode
 from remora.codec.render import Renderer
-from remora.model.entry import Event, EventEntry, Time
+from remora.model.entry import EventEntry, S3Event, Time
 from remora.model.record import Page
 from remora.model.topic import UNSET, Target
 
@@ -88,7 +88,7 @@ def _template(place: int, bucket: int, target: Target, note: bytes, release: int
     metadata = [(b"x-amz-content-sha256", _SHA), (b"x-amz-date", b"20261121T030128Z")]
     if note:
         metadata.append((b"x-amz-meta-note", note))
-    event = Event(
+    event = S3Event(
         event_version=b"2.2",
         event_source=b"ceph:s3",
         aws_region=b"",

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 
 from remora.codec.event_entry import encode
-from remora.model.entry import Event, EventEntry, Time
+from remora.model.entry import EventEntry, S3Event, Time
 
 _ID = re.compile(rb"ev\.[a-z0-9]+\.[a-z0-9]+\.[0-9]{8}")
 _LETTERS = string.ascii_letters + string.digits
@@ -51,7 +51,7 @@ def entry(event: str, bucket: str, key: str, to: Destination, note: str = "") ->
     when = Time(now // 10**9, now % 10**9)
     return encode(
         EventEntry(
-            event=Event(
+            event=S3Event(
                 event_version=b"2.2",
                 event_source=b"ceph:s3",
                 aws_region=b"default",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from remora.codec.event_entry import encode
-from remora.model.entry import Event, EventEntry, Time
+from remora.model.entry import EventEntry, S3Event, Time
 from remora.model.ledger import Tally
 from remora.model.record import Page
 
@@ -24,7 +24,7 @@ def raw_entry(
     """One `event_entry_t`; `number` makes its event id unique, `padding` bytes of metadata make it larger."""
     when = Time(int(created), int(created % 1 * 1e9))
     key = key.encode() if isinstance(key, str) else key
-    event = Event(
+    event = S3Event(
         event_version=b"2.2",
         event_source=b"ceph:s3",
         aws_region=b"default",

@@ -8,7 +8,7 @@ from struct import Struct
 
 from remora.codec.ceph import Cursor, Field, Writer
 from remora.codec.topic import LIMITS, limits_of
-from remora.model.entry import Event, EventEntry, Time
+from remora.model.entry import EventEntry, S3Event, Time
 from remora.model.errors import CodecError
 from remora.model.topic import UNSET, Source, Target, Topic
 
@@ -55,8 +55,8 @@ def _entry(cursor: Cursor) -> EventEntry:
     )
 
 
-def _event(event: Cursor) -> Event:
-    return Event(
+def _event(event: Cursor) -> S3Event:
+    return S3Event(
         version=event.version,
         compat=event.compat,
         event_version=event.string("eventVersion"),
@@ -114,7 +114,7 @@ def renewed(data: bytes, now_ns: int) -> bytes:
     return encode(replace(entry, creation_time=Time(*divmod(now_ns, 1_000_000_000))))
 
 
-def _write_event(w: Writer, event: Event) -> None:
+def _write_event(w: Writer, event: S3Event) -> None:
     w.string(event.event_version).string(event.event_source).string(event.aws_region).time(event.event_time)
     w.string(event.event_name).string(event.user_identity).string(event.source_ip_address)
     w.string(event.x_amz_request_id).string(event.x_amz_id_2)

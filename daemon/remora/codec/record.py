@@ -10,7 +10,7 @@ import re
 from datetime import UTC, datetime
 
 from remora.codec.event_entry import decode
-from remora.model.entry import Event, EventEntry, Pairs, Time
+from remora.model.entry import EventEntry, Pairs, S3Event, Time
 from remora.model.errors import CodecError
 
 _ESCAPES = {i: b"\\u%04x" % i for i in (*range(0x20), 0x7F)} | {
@@ -36,7 +36,7 @@ def body(entry: EventEntry, opaque: bytes | None = None) -> bytes:
     return b"".join([b'{"Records":[', _record(event, opaque), b"]}"])
 
 
-def _record(event: Event, opaque: bytes) -> bytes:
+def _record(event: S3Event, opaque: bytes) -> bytes:
     return _object(
         ("eventVersion", _string(event.event_version)),
         ("eventSource", _string(event.event_source)),
@@ -66,7 +66,7 @@ def _record(event: Event, opaque: bytes) -> bytes:
     )
 
 
-def _bucket(event: Event) -> bytes:
+def _bucket(event: S3Event) -> bytes:
     return _object(
         ("name", _string(event.bucket_name)),
         ("ownerIdentity", _object(("principalId", _string(event.bucket_owner_identity)))),
@@ -75,7 +75,7 @@ def _bucket(event: Event) -> bytes:
     )
 
 
-def _s3_object(event: Event) -> bytes:
+def _s3_object(event: S3Event) -> bytes:
     return _object(
         ("key", _string(event.object_key)),
         ("size", b"%d" % event.object_size),
@@ -87,12 +87,12 @@ def _s3_object(event: Event) -> bytes:
     )
 
 
-def key(event: Event) -> bytes:
+def key(event: S3Event) -> bytes:
     """The record's key: what must stay in order has the same one."""
     return key_prefix(event) + event.object_key
 
 
-def key_prefix(event: Event) -> bytes:
+def key_prefix(event: S3Event) -> bytes:
     """What the keys of all records of a bucket begin with."""
     return event.bucket_name + b"/"
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from remora.codec import event_entry, fastest, record
 from remora.codec.ceph import Writer
 from remora.codec.shortcut import Bucket, Rendered, Shortcut
-from remora.model.entry import Event, EventEntry
+from remora.model.entry import EventEntry, S3Event
 from remora.model.errors import CodecError
 from remora.model.record import Page, Record
 
@@ -127,20 +127,20 @@ def _bucket(entry: EventEntry) -> Bucket:
 # The JSON between the parts that vary. Each piece begins and ends inside a string.
 
 
-def _source_json(event: Event) -> bytes:
+def _source_json(event: S3Event) -> bytes:
     return b'{"Records":[{"eventVersion":"%b","eventSource":"%b","awsRegion":"%b","eventTime":"' % _escaped(
         event.event_version, event.event_source, event.aws_region
     )
 
 
-def _actor_json(event: Event) -> bytes:
+def _actor_json(event: S3Event) -> bytes:
     return (
         b'","eventName":"%b","userIdentity":{"principalId":"%b"},"requestParameters":{"sourceIPAddress":"%b"},'
         b'"responseElements":{"x-amz-request-id":"'
     ) % _escaped(event.event_name, event.user_identity, event.source_ip_address)
 
 
-def _bucket_json(event: Event) -> bytes:
+def _bucket_json(event: S3Event) -> bytes:
     return (
         b'","x-amz-id-2":"%b"},"s3":{"s3SchemaVersion":"%b","configurationId":"%b","bucket":{"name":"%b",'
         b'"ownerIdentity":{"principalId":"%b"},"arn":"%b","id":"%b"},"object":{"key":"'

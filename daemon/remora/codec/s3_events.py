@@ -30,7 +30,7 @@ from remora.codec.s3_records import (
 )
 from remora.codec.shard_hash import shards
 from remora.codec.topic import has_literal_keys
-from remora.model.entry import Event, Pairs, Time
+from remora.model.entry import Pairs, S3Event, Time
 from remora.model.errors import EndpointMisconfigured
 from remora.model.ingest import RoutedEvent
 from remora.model.topic import UNSET, Target, Topic
@@ -148,7 +148,7 @@ class _Encoder:
                 keyed, dropped, tests, size = [], 0, 0, 0
         yield _Step(keyed, dropped, tests)
 
-    def _plain_entry(self, e: Event) -> bytes:
+    def _plain_entry(self, e: S3Event) -> bytes:
         head = _strings(e.event_version, e.event_source, e.aws_region)
         body = _strings(
             e.event_name, e.user_identity, e.source_ip_address, e.x_amz_request_id, e.x_amz_id_2,

@@ -42,7 +42,7 @@ from remora.codec.json_pieces import (
     parse,
 )
 from remora.codec.record import sorted_metadata, sorted_tags
-from remora.model.entry import Event, Pairs, Time
+from remora.model.entry import Pairs, S3Event, Time
 from remora.model.errors import RemoraError
 
 MOST_KEY = 1024
@@ -373,7 +373,7 @@ def _text(found: Found, path: str, value: object, most: int) -> bytes:
 class Read(NamedTuple):
     """An event, and how many members of its record had no place in it."""
 
-    event: Event
+    event: S3Event
     dropped: int
 
 
@@ -389,7 +389,7 @@ def read(found: Found, created: Time, seed: bytes, *, literal_keys: bool = False
     owner = bucket.inner("ownerIdentity")
     source = record.text("eventSource")
     metadata = thing.pairs("metadata") or thing.mapping("userMetadata")
-    event = Event(
+    event = S3Event(
         event_version=record.text("eventVersion"),
         event_source=source,
         aws_region=record.text("awsRegion"),

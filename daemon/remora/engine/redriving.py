@@ -12,7 +12,7 @@ from remora.codec.event_entry import decode, renewed
 from remora.codec.record import key
 from remora.codec.shard_hash import shard as shard_number
 from remora.engine.catalogue import topic_among
-from remora.model.entry import Event
+from remora.model.entry import S3Event
 from remora.model.errors import CodecError
 from remora.model.record import DeadLetter, Redrive
 from remora.model.shard import Origin, Shard
@@ -132,7 +132,7 @@ def _sharded_by(letter: DeadLetter) -> bytes | None:
     return None if event is None else b"%b:%b" % (event.bucket_name, event.object_key)
 
 
-def _event(letter: DeadLetter) -> Event | None:
+def _event(letter: DeadLetter) -> S3Event | None:
     """The event of a letter's entry; None where it is corrupt or cannot be decoded."""
     if not letter.is_as_committed:
         return None

@@ -29,7 +29,7 @@ class Time(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class S3Event:
     """What happened to an object (`rgw_pubsub_s3_event`).
 
     `bucket_id` and `metadata` came with version 2, `tags` with version 3, `opaque_data` with version 4; older
@@ -74,7 +74,7 @@ class EventEntry:
     name of the topic to send to. The endpoint and its arguments may hold credentials, so they are not shown.
     """
 
-    event: Event
+    event: S3Event
     push_endpoint: bytes = field(repr=False)
     push_endpoint_args: bytes = field(repr=False)
     arn_topic: bytes

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from remora.codec.ceph import Writer
-from remora.model.entry import Event, EventEntry, Time
+from remora.model.entry import EventEntry, S3Event, Time
 from remora.model.record import Page
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -153,7 +153,7 @@ texts = st.one_of(st.binary(max_size=12), st.text(max_size=12).map(lambda s: s.e
 pairs = st.lists(st.tuples(texts, texts), max_size=4).map(tuple)
 
 
-def _event(version: int) -> st.SearchStrategy[Event]:
+def _event(version: int) -> st.SearchStrategy[S3Event]:
     newer: dict[str, st.SearchStrategy[object]] = {}
     if version >= 2:
         newer |= {"bucket_id": texts, "metadata": pairs}
@@ -163,9 +163,9 @@ def _event(version: int) -> st.SearchStrategy[Event]:
         newer |= {"opaque_data": texts}
     if version > 4:
         newer |= {"newer_fields": st.binary(max_size=8)}
-    names = [f.name for f in Event.__dataclass_fields__.values() if f.type == "bytes" and not _is_newer(f.name)]
+    names = [f.name for f in S3Event.__dataclass_fields__.values() if f.type == "bytes" and not _is_newer(f.name)]
     return st.builds(
-        Event,
+        S3Event,
         version=st.just(version),
         event_time=times,
         object_size=st.integers(0, 2**64 - 1),

@@ -16,7 +16,7 @@ from remora.codec import record, s3_events, s3_records
 from remora.codec.event_entry import decode, encode
 from remora.codec.s3_events import MalformedEvent, TooManyEvents, place
 from remora.codec.shard_hash import shard
-from remora.model.entry import Event, EventEntry, Time
+from remora.model.entry import EventEntry, S3Event, Time
 from remora.model.ingest import RoutedEvent
 from remora.model.topic import UNSET, Target, Topic
 from unit.codec.samples import mutated, real_pairs
@@ -39,7 +39,7 @@ def dropped(body: bytes) -> int:
     return sum(part.dropped for part in place(body, TOPIC, ndjson=False, most=10, created=CREATED, seed=SEED))
 
 
-def event_of(found: Record) -> Event:
+def event_of(found: Record) -> S3Event:
     """The event that is stored of one record."""
     (only,) = placed(document(found))
     return decode(only.payload).event
