@@ -166,3 +166,17 @@ def headings(document: Path) -> set[str]:
     """The anchors of a document's headings."""
     titles = re.findall(r"(?m)^#+ (.+)$", document.read_text())
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_reading_path_is_as_long_as_it_says() -> None:
+    """It has at most 1,200 lines in files of at most 300, and the figures in ARCHITECTURE.md are those of the files."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    path = text[text.index("## Reading path") : text.index("Next come")]
+    told = {name: int(lines) for name, lines in re.findall(r"^\| `([^`]+)` \| (\d+) \|", path, re.MULTILINE)}
+
+    found = {name: len((ROOT / "daemon" / "remora" / name).read_text().splitlines()) for name in told}
+
+    assert told == found
+    assert max(found.values()) <= 300
+    assert sum(found.values()) <= 1200
+    assert f"{sum(found.values()):,} lines" in path

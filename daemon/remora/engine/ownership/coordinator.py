@@ -7,7 +7,8 @@ Loops run side by side, so that a store that hangs in one of them holds up none 
 * while shards are expected from other workers, ask for their locks again and again;
 * renew what is due; and make idle shards active when entries come.
 
-The parts return values. Only this module has one of them act on another one's answer.
+Taker, renewer, releaser and the members' rows return values. This module acts on them, and the acquirer and the
+rebalancer do, which carry out one half of a plan each.
 """
 
 from __future__ import annotations
