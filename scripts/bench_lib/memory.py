@@ -93,7 +93,7 @@ async def _measure(clusters: Clusters, options: argparse.Namespace, folder: Path
             try:
                 for before, backlog in zip([0, *options.backlogs], options.backlogs, strict=False):
                     await _grow(store, names, loads, before, backlog)
-                    await asyncio.sleep(options.token)
+                    await asyncio.sleep(options.hold)
                     steps.append(_step("broker frozen", backlog, pid))
             finally:
                 clusters.stop("kafka", "broker.1", "CONT")
