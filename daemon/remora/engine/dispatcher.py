@@ -251,13 +251,17 @@ class Dispatcher:
         """A session and its sender on a route that is open as long."""
         token = self._lease.token
         held = Allowance(self._tools.settings.shard_bytes, within=destination.allowance)
-        session = Session(Scope(self._tools, self._lease, topic, self._shelf), held, self._recovered)
+        scope = Scope(self._tools, self._lease, topic, self._shelf)
+        # A session's parts refer to each other, so one is made only when the route is open: of an attempt that fails
+        # nothing must be left for the collector.
         if self._is_exact:
             assert isinstance(endpoint, TransactionalEndpoint)
             async with endpoint.exact(token.shard, token.incarnation, topic.target) as exact:
+                session = Session(scope, held, self._recovered)
                 yield session, TransactionSender(session, exact)
         else:
             async with endpoint.route(token.shard, token.incarnation, topic.target) as route:
+                session = Session(scope, held, self._recovered)
                 yield session, LaneSender(session, route)
 
     async def _entries_wait(self) -> bool:

@@ -124,7 +124,10 @@ class Endpoint(Protocol):
         ...
 
     def publishes_letters(self, target: Target) -> bool:
-        """Whether routes to this target publish dead letters in addition to the store, so that these need a route."""
+        """Whether routes to this target publish dead letters in addition to the store, so that these need a route.
+
+        Raises nothing: it is asked of targets that cannot work, too.
+        """
         ...
 
     async def up(self, target: Target) -> frozenset[str]:

@@ -11,6 +11,7 @@ from typing import Self
 
 import aiokafka.errors as kafka
 
+from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.config import KafkaSettings
 from remora.endpoints.kafka.batch_size import SmallerBatches
 from remora.endpoints.kafka.batches import CODECS
@@ -109,7 +110,7 @@ class KafkaEndpoint:
         return list(parse_target(target).remarks)
 
     def publishes_letters(self, target: Target) -> bool:
-        return bool(parse_target(target).letters)
+        return bool(parse_args(target.args).get(DEAD_LETTER_TOPIC))  # asked of targets that cannot work, too
 
     async def up(self, target: Target) -> frozenset[str]:
         timeout_s, client_id = self._settings.connect_timeout_s, self._settings.client_id
