@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from remora.policy.not_owned import FEWER
 from remora.process.pipe import Heartbeat
 
 
@@ -77,9 +78,15 @@ def _left(lefts: Sequence[Sequence[dict[str, Any]]], held: set[str]) -> list[dic
 
 
 def _says_more(left: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether the first tells more: a reason of its own, else who owns the queue, else that others may take it."""
+    """Whether the first tells more.
+
+    A reason of its own tells most, then who owns the queue, then why an earlier try failed of a worker that lets
+    others try now; that others may take it tells least.
+    """
 
     def rank(each: dict[str, Any]) -> int:
-        return 2 if each["waiting"] else int(bool(each["owner"]))
+        if each["waiting"]:
+            return 3 if each["reason"] == FEWER else 2
+        return int(bool(each["owner"]))
 
     return rank(left) < rank(other)

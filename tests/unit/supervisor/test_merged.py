@@ -85,12 +85,15 @@ def test_a_queue_that_a_worker_leaves_to_others_says_what_those_found() -> None:
     """That one worker waits for another to take a queue is told only while no worker knows more."""
     waits = {"queue": "a", "reason": "left to workers that hold fewer", "owner": "", "waiting": True}
     refused = {"queue": "a", "reason": "no permission", "owner": "", "waiting": False}
+    tried = {"queue": "a", "reason": "no permission", "owner": "", "waiting": True}
     taken = {"queue": "a", "reason": "held", "owner": "x", "waiting": False}
 
     for known, lefts in [
         (waits, [waits, waits]),
         (refused, [waits, refused]),
         (refused, [refused, waits]),
+        (tried, [waits, tried]),
+        (tried, [tried, waits]),
         (taken, [waits, taken]),
         (refused, [taken, refused, waits]),
     ]:
