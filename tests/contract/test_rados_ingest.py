@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
@@ -24,7 +25,7 @@ from remora.model.errors import (
     TopicRefused,
     TopicUnknown,
 )
-from remora.model.ingest import IdempotencyKey, PublishResult, Removed, RoutedEvent
+from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey, PublishResult, Removed, RoutedEvent
 from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
 from remora.storage.rados import RadosStore, recovery
@@ -299,45 +300,93 @@ async def test_full_queue_after_the_decision(settings: RadosSettings, store: Rad
 
 
 def make_due(ceph: Ceph, action: DueAction, name: str) -> None:
-    """Have a request looked after now, as if the time for that had come."""
+    """Schedule a request as due since 1970, by any wall clock."""
     with ceph.client(namespace="remora") as ioctx, rados.WriteOpCtx() as op:
         ioctx.set_omap(op, (f"{action}/{1:015d}/{name}",), (b"",))
         ioctx.operate_write_op(op, "remora.requests")
 
 
-async def looked_after(store: RadosStore, action: DueAction) -> None:
-    """Wait until nothing of this action is due."""
+async def pass_time(store: RadosStore, seconds: float) -> None:
+    """Have the store see all that is scheduled now, and then be this much older by its monotonic clock."""
+    recovery = store._recovery
+    await recovery.look()
+    before = recovery._clock
+    recovery._clock = lambda: before() + seconds
 
-    async def nothing_due() -> bool:
-        return not [entry for entry in (await store._recovery._schedule.entries())[action] if entry.overdue_s >= 0]
 
-    await until(nothing_due, 60)
+async def looked_after(store: RadosStore, action: DueAction, *names: str) -> None:
+    """Wait until none of these requests is scheduled for the action any more, or only for later."""
+
+    async def is_done() -> bool:
+        entries = [each for each in (await store._recovery._schedule.entries())[action] if each.name in names]
+        return not any(each.overdue_s >= 0 or action is not DueAction.DELETE for each in entries)
+
+    await until(is_done, 60)
 
 
-async def test_reservation_that_nobody_commits(ceph: Ceph, store: RadosStore) -> None:
+async def test_reservation_that_nobody_commits(store: RadosStore) -> None:
     """A reservation that is too old is ended, and its room comes back, though nobody holds the topic's shards."""
     topic = await store.own_topics.create(own_topic("t", SHARDS))
     reservation = await store.ingest.reserve(topic, rooms(spread(topic, EVENTS)))
 
-    make_due(ceph, DueAction.ABORT, reservation)
-    await looked_after(store, DueAction.ABORT)
+    await pass_time(store, RESERVATION_AGE_S)
+    await looked_after(store, DueAction.ABORT, reservation)
 
     assert await reserved(store, topic) == 0
     with pytest.raises(ReservationExpired):
         await store.ingest.commit(topic, reservation, spread(topic, EVENTS), DIGEST)
 
 
-async def test_reservation_of_a_removed_topic(ceph: Ceph, store: RadosStore) -> None:
+@pytest.mark.guarantee("topics-of-remoras-own")
+@pytest.mark.parametrize("ahead_s", [3600, -3600])
+async def test_a_wrong_wall_clock_ends_no_reservation_of_ingest(
+    store: RadosStore, monkeypatch: pytest.MonkeyPatch, ahead_s: int
+) -> None:
+    """A reservation by a host whose wall clock is an hour ahead, or behind, is kept for its time, and no longer."""
+    topic = await store.own_topics.create(own_topic("t", SHARDS))
+    events, right = spread(topic, EVENTS), time.time_ns
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time_ns", lambda: right() + ahead_s * 10**9)
+        fresh, left = [await store.ingest.reserve(topic, rooms(events)) for _ in range(2)]
+
+    await pass_time(store, RESERVATION_AGE_S - 10)
+    await store._recovery.look()
+    assert await store.ingest.commit(topic, fresh, events, DIGEST) == PublishResult(EVENTS)
+    await pass_time(store, 10)
+    await looked_after(store, DueAction.ABORT, left)
+
+    assert await pending(store, topic) == by_shard(topic, events)
+    assert await reserved(store, topic) == 0
+
+
+async def test_a_publisher_with_a_wrong_clock_is_recovered(
+    settings: RadosSettings, store: RadosStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Events that a host decided on whose wall clock is an hour ahead are stored by another one without that hour."""
+    topic = await store.own_topics.create(own_topic("t", SHARDS))
+    events, right = spread(topic, EVENTS), time.time_ns
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time_ns", lambda: right() + 3600 * 10**9)
+        await undone(settings, topic, events, DECIDED)
+
+    await pass_time(store, 10)
+    await until(lambda: is_settled(store), 60)
+
+    assert await pending(store, topic) == by_shard(topic, events)
+
+
+async def test_reservation_of_a_removed_topic(store: RadosStore) -> None:
     """Ending a reservation of a removed topic does not touch one of the same number in a later topic of its name."""
     old = await store.own_topics.create(own_topic("t", SHARDS))
     events = spread(old, EVENTS)
     reservation = await store.ingest.reserve(old, rooms(events))
     await store.own_topics.remove(old, discard=False)
     new = await store.own_topics.create(own_topic("t", SHARDS))
+    await pass_time(store, RESERVATION_AGE_S / 2)
     kept = await store.ingest.reserve(new, rooms(events))
+    await pass_time(store, RESERVATION_AGE_S / 2)
 
-    make_due(ceph, DueAction.ABORT, reservation)
-    await looked_after(store, DueAction.ABORT)
+    await looked_after(store, DueAction.ABORT, reservation)
 
     assert await reserved(store, new) == SHARDS
     assert await store.ingest.commit(new, kept, events, DIGEST) == PublishResult(EVENTS)
@@ -361,8 +410,9 @@ async def test_forgetting(ceph: Ceph, store: RadosStore) -> None:
     for name in [*names, "t.never-made"]:
         make_due(ceph, DueAction.DELETE, name)
     make_due(ceph, DueAction.COMPLETE, "t.never-made")
+    await pass_time(store, 1000)
     for action in (DueAction.DELETE, DueAction.COMPLETE):
-        await looked_after(store, action)
+        await looked_after(store, action, *names, "t.never-made")
 
     with ceph.client(namespace="remora") as ioctx:
         left = {each.key for each in ioctx.list_objects()}
@@ -374,12 +424,12 @@ async def test_forgetting(ceph: Ceph, store: RadosStore) -> None:
 async def test_damaged_request(ceph: Ceph, store: RadosStore, caplog: pytest.LogCaptureFixture) -> None:
     """A request that cannot be read is told of once, and keeps nobody from looking after the others."""
     topic = await store.own_topics.create(own_topic("t", SHARDS))
-    reservation = await store.ingest.reserve(topic, rooms(spread(topic, EVENTS)))
+    await store.ingest.reserve(topic, rooms(spread(topic, EVENTS)))
     with ceph.client(namespace="remora") as ioctx:
         ioctx.write_full("remora.request.t.damaged", b"\xc1")
 
     make_due(ceph, DueAction.COMPLETE, "t.damaged")
-    make_due(ceph, DueAction.ABORT, reservation)
+    await pass_time(store, RESERVATION_AGE_S)
 
     async def ended() -> bool:
         return await reserved(store, topic) == 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 RESERVATION_AGE_S = 120.0
-"""How long room is kept for events that were announced; a commit that comes later is refused."""
+"""How long room is kept for announced events at least, in seconds; a commit that comes later may be refused."""
 
 
 class RoutedEvent(NamedTuple):

@@ -29,10 +29,10 @@ from remora.model.errors import (
     StoreError,
     StoreUnavailable,
 )
-from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
+from remora.model.ingest import IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
 from remora.model.topic import Topic
 from remora.storage.rados.finisher import Finisher
-from remora.storage.rados.intent_log import Intent, IntentLog, IntentPart, IntentState, LoggedIntent, new_intent, now_ms
+from remora.storage.rados.intent_log import Intent, IntentLog, IntentPart, IntentState, LoggedIntent, new_intent
 from remora.storage.rados.own_queues import OwnQueues, all_of, each_of
 from remora.storage.rados.own_topics import OwnTopics
 from remora.storage.rados.refusals import ExistsError, MismatchError, MissingError
@@ -188,10 +188,12 @@ class Ingest:
         return known
 
     async def _check_open(self, topic: Topic, reservation: str, intent: Intent) -> None:
-        """Raise ReservationExpired when it is too old, or when a queue has given its room back; abort it then."""
+        """Raise ReservationExpired when a queue has given its room back; abort it then.
+
+        Its age is not compared: only `recovery.py`, which has seen it for as long, knows it without a wall clock.
+        """
         try:
-            is_late = now_ms() - intent.made_ms > RESERVATION_AGE_S * 1000
-            if not is_late and await self._is_reserved(intent):
+            if await self._is_reserved(intent):
                 return
         except (MismatchError, ShardGone) as exc:
             raise await self._topics.refusal(topic) from exc

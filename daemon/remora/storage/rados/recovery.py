@@ -6,10 +6,13 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from remora.model.errors import StoreError, StoreUnavailable, TopicUnknown
 from remora.model.ingest import RESERVATION_AGE_S
+from remora.policy.reservations import Sightings
 from remora.storage.rados.finisher import Finisher
 from remora.storage.rados.intent_log import IntentLog, IntentState
 from remora.storage.rados.own_queues import each_of
@@ -19,18 +22,33 @@ from remora.storage.rados.schedule import DueAction, Schedule, ScheduleEntry
 _log = logging.getLogger(__name__)
 
 _EVERY_S = 3.0
+_AT_ONCE = 256
 
-# An intent that is missing was never created, or will be in a moment.
+_GRACE_S = 3.0
+"""How long the process that commits an intent is left alone with it."""
+
 _NEVER_CREATED_S = 900.0
+"""An intent that is missing for so long was never created: the process that added its entry has stopped."""
+
+
+class _Due(NamedTuple):
+    """An entry, and for how many seconds this process has seen it."""
+
+    entry: ScheduleEntry
+    seen_s: float
 
 
 class Recovery:
-    """Goes through the schedule."""
+    """Goes through the schedule. `clock` is monotonic, in seconds."""
 
-    def __init__(self, intents: IntentLog, schedule: Schedule, finisher: Finisher) -> None:
+    def __init__(
+        self, intents: IntentLog, schedule: Schedule, finisher: Finisher, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._intents = intents
         self._schedule = schedule
         self._finisher = finisher
+        self._clock = clock
+        self._seen: Sightings[ScheduleEntry] = Sightings()
         self._unreadable: frozenset[str] = frozenset()
 
     async def run(self) -> None:
@@ -43,13 +61,18 @@ class Recovery:
             await asyncio.sleep(random.uniform(0.5, 1.5) * _EVERY_S)  # noqa: S311 - keeps daemons out of step
 
     async def look(self) -> None:
-        """Finish what is due now, the oldest first, a bounded number for each action. Raises StoreError."""
-        schedule = await self._schedule.entries()
-        due = {action: [entry for entry in entries if entry.overdue_s >= 0] for action, entries in schedule.items()}
-        unfinished = due[DueAction.COMPLETE] + due[DueAction.ABORT]
-        self._report(unfinished, await each_of(unfinished, self._finish))
-        if due[DueAction.DELETE]:
-            await self._finisher.delete(due[DueAction.DELETE])
+        """Finish what is due now, the longest seen first, a bounded number for each action. Raises StoreError."""
+        schedule, now = await self._schedule.entries(), self._clock()
+        self._seen = self._seen.after_look([*schedule[DueAction.COMPLETE], *schedule[DueAction.ABORT]], now)
+        due = [*self._due(DueAction.COMPLETE, _GRACE_S, now), *self._due(DueAction.ABORT, RESERVATION_AGE_S, now)]
+        self._report([each.entry for each in due], await each_of(due, self._finish))
+        if retained := [entry for entry in schedule[DueAction.DELETE] if entry.overdue_s >= 0]:
+            await self._finisher.delete(retained)
+
+    def _due(self, action: DueAction, age_s: float, now: float) -> list[_Due]:
+        """The entries of an action that were first seen this long ago or longer, the longest seen first."""
+        found = [entry for entry in self._seen.seen_for(age_s, now) if entry.action is action]
+        return [_Due(entry, now - self._seen.first_seen[entry]) for entry in found[:_AT_ONCE]]
 
     def _report(self, entries: Sequence[ScheduleEntry], outcomes: Sequence[StoreError | None]) -> None:
         """Log the intents that could not be finished: at ERROR, once each, where waiting does not help."""
@@ -63,18 +86,19 @@ class Recovery:
                     _log.error("events that were sent are not stored: %s", outcome)
         self._unreadable = frozenset(unreadable)
 
-    async def _finish(self, entry: ScheduleEntry) -> None:
+    async def _finish(self, due: _Due) -> None:
         """Finish the intent of an entry, if there is one, and remove the entry."""
+        entry, seen_s = due
         known = await self._intents.load(entry.name)
         if known is None:
-            if entry.overdue_s > _NEVER_CREATED_S:
+            if seen_s > _NEVER_CREATED_S:
                 await self._schedule.replace([entry], None)
             return
         if known.state is IntentState.PREPARED:
             if entry.action is DueAction.ABORT:
                 with contextlib.suppress(MismatchError, MissingError):  # committed in the last moment
                     await self._finisher.abort(entry.name, known.intent)
-            elif entry.overdue_s > 2 * RESERVATION_AGE_S:  # the commit that added the entry failed
+            elif seen_s > 2 * RESERVATION_AGE_S:  # the commit that added the entry failed
                 await self._schedule.replace([entry], None)
             return
         if known.state is IntentState.COMMITTED:

@@ -1,11 +1,16 @@
 """The schedule: which intents have to be looked at when the process that works on them may have stopped.
 
 Object `remora.requests` in remora's namespace has an omap key `<action>/<due>/<name>` for each of them; due times are
-ms since the epoch. A key is written before its intent, so that no intent is unknown:
+ms since the epoch, by the clock of the host that wrote the key. A key is written before its intent, so that no intent
+is unknown:
 
 * `open`: complete it, unless its own process does: it is committed, or about to be.
-* `held`: abort it, since its room was reserved for too long.
+* `held`: abort it, once its room was reserved for long enough.
 * `kept`: delete it: it is completed or aborted, and was retained long enough for those who repeat it.
+
+Only `kept` goes by the due time. The others go by how long a process has seen the key, on its monotonic clock (see
+`policy.reservations`), so that a host whose wall clock is wrong aborts no fresh reservation and leaves none behind.
+Retained intents are too many for that: a daemon that stores 1,000 requests a second would have to see 900,000 keys.
 """
 
 from __future__ import annotations
@@ -23,6 +28,9 @@ from remora.storage.rados.refusals import OWN, MissingError
 
 _OBJECT = "remora.requests"
 _PAGE = 256
+_WATCHED = 16_384
+"""The most keys of an action that are seen at a time: as many intents as may wait to be completed or aborted."""
+
 _KEY = re.compile(r"(open|held|kept)/([0-9]{15})/(.+)")
 
 _GRACE_S = 3.0
@@ -87,14 +95,25 @@ class Schedule(RadosPart):
         await self._run(operation)
 
     async def entries(self) -> dict[DueAction, list[ScheduleEntry]]:
-        """The first 256 entries of each action, ordered by due time."""
+        """The entries of each action, ordered by due time: up to 256 to delete, up to 16,384 of each other one."""
         operation = ReadOp().assert_exists()
         pages = {action: operation.omap_page("", f"{action}/", _PAGE) for action in DueAction}
         try:
             await self._run(operation)
         except MissingError:
             return {action: [] for action in DueAction}
-        return {action: list(_parsed(page.values)) for action, page in pages.items()}
+        keys = {action: list(page.values) for action, page in pages.items()}
+        for action in (DueAction.COMPLETE, DueAction.ABORT):
+            if pages[action].more:
+                keys[action] += await self._more(action, keys[action][-1])
+        return {action: list(_parsed(each)) for action, each in keys.items()}
+
+    async def _more(self, action: DueAction, last: str) -> list[str]:
+        """The keys of an action behind its first page."""
+        operation = ReadOp().assert_exists()
+        page = operation.omap_page(last, f"{action}/", _WATCHED - _PAGE)
+        await self._run(operation)
+        return list(page.values)
 
     async def _run(self, operation: Operation) -> None:
         await self._connection.run(operation, _OBJECT, f"looking into {_OBJECT}", OWN, self._own)
