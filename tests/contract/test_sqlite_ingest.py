@@ -430,8 +430,10 @@ class Model:
         promise.state = "ended"
 
     def expire(self) -> None:
-        for each in self.reserved:  # one without room frees none, and ends by its age
-            each.state = "ended" if each.state == "open" and each.rooms else each.state
+        open_ = [each for each in self.reserved if each.state == "open"]
+        if any(each.rooms for each in open_):  # a topic in which none has room is passed over: none is to be freed
+            for each in open_:
+                each.state = "ended"
 
     def _append(self, events: list[RoutedEvent]) -> None:
         for event in events:
