@@ -11,8 +11,8 @@ import pytest
 from remora.config import SqliteSettings
 from remora.model.ingest import ReservedRoom
 from remora.model.ledger import Tally
-from remora.model.record import CorruptBytes, DeadLetter, Page, Redrive
-from remora.model.shard import Shard
+from remora.model.record import CorruptBytes, CorruptLetter, DeadLetter, Page, Redrive
+from remora.model.shard import LockToken, Origin, Shard
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, schema
 from remora.storage.sqlite.schema import END_OF_QUEUE, rowid
@@ -20,8 +20,8 @@ from support.entries import raw_entry
 from support.sqlite import append, held
 from support.stores import change, own_topic, spread
 
-CHECKSUMS = 5
-"""The version of a file in which entries had no checksums yet."""
+CHECKSUMS, LETTER_CHECKSUMS = 5, 7
+"""The versions of a file in which entries, and letters, had no checksums yet."""
 
 
 async def listed(store: SqliteStore, shard: Shard) -> Page:
@@ -137,6 +137,98 @@ async def test_file_from_before(configured: SqliteSettings, monkeypatch: pytest.
 
     assert found.entries == [b"\xaa", b"\4", b"\5", b"\xaa", b"newer"]
     assert list(found.corrupt) == [3]
+
+
+# ------------------------------------------------------------------------------------------- dead letters
+
+
+async def lettered(store: SqliteStore) -> tuple[LockToken, list[DeadLetter]]:
+    """A held queue of four entries, and their letters, which are stored; the first entry has left."""
+    shard = (await store.own_topics.create(own_topic("t", 1))).shard(0)
+    await append(store, shard, b"one", b"two", b"three", b"four")
+    token = await held(store, shard)
+    page = await store.queue.read(token, b"", 4)
+    places = [each.decode() for each in page.positions]
+    letters = [
+        DeadLetter("t", token.incarnation, places[i], places[i + 1], "expired", "why", 3, 1.0, 2.0, page.entries[i])
+        for i in range(4)
+    ]
+    await store.letters.store(token, *letters)
+    await store.queue.remove(token, page.positions[1], 1, Tally(expired=1))
+    return token, letters
+
+
+def hexed(text: str) -> str:
+    """How SQL writes these bytes in hexadecimal digits, which `hex` gives."""
+    return f"'{text.encode().hex().upper()}'"
+
+
+def replaced(before: str, after: str) -> str:
+    """A change of bytes within each letter, of the same length."""
+    return f"letter = unhexed(replace(hex(letter), {hexed(before)}, {hexed(after)}))"
+
+
+@pytest.mark.guarantee("in-the-embedded-store")
+@pytest.mark.parametrize(
+    ("values", "raw"),
+    [
+        (replaced("three", "thief"), b"thief"),
+        (replaced("why", "who"), b"three"),
+        ("letter = substr(letter, 1, 20)", None),
+        ("letter = x''", b""),
+        ("letter = 7", b"7"),
+        ("checksum = checksum + 1", b"three"),
+        ("checksum = 'text'", b"three"),
+        ("(letter, checksum) = (SELECT letter, checksum FROM letters WHERE position = 1)", b"two"),
+        ("(letter, checksum) = (x'c1', NULL)", b"\xc1"),
+    ],
+)
+async def test_one_changed_letter(
+    store: SqliteStore, configured: SqliteSettings, values: str, raw: bytes | None
+) -> None:
+    """Other bytes, fewer, of another type, another checksum, another letter's row: the letter is corrupt, it alone."""
+    token, letters = await lettered(store)
+
+    change(configured, f"UPDATE letters SET {values} WHERE position = 2")
+
+    found = [each async for each in store.letters.stored()]
+    assert [found[i] for i in (0, 1, 3)] == [letters[i] for i in (0, 1, 3)]
+    corrupt = found[2]
+    assert isinstance(corrupt, CorruptLetter)
+    assert (corrupt.queue, corrupt.incarnation, corrupt.position) == ("t", token.incarnation, "0/2")
+    assert (corrupt.next_position, corrupt.cause, corrupt.attempts, corrupt.parked_at) == ("0/3", "corrupt", 0, 0.0)
+    assert ("cannot be read" if "NULL" in values else "has changed") in corrupt.reason
+    assert raw is None or corrupt.raw == raw
+    assert await store.letters.standing(token) == found[1:]
+
+
+async def test_a_changed_letter_can_be_dropped(store: SqliteStore, configured: SqliteSettings) -> None:
+    """A corrupt letter is known by its place, whatever its bytes say of it: it can be dropped, or stored anew."""
+    token, letters = await lettered(store)
+    change(configured, f"UPDATE letters SET {replaced('0/1', '0/9')} WHERE position < 2")
+    found = [each async for each in store.letters.stored("t")]
+    assert [type(each) for each in found] == [CorruptLetter, CorruptLetter, DeadLetter, DeadLetter]
+
+    assert await store.letters.drop(found[:1]) == 1
+    await store.letters.store(token, letters[1])
+
+    assert [each async for each in store.letters.stored("t")] == letters[1:]
+
+
+async def test_letters_from_before(configured: SqliteSettings) -> None:
+    """Letters that an older version has stored pass as they are; what is stored from now on is checked."""
+    async with SqliteStore(configured) as store:
+        _, letters = await lettered(store)
+    change(configured, "ALTER TABLE letters DROP COLUMN checksum", f"PRAGMA user_version = {LETTER_CHECKSUMS}")
+
+    async with SqliteStore(configured) as store:
+        assert version(configured) == len(schema.MIGRATIONS)
+        await store.letters.store(await held(store, Shard("t", Origin.REMORA)), letters[2])
+        change(configured, f"UPDATE letters SET {replaced('why', 'who')}")
+        found = [each async for each in store.letters.stored()]
+
+    assert [type(each) for each in found] == [DeadLetter, DeadLetter, CorruptLetter, DeadLetter]
+    assert [each.reason for each in found if not isinstance(each, CorruptLetter)] == ["who"] * 3
 
 
 def version(configured: SqliteSettings) -> int:

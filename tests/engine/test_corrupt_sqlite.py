@@ -19,6 +19,7 @@ from remora.model.record import DeadLetter
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
 from support.entries import raw_entry
+from support.sqlite import held
 from support.stores import change, own_topic
 
 ENTRIES = [raw_entry(f"key-{i}", i) for i in range(40)]
@@ -126,3 +127,25 @@ async def test_changed_bytes_of_an_unknown_topic(settings: SqliteSettings) -> No
     assert {route.target.uri for route in endpoint.routes} == {"kafka://127.0.0.1:9092"}
     assert tally == Tally(delivered=38, dead_lettered=2)
     assert [(each.cause, each.raw) for each in letters] == [("corrupt", changed), ("corrupt", middle)]
+
+
+@pytest.mark.guarantee("no-loss")
+async def test_a_changed_letter_decides_all_the_same(settings: SqliteSettings) -> None:
+    """The letter of an entry that is still in its queue may change at rest: the entry is not sent, and its letter is
+    stored anew with the entry's own bytes."""
+    topic = await in_use(settings)
+    async with SqliteStore(settings) as store:
+        token = await held(store, topic.shard(0))
+        letter = DeadLetter("t", token.incarnation, "0/3", "0/4", "expired", "why", 1, 1.0, 2.0, ENTRIES[3])
+        await store.letters.store(token, letter)
+    change(settings, "UPDATE letters SET letter = substr(letter, 1, 20)")
+    endpoint = FakeEndpoint()
+
+    tally, letters = await delivered(settings, topic, DeliverySettings(), endpoint, Telemetry())
+
+    assert sorted(endpoint.events()) == sorted(b"id-%d" % i for i in range(40) if i != 3)
+    assert tally == Tally(delivered=39, dead_lettered=1)
+    assert [(type(each), each.position, each.cause, each.raw) for each in letters] == [
+        (DeadLetter, "0/3", "corrupt", ENTRIES[3])
+    ]
+    assert "letter has changed" in letters[0].reason

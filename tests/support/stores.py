@@ -182,8 +182,9 @@ def own_topic(name: str, shards: int = 3) -> Topic:
 
 
 def change(settings: SqliteSettings, *statements: str) -> None:
-    """Change the first file of an embedded store as no remora would."""
+    """Change the first file of an embedded store as no remora would; `unhexed` undoes SQLite's `hex`."""
     with closing(sqlite3.connect(Path(settings.directory) / "queues-000.db")) as connection:
+        connection.create_function("unhexed", 1, bytes.fromhex)
         for statement in statements:
             connection.execute(statement)
         connection.commit()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -247,6 +249,31 @@ def test_corrupt(dlq: Dlq) -> None:
     assert dlq.listed("--key", "bkt/*") == []
     assert dlq("redrive", "--raw", "--yes").code == Exit.OK
     assert sum(each.count(changed) for each in dlq.pending()) == 1
+
+
+def test_a_letter_that_changed_in_the_store(dlq: Dlq, tmp_path: Path) -> None:
+    """A letter whose stored bytes changed is called corrupt, by error and exit code; only --raw re-drives its bytes."""
+    dlq.topic()
+    dlq.park(*events(3, keys=1), age_s=7200)
+    for path in (tmp_path / "queues").glob("queues-*.db"):
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("UPDATE letters SET checksum = checksum + 1 WHERE position = 1")
+            connection.commit()
+    (name,) = {each["queue"] for each in dlq("list", "--json").json}
+
+    listed, shown = dlq("list"), dlq("show", name, "0/1")
+    done = dlq("redrive", "--yes")
+
+    assert (listed.code, shown.code, done.code) == (Exit.FAILURE,) * 3
+    assert listed.out.count(b"corrupt") == 1
+    for each in (listed, shown):
+        assert "1 dead letters are corrupt: their bytes in the store have changed" in each.err
+    assert (shown.json["cause"], shown.json["parked_at"]) == ("corrupt", None)
+    assert (done.out, "1 dead letters cannot be decoded or are corrupt" in done.err) == (b"2 re-driven\n", True)
+    assert dlq("drop", "--older-than", "1h", "--yes").out == b"0 dropped\n"
+    assert dlq("redrive", "--raw", "--yes").code == Exit.OK
+    assert sum(map(len, dlq.pending())) == 3
+    assert dlq.listed() == []
 
 
 def test_a_topic_that_is_gone(dlq: Dlq) -> None:

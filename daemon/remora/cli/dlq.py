@@ -20,7 +20,7 @@ from remora.config import Settings
 from remora.engine.redriving import Plan, carry_out, letter_place, plan
 from remora.model.errors import RemoraError
 from remora.model.exits import Exit
-from remora.model.record import DeadLetter
+from remora.model.record import CorruptLetter, DeadLetter
 from remora.model.shard import Origin
 from remora.ports.store import ShardStore
 
@@ -65,7 +65,12 @@ def list_command(settings: Settings, queue: str | None, wanted: Filter, summary:
     letters = run_async(_letters(settings, wanted))
     if as_json:
         print_json([as_json_row(each) for each in letters])
-        return
+    else:
+        _print_letters(letters)
+    _complain_of_corrupt(letters)
+
+
+def _print_letters(letters: Sequence[DeadLetter]) -> None:
     print_table(
         ("QUEUE", "POSITION", "CAUSE", "ATTEMPTS", "PARKED", "BYTES", "REASON"),
         [
@@ -74,7 +79,7 @@ def list_command(settings: Settings, queue: str | None, wanted: Filter, summary:
                 f"{each.incarnation}:{each.position}",
                 each.cause,
                 each.attempts,
-                _time(each.parked_at),
+                _time(each.parked_at) or "-",
                 size(len(each.raw)),
                 each.reason,
             )
@@ -132,6 +137,7 @@ def show_command(settings: Settings, queue: str, position: str, raw: bool) -> No
                 sys.stdout.buffer.write(each.raw)
             else:
                 print_json(as_json_row(each))
+            _complain_of_corrupt([each])
             return
     raise UnknownLetter(f"there is no dead letter of {queue!r} at {position}; `remora dlq list {queue}` shows them")
 
@@ -288,6 +294,14 @@ def _complain(letters: Sequence[DeadLetter], why: str) -> None:
         click.echo(f"remora: {len(letters)} dead letters {why}", err=True)
 
 
+def _complain_of_corrupt(letters: Sequence[DeadLetter]) -> None:
+    """Exit with 1 where some of these letters changed in the store."""
+    corrupt = [each for each in letters if isinstance(each, CorruptLetter)]
+    _complain(corrupt, "are corrupt: their bytes in the store have changed; `dlq redrive` takes them with --raw only")
+    if corrupt:
+        sys.exit(Exit.FAILURE)
+
+
 def as_json_row(letter: DeadLetter) -> dict[str, object]:
     """A dead letter with the names that `remora dlq list --json` promises; `raw` is base64."""
     return {
@@ -304,5 +318,6 @@ def as_json_row(letter: DeadLetter) -> dict[str, object]:
     }
 
 
-def _time(seconds: float) -> str:
-    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")
+def _time(seconds: float) -> str | None:
+    """As ISO 8601 has it; None for a time that is not known."""
+    return None if not seconds else datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")

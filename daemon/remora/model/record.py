@@ -94,6 +94,15 @@ class DeadLetter:
         return self.cause != "corrupt"
 
 
+@dataclass(frozen=True, slots=True)
+class CorruptLetter(DeadLetter):
+    """A dead letter whose bytes in the store are not those that were stored; `reason` says what was found.
+
+    Only queue, incarnation and position are known: `cause` is `corrupt`, attempts and times are 0. `raw` is the entry
+    as the bytes now have it, or all of the letter's bytes where they make no sense.
+    """
+
+
 class Redrive(NamedTuple):
     """A dead letter that is to be re-driven, and the entry that is committed for it."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from remora.model.position import Position
-from remora.model.record import DeadLetter
+from remora.model.record import CorruptLetter, DeadLetter
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,11 @@ class Selection:
     newer_than_s: float | None = None
 
     def means(self, letter: DeadLetter, key: bytes | None, now: float) -> bool:
-        """Whether this letter is meant; `key` is None for one that cannot be decoded, `now` in s since the epoch."""
-        age_s = now - letter.parked_at
+        """Whether this letter is meant; `key` is None for one that cannot be decoded, `now` in s since the epoch.
+
+        No age is known of a CorruptLetter, so it is older and newer than nothing.
+        """
+        age_s = math.nan if isinstance(letter, CorruptLetter) else now - letter.parked_at
         return (
             (self.queues is None or letter.queue in self.queues)
             and (self.causes is None or letter.cause in self.causes)
@@ -50,11 +54,12 @@ def in_order(letters: Iterable[DeadLetter]) -> Sequence[DeadLetter]:
     begun: dict[tuple[str, str], float] = {}
     for each in known:
         of = (each.queue, each.incarnation)
-        begun[of] = min(each.parked_at, begun.get(of, each.parked_at))
+        if not isinstance(each, CorruptLetter):  # whose time is not known
+            begun[of] = min(each.parked_at, begun.get(of, each.parked_at))
     return sorted(
         known,
         key=lambda each: (
-            begun[each.queue, each.incarnation],
+            begun.get((each.queue, each.incarnation), 0.0),
             each.queue,
             each.incarnation,
             Position.parse(each.position),

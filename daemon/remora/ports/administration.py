@@ -17,7 +17,10 @@ class Letters(LetterStorage, Protocol):
     """The stored dead letters of all queues."""
 
     def stored(self, queue: str | None = None) -> AsyncIterator[DeadLetter]:
-        """Every stored letter, of one queue or of all, in position order within each queue and incarnation."""
+        """Every stored letter, of one queue or of all, in position order within each queue and incarnation.
+
+        Where the store has checksums of letters, one whose bytes have changed is a CorruptLetter.
+        """
         ...
 
     async def still_standing(self, letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.model.position import Position
-from remora.model.record import DeadLetter
+from remora.model.record import CorruptLetter, DeadLetter
 from remora.policy.letters import Selection, in_order
 
 NOW = 1_000_000.0
@@ -88,6 +88,27 @@ def test_ages() -> None:
     assert not Selection(older_than_s=61).means(a, None, NOW)
     assert Selection(newer_than_s=61).means(a, None, NOW)
     assert not Selection(newer_than_s=59).means(a, None, NOW)
+
+
+def corrupt(queue: str, incarnation: str, position: str) -> DeadLetter:
+    return CorruptLetter(queue, incarnation, position, "0/0", "corrupt", "", 0, 0.0, 0.0, b"")
+
+
+def test_a_corrupt_letter_has_no_age() -> None:
+    """A letter that changed in the store is meant by its cause and by no age: no command drops it as an old one."""
+    changed = corrupt("t", "aa", "0/1")
+
+    assert not Selection(older_than_s=1).means(changed, None, NOW)
+    assert not Selection(newer_than_s=1e12).means(changed, None, NOW)
+    assert Selection(causes=frozenset({"corrupt"})).means(changed, None, NOW)
+
+
+def test_a_corrupt_letter_moves_no_other() -> None:
+    """The first letter of a queue that was made anew may be corrupt: the earlier queue's letters still come first."""
+    old, new = letter("t", "zz", "0/5", "expired", 10.0), letter("t", "aa", "0/2", "expired", 20.0)
+    changed = corrupt("t", "aa", "0/1")
+
+    assert list(in_order([new, changed, old])) == [old, changed, new]
 
 
 @given(st.lists(letters, unique_by=lambda each: (each.queue, each.incarnation, each.position)))

@@ -10,7 +10,7 @@ from operator import attrgetter
 from remora.engine.delivery.shelf import Shelf, Tools
 from remora.engine.delivery.sorting import Condemned
 from remora.engine.lease import Lease
-from remora.model.record import Attempt, DeadLetter, Page
+from remora.model.record import Attempt, CorruptLetter, DeadLetter, Page
 from remora.model.shard import LockToken
 
 AT_ONCE = 64
@@ -55,9 +55,9 @@ async def park_all(
 
 
 def _letter_of(token: LockToken, shelf: Shelf, page: Page, condemned: Condemned) -> DeadLetter:
-    """The letter of an entry as it was first made, else a new one."""
+    """The letter of an entry as it was first made, else a new one; also where the first one is corrupt by now."""
     position = page.positions[condemned.ordinal]
     known = shelf.letters.get(position)
-    if known is not None:
+    if known is not None and not isinstance(known, CorruptLetter):
         return replace(known, raw=page.entries[condemned.ordinal])
     return letter(token, page, condemned, shelf.attempts.get(position))

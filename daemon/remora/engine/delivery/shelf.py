@@ -13,7 +13,7 @@ from remora.engine.catalogue import Catalogue
 from remora.metrics import Telemetry
 from remora.model.ledger import Cause
 from remora.model.position import Position
-from remora.model.record import Attempt, DeadLetter
+from remora.model.record import Attempt, CorruptLetter, DeadLetter
 from remora.policy.idle import Looks
 from remora.policy.pace import Pace
 from remora.ports.delivery import DeliveryStore
@@ -104,8 +104,12 @@ class Shelf:
         return position in self.letters and position not in self.unstored
 
     def recall(self, letters: Iterable[DeadLetter]) -> None:
-        """These letters are in the store, and their entries stand in the queue."""
-        self.letters.update((each.position.encode(), replace(each, raw=b"")) for each in letters)
+        """These letters are in the store, and their entries stand in the queue. Corrupt ones are to be stored anew."""
+        for each in letters:
+            position = each.position.encode()
+            self.letters[position] = replace(each, raw=b"")
+            if isinstance(each, CorruptLetter):
+                self.unstored.add(position)
 
     def count_attempt(self, positions: Iterable[bytes]) -> None:
         """These entries were tried in vain."""

@@ -1,4 +1,4 @@
-"""The checksum of each entry: made when it is committed, compared whenever it is read.
+"""The checksum of each entry and of each dead letter: made when it is stored, compared whenever it is read.
 
 SQLite finds a page damaged whose structure makes no sense; bytes that changed inside an entry make perfect sense to it.
 
@@ -14,6 +14,7 @@ the entry's place, so that an entry that came to another place is noticed, too.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 
 from remora.codec import fastest
@@ -42,6 +43,18 @@ def _reason(queue: int, position: int, entry: bytes, kept: int | None) -> str:
     return (
         f"its {len(entry)} bytes are not those that were committed: their checksum is {found:08x}, not {kept or 0:08x}"
     )
+
+
+def letter_checksum(place: tuple[str, str, int, int], letter: bytes) -> int:
+    """The checksum of a dead letter as it is stored at a place: queue, incarnation, generation and position."""
+    return zlib.crc32(letter, zlib.crc32("\0".join(map(str, place)).encode("utf-8", "surrogatepass")))
+
+
+def changed_letter(place: tuple[str, str, int, int], letter: bytes, kept: int | None) -> str:
+    """What is wrong with a letter whose checksum is not the one that was kept; empty where it is, or none was kept."""
+    if kept is None or (found := letter_checksum(place, letter)) == kept:
+        return ""
+    return f"its letter has changed in the store: the {len(letter)} bytes have checksum {found:08x}, not {kept:08x}"
 
 
 def _begun(queue: int, first: int) -> int:

@@ -162,6 +162,11 @@ _CHECKSUMS = """
 ALTER TABLE entries ADD COLUMN checksum INTEGER;
 """
 
+_LETTER_CHECKSUMS = """
+-- Of `letter` and its place; NULL for letters that were there before. Older versions that still have the file open
+-- go on storing without.
+ALTER TABLE letters ADD COLUMN checksum INTEGER;
+"""
 
 _LOGS = """
 -- Shared logs. `bound` is the last position that a counter may hand out, `trimmed` the last one of a log that was
@@ -223,6 +228,10 @@ def _add_logs(connection: sqlite3.Connection) -> None:
     run_script(connection, _LOGS)
 
 
+def _add_letter_checksums(connection: sqlite3.Connection) -> None:
+    run_script(connection, _LETTER_CHECKSUMS)
+
+
 Migration = Callable[[sqlite3.Connection], None]
 
 MIGRATIONS: Sequence[Migration] = (
@@ -233,6 +242,7 @@ MIGRATIONS: Sequence[Migration] = (
     _count_letters,
     _add_checksums,
     _add_logs,
+    _add_letter_checksums,
 )
 """The step from each version to the next, in a transaction of its own; an empty file has version 0."""
 
