@@ -1,4 +1,4 @@
-"""What a worker writes into the locks that it holds: `remora/<host id>/<boot id>/<worker uuid>`."""
+"""The cookie that a worker writes into its locks: `remora/<host id>/<boot id>/<worker uuid>`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WorkerCookie:
-    """A worker process: on which host, in which of its boots, and which one."""
+    """A worker process: its host, the host's boot and the worker's id."""
 
     host: str
     boot: str
@@ -15,7 +15,7 @@ class WorkerCookie:
 
     @classmethod
     def parse(cls, text: str) -> WorkerCookie | None:
-        """The worker behind a cookie; None for everybody else's, those of claims by hand included."""
+        """The worker of a cookie; None for every other cookie, such as a gateway's or that of a claim by hand."""
         match text.split("/"):
             case ["remora", host, boot, worker] if host and boot and worker:
                 return cls(host, boot, worker)

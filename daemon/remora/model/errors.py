@@ -1,7 +1,7 @@
 """Every error that remora raises on purpose, under one base class.
 
-`retriable` answers the caller's only question: may the same call succeed later without anybody
-acting? Adapters translate their driver's exceptions into these at their own edge.
+`retriable` answers the caller's only question: may the same call succeed later without an operator's help? Adapters
+translate their driver's exceptions into these at their own edge.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CodecError(RemoraError, ValueError):
 class ConfigError(RemoraError):
     """A configuration that is refused; `key` is the dotted path of the option to look at first.
 
-    `binds` are the other options of a rule that is broken.
+    `binds` are the other options of the rule that is broken.
     """
 
     def __init__(self, key: str, reason: str, binds: tuple[str, ...] = ()) -> None:
@@ -44,7 +44,7 @@ class ConfigError(RemoraError):
 
     @property
     def problems(self) -> tuple[ConfigError, ...]:
-        """Everything that is wrong, in the order of the file."""
+        """Every problem, in the order of the file."""
         return (self,)
 
 
@@ -58,7 +58,7 @@ class ConfigErrors(ConfigError):
 
     @property
     def problems(self) -> tuple[ConfigError, ...]:
-        """Everything that is wrong, in the order of the file."""
+        """Every problem, in the order of the file."""
         return self._problems
 
 
@@ -75,7 +75,7 @@ class WorkerFailed(RemoraError):
 
 
 class StoreError(RemoraError):
-    """The shard store answered with an error."""
+    """The store answered with an error."""
 
 
 class StoreUnavailable(StoreError):
@@ -85,9 +85,9 @@ class StoreUnavailable(StoreError):
 
 
 class StoreAway(StoreUnavailable):
-    """The embedded store's disk or its files cannot be used now, which whoever runs the host must know.
+    """The embedded store's disk or files cannot be used now, and the host's operator has to know.
 
-    `cause` is one of a small closed set: `gone`, `read_only`, `io_error`. It goes on by itself when they can be used.
+    `cause` is `gone`, `read_only` or `io_error`. The store recovers by itself when they can be used again.
     """
 
     def __init__(self, cause: str, text: str) -> None:
@@ -96,7 +96,7 @@ class StoreAway(StoreUnavailable):
 
 
 class StoreMisconfigured(StoreError):
-    """A pool, permission, keyring or file is missing: somebody must act. The text names it."""
+    """A pool, permission, keyring or file is missing, and an operator has to act. The text names it."""
 
 
 class OwnershipLost(StoreError):
@@ -114,21 +114,21 @@ class QueueFull(StoreError):
 
 
 class StoreFull(StoreError):
-    """The disk or the cluster has no room left; nothing was stored, and it goes on by itself when there is room."""
+    """The disk or the cluster has no room left. Nothing was stored; the store recovers by itself when there is room."""
 
     retriable = True
 
 
 class StoreDamaged(StoreError):
-    """A part of the store cannot be read any more (a corrupted page): its queues stop until somebody acts."""
+    """A part of the store cannot be read any more (a corrupted page): its queues stop until an operator acts."""
 
 
 class IngestRefused(StoreError):
-    """Events were not taken, for a reason that their sender must know. Nothing was changed."""
+    """Events were not stored, for a reason that their sender has to know. Nothing was changed."""
 
 
 class TopicUnknown(IngestRefused):
-    """There is no topic of this name, or it is another one by now."""
+    """There is no topic of this name, or it is not the one that was meant."""
 
 
 class TopicClosed(IngestRefused):
@@ -136,11 +136,11 @@ class TopicClosed(IngestRefused):
 
 
 class OnceConflict(IngestRefused):
-    """The idempotency key was used for something else before."""
+    """The idempotency key was used for another request before."""
 
 
 class ReservationUnknown(IngestRefused):
-    """There never was such a reservation, or its outcome is forgotten."""
+    """There never was such a reservation, or its outcome was deleted."""
 
 
 class ReservationExpired(IngestRefused):
@@ -156,7 +156,7 @@ class ReservationExceeded(IngestRefused):
 
 
 class TopicRefused(StoreError):
-    """A topic cannot be made, changed or removed as asked; the text says why and what would do."""
+    """A topic cannot be made, changed or removed as asked; the text says why, and what would work."""
 
 
 class EndpointError(RemoraError):
@@ -170,29 +170,30 @@ class EndpointUnavailable(EndpointError):
 
 
 class EndpointMisconfigured(EndpointError):
-    """Configuration: nothing of this topic can be delivered until somebody acts.
+    """Configuration: nothing of this topic can be delivered until an operator acts.
 
     Examples are an unknown Kafka topic, a refused password, an untrusted certificate or a malformed URI.
     """
 
 
 class EndpointFenced(EndpointError):
-    """Somebody initialised the shard's producer after us, or the endpoint did so because a transaction took too long.
+    """Another producer was initialised for the shard, or the endpoint fenced this one after a transaction took too
+    long.
 
-    Nothing more of this producer can become visible. A new one may only send after the lock was proven again: a fenced
-    owner that simply goes on would fence the rightful one.
+    Nothing more of this producer can become visible. A new one may only send after the shard's lock was proven again: a
+    fenced owner that simply goes on would fence the rightful one.
     """
 
 
 class EntryRefused(EndpointError):
-    """Poison: this one entry can never be delivered, whatever is done; it is parked."""
+    """Poison: this entry can never be delivered and becomes a dead letter."""
 
 
 def without_frames(exc: E) -> E:
-    """The exception, when its way has been told: neither it nor what led to it holds the frames that it passed.
+    """Return the exception without the frames that it and its causes passed; call it once the exception was reported.
 
-    These keep all that their functions held, megabytes perhaps, and often the exception itself. Such a cycle ends only
-    with Python's next look for garbage, which a busy worker hardly ever takes.
+    Frames keep every local of their functions alive, perhaps megabytes, and often the exception itself. Only Python's
+    garbage collector ends such a cycle, and in a busy worker it hardly ever runs.
     """
     seen: set[int] = set()
     left: list[BaseException | None] = [exc]

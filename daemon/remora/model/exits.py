@@ -32,24 +32,24 @@ class Exit(IntEnum):
     DRAIN_TIMEOUT = 3
     """What was in flight did not finish within `delivery.drain_timeout`; it will be delivered again.
 
-    For `drain`: this host still had shards when the time was over. For `topic rm --drain`: entries still waited.
+    For `drain`: this host still had shards when the time was over. For `topic rm --drain`: entries were still pending.
     """
     DIFFERS = 3
-    """`topic apply --dry-run` found that topics are not as the file says."""
+    """`topic apply --dry-run` found topics that differ from the file."""
     UNAVAILABLE = 69
-    """A command needed the store or the daemon, and it was not reachable. The daemon itself waits instead."""
+    """A command needed the store or the daemon, and could not reach it. The daemon itself waits instead."""
     OUT_OF_MEMORY = 71
-    """Memory could not be allocated. A worker that ends so is replaced; at the start it ends the daemon."""
+    """Memory could not be allocated. A worker that exits so is replaced; at the start it ends the daemon."""
     TEMPORARY = 75
-    """Something failed that may succeed when it is tried again."""
+    """Something failed that may succeed when tried again."""
     NO_PERMISSION = 77
-    """The store cannot be used with what was given: a keyring, key, pool or permission is missing."""
+    """The store cannot be used with what it was given: a keyring, key, pool or permission is missing."""
     CONFIG = 78
-    """The configuration is refused; the unit does not restart after this one."""
+    """The configuration is refused; the unit does not restart after this code."""
 
 
 def exit_code(exc: RemoraError) -> Exit:
-    """The documented exit code of an error; a worker's that failed at the start is the daemon's."""
+    """The documented exit code of an error. A worker that failed at the start passes its own code on."""
     match exc:
         case WorkerFailed(code=code):
             return Exit(code) if code in set(Exit) else Exit.FAILURE

@@ -1,4 +1,4 @@
-"""Whether something is well, and what a worker says of itself when it is asked that."""
+"""Health: whether a part is well, and what a worker answers when asked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A yes or no, with the reasons in plain words; a yes may have reasons too, as remarks."""
+    """A yes or no with the reasons in plain words; a yes may have reasons too, as remarks."""
 
     ok: bool
     reasons: tuple[str, ...] = ()
@@ -18,9 +18,9 @@ class Health:
 class Waiting:
     """Queues with entries for one destination, an endpoint without secrets, that wait for the same cause.
 
-    `cause` is `away` where the destination cannot be reached or fails, `refused` where it, or something in a topic or
-    a file that somebody has to mend, refuses these queues, and empty where neither is known. The age is that of the
-    last progress of any of them.
+    `cause` is `away` where the destination cannot be reached or fails; `refused` where it, a topic or a file refuses
+    these queues until an operator acts; empty where neither is known. The age, in seconds, is that of the last progress
+    of any of them.
     """
 
     destination: str
@@ -31,8 +31,11 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a worker is good for now. `store` is what is wrong with its store, empty while it answers; `has_way` whether
-    a way to some destination is open for a queue in which nothing waits."""
+    """What a worker can do now.
+
+    `store` is what is wrong with its store, empty while it answers; `has_way` whether a route is open to some
+    destination for a queue that is empty.
+    """
 
     store: str = ""
     has_started: bool = True

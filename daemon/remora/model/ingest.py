@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 RESERVATION_AGE_S = 120.0
-"""How long room is kept for announced events at least, in seconds; a commit that comes later may be refused."""
+"""The least time for which the room of announced events is kept, in seconds; a later commit may be refused."""
 
 
 class RoutedEvent(NamedTuple):
-    """One event, encoded, and the number of the shard in its topic that it belongs into.
+    """One encoded event, and the number of the shard of its topic that it goes to.
 
-    `key` is `bucket:object`, what the shard was chosen by. `payload` is an `event_entry_t`.
+    `key` is `bucket:object`, which the shard was chosen by. `payload` is an `event_entry_t`.
     """
 
     shard: int
@@ -21,7 +21,7 @@ class RoutedEvent(NamedTuple):
 
 
 class ReservedRoom(NamedTuple):
-    """What one event to come will need: its shard and key as in RoutedEvent, and the most bytes of its payload."""
+    """The room that one announced event needs: shard and key as in RoutedEvent, and the most bytes of its payload."""
 
     shard: int
     key: bytes
@@ -30,10 +30,10 @@ class ReservedRoom(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """What makes a request recognisable when it is repeated.
+    """Identifies a request, so that its repetition is recognised.
 
-    `key` is the client's, within a topic. `digest` is of what was asked for: another one under the same key is a
-    mistake of the client and not a repeat.
+    `key` is the client's, unique within a topic. `digest` is of the request's contents: another digest under the same
+    key is a mistake of the client and not a repeat.
     """
 
     key: str
@@ -42,7 +42,7 @@ class IdempotencyKey:
 
 @dataclass(frozen=True, slots=True)
 class PublishResult:
-    """The answer to events that are stored; `repeated` when they had been stored by the same request before."""
+    """The answer to events that are stored; `repeated` when the same request had stored them before."""
 
     events: int
     repeated: bool = False
@@ -50,7 +50,7 @@ class PublishResult:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What went with a topic that was removed: its shards, and the entries that nobody will deliver."""
+    """What a removed topic took with it: its shards, and the pending entries that were discarded."""
 
     shards: int
     entries: int

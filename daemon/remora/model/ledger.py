@@ -1,4 +1,4 @@
-"""What became of the entries that were committed to a shard: each one is under exactly one cause, or still waits."""
+"""The ledger of a shard: each committed entry left for exactly one cause, or is pending."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from remora.model.shard import Shard
 
 
 class Cause(StrEnum):
-    """Why an entry left its queue. An expired one is only that, though a dead letter keeps it."""
+    """Why an entry left its queue. An expired entry counts as expired only, though a dead letter keeps it."""
 
     DELIVERED = "delivered"
     DEAD_LETTERED = "dead_lettered"
@@ -20,13 +20,13 @@ class Cause(StrEnum):
 
     @classmethod
     def of_letter(cls, cause: str) -> Cause:
-        """What an entry counts as that was parked for this cause of a dead letter."""
+        """The cause under which the ledger counts an entry whose dead letter has this cause."""
         return cls.EXPIRED if cause == "expired" else cls.DEAD_LETTERED
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many entries left a queue for each cause: in one removal, or in all of them together."""
+    """The number of entries that left a queue for each cause, in one removal or in all of them."""
 
     delivered: int = 0
     dead_lettered: int = 0
@@ -36,7 +36,7 @@ class Tally:
 
     @classmethod
     def of(cls, cause: Cause, count: int = 1) -> Tally:
-        """So many entries of one cause."""
+        """A tally of this many entries of one cause."""
         return cls(**{str(cause): count})
 
     def __add__(self, other: Tally) -> Tally:
@@ -50,17 +50,17 @@ class Tally:
 
     @property
     def total(self) -> int:
-        """Entries of all causes."""
+        """The entries of all causes."""
         return self.delivered + self.dead_lettered + self.expired + self.dropped + self.removed_elsewhere
 
     def items(self) -> Iterator[tuple[Cause, int]]:
-        """Each cause with its entries, none left out."""
+        """Each cause with its number of entries, 0 included."""
         return ((cause, getattr(self, cause)) for cause in Cause)
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """The ledger of one incarnation of a queue at one moment, in entries, since it was begun.
+    """The ledger of one incarnation of a queue at one moment, in entries, since the ledger began.
 
     `committed` and `pending` are measured independently of what was `removed`.
     """
@@ -72,6 +72,7 @@ class Balance:
 
     @property
     def unaccounted(self) -> int:
-        """Entries that neither wait nor left for a known cause: 0, or the ledger is wrong; below 0 when some count
-        twice."""
+        """Entries that are neither pending nor left for a known cause. 0 unless the ledger is wrong; below 0 when some
+        count twice.
+        """
         return self.committed - self.removed.total - self.pending

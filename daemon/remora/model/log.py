@@ -16,7 +16,7 @@ MOST_WIDTH = 1024
 
 
 class LogName(NamedTuple):
-    """What names a log: a pool and a name in it, any bytes, compared as bytes."""
+    """The name of a log: a pool and a name within it, any bytes, compared as bytes."""
 
     pool: bytes
     name: bytes
@@ -33,9 +33,7 @@ class Token(NamedTuple):
 
 
 class LogKind(StrEnum):
-    """What the positions of a log are for.
-
-    Those of a `log` are written to its stripes; those of a `counter` are somebody else's affair.
+    """The kind of a log: the positions of a `log` are written to its stripes, those of a `counter` are only handed out.
     """
 
     COUNTER = "counter"
@@ -46,8 +44,8 @@ class LogKind(StrEnum):
 class Projection:
     """A log as the store describes it.
 
-    `id` is another one each time that the log is created, `owner` is another one for each server process, `address` is
-    where clients go. Epoch 0 is never served.
+    `id` is a new one each time that the log is created, `owner` a new one for each server process; `address` is where
+    clients connect. Epoch 0 is never served.
     """
 
     id: str
@@ -60,7 +58,7 @@ class Projection:
 
 @dataclass(frozen=True, slots=True)
 class LogLock:
-    """The lock of a log, as the server has it that took it."""
+    """The lock of a log, as held by the server that took it."""
 
     log: LogName
     owner: str
@@ -69,9 +67,9 @@ class LogLock:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A log with a new epoch, which nobody else has: all earlier ones are sealed.
+    """A log in a new epoch, which no other server has; all earlier epochs are sealed.
 
-    `position` is the last one that may have been used; up to `bound` positions may be handed out.
+    `position` is the last one that may have been used; positions up to `bound` may be handed out.
     """
 
     epoch: int
@@ -80,7 +78,7 @@ class Registered:
 
 
 class Cell(StrEnum):
-    """What stands at a position of a log."""
+    """The state of a position of a log."""
 
     DATA = "data"
     FILLED = "filled"
@@ -98,7 +96,7 @@ class Figures:
 
 
 class LogError(StoreError):
-    """A log that cannot be used as it was asked for; the same call fails again."""
+    """A request that a log refuses; the same call fails again."""
 
 
 class LogUnknown(LogError):
@@ -106,7 +104,7 @@ class LogUnknown(LogError):
 
 
 class LogRefused(LogError):
-    """A log that cannot be: its name, pool, kind or width; or one that is there already."""
+    """A log that cannot be made: its name, pool, kind or width is refused, or it exists."""
 
 
 class LogLocked(StoreError):
@@ -120,15 +118,15 @@ class StaleEpoch(LogError):
 
 
 class PositionTaken(LogError):
-    """Something else stands at the position."""
+    """The position is written or filled already."""
 
 
 class PositionTrimmed(LogError):
-    """The position lies before the end of what was trimmed."""
+    """The position is trimmed."""
 
 
 def name_problem(log: LogName) -> str:
-    """Why a store refuses this name; empty where it takes it."""
+    """The reason why a store refuses this name; empty for a valid name."""
     try:
         text = log.name.decode()
     except UnicodeDecodeError:

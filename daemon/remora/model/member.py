@@ -1,4 +1,4 @@
-"""Workers as they know each other: who lives, how much each holds, and what one offers to another."""
+"""The workers as they know each other: which live, how much each owns, and what one offers to another."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from remora.model.shard import Shard
 
 WORKER_COOKIE = "remora/"
-"""Begins every cookie of remora: `remora/<host id>/<boot id>/<worker uuid>`."""
+"""The beginning of every cookie of remora: `remora/<host id>/<boot id>/<worker uuid>`."""
 
 CLAIM_COOKIE = "remora/claim/"
-"""Begins the cookie of a lock that was taken for whichever worker comes first."""
+"""The beginning of the cookie of a lock that is kept for the first worker that asks for it."""
 
 
 def is_workers(cookie: str) -> bool:
-    """Whether this is the cookie of a worker, and not a gateway's or that of a claim."""
+    """Whether this is a worker's cookie, and not a gateway's or that of a claim."""
     return cookie.startswith(WORKER_COOKIE) and not cookie.startswith(CLAIM_COOKIE)
 
 
@@ -30,10 +30,10 @@ class Offer:
 class Member:
     """A worker as it announces itself to the others.
 
-    A draining one takes nothing and gives everything away. `offers` are the shards that it is about to release, each
-    for one other worker; `expects` are those that others offer to it, from when it has seen the offer until it has
-    the shard and sees the offer gone. `shards` counts the locks that it holds, without those that it expects: so each
-    shard that is on its way shows as such in any two rows that are read together.
+    A draining worker takes no shards and gives all away. `offers` are the shards that it is about to release, each for
+    one other worker; `expects` are those that others offer to it, from when it has seen the offer until it owns the
+    shard and the offer is gone. `shards` counts the locks that it holds, without those that it expects. So in any two
+    rows that are read together, each shard on its way shows as such.
     """
 
     cookie: str

@@ -1,4 +1,4 @@
-"""Where an entry begins in its queue."""
+"""The position of an entry in its queue."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 
 class Position(NamedTuple):
-    """The place of an entry in its queue, ordered as (gen, offset).
+    """Where an entry begins in its queue, ordered as (gen, offset).
 
-    `gen` counts the ring's turns and `offset` is in bytes. radosgw itself compares the halves separately
-    and so loses entries at the ring's wrap; tuple order is the right one. Positions of two incarnations of
-    a queue must never be compared.
+    `gen` counts the ring's turns and `offset` is in bytes. radosgw itself compares the halves separately and so loses
+    entries when the ring wraps; tuple order is the right one. Positions of two incarnations of a queue must never be
+    compared.
     """
 
     gen: int

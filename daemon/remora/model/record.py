@@ -10,10 +10,10 @@ from typing import NamedTuple
 class Record(NamedTuple):
     """One entry, ready to be sent. A NamedTuple because one is made for every event.
 
-    `key` is `bucket/object` and decides the order: records of one key are never sent side by side.
-    `body` is what radosgw itself would post. `position` and `next_position` are this entry's marker and the
-    marker right behind it, as ASCII bytes. `created_ns` is the event's age zero in ns since the epoch.
-    `ordinal` is the entry's place in the listing it came from.
+    `key` is `bucket/object` and decides the order: records of one key are never sent side by side. `body` is the JSON
+    that radosgw itself would post. `position` and `next_position` are the markers of this entry and of the one behind
+    it, as ASCII bytes. `created_ns` is when the event's age begins, in ns since the epoch. `ordinal` is the entry's
+    index in its page.
     """
 
     key: bytes
@@ -27,12 +27,12 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One reply of a queue: `entries` in order, and one position more than entries.
+    """One page of a queue: `entries` in order, and one position more than entries.
 
-    `positions[i]` is where `entries[i]` begins and `positions[i + 1]` where it ends, already carried over at
-    the ring's end; the last one is where the next listing starts. Positions are ASCII `gen/offset`.
-    `nbytes` are the payload bytes held. `corrupt` says of those entries, by their place, that are not what was
-    committed, how the store knows; nothing that their bytes say may be relied on.
+    `positions[i]` is where `entries[i]` begins and `positions[i + 1]` where it ends, already carried over at the ring's
+    end; the last one is where the next page starts. Positions are ASCII `gen/offset`. `nbytes` are the payload bytes of
+    the page. `corrupt` has, by its index, the reason of each entry that is not what was committed: nothing that its
+    bytes say may be relied on.
     """
 
     positions: list[bytes]
@@ -45,13 +45,13 @@ class Page:
         object.__setattr__(self, "nbytes", sum(map(len, self.entries)))  # asked for several times
 
     def front(self, count: int) -> Page:
-        """Its first entries as a listing of their own."""
+        """The first entries of this page, as a page."""
         corrupt = {i: why for i, why in self.corrupt.items() if i < count}
         return Page(self.positions[: count + 1], self.entries[:count], True, corrupt)
 
 
 class CorruptBytes(bytes):
-    """An entry's bytes that are not those that were committed, where there is no listing to say so; `why` says it."""
+    """The bytes of an entry that are not those that were committed, for callers without a page; `why` is the reason."""
 
     why: str
 
@@ -63,7 +63,7 @@ class CorruptBytes(bytes):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """How often an entry was tried in vain, and when for the first time, in seconds since the epoch."""
+    """The number of attempts at an entry that failed, and when the first one was, in seconds since the epoch."""
 
     count: int
     first_tried: float
@@ -74,7 +74,7 @@ class DeadLetter:
     """An entry that left its queue without being delivered, with everything needed to send it later.
 
     `cause` is one of a small closed set (`undecodable`, `corrupt`, `too_large`, `refused`, `expired`, `exhausted`);
-    `reason` is the sentence for a person. Times are seconds since the epoch.
+    `reason` is a sentence for the operator. Times are seconds since the epoch.
     """
 
     queue: str
@@ -90,7 +90,7 @@ class DeadLetter:
 
     @property
     def is_as_committed(self) -> bool:
-        """Whether what `raw` says may be relied on, as far as it can be decoded."""
+        """Whether `raw` are the bytes that were committed, so that what they say may be relied on."""
         return self.cause != "corrupt"
 
 
@@ -104,7 +104,7 @@ class CorruptLetter(DeadLetter):
 
 
 class Redrive(NamedTuple):
-    """A dead letter that is to be re-driven, and the entry that is committed for it."""
+    """A dead letter to re-drive, and the entry that is committed for it."""
 
     letter: DeadLetter
     payload: bytes
@@ -112,7 +112,7 @@ class Redrive(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LetterTotals:
-    """How many dead letters of a queue commands have re-driven and dropped since it was first used."""
+    """The number of dead letters of a queue that commands have re-driven and dropped since the queue was first used."""
 
     redriven: int = 0
     dropped: int = 0

@@ -1,4 +1,4 @@
-"""Shards, who holds them, and what a look at one shows."""
+"""Shards, the holders of their locks, and their figures."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Origin(StrEnum):
 class Shard:
     """One queue of a topic: the unit that is locked, listed and removed from.
 
-    `queue` is the queue's name exactly as the store's registry has it (`t`, `:t`, `tenant:t`, `t.3`); it is
-    never derived from a topic's name.
+    `queue` is the queue's name exactly as the store's registry has it (`t`, `:t`, `tenant:t`, `t.3`); it is never
+    derived from a topic's name.
     """
 
     queue: str
@@ -30,10 +30,10 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class LockToken:
-    """Proof of having locked a shard: every list, removal and expiry names it, and the store checks it.
+    """Proof of having locked a shard: every listing, removal and expiry names it, and the store checks it.
 
-    `incarnation` distinguishes a queue from a later one of the same name; it is set once, under the lock,
-    and lasts as long as the queue object.
+    `incarnation` distinguishes a queue from a later one of the same name; it is set once, under the lock, and lasts as
+    long as the queue object.
     """
 
     shard: Shard
@@ -43,9 +43,10 @@ class LockToken:
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """Who holds a shard's lock: the store's name of the client (`client.4116`), its cookie, and how long yet.
+    """The holder of a shard's lock: the store's name of the client (`client.4116`), its cookie, and what is left of its
+    lease.
 
-    `lease_left_s` is 0 for a lock that has run out but was not taken by anybody else.
+    `lease_left_s` is 0 for a lock that has run out and that nobody else has taken.
     """
 
     entity: str
@@ -57,10 +58,10 @@ class LockHolder:
 
 @dataclass(frozen=True, slots=True)
 class ShardStats:
-    """A look at one queue, taken without its lock; any figure may be a moment old.
+    """The figures of one queue, read without its lock; each may be a moment old.
 
-    `entries` is exact when `entries_exact`, else estimated from the bytes. `oldest_age_s` is None for an
-    empty queue and for a first entry that is corrupt or undecodable. `reserved_bytes` counts open reservations.
+    `entries` is exact when `entries_exact`, else estimated from the bytes. `oldest_age_s` is None for an empty queue
+    and for a first entry that is corrupt or undecodable. `reserved_bytes` counts open reservations.
     """
 
     shard: Shard

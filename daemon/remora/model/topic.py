@@ -1,4 +1,4 @@
-"""A topic's attributes, as its metadata or an entry's own copy carries them."""
+"""A topic's attributes, as its metadata or an entry's own copy has them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from enum import StrEnum
 from remora.model.shard import Origin, Shard
 
 UNSET = 0xFFFF_FFFF
-"""radosgw's value for 'use the gateway's global option' in the three limits."""
+"""The value with which radosgw says 'use the gateway's global option' in the three limits."""
 
 
 DEFAULT_SHARDS = 11
 MOST_SHARDS = 1024
-"""Shards of a topic that remora makes: Ceph's default for its own sharded topics, and the most."""
+"""Shards of a topic of remora's own: the default, which is Ceph's for its sharded topics, and the most."""
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
-"""Names of topics that remora makes. Without a dot, so that `a.1` can only be the second queue of topic `a`."""
+"""Names of topics of remora's own. Without a dot, so that `a.1` can only be the second queue of topic `a`."""
 
 
 class Source(StrEnum):
@@ -30,7 +30,7 @@ class Source(StrEnum):
 class Delivery(StrEnum):
     """How often a reader sees each event of a topic.
 
-    With `at-least-once` some may come again after a failure; with `exactly-once` a reader that reads what is committed
+    `at-least-once`: some may come again after a failure. `exactly-once`: a reader of committed records
     (`isolation.level=read_committed`) sees each once.
     """
 
@@ -40,7 +40,7 @@ class Delivery(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """All that decides where and how a record is sent; equal targets may share connections.
+    """Everything that decides where and how a record is sent; equal targets may share connections.
 
     `uri` and `args` may hold credentials: never log or export this value, use `redacted`.
     """
@@ -73,12 +73,12 @@ class Target:
 class Topic:
     """A persistent topic: its queues' base name, where it delivers, and its entries' lifetime.
 
-    `time_to_live_s`, `max_retries` and `retry_sleep_s` are None where the topic leaves them to the global
-    default; an explicit 0 means for ever, without limit, without pause. `opaque_data` is None where each
-    entry keeps its own (attributes that were read from an entry).
+    `time_to_live_s`, `max_retries` and `retry_sleep_s` are None where the topic leaves them to the global default; an
+    explicit 0 means for ever, without limit, without pause. `opaque_data` is None where each entry keeps its own
+    (attributes that were read from an entry).
 
-    A topic of remora's own has an `id`, another one each time it is made, and refuses new events while it is
-    `closed`: it is being drained.
+    A topic of remora's own has an `id`, a new one each time it is made, and refuses new events while it is `closed` to
+    be drained.
     """
 
     name: str
@@ -98,15 +98,15 @@ class Topic:
 
     @property
     def first_shard(self) -> Shard:
-        """The shard that the topic is known by."""
+        """The shard that names the topic."""
         return Shard(self.queue, self.origin)
 
     def shard(self, number: int) -> Shard:
-        """One of the topic's shards, from 0 on: `t`, `t.1`, `t.2` ..."""
+        """The topic's shard of this number, from 0 on: `t`, `t.1`, `t.2` ..."""
         return shard_of(self.queue, number, self.origin)
 
     def all_shards(self) -> tuple[Shard, ...]:
-        """Every shard in the order of its number."""
+        """Every shard, ordered by number."""
         return tuple(map(self.shard, range(self.shards)))
 
     @property
@@ -116,12 +116,12 @@ class Topic:
 
 
 def shard_of(queue: str, number: int, origin: Origin) -> Shard:
-    """The shard of this number of the topic whose first queue this is."""
+    """The shard of this number of the topic whose first queue is `queue`."""
     return Shard(f"{queue}.{number}" if number else queue, origin)
 
 
 def _without_secret(host: str) -> str:
-    """A host with its port; where that is no number, an '@' was forgotten and it is a password."""
+    """A host with its port; a port that is no number is part of a password behind a forgotten '@', and is replaced."""
     name, colon, port = host.rpartition(":")
     if not colon or host.endswith("]") or port.isdecimal():
         return host

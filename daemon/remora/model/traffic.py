@@ -1,4 +1,4 @@
-"""Traffic as it is shaped: priorities, the classes that shards have, the meters of a scope.
+"""The values of traffic shaping: priorities, the classes of shards, the meters of a scope.
 
 Rates are bytes per second and bursts bytes, both whole numbers. A `max` of None is unlimited, and never a large number.
 """
@@ -15,7 +15,7 @@ from remora.model.errors import ConfigError
 
 
 class Priority(StrEnum):
-    """What waits in a group together, the highest first; each has a bucket of its own."""
+    """The priorities of a group, the highest first; each has a bucket of its own."""
 
     MAX = "max"
     CLIENT_HIGH = "client_high"
@@ -26,14 +26,14 @@ class Priority(StrEnum):
 
 
 PRIORITY_QUEUE = "priority_queue"
-"""The seventh bucket: the spare, which goes to the priorities from the highest on, and from which nobody sends."""
+"""The seventh bucket: spare credit, which goes to the priorities from the highest on; no shard asks at this one."""
 
 BUCKETS: tuple[str, ...] = (*Priority, PRIORITY_QUEUE)
 """All buckets of a group, in the order in which they are filled."""
 
 
 class TrafficClass(StrEnum):
-    """What a shard is about, the most urgent first."""
+    """The traffic class of a shard, the most urgent first."""
 
     RELIEF = "relief"
     REALTIME = "realtime"
@@ -71,11 +71,11 @@ if set(_PRIORITIES) != set(TrafficClass):
     raise AssertionError("a traffic class has no priority")
 
 CONFIGURABLE = tuple(each for each in TrafficClass if each is not TrafficClass.RELIEF)
-"""The classes that an operator or a topic may name: relief is given by a full queue alone."""
+"""The classes that an operator or a topic may name: only a full queue gives relief."""
 
 
 class ScopeKind(StrEnum):
-    """What a scope meters, the narrowest first: the order in which a listing passes its groups."""
+    """The kinds of scope, the narrowest first: the order in which a page passes its groups."""
 
     TOPIC = "topic"
     TENANT = "tenant"
@@ -98,18 +98,18 @@ UNMETERED = Meter()
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is metered together: all of a host, or those destinations, tenants or topics that fit its patterns."""
+    """What is metered together: all of a host, or the destinations, tenants or topics that match its patterns."""
 
     name: str
     of: ScopeKind
     match: tuple[str, ...] = ("*",)
     each: bool = True
-    """A group for each that fits, instead of one for all of them. A host has one group in any case."""
+    """One group for each match instead of one for all. A host has one group in any case."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Topics by their label (name, or tenant:name), and the highest class that they may have."""
+    """Topics by their label (name, or tenant:name), and the most urgent class that they may have."""
 
     name: str
     match: tuple[str, ...]
@@ -117,16 +117,16 @@ class Principal:
 
 
 def meters_from(options: Mapping[str, Mapping[str, int | None]], path: str) -> dict[str, Meter]:
-    """The meters of a scope from what is configured at `path`; a guaranteed rate above its max is cut to it.
+    """The meters that are configured at `path`; a guaranteed rate above its max is cut to it.
 
-    Raises ConfigError with the option's path: an unknown bucket or option, a number that is missing or negative, a
-    rate without a burst.
+    Raises ConfigError with the option's path for an unknown bucket or option, a missing or negative number, and a rate
+    without a burst.
     """
     return {bucket: _meter(bucket, given, f"{path}.{bucket}") for bucket, given in options.items()}
 
 
 def limit_of(meters: Mapping[str, Meter]) -> int:
-    """The sum of a scope's guaranteed rates, that of the spare included."""
+    """The sum of a scope's guaranteed rates, the spare's included."""
     return sum(each.guaranteed for each in meters.values())
 
 
@@ -159,7 +159,7 @@ _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 
 
 def check_scopes(scopes: Iterable[Scope], path: str) -> None:
-    """Refuse names that are no scope's or are there twice, and patterns with a * before their end. ConfigError."""
+    """Raise ConfigError for malformed or repeated names, and for patterns with a * before their end."""
     seen: set[str] = set()
     for each in scopes:
         if not _NAME.fullmatch(each.name):
@@ -168,7 +168,8 @@ def check_scopes(scopes: Iterable[Scope], path: str) -> None:
 
 
 def check_principals(principals: Iterable[Principal], path: str) -> None:
-    """Refuse names that are there twice, classes that cannot be given, and patterns with a * before their end."""
+    """Raise ConfigError for repeated names, classes that cannot be configured, and patterns with a * before their end.
+    """
     seen: set[str] = set()
     for each in principals:
         if not each.name:
@@ -179,7 +180,7 @@ def check_principals(principals: Iterable[Principal], path: str) -> None:
 
 
 def class_from(word: str, path: str) -> TrafficClass:
-    """A class that may be configured, by its word. Raises ConfigError with the path."""
+    """The class of this name. Raises ConfigError with the path for one that cannot be configured."""
     if word not in CONFIGURABLE:
         raise ConfigError(path, f"must be one of {', '.join(CONFIGURABLE)}")
     return TrafficClass(word)
