@@ -33,8 +33,7 @@ class Token(NamedTuple):
 
 
 class LogKind(StrEnum):
-    """The kind of a log: the positions of a `log` are written to its stripes, those of a `counter` are only handed out.
-    """
+    """The kind of a log: positions of a `log` are written to its stripes, those of a `counter` are only handed out."""
 
     COUNTER = "counter"
     LOG = "log"

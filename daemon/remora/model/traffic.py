@@ -168,8 +168,7 @@ def check_scopes(scopes: Iterable[Scope], path: str) -> None:
 
 
 def check_principals(principals: Iterable[Principal], path: str) -> None:
-    """Raise ConfigError for repeated names, classes that cannot be configured, and patterns with a * before their end.
-    """
+    """Raise ConfigError for repeated names, classes that no option may name, and patterns with a * before their end."""
     seen: set[str] = set()
     for each in principals:
         if not each.name:

@@ -11,7 +11,7 @@ _ENOENT, _ENAMETOOLONG = 2, 36
 
 
 class Cluster:
-    """A librados client instance. Locks belong to it: another one, though of the same user, is another holder."""
+    """A librados client instance. Locks belong to the instance: another one of the same user is another holder."""
 
     def __init__(self, cluster_name: str, user: str) -> None:
         self._library = load()
@@ -20,7 +20,7 @@ class Cluster:
         check(result, f"creating a client for {user}")
 
     def read_conf(self, path: str | None) -> None:
-        """Read a configuration file; without a path those that Ceph's own tools look for."""
+        """Read a configuration file; None for the one that Ceph's own tools would read."""
         result = self._library.rados_conf_read_file(self._handle, path.encode() if path else None)
         check(result, f"reading {path or 'ceph.conf'}")
 
@@ -29,7 +29,7 @@ class Cluster:
             check(self._library.rados_conf_set(self._handle, name.encode(), value.encode()), f"{name} = {value}")
 
     def option(self, name: str) -> str:
-        """An option's value as the configuration now has it; empty when this release has no such option."""
+        """The value of an option; empty when this release has no such option."""
         size = 256
         while True:
             buffer = create_string_buffer(size)
@@ -46,7 +46,7 @@ class Cluster:
 
     @property
     def instance_id(self) -> int:
-        """The number in `client.<number>`, by which locks name their holder."""
+        """The number in `client.<number>`, the holder's name in locks."""
         number: int = self._library.rados_get_instance_id(self._handle)
         return number
 
@@ -62,7 +62,7 @@ class Cluster:
         return IoCtx(handle, pool, namespace)
 
     def shutdown(self) -> None:
-        """End the client. No call of any other method, and no operation, may be under way."""
+        """End the client. No call of another method and no operation may be under way."""
         self._library.rados_shutdown(self._handle)
 
 

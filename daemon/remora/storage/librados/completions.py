@@ -1,10 +1,10 @@
-"""Waits for librados' completions in the event loop, without a thread and without Python code in theirs.
+"""Waits for librados' completions in the event loop, without a thread and without Python code in librados' threads.
 
 Librados calls back from a thread of its own when an operation completes. A Python function there would need the
-interpreter's lock, so that a busy loop holds up every completion by up to 5 ms, one after the other; and it
-would crash the process when it arrived while the interpreter shuts down. The callback is therefore libc's own
-`putw(int, FILE *)`: called as `callback(completion, argument)` it writes the low half of the completion's
-address into a pipe, and the loop reads it there.
+interpreter's lock, so a busy loop would delay every completion by up to 5 ms, one after the other; and it would crash
+the process if it ran while the interpreter shuts down. The callback is therefore libc's own `putw(int, FILE *)`: called
+as `callback(completion, argument)` it writes the low half of the completion's address into a pipe, and the loop reads
+it there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _UNBUFFERED = 2  # _IONBF
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """One operation under way, with everything that must stay in memory until it completes."""
+    """An operation under way, with everything that must stay in memory until it completes."""
 
     operation: Operation
     ioctx: c_void_p
@@ -54,14 +54,14 @@ class Completions:
 
     @property
     def under_way(self) -> int:
-        """How many operations have not completed yet, those whose caller has gone included."""
+        """The number of operations that have not completed yet, including those whose caller was cancelled."""
         return len(self._flights)
 
     async def run(self, operation: Operation, ioctx: c_void_p, oid: str, timeout_s: float) -> tuple[int, int]:
-        """Carry the operation out: its result, and the object's version.
+        """Carry the operation out; returns its result and the object's version.
 
-        Raises TimeoutError when there is no answer in time. Then, and when the caller is cancelled, the
-        operation is given up, and its outcome is unknown.
+        Raises TimeoutError when there is no answer in time. Then, and when the caller is cancelled, the operation is
+        cancelled and its outcome is unknown.
         """
         flight = self._take_off(operation, ioctx, oid)
         try:
@@ -89,7 +89,7 @@ class Completions:
         check(result, "creating a completion")
         if _low_half(completion) not in self._flights:
             return completion
-        # Two addresses with equal low halves: hold on to this one while another is made.
+        # Two addresses with equal low halves: keep this one while another is made.
         try:
             return self._new_completion()
         finally:
@@ -118,10 +118,10 @@ class Completions:
             self._idle.set()
 
     async def close(self, timeout_s: float) -> bool:
-        """Give up every operation, as if it had timed out, and free the pipe.
+        """Cancel every operation, as if it had timed out, and free the pipe.
 
-        False when librados did not let go of some in time: they keep their memory and the pipe, and the client's
-        handle must not be shut down under them.
+        Returns False when librados did not end some in time: they keep their memory and the pipe, and the client's
+        handle must not be shut down.
         """
         for flight in self._flights.values():
             if not flight.landed.done():  # librados will say ECANCELED, which is also a failed comparison's errno
@@ -160,7 +160,7 @@ def _libc() -> CDLL:
 
 
 def _unbuffered_stream(fd: int) -> c_void_p:
-    """A FILE * that writes each word at once, and so in one piece."""
+    """A FILE * without a buffer, which writes each word at once and whole."""
     stream = c_void_p(_libc().fdopen(fd, b"w"))
     if not stream.value:
         os.close(fd)

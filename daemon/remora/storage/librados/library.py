@@ -111,7 +111,7 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 @functools.cache
 def load() -> CDLL:
-    """The library with every prototype set. OSError when it is not installed or lacks a function."""
+    """The library with every prototype set. Raises OSError when it is not installed or lacks a function."""
     library = CDLL(SONAME)
     for name, (result, arguments) in _PROTOTYPES.items():
         try:
@@ -133,7 +133,7 @@ class LibradosError(Exception):
 
 
 def check(result: int, what: str) -> int:
-    """The result of a C call; raises LibradosError when it is negative."""
+    """The result of a C call. Raises LibradosError when it is negative."""
     if result < 0:
         raise LibradosError(-result, what)
     return result

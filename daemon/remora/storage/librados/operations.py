@@ -1,7 +1,7 @@
 """Compound operations: several steps on one object that the OSD carries out together or refuses as a whole.
 
-A step that answers something returns a cell. Librados writes into a cell's memory from its own threads, so an
-operation keeps its cells, and whoever submits the operation keeps the operation until it completes.
+A step with an answer returns a cell. Librados writes into a cell's memory from its own threads, so an operation keeps
+its cells, and the submitter keeps the operation until it completes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Protocol
 from remora.storage.librados.library import load
 
 MISMATCH = 4095
-"""The code of a comparison of data that failed at its first byte; at a later one it is larger by as much."""
+"""The code of a data comparison that failed at its first byte; n more for one that failed n bytes later."""
 
 _EQUAL = 1  # LIBRADOS_CMPXATTR_OP_EQ
 _EXCLUSIVE, _IDEMPOTENT = 1, 0  # LIBRADOS_CREATE_*
@@ -34,9 +34,9 @@ class Cell(Protocol):
     """Where one step's answer arrives."""
 
     def collect(self, answered: bool) -> None:
-        """Move the answer into Python and free what librados allocated for it; called once, at the end.
+        """Copy the answer into Python and free what librados allocated for it; called once, at the end.
 
-        Where nothing was answered the memory may be uninitialised: it is freed and not looked at.
+        Without an answer the memory may be uninitialised: it is freed and not read.
         """
         ...
 
@@ -126,9 +126,9 @@ class Omap:
 
 
 class Operation(ABC):
-    """What reads and writes share: a handle, and the cells that live as long as it.
+    """The base of reads and writes: a handle, and the cells that live as long as it.
 
-    One that was never started, because there was no session, is freed with this object.
+    An operation that was never submitted is freed with this object.
     """
 
     _is_finished = True  # nothing to free until there is a handle
@@ -144,7 +144,7 @@ class Operation(ABC):
 
     @abstractmethod
     def submit(self, ioctx: c_void_p, oid: bytes, completion: c_void_p) -> int:
-        """Start the operation; a negative result means that it was not started."""
+        """Start the operation; a negative result means that it did not start."""
 
     @abstractmethod
     def _release(self) -> None:
@@ -175,7 +175,9 @@ class ReadOp(Operation):
         return self
 
     def assert_data(self, offset: int, data: bytes) -> ReadOp:
-        """Pass only where the object's data has these bytes, else MISMATCH plus the place of the first other one."""
+        """Pass only where the object's data has these bytes, else MISMATCH plus the offset of the first byte that
+        differs.
+        """
         self._library.rados_read_op_cmpext(self._handle, data, len(data), offset, None)
         return self
 
@@ -189,7 +191,7 @@ class ReadOp(Operation):
         return reply
 
     def check(self, cls: str, method: str, request: bytes) -> ReadOp:
-        """A class call whose only answer is to let the operation pass or not."""
+        """Add a class call without output that lets the operation pass or refuses it."""
         self.call(cls, method, request)
         return self
 
@@ -248,17 +250,17 @@ class ReadOp(Operation):
 
 
 class WriteOp(Operation):
-    """A compound write. Librados' C interface hands out no output of a class call in it.
+    """A compound write. Librados' C interface discards the output of class calls in it.
 
-    When the cluster or the pool is full it is answered with ENOSPC or EDQUOT if it needs room, and carried out if it
-    needs none. Otherwise librados would keep back every write, removals and locks too, until they time out.
+    When the cluster or the pool is full, a write that needs room is refused with ENOSPC or EDQUOT, and one that needs
+    none is carried out. By default librados would hold back every write, removals and locks too, until it times out.
     """
 
     def __init__(self) -> None:
         super().__init__(load().rados_create_write_op())
 
     def create(self, *, exclusive: bool) -> WriteOp:
-        """Make the object; an exclusive creation is refused with EEXIST when there is one."""
+        """Create the object; an exclusive creation is refused with EEXIST when it exists."""
         self._library.rados_write_op_create(self._handle, _EXCLUSIVE if exclusive else _IDEMPOTENT, None)
         return self
 
@@ -268,7 +270,7 @@ class WriteOp(Operation):
         return self
 
     def remove(self) -> WriteOp:
-        """Remove the object with all that it holds."""
+        """Remove the object with its attributes and omap."""
         self._library.rados_write_op_remove(self._handle)
         return self
 
@@ -277,7 +279,7 @@ class WriteOp(Operation):
         return self
 
     def assert_version(self, version: int) -> WriteOp:
-        """Pass only while the object is as it was when an operation completed with this version."""
+        """Pass only while the object has this version, which an operation returned."""
         self._library.rados_write_op_assert_version(self._handle, version)
         return self
 

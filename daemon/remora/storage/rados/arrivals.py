@@ -1,4 +1,4 @@
-"""Notice of new entries, which an OSD cannot give."""
+"""Notice of new entries, which no OSD gives."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How often entries of held queues were tried in vain: key `remora.attempts` in the omap of the queue object.
+"""Failed attempts at entries of held queues: key `remora.attempts` in the omap of the queue object.
 
-A radosgw uses no omap there, and the key goes with the object.
+A radosgw does not use that omap, and the key is deleted with the object.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _REFUSALS: Refusals = {**HELD, **FULL}
 
 
 class Attempts(RadosPart):
-    """Keeps attempts; the removal that takes the last of their entries takes them along (`forget`)."""
+    """Stores attempts; the removal that takes the last of their entries deletes them in the same operation."""
 
     def __init__(self, connection: ClusterConnection) -> None:
         super().__init__(connection)
         self._last: dict[LockToken, Position] = {}
 
     async def note(self, token: LockToken, attempts: Mapping[bytes, Attempt]) -> None:
-        """Keep these in place of all that were kept before."""
+        """Store these attempts in place of all that were stored before."""
         self._remember(token, attempts)
         operation = held_write(token)
         if attempts:
             operation.set_omap({_KEY: encode_attempts(attempts)})
         else:
             operation.remove_omap([_KEY])
-        await self._run(operation, token, f"noting attempts of {token.shard}")
+        await self._run(operation, token, f"storing attempts of {token.shard}")
 
     async def noted(self, token: LockToken) -> Mapping[bytes, Attempt]:
-        """What was kept last."""
+        """The attempts that were stored last, by position."""
         operation = held_read(token)
         found = operation.omap_values([_KEY])
         await self._run(operation, token, f"reading attempts of {token.shard}")
@@ -47,17 +47,17 @@ class Attempts(RadosPart):
         return noted
 
     def forget(self, operation: WriteOp, token: LockToken, end: Position) -> None:
-        """Add to the removal of the entries before `end` that the attempts go too, if those were all."""
+        """Delete the attempts in the removal of the entries before `end`, if that takes the last of them."""
         if token in self._last and self._last[token] < end:
             operation.remove_omap([_KEY])
 
     def forgotten(self, token: LockToken, end: Position) -> None:
-        """That removal has succeeded."""
+        """Note that this removal has succeeded."""
         if token in self._last and self._last[token] < end:
             del self._last[token]
 
     def let_go(self, token: LockToken) -> None:
-        """The hold is over."""
+        """Note that the lock is no longer held."""
         self._last.pop(token, None)
 
     def _remember(self, token: LockToken, attempts: Mapping[bytes, Attempt]) -> None:

@@ -1,4 +1,4 @@
-"""What queues there are, as radosgw's registry and remora's own say, and what is known of their topics."""
+"""The catalog of queues, from radosgw's registry and remora's own, and of their topics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REGISTRY = "queues_list_object"
 
 
 class Catalog(RadosPart):
-    """Finds queues and topics; needs and takes no lock."""
+    """Lists queues and topics without any lock."""
 
     def __init__(self, connection: ClusterConnection, registry: Registry) -> None:
         super().__init__(connection)
@@ -31,7 +31,7 @@ class Catalog(RadosPart):
         self._shards: Sequence[Shard] = ()
 
     async def shards(self) -> Sequence[Shard]:
-        """Every registered queue, in name order; none when nothing was ever registered."""
+        """Every registered queue in name order; empty when none was ever registered."""
         session = self._connection.session
         names = await all_keys(self._connection, _REGISTRY, session.placement.notif)
         # A pool that was deleted answers like an object that never was.
@@ -45,7 +45,7 @@ class Catalog(RadosPart):
         return self._shards
 
     async def topics(self) -> Mapping[Shard, Topic]:
-        """The persistent topics whose metadata is readable, by their (first) shard."""
+        """The persistent topics whose metadata can be read, by their first shard."""
         if self._registered is None:
             await self.shards()
         found = await self._topics.read(self._registered or ())
@@ -53,7 +53,7 @@ class Catalog(RadosPart):
         return {**{topic.first_shard: topic for topic in found.values()}, **own.topics}
 
     async def peek(self, shard: Shard) -> bytes | None:
-        """The first entry of a queue, read without the lock; None when it is empty."""
+        """The first entry of a queue, read without its lock; None when it is empty. Raises ShardGone."""
         what = f"peeking into {shard}"
         operation = ReadOp().assert_exists()
         reply = operation.call(QUEUE_CLASS, "2pc_queue_list_entries", encode_list(1))

@@ -1,4 +1,4 @@
-"""Makes a connected client, and says in an operator's words why there is none. Everything here may block."""
+"""Makes a connected client, or an error in an operator's words. Every function here may block."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from remora.storage.rados.keyring import check_keyring, unusable_key
 
 
 def check_client(settings: RadosSettings) -> None:
-    """Raise StoreMisconfigured for what no waiting can heal: found without asking the cluster."""
+    """Raise StoreMisconfigured for a configuration that can never work; does not connect to the cluster."""
     cluster = _configured(settings)
     try:
         check_keyring(cluster, settings.name)
@@ -22,7 +22,7 @@ def check_client(settings: RadosSettings) -> None:
 
 
 def connected_client(settings: RadosSettings) -> Cluster:
-    """A client that is connected to the cluster."""
+    """A client that is connected to the cluster. Raises StoreMisconfigured and StoreUnavailable."""
     cluster = _configured(settings)
     try:
         cluster.connect()
@@ -60,8 +60,8 @@ def _options(settings: RadosSettings) -> dict[str, str]:
     # Librados takes whole seconds only, and 0 would be no time-out at all.
     op_timeout, mount_timeout = (str(math.ceil(s)) for s in (settings.op_timeout_s, settings.mount_timeout_s))
     # A client learns that an OSD has come back at another address by asking for a new map, and it asks when it finds
-    # an operation that is this old. The defaults (10 s, looked for every 5 s) would be later than our time-out: each
-    # operation would be given up before, and a client without other traffic would keep the old map for ever.
+    # an operation that is this old. The defaults (10 s, checked every 5 s) come after our time-out: each operation
+    # would time out first, and a client without other traffic would keep the old map for ever.
     laggy_s = f"{settings.op_timeout_s / 4:g}"
     options = {
         "objecter_timeout": laggy_s,
@@ -69,7 +69,7 @@ def _options(settings: RadosSettings) -> dict[str, str]:
         "rados_osd_op_timeout": op_timeout,
         "rados_mon_op_timeout": mount_timeout,
         "client_mount_timeout": mount_timeout,
-        # Librados makes the submitting thread wait when so much is under way, and ours is the event loop.
+        # Beyond these limits librados blocks the submitting thread, which is the event loop.
         "objecter_inflight_ops": "1000000",
         "objecter_inflight_op_bytes": str(16 << 30),
     }

@@ -1,15 +1,16 @@
-"""Dead letters: an omap object for each queue, next to the queues but out of radosgw's sight.
+"""Dead letters: an omap object for each queue, in the queues' pool and in remora's namespace.
 
-Object `remora.dlq.<queue>` holds the letters of one queue under `<incarnation>:<position>`. Object `remora.dlq`
-holds the queues' names as keys, as radosgw's own registry does: a single read finds all letters, where listing
-the objects of a namespace would go through every placement group of the pool, and blocks.
+Object `remora.dlq.<queue>` holds the letters of one queue under `<incarnation>:<position>`. Object `remora.dlq` holds
+the queues' names as keys, as radosgw's own registry does: one read finds all letters, where listing the objects of a
+namespace blocks and goes through every placement group of the pool.
 
-A letter and its entry lie in two objects, and keys are not in the order of positions. So before a holder stores letters
-it announces them in the queue's omap, key `remora.parking.<position of the last>`, which goes with that entry: only
-where the next holder finds such a key it has to look for letters of entries that stand in the queue. Attribute
-`remora.parker.<incarnation>` of the object of letters says whose letters of that queue are taken, and each write of a
-letter compares it. Who looks for letters changes it first: what an earlier holder has under way is refused then,
-however late it comes.
+A letter and its entry lie in two objects, and keys are not ordered by position. So before a worker stores letters it
+announces them in the queue's omap, key `remora.parking.<position of the last>`, which is removed with that entry: the
+next owner looks for letters of entries that are still in the queue only where it finds such a key.
+
+Attribute `remora.parker.<incarnation>` of the object of letters has a random name that the lock's holder chose for its
+letters, and each write of a letter compares it. The next holder changes it before it looks for letters, so that a late
+write of an earlier holder is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from remora.storage.rados.refusals import FULL, HELD, OWN, MismatchError, Missin
 REGISTRY = "remora.dlq"
 
 TOTALS = "#totals"
-"""The key beside a queue's letters that is none of them; see `redriving`."""
+"""The key beside a queue's letters that holds their counts and is no letter; see `redriving`."""
 
 _ANNOUNCED, _OWNER = "remora.parking.", "remora.parker."
 
@@ -59,7 +60,7 @@ _decoder = msgspec.msgpack.Decoder(_StoredLetter)
 
 @dataclass(slots=True)
 class _HeldLetters:
-    """What this process knows of a hold: the letters that were announced, and the name that it stores them under."""
+    """What this process knows of a held queue's letters: those it announced, and the name that it stores them under."""
 
     announced: set[Position] = field(default_factory=set)
     name: str = ""
@@ -75,7 +76,7 @@ class DeadLetters(RadosPart):
         self._held: defaultdict[LockToken, _HeldLetters] = defaultdict(_HeldLetters)
 
     async def store(self, token: LockToken, *letters: DeadLetter) -> None:
-        """Store letters durably; the same letter again overwrites itself."""
+        """Store letters durably, all at once; a letter at the same position is replaced."""
         name = await self._announce(token, max(Position.parse(each.position) for each in letters))
         storing = [self._store_one(token, each, name) for each in letters]
         for answer in await asyncio.gather(*storing, return_exceptions=True):
@@ -83,7 +84,7 @@ class DeadLetters(RadosPart):
                 raise answer
 
     async def _announce(self, token: LockToken, last: Position) -> str:
-        """Have the next holder look for letters up to this position; answers the name to store them under."""
+        """Announce letters up to this position to the next holder; returns the name to store them under."""
         queue = token.shard.queue
         held = self._held[token]
         async with held.turn:
@@ -97,7 +98,7 @@ class DeadLetters(RadosPart):
             return held.name or await self._claim(token, held)
 
     async def _claim(self, token: LockToken, held: _HeldLetters) -> str:
-        """Have no letters taken but those under this hold's new name."""
+        """Choose a new name for this holder's letters, so that those of earlier holders are refused."""
         name = secrets.token_hex(8)
         await self._write(WriteOp().set_xattr(_OWNER + token.incarnation, name), f"{REGISTRY}.{token.shard.queue}")
         held.name = name
@@ -110,8 +111,10 @@ class DeadLetters(RadosPart):
             await self._write(operation, f"{REGISTRY}.{letter.queue}")
         except MismatchError as exc:
             await self._on_queue(held_read(token), token, f"storing letters of {token.shard}")
-            self._held[token].name = ""  # an earlier holder's name came late
-            raise StoreUnavailable(f"storing letters of {token.shard}: somebody else has stored letters there") from exc
+            self._held[token].name = ""  # the write of an earlier holder's name came late
+            raise StoreUnavailable(
+                f"storing letters of {token.shard}: another holder has stored letters there"
+            ) from exc
 
     async def _write(self, operation: WriteOp, oid: str) -> None:
         await self._connection.run(operation, oid, f"writing to {oid}", OWN, self._own)
@@ -122,7 +125,10 @@ class DeadLetters(RadosPart):
     # --------------------------------------------------------------------------- of entries that stand
 
     async def standing(self, token: LockToken) -> Sequence[DeadLetter]:
-        """The letters of entries that stand in the held queue yet; usually none were announced, and that is all."""
+        """The letters of entries that are still in the held queue.
+
+        Usually none were announced, and one read tells.
+        """
         what = f"looking for letters of {token.shard}"
         operation = held_read(token)
         content, found = operation.read(0, HEAD_SIZE), operation.omap_page("", _ANNOUNCED, _MOST_ANNOUNCED)
@@ -139,17 +145,17 @@ class DeadLetters(RadosPart):
         return [each async for each in self._pages(oid, standing)]
 
     def forget(self, operation: WriteOp, token: LockToken, end: Position) -> None:
-        """Add to the removal of the entries before `end` the announcements of their letters."""
+        """Add to the removal of the entries before `end` the removal of their letters' announcements."""
         if gone := self._announced_before(token, end):
             operation.remove_omap([f"{_ANNOUNCED}{each}" for each in sorted(gone)])
 
     def forgotten(self, token: LockToken, end: Position) -> None:
-        """That removal has succeeded."""
+        """Note that this removal has succeeded."""
         if gone := self._announced_before(token, end):
             self._held[token].announced -= gone
 
     def let_go(self, token: LockToken) -> None:
-        """The hold is over."""
+        """Note that the lock is no longer held."""
         self._held.pop(token, None)
 
     def _announced_before(self, token: LockToken, end: Position) -> set[Position]:
@@ -168,13 +174,13 @@ class DeadLetters(RadosPart):
                 yield letter
 
     async def _pages(self, oid: str, keys: list[str]) -> AsyncIterator[DeadLetter]:
-        """The letters under these keys, save those that have been deleted meanwhile."""
+        """The letters under these keys, without those that were deleted meanwhile."""
         for i in range(0, len(keys), _PAGE):
             for letter in await self._values(oid, keys[i : i + _PAGE]):
                 yield letter
 
     async def _values(self, oid: str, keys: list[str]) -> list[DeadLetter]:
-        """The letters under these keys, save those that have been deleted meanwhile."""
+        """The letters under these keys, without those that were deleted meanwhile."""
         operation = ReadOp().assert_exists()
         found = operation.omap_values(keys)
         try:
@@ -185,7 +191,7 @@ class DeadLetters(RadosPart):
 
 
 def letter_key(letter: DeadLetter) -> str:
-    """The key that a letter has in the omap of its queue's letters."""
+    """The key of a letter in the omap of its queue's letters."""
     return f"{letter.incarnation}:{letter.position}"
 
 

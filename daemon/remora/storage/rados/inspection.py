@@ -1,4 +1,4 @@
-"""Looks at queues from outside, without their lock and while others list and remove."""
+"""Inspects queues without their lock, while other clients list and remove."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from remora.storage.rados.unlocked_scan import UnlockedScan
 
 _SAMPLE = 16
 _MOST_MOVES = 100
-"""So often in a row a front may move between two looks before a listing is given up."""
+"""A listing is given up after the front moved this often in a row."""
 
 _AT_ONCE = 8
 _SPILLED = "cls_queue_urgent_data"
 
 
 class Inspection(RadosPart):
-    """Figures and contents of a queue."""
+    """Reads the figures and contents of a queue."""
 
     async def stats(self, shard: Shard, *, exact: bool = False) -> ShardStats:
         """Figures of one queue, all of one moment; with `exact` its entries are listed and counted afterwards.
 
-        The head tells the number of entries where the OSD counts them (from Squid on). Elsewhere it is estimated
-        from the bytes and the size of the oldest entries.
+        The head has the number of entries where the OSD counts them (from Squid on). Elsewhere it is estimated from the
+        bytes and the size of the oldest entries.
         """
         what = f"looking at {shard}"
         operation = ReadOp().assert_exists()
@@ -73,7 +73,7 @@ class Inspection(RadosPart):
         )
 
     async def backlog(self, shards: Sequence[Shard]) -> Sequence[ShardStats]:
-        """Figures of many queues, a few at a time; those that are empty or do not answer are left out."""
+        """Figures of many queues, eight at a time, without queues that are empty or do not answer."""
         todo = iter(shards)
         found: list[ShardStats] = []
 
@@ -90,7 +90,7 @@ class Inspection(RadosPart):
         return found
 
     async def dump(self, shard: Shard) -> AsyncIterator[tuple[str, bytes]]:
-        """Position and raw bytes of each pending entry, oldest first, none of them twice.
+        """Position and raw bytes of each pending entry, oldest first, none twice.
 
         Entries that the queue's owner removes meanwhile are left out.
         """
@@ -119,7 +119,7 @@ class Inspection(RadosPart):
 
 
 def _entries(head: QueueHead, oldest: Page) -> tuple[int, bool]:
-    """How many entries there are, and whether that is certain."""
+    """The number of entries, and whether it is exact."""
     if not oldest.truncated:
         return len(oldest.entries), True
     counted = head.committed_entries

@@ -8,7 +8,7 @@ in the same operation:
         \\--> aborted
 
 `prepared`: each queue has room reserved. `committed`: the events will be stored, whichever process stops. `completed`:
-they are stored. `aborted`: the room was given back, on request or because nobody committed in time. The object and the
+they are stored. `aborted`: the room was given back, on request or because no commit came in time. The object and the
 xattr keep the values `reserved`, `decided`, `done` and `ended`.
 
 `schedule.py` says which intents have to be looked at, and when.

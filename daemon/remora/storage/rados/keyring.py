@@ -1,4 +1,4 @@
-"""Finds out from files alone why a client can never authenticate."""
+"""Finds reasons why a client can never authenticate, from files alone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_keyring(cluster: Cluster, user: str) -> None:
 
 
 def unusable_key(cluster: Cluster, user: str) -> str | None:
-    """Why a connection failed that was refused before any monitor was asked: a key of a newer type, or None."""
+    """The reason why librados refused to connect before it asked a monitor: a key of a newer type. None for others."""
     if not _needs_keyring(cluster):
         return None
     keyring = _existing_keyring(cluster, user)
@@ -76,7 +76,7 @@ def _key(text: str, user: str) -> str | None:
 
 
 def _key_type(key: str) -> int | None:
-    """The type that a base64 key begins with; None when it is no key at all."""
+    """The type that a base64 key begins with; None when it is no key."""
     try:
         raw = base64.b64decode(key, validate=True)
     except (binascii.Error, ValueError):

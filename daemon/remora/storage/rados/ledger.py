@@ -1,7 +1,7 @@
-"""The balance of each queue: what the ring says was committed, against what its state says has left it.
+"""The balance of each queue: what its ring says was committed, against what its state says has left it.
 
-The ring tells bytes, and the state books both bytes and entries. What a radosgw removed is found as bytes too, so its
-entries are estimated; everything else is exact.
+The ring counts bytes; the state books bytes and entries. What a radosgw removed is known in bytes, so its entries are
+estimated. Everything else is exact.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _TRIES = 5
 
 
 class Ledger(RadosPart):
-    """Looks at the balances of queues."""
+    """Reads the balances of queues."""
 
     async def balance(self, shard: Shard) -> Balance:
-        """One shard's balance. While nobody of remora holds it, what left it counts as removed elsewhere."""
+        """One shard's balance. While no worker holds its lock, unbooked removals count as removed elsewhere."""
         what = f"looking at the ledger of {shard}"
         for _ in range(_TRIES):
             operation = ReadOp().assert_exists()
@@ -49,7 +49,7 @@ class Ledger(RadosPart):
         return _balance(shard, stored, _estimated(stored), is_leaving(xattrs.values))
 
     async def balances(self, tokens: Sequence[LockToken]) -> Sequence[Balance]:
-        """The balances of held shards, a few at a time; no entry is read."""
+        """The balances of held shards, eight at a time; no entry is read."""
         todo = iter(tokens)
         found: list[Balance] = []
 
@@ -72,7 +72,7 @@ class Ledger(RadosPart):
         return _balance(token.shard, stored, _estimated(stored), is_leaving(xattrs.values))
 
     async def _count(self, shard: Shard, head: QueueHead) -> int:
-        """How many entries stand between a queue's front and its tail. FrontMovedError when some leave meanwhile."""
+        """The number of entries between a queue's front and tail. Raises FrontMovedError when some leave meanwhile."""
         scan = UnlockedScan(self._connection, shard, self._locator(shard))
         position, count = head.front, 0
         while position < head.tail:
@@ -86,7 +86,7 @@ class Ledger(RadosPart):
 
 
 def _estimated(stored: StoredState) -> int:
-    """How many entries wait, as the head counts them, else by the bytes."""
+    """The number of pending entries: the head's count, else an estimate from the bytes."""
     head, counted = stored.head, stored.head.committed_entries
     if counted and counted <= head.used_bytes // ENTRY_OVERHEAD:
         return counted
@@ -94,7 +94,7 @@ def _estimated(stored: StoredState) -> int:
 
 
 def _balance(shard: Shard, stored: StoredState, pending: int, leaving: bool) -> Balance:
-    """What is unaccounted is known in bytes, so the entries that were committed follow from the others."""
+    """The balance; what is unaccounted is known in bytes, so the committed entries follow from the others."""
     state, head = stored.state, stored.head
     removed = state.removed
     unaccounted = state.entries_in(state.unaccounted_bytes(head), head)

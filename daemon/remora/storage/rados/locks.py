@@ -1,4 +1,4 @@
-"""The exclusive lock of each queue: radosgw's own, so that the two never own a queue at the same time."""
+"""The exclusive lock of each queue: radosgw's own, so that a radosgw and remora never own a queue at the same time."""
 
 from __future__ import annotations
 
@@ -60,8 +60,10 @@ _TRIES = 3
 
 
 class Locks(RadosPart):
-    """Takes, extends and gives back the lock of a queue. Every call begins with assert_exists: a lock would
-    otherwise create an empty object, which makes the queue's topic unusable for radosgw.
+    """Takes, extends and releases locks of queues.
+
+    Every call begins with assert_exists: locking a missing object would create an empty one, which makes the queue's
+    topic unusable for radosgw.
     """
 
     def __init__(self, connection: ClusterConnection, catalog: Catalog) -> None:
@@ -69,9 +71,9 @@ class Locks(RadosPart):
         self._catalog = catalog
 
     async def acquire(self, shard: Shard, cookie: str, lease_s: float) -> LockToken | LockHolder:
-        """Take the lock, or extend one that this very client already has; else say who holds it."""
+        """Take the lock, or extend one that this client holds already; else return its holder."""
         holder: LockHolder | None = None
-        for _ in range(_TRIES):  # it may be given back, or broken, between one call and the next
+        for _ in range(_TRIES):  # it may be released or broken between two calls
             try:
                 await self._lock(shard, cookie, lease_s)
                 return LockToken(shard, cookie, await self._incarnation(shard, cookie))
@@ -86,15 +88,15 @@ class Locks(RadosPart):
     async def _renew(self, token: LockToken, lease_s: float) -> None:
         """Extend a lock that is still held.
 
-        must-renew alone would do, but it answers ENOENT for a lock that is not held as for a queue that does
-        not exist; the check in front of it answers EBUSY.
+        The flag must-renew alone would do, but answers ENOENT both for a lock that is not held and for a queue that
+        does not exist; the check before it answers EBUSY.
         """
         request = encode_lock(lock_name(token.shard), token.cookie, _duration(lease_s), LockFlags.MUST_RENEW)
         operation = held_write(token).call(LOCK_CLASS, "lock", request)
         await self._run(operation, token.shard, f"renewing the lock of {token.shard}", HELD)
 
     async def renew_all(self, tokens: Sequence[LockToken], lease_s: float) -> Sequence[StoreError | None]:
-        """Extend several locks, a bounded number at a time."""
+        """Extend several locks, 32 at a time; returns an error for each that was not extended."""
         gate = asyncio.Semaphore(_AT_ONCE)
 
         async def one(token: LockToken) -> StoreError | None:
@@ -108,7 +110,7 @@ class Locks(RadosPart):
         return await asyncio.gather(*map(one, tokens))
 
     async def release(self, token: LockToken) -> None:
-        """Give the lock back; no error when it is not held any more."""
+        """Release the lock; no error when it is not held any more."""
         request = encode_unlock(lock_name(token.shard), token.cookie)
         operation = WriteOp().assert_exists().assert_xattr(INCARNATION, token.incarnation)
         operation.call(LOCK_CLASS, "unlock", request)
@@ -116,14 +118,14 @@ class Locks(RadosPart):
             await self._run(operation, token.shard, f"unlocking {token.shard}", _NOT_THERE)
 
     async def evict(self, shard: Shard, holder: LockHolder) -> None:
-        """Break exactly this holder's lock; no error when it has gone meanwhile."""
+        """Break the lock of exactly this holder; no error when it is gone."""
         request = encode_break(lock_name(shard), holder.entity, holder.cookie)
         operation = WriteOp().assert_exists().call(LOCK_CLASS, "break_lock", request)
         with suppress(ShardGone):
             await self._run(operation, shard, f"breaking the lock of {shard}", _NOT_THERE)
 
     async def evict_all(self, is_dead: Callable[[str], bool]) -> Sequence[Shard]:
-        """Break every lock whose holder's cookie is dead; looks at all registered queues, some at a time."""
+        """Break every lock whose holder's cookie is dead, among all registered queues; returns the shards."""
         todo = iter(await self._catalog.shards())
         freed: list[Shard] = []
 
@@ -139,7 +141,7 @@ class Locks(RadosPart):
         return freed
 
     async def holder(self, shard: Shard) -> LockHolder | None:
-        """Who holds the lock, or held it last and let it run out; None for nobody. Raises ShardGone."""
+        """The holder of the lock, also one whose lease has run out; None when there is none. Raises ShardGone."""
         what = f"looking at the lock of {shard}"
         operation = ReadOp().assert_exists()
         reply = operation.call(LOCK_CLASS, "get_info", encode_get_info(lock_name(shard)))
@@ -154,7 +156,7 @@ class Locks(RadosPart):
     async def _incarnation(self, shard: Shard, cookie: str) -> str:
         """The queue's incarnation; set now, under the lock, when it has none.
 
-        Its ledger is brought up to date with that: begun where there is none yet, and settled where others removed.
+        The same operation begins the queue's ledger where it has none, and books what others removed.
         """
         what, check = f"taking {shard}", check_locked(shard, cookie)
         operation = ReadOp().assert_exists().check(*check)
@@ -181,7 +183,7 @@ def _duration(lease_s: float) -> Time:
 
 
 def lock_holder(info: LockInfo) -> LockHolder | None:
-    """The one locker of an exclusive lock; None for a lock that nobody has."""
+    """The one locker of an exclusive lock; None when it is free."""
     if not info.lockers:
         return None
     first = info.lockers[0]
@@ -190,7 +192,7 @@ def lock_holder(info: LockInfo) -> LockHolder | None:
 
 
 def _lease_left_s(expiration: Time) -> float:
-    """By this host's clock, while the lease runs on the OSD's: wrong by as much as the two differ."""
+    """Seconds by this host's clock, while the lease runs on the OSD's: wrong by as much as the two differ."""
     if expiration.ns == 0:
         return float("inf")
     return max(0.0, expiration.ns / 1e9 - time.time())

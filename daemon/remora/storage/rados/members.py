@@ -1,8 +1,8 @@
 """The workers that deliver from this pool: a key each in the omap of object `remora.members`.
 
-Whether a worker lives is judged by its row's changing: each announcement carries another number, and a row that stayed
-the same for its time to live, by the monotonic clock of whoever looks, belongs to nobody. So no two hosts need to agree
-on what time it is. A row that is looked at for the first time counts as live.
+A worker is live while its row changes: each announcement has another number, and a row that stayed the same for its
+time to live, on the reader's monotonic clock, belongs to a dead worker. So no two hosts need to agree on the time. A
+row that is seen for the first time counts as live.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OBJECT = "remora.members"
 _PAGE = 1024
 
 _FORGOTTEN_AFTER_S = 600.0
-"""A row that did not change for this long, far beyond any time to live, is deleted by whoever sees that."""
+"""A row that did not change for this long, far beyond any time to live, is deleted by the worker that sees it."""
 
 
 class _MemberRow(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class _MemberRow(msgspec.Struct, frozen=True):
 
 
 class _SeenRow(NamedTuple):
-    """A row's bytes, and since when they have been the same."""
+    """A row's bytes, and since when they have been the same, in seconds of the monotonic clock."""
 
     value: bytes
     since: float
@@ -47,7 +47,7 @@ _decoder = msgspec.msgpack.Decoder(_MemberRow)
 
 
 class Members(RadosPart):
-    """Announces workers and finds them."""
+    """Announces workers and lists them."""
 
     def __init__(self, connection: ClusterConnection) -> None:
         super().__init__(connection)
@@ -55,19 +55,19 @@ class Members(RadosPart):
         self._seen: dict[str, _SeenRow] = {}
 
     async def announce(self, member: Member, ttl_s: float) -> None:
-        """Let the others know of this worker for so long."""
+        """Announce this worker to the others for `ttl_s` seconds."""
         self._number += 1
         value = msgspec.msgpack.encode(_MemberRow(self._number, ttl_s, member))
         await self._write(WriteOp().set_omap({member.cookie: value}))
 
     async def withdraw(self, cookie: str) -> None:
-        """Let nobody count this worker any more."""
+        """Delete a worker's row, so that no other counts it."""
         self._seen.pop(cookie, None)
         with suppress(MissingError):
             await self._write(WriteOp().assert_exists().remove_omap([cookie]))
 
     async def live(self) -> Sequence[Member]:
-        """Every live worker."""
+        """Every live worker, ordered by cookie."""
         rows, now = await self._rows(), asyncio.get_running_loop().time()
         self._seen = {cookie: self._look(cookie, value, now) for cookie, value in rows.items()}
         found: list[Member] = []
@@ -101,7 +101,7 @@ class Members(RadosPart):
         return rows
 
     async def _forget(self, cookie: str, value: bytes) -> None:
-        """Delete a row that is still as it was seen."""
+        """Delete a row unless it has changed since."""
         with suppress(StoreError):
             await self._write(WriteOp().assert_exists().assert_omap(cookie, value).remove_omap([cookie]))
 

@@ -1,4 +1,4 @@
-"""Reads the keys of an object's omap, however many there are."""
+"""Reads all keys of an object's omap, page by page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PAGE = 1024
 
 
 async def all_keys(connection: ClusterConnection, oid: str, locator: Locator) -> list[str]:
-    """All keys in order; none when there is no such object."""
+    """All keys in order; empty when there is no such object."""
     keys: list[str] = []
     more = True
     while more:

@@ -1,13 +1,13 @@
 """The queue objects of remora's own topics: ordinary queues in remora's namespace, each marked with its topic's id.
 
-Two attributes of such an object are compared by the very operations that reserve and commit, so that nothing comes
-into a queue on the ground of what its topic was a moment ago:
+Every operation that reserves or commits compares two attributes of the object, so that a queue takes nothing that its
+topic no longer allows:
 
-* `remora.topic`: the topic's id; in front of it `removing ` from when the topic's removal has begun.
+* `remora.topic`: the topic's id; with the prefix `removing ` once the removal of the topic has begun.
 * `remora.closed`: `yes` while the topic takes no new events, else empty or missing.
 
-Key `remora.done.<request>.<part>` in the object's omap says that this part of a request has been committed; it is set
-by the operation that commits.
+Key `remora.done.<request>.<part>` in the object's omap marks this part of an intent as committed; the operation that
+commits sets it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 QUEUE_BYTES = 128_000_000
-"""What radosgw gives each queue."""
+"""The size that radosgw gives each queue."""
 
 _TOPIC, _CLOSED, _DONE = "remora.topic", "remora.closed", "remora.done."
 _REMOVING = "removing "
@@ -58,7 +58,7 @@ _REMOVED: Refusals = MappingProxyType(
 
 
 class PartOutcome(Enum):
-    """What has become of a part of a request."""
+    """What became of a part of an intent."""
 
     OPEN = auto()
     DONE = auto()
@@ -67,7 +67,7 @@ class PartOutcome(Enum):
 
 
 class MarkChange(NamedTuple):
-    """An omap key of a queue object, the value that it has to have, empty for none, and the new one."""
+    """A change of an omap key of a queue object: the value that it must have, empty for none, and the new one."""
 
     key: str
     old: bytes
@@ -75,17 +75,17 @@ class MarkChange(NamedTuple):
 
 
 class OwnQueues(RadosPart):
-    """Makes, marks and fills the queues of topics."""
+    """Makes, marks and fills the queues of remora's own topics."""
 
     def __init__(self, connection: ClusterConnection, two_phase: TwoPhase) -> None:
         super().__init__(connection)
         self._two_phase = two_phase
 
     async def make(self, shard: Shard, topic_id: str, check: Callable[[], Awaitable[None]]) -> None:
-        """Make an empty queue, unless this topic has it already; what another topic left under its name goes.
+        """Make an empty queue, unless this topic has it already; one that another topic left under its name is removed.
 
-        A topic is announced before its queues are made. So when `check` passes, which raises unless ours is the
-        topic that is announced, a queue that was seen before cannot be a later topic's.
+        A topic is announced before its queues are made. `check` raises unless this topic is the announced one; so when
+        it passes, a queue that was seen before cannot belong to a later topic.
         """
         what = f"making queue {shard}"
         for _ in range(_TRIES):
@@ -103,24 +103,26 @@ class OwnQueues(RadosPart):
                 await check()
                 with contextlib.suppress(MismatchError, ShardGone):
                     await self._run(_of(owner).remove(), shard, what, _MARKED)
-        raise StoreUnavailable(f"{what}: others keep making it")
+        raise StoreUnavailable(f"{what}: other processes keep making it")
 
     async def close(self, shard: Shard, topic_id: str, *, closed: bool) -> None:
-        """Have the queue refuse new reservations, or take them again. ShardGone when the topic has no such queue."""
+        """Make the queue refuse new reservations, or take them again. Raises ShardGone when the topic has no such
+        queue.
+        """
         await self._mark(shard, topic_id, _CLOSED, "yes" if closed else "")
 
     async def fence(self, shard: Shard, topic_id: str) -> None:
-        """Have the queue refuse reservations and commits: its removal comes next. No error when it is gone."""
+        """Make the queue refuse reservations and commits before its removal. No error when it is gone."""
         with contextlib.suppress(ShardGone):
             await self._mark(shard, topic_id, _TOPIC, _REMOVING + topic_id)
 
     async def unfence(self, shard: Shard, topic_id: str) -> None:
-        """Take back a fence."""
+        """Undo `fence`."""
         with contextlib.suppress(ShardGone):
             await self._mark(shard, _REMOVING + topic_id, _TOPIC, topic_id)
 
     async def remove(self, shard: Shard, topic_id: str, version: int | None) -> None:
-        """Remove a queue that is fenced; ChangedError when it has another version. No error when it is gone."""
+        """Remove a fenced queue. Raises ChangedError when it has another version; no error when it is gone."""
         operation = _of(_REMOVING + topic_id)
         if version is not None:
             operation.assert_version(version)
@@ -128,13 +130,14 @@ class OwnQueues(RadosPart):
             await self._run(operation.remove(), shard, f"removing queue {shard}", _REMOVED)
 
     async def version(self, shard: Shard) -> int:
-        """The version that the queue has now. Raises ShardGone."""
+        """The queue object's version. Raises ShardGone."""
         return await self._run(ReadOp().assert_exists(), shard, f"looking at {shard}", QUEUE)
 
     async def reserve(self, shard: Shard, topic_id: str, payload_sizes: Sequence[int], *, late: bool = False) -> int:
-        """Reserve room for payloads of these sizes; a closed topic takes them only when they are `late`.
+        """Reserve room for payloads of these sizes and return the reservation's id; a closed topic takes only `late`
+        ones.
 
-        MismatchError when the queue is another topic's, or closed.
+        Raises MismatchError when the queue is another topic's, or closed.
         """
         xattrs = {_TOPIC: topic_id} if late else {_TOPIC: topic_id, _CLOSED: ""}
         # The class refuses a reservation of no bytes.
@@ -142,7 +145,7 @@ class OwnQueues(RadosPart):
         return await self._two_phase.reserve_where(shard, len(payload_sizes), nbytes, xattrs)
 
     async def reservations(self, shard: Shard, topic_id: str) -> set[int]:
-        """The open reservations. MismatchError and ShardGone when the topic has no such queue."""
+        """The ids of the open reservations. Raises MismatchError and ShardGone when the topic has no such queue."""
         what = f"looking at reservations of {shard}"
         operation = ReadOp().assert_exists().assert_xattr(_TOPIC, topic_id)
         reply = operation.call(QUEUE_CLASS, "2pc_queue_list_reservations")
@@ -152,7 +155,7 @@ class OwnQueues(RadosPart):
     async def commit(self, shard: Shard, topic_id: str, reservation: int, payloads: Sequence[bytes]) -> None:
         """Append the payloads and end the reservation.
 
-        ShardGone when there is no such reservation or queue, MismatchError when the queue is another topic's.
+        Raises ShardGone when there is no such reservation or queue, MismatchError when the queue is another topic's.
         """
         request = encode_commit(reservation, payloads)
         operation = _of(topic_id).call(QUEUE_CLASS, "2pc_queue_commit", request)
@@ -161,7 +164,7 @@ class OwnQueues(RadosPart):
     async def commit_once(
         self, shard: Shard, topic_id: str, reservation: int, payloads: Sequence[bytes], part: str
     ) -> None:
-        """The same, and mark this part of a request as done; MismatchError too when it is done already."""
+        """As `commit`, and mark this part of an intent as done; raises MismatchError also when it is done already."""
         mark = _DONE + part
         operation = _of(topic_id).assert_omap(mark, b"")
         operation.call(QUEUE_CLASS, "2pc_queue_commit", encode_commit(reservation, payloads)).set_omap({mark: b"1"})
@@ -177,7 +180,7 @@ class OwnQueues(RadosPart):
     ) -> None:
         """Commit in any queue (a radosgw's has no topic's id) and change a mark, in one operation.
 
-        MismatchError when the mark is not what it has to be.
+        Raises MismatchError when the mark has another value.
         """
         operation = (_of(topic_id) if topic_id else WriteOp().assert_exists()).assert_omap(mark.key, mark.old)
         operation.call(QUEUE_CLASS, "2pc_queue_commit", encode_commit(reservation, payloads))
@@ -185,7 +188,7 @@ class OwnQueues(RadosPart):
         await self._run(operation, shard, f"committing to {shard}", _MARKED)
 
     async def outcome(self, shard: Shard, topic_id: str, part: str) -> PartOutcome:
-        """What has become of a part of a request."""
+        """What became of a part of an intent."""
         operation = ReadOp().assert_exists()
         xattrs = operation.xattrs()
         marks = operation.omap_values([_DONE + part])
@@ -201,16 +204,16 @@ class OwnQueues(RadosPart):
         return PartOutcome.OPEN if owner == topic_id else PartOutcome.LEAVING
 
     async def abort(self, shard: Shard, topic_id: str, reservation: int) -> None:
-        """End the reservation; no error when it has ended, or went with its queue."""
+        """End the reservation; no error when it has ended, or when its queue is gone."""
         operation = _of(topic_id).call(QUEUE_CLASS, "2pc_queue_abort", encode_abort(reservation))
         with contextlib.suppress(ShardGone, MismatchError):
             await self._run(operation, shard, f"aborting in {shard}", _MARKED)
 
     async def forget(self, shard: Shard, topic_id: str, parts: Sequence[str]) -> None:
-        """Drop the marks of parts; no error when they went with their queue."""
+        """Delete the marks of parts; no error when their queue is gone."""
         operation = _of(topic_id).remove_omap([_DONE + part for part in parts])
         with contextlib.suppress(ShardGone, MismatchError):
-            await self._run(operation, shard, f"tidying {shard}", _MARKED)
+            await self._run(operation, shard, f"deleting marks in {shard}", _MARKED)
 
     async def _mark(self, shard: Shard, owner: str, name: str, value: str) -> None:
         try:
@@ -219,7 +222,7 @@ class OwnQueues(RadosPart):
             raise ShardGone(f"marking {shard}: the queue is another topic's, or its removal has begun") from exc
 
     async def _owner(self, shard: Shard) -> str | None:
-        """The id in the queue object, empty where it has none; None when there is no such object."""
+        """The topic's id in the queue object, empty when it has none; None when there is no such object."""
         operation = ReadOp().assert_exists()
         xattrs = operation.xattrs()
         try:
@@ -233,17 +236,17 @@ class OwnQueues(RadosPart):
 
 
 def is_leaving(xattrs: Mapping[str, bytes]) -> bool:
-    """Whether these are a queue's attributes whose topic is being removed with it."""
+    """Whether a queue with these attributes is being removed with its topic."""
     return xattrs.get(_TOPIC, b"").startswith(_REMOVING.encode())
 
 
 def _of(owner: str) -> WriteOp:
-    """A write that passes only on a queue with this mark."""
+    """A write that passes only on a queue with this topic's id."""
     return WriteOp().assert_exists().assert_xattr(_TOPIC, owner)
 
 
 async def each_of(items: Sequence[T], call: Callable[[T], Awaitable[R]]) -> list[R | StoreError]:
-    """The answer to the call for each item, in order, or the error that it raised; so many of them side by side."""
+    """The answer to the call for each item, in order, or the error that it raised; 32 calls at a time."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def one(item: T) -> R | StoreError:
@@ -257,7 +260,7 @@ async def each_of(items: Sequence[T], call: Callable[[T], Awaitable[R]]) -> list
 
 
 async def all_of(items: Sequence[T], call: Callable[[T], Awaitable[R]]) -> list[R]:
-    """The answers for all items; when some raised, after all have been tried, the first of those errors."""
+    """The answers for all items. Raises the first error after all items were tried."""
     answers: list[R] = []
     for answer in await each_of(items, call):
         if isinstance(answer, StoreError):

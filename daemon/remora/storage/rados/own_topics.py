@@ -1,6 +1,6 @@
 """Makes, changes and removes topics of remora's own: the registry first, then the queues, then the registry again.
 
-Whoever finds a topic half made or half removed can go on where the other one stopped.
+Any process can finish a topic that another one left half made or half removed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _COUNTS = 3
 
 
 class OwnTopics:
-    """Topics with their queues; see `ports.Topics`."""
+    """Topics with their queues; see `ports.administration.OwnTopics`."""
 
     def __init__(self, registry: Registry, queues: OwnQueues, inspection: Inspection) -> None:
         self._registry = registry
@@ -41,16 +41,16 @@ class OwnTopics:
     # --- looking ---------------------------------------------------------------------------------------
 
     async def find(self, name: str) -> Topic | None:
-        """The topic of this name as it is now; one whose removal was cut short is closed."""
+        """The topic of this name as it is now, None when there is none; one whose removal was cut short is closed."""
         found = await self._registry.find(name)
         return None if found is None or found.stored.state == "creating" else as_topic(name, found.stored)
 
     async def check(self, topic: Topic) -> None:
-        """Raise TopicUnknown when there is no such topic any more."""
+        """Raise TopicUnknown when the topic is gone."""
         await self._registry.existing(topic)
 
     async def refusal(self, topic: Topic) -> StoreError:
-        """Why a queue of this topic took nothing."""
+        """The error that says why a queue of this topic refused a reservation or a commit."""
         try:
             found = await self._registry.existing(topic)
         except TopicUnknown as exc:
@@ -62,24 +62,24 @@ class OwnTopics:
     # --- making ----------------------------------------------------------------------------------------
 
     async def create(self, topic: Topic) -> Topic:
-        """Make a topic with its empty queues, all or nothing, and answer it with its id."""
+        """Make a topic with its empty queues, all or nothing, and return it with its id."""
         _check_makeable(topic)
         announced = await self._announce(topic)
         made = as_topic(topic.name, announced.stored)
 
         async def check() -> None:
             if await self._registry.find(topic.name) != announced:
-                raise TopicRefused(f"topic {topic.name} is just being made by somebody else")
+                raise TopicRefused(f"another process is making topic {topic.name}")
 
         await all_of(made.all_shards(), lambda shard: self._queues.make(shard, made.id, check))
         try:
             await self._registry.swap(topic.name, announced, replace(announced.stored, state="ready"))
         except MismatchError as exc:
-            raise TopicRefused(f"topic {topic.name} has just been made by somebody else") from exc
+            raise TopicRefused(f"another process has just made topic {topic.name}") from exc
         return made
 
     async def _announce(self, topic: Topic) -> TopicRecord:
-        """State that the topic is being made; one that somebody began to make is gone on with as it is wanted now."""
+        """Register the topic as being made; a half-made one of this name takes on the attributes wanted now."""
         for _ in range(_TRIES):
             found = await self._registry.find(topic.name)
             if found is not None and found.stored.state != "creating":
@@ -91,15 +91,15 @@ class OwnTopics:
                 return found
             with contextlib.suppress(MismatchError):
                 return await self._registry.swap(topic.name, found, wanted)
-        raise StoreUnavailable(f"making topic {topic.name}: others keep changing it")
+        raise StoreUnavailable(f"making topic {topic.name}: other processes keep changing it")
 
     # --- changing --------------------------------------------------------------------------------------
 
     async def change(self, topic: Topic) -> None:
         """Replace the attributes of the topic of this name and id.
 
-        The queues close after the registry says so and open before, so that a change which is cut short leaves a
-        topic that is called closed.
+        Queues close after the registry says so and open before it does, so a change that is cut short leaves a topic
+        that the registry calls closed.
         """
         _check_own(topic)
         for _ in range(_TRIES):
@@ -119,13 +119,13 @@ class OwnTopics:
                 if topic.closed or found.stored.closed:
                     await self._align(topic)
                 return
-        raise StoreUnavailable(f"changing topic {topic.name}: others keep changing it")
+        raise StoreUnavailable(f"changing topic {topic.name}: other processes keep changing it")
 
     async def _align(self, topic: Topic) -> None:
-        """Have the queues open or closed as the registry has it.
+        """Open or close the queues as the registry has it.
 
-        It is read again after they are, so that of several workers that open and close a topic the last one to touch
-        a queue leaves it as the registry is by then.
+        The registry is read again afterwards: of several workers that open and close a topic, the last one to touch a
+        queue leaves it as the registry has it then.
         """
         closed = (await self._registry.existing(topic)).stored.closed
         for _ in range(_TRIES):
@@ -134,7 +134,7 @@ class OwnTopics:
             if now is closed:
                 return
             closed = now
-        raise StoreUnavailable(f"changing topic {topic.name}: others keep changing it")
+        raise StoreUnavailable(f"changing topic {topic.name}: other processes keep changing it")
 
     async def _close(self, topic: Topic, *, closed: bool) -> None:
         try:
@@ -145,7 +145,7 @@ class OwnTopics:
     # --- removing --------------------------------------------------------------------------------------
 
     async def remove(self, topic: Topic, *, discard: bool) -> Removed:
-        """Remove a topic with its queues; entries are only given up with `discard`."""
+        """Remove a topic with its queues. Raises TopicRefused while entries are pending, unless `discard`."""
         _check_own(topic)
         found = await self._registry.existing(topic)
         was = as_topic(topic.name, found.stored)
@@ -173,17 +173,17 @@ class OwnTopics:
             )
 
     async def _leave(self, topic: Topic) -> TopicRecord:
-        """State that the topic is being removed."""
+        """Register the topic as being removed."""
         for _ in range(_TRIES):
             found = await self._registry.existing(topic)
             if found.stored.state == "removing":
                 return found
             with contextlib.suppress(MismatchError):
                 return await self._registry.swap(topic.name, found, replace(found.stored, state="removing"))
-        raise StoreUnavailable(f"removing topic {topic.name}: others keep changing it")
+        raise StoreUnavailable(f"removing topic {topic.name}: other processes keep changing it")
 
     async def _stay(self, topic: Topic, leaving: TopicRecord) -> None:
-        """Take back a removal that has removed nothing yet."""
+        """Undo a removal that has removed nothing yet."""
         try:
             await all_of(topic.all_shards(), self._queues.version)
         except ShardGone as exc:
@@ -195,10 +195,10 @@ class OwnTopics:
             await self._registry.swap(topic.name, leaving, replace(leaving.stored, state="ready"))
 
     async def _remove_queue(self, shard: Shard, topic_id: str) -> int:
-        """Remove a fenced queue and answer how many entries went with it.
+        """Remove a fenced queue and return the number of entries in it.
 
-        Its owner may be removing delivered entries yet. The count is exact when he lets the queue be between the
-        count and the removal at one of several attempts; he finds it gone afterwards.
+        Its owner may still be removing delivered entries. The count is exact when the owner removes none between the
+        count and the removal in one of several attempts. The owner then finds the queue gone.
         """
         for left in reversed(range(_COUNTS)):
             try:

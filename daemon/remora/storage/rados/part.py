@@ -17,7 +17,7 @@ T = TypeVar("T")
 QUEUE_CLASS, LOCK_CLASS = "2pc_queue", "lock"
 
 INCARNATION = "remora.incarnation"
-"""The xattr that tells a queue from a later one of its name."""
+"""The xattr that distinguishes a queue from a later one of its name."""
 
 
 class RadosPart:
@@ -37,7 +37,7 @@ class RadosPart:
 
 
 def lock_name(shard: Shard) -> str:
-    """The lock that radosgw takes on a queue too."""
+    """The name of the lock that radosgw takes on a queue, too."""
     return f"{shard.queue}_lock"
 
 
@@ -47,19 +47,19 @@ def check_locked(shard: Shard, cookie: str) -> tuple[str, str, bytes]:
 
 
 def held_read(token: LockToken) -> ReadOp:
-    """A read that passes only on the queue that was locked, while it is locked."""
+    """A read that passes only on the locked incarnation of the queue, while it is locked."""
     operation = ReadOp().assert_exists().assert_xattr(INCARNATION, token.incarnation)
     return operation.check(*check_locked(token.shard, token.cookie))
 
 
 def held_write(token: LockToken) -> WriteOp:
-    """A write that passes only on the queue that was locked, while it is locked."""
+    """A write that passes only on the locked incarnation of the queue, while it is locked."""
     operation = WriteOp().assert_exists().assert_xattr(INCARNATION, token.incarnation)
     return operation.call(*check_locked(token.shard, token.cookie))
 
 
 def decoded(decode: Callable[[bytes], T], reply: bytes, what: str) -> T:
-    """An OSD's answer as a value; StoreError when it is not what it should be."""
+    """An OSD's answer, decoded. Raises StoreError when it is malformed."""
     try:
         return decode(reply)
     except CodecError as exc:

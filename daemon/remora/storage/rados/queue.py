@@ -1,4 +1,4 @@
-"""The committed entries of held queues. The lock and the incarnation are checked in each operation itself."""
+"""The committed entries of held queues. Each operation checks the lock and the incarnation itself."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ _BOOKED: Refusals = MappingProxyType(
 
 @dataclass(slots=True)
 class _Progress:
-    """What this process knows of a hold.
+    """What this process knows of a held queue.
 
-    `listed` is how far it listed, `front` where the queue began when it was last listed from there or removed from,
-    and `stored` the state as it lies in the queue: unknown before the first removal, and after one without an answer.
+    `listed` is how far it has listed; `front` is where the queue began when it was last listed from there or removed
+    from; `stored` is the state in the queue, None before the first removal and after one without an answer.
     """
 
     listed: Position
@@ -59,23 +59,23 @@ class _Progress:
 
 
 class Companion(Protocol):
-    """Keeps something beside a queue's entries that goes with the last of them."""
+    """Stores something beside a queue's entries that is deleted with the last of them."""
 
     def forget(self, operation: WriteOp, token: LockToken, end: Position) -> None:
-        """Add to the removal of the entries before `end` what goes with them."""
+        """Add to the removal of the entries before `end` what is deleted with them."""
         ...
 
     def forgotten(self, token: LockToken, end: Position) -> None:
-        """That removal has succeeded."""
+        """Note that this removal has succeeded."""
         ...
 
     def let_go(self, token: LockToken) -> None:
-        """The hold is over."""
+        """Note that the lock is no longer held."""
         ...
 
 
 class _OpenReservation(NamedTuple):
-    """What tells a reservation from all others of its queue: ids begin anew after 4 billion."""
+    """A reservation, told from all others of its queue: ids begin anew after 4 billion."""
 
     id: int
     made: Time
@@ -85,10 +85,10 @@ _NEVER_SEEN: Sightings[_OpenReservation] = Sightings()
 
 
 class Queue(RadosPart):
-    """Lists, removes and frees room in held queues."""
+    """Lists and removes entries of held queues, and frees room there."""
 
     poll_cost_s = 0.0003
-    """One operation of an OSD."""
+    """Seconds: one operation of an OSD."""
 
     def __init__(self, connection: ClusterConnection, *companions: Companion) -> None:
         super().__init__(connection)
@@ -109,18 +109,18 @@ class Queue(RadosPart):
     async def remove(self, token: LockToken, upto: bytes, count: int, tally: Tally) -> None:
         """Remove the oldest `count` entries, all those before position `upto`, and book them in the queue's state.
 
-        The OSD does not compare a position with the queue's tail: one beyond it would damage the queue for
-        good. So nothing is removed that this process has not listed under this very hold.
+        The OSD does not compare a position with the queue's tail, and one beyond it would damage the queue for good. So
+        only what this process has listed under this lock is removed: ValueError otherwise.
 
-        The operation demands that the state is the one that was seen last. So a removal that was given up and is
-        carried out late counts once, whether it comes before its repetition or after it.
+        The operation demands that the state is the one that was seen last. So a removal that timed out and is carried
+        out late counts once, whether it comes before its repetition or after it.
         """
         what, end = f"removing from {token.shard}", Position.parse(upto.decode("ascii"))
         if tally.total != count:
             raise ValueError(f"{what}: a tally of {tally.total} for {count} entries")
         progress = self._progress.get(token)
         if progress is None:
-            raise OwnershipLost(f"{token.shard}: nothing was listed under this hold, or it was lost since")
+            raise OwnershipLost(f"{token.shard}: nothing was listed under this lock, or the lock was lost since")
         if end > progress.listed or progress.front is None:
             raise ValueError(f"{token.shard}: nothing was listed up to {end}, so nothing may be removed up to there")
         for _ in range(_TRIES):
@@ -135,7 +135,7 @@ class Queue(RadosPart):
                 raise StoreUnavailable(f"{what}: its front is at {stored.state.reached} by now")
             state = stored.state.after(stored.head, progress.front, end, tally)
             progress.stored = None
-            with contextlib.suppress(ChangedError):  # an earlier removal came late, or the queue is another one: look
+            with contextlib.suppress(ChangedError):  # an earlier removal came late, or it is another queue: look again
                 progress.stored = await self._remove(token, upto, count, stored, state)
                 for each in self._companions:
                     each.forgotten(token, end)
@@ -162,10 +162,10 @@ class Queue(RadosPart):
         return stored_state(decoded(decode_head, content.data, what), xattrs.values, what)
 
     async def _expire(self, token: LockToken, older_than_s: float) -> None:
-        """Free the room of reservations that were first seen here longer ago than this.
+        """Free the room of reservations that this process first saw longer ago than this.
 
-        Nothing but a look where none is open. The OSD's own method of expiry is not used: it compares its clock with
-        an absolute time that is asked for, and so trusts this host's wall clock.
+        Where none is open this is one read. The OSD's own method of expiry is not used: it takes an absolute time, and
+        so trusts this host's wall clock.
         """
         what = f"expiring reservations of {token.shard}"
         operation = held_read(token)
@@ -177,12 +177,12 @@ class Queue(RadosPart):
         if found:
             self._reserved[token] = seen
         for each in seen.seen_for(older_than_s, now):
-            # One an operation: a call of the class does not see what an earlier one of its operation wrote.
+            # One for each operation: a class call does not see what an earlier call of its operation wrote.
             aborting = held_write(token).call(QUEUE_CLASS, "2pc_queue_abort", encode_abort(each.id))
             await self._run(aborting, token, what)
 
     async def expire_all(self, tokens: Sequence[LockToken], older_than_s: float) -> Sequence[StoreError | None]:
-        """Expire in several queues, a bounded number at a time."""
+        """Expire in several queues, 32 at a time; returns an error for each that failed."""
         gate = asyncio.Semaphore(_AT_ONCE)
 
         async def one(token: LockToken) -> StoreError | None:

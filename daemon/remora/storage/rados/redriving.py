@@ -1,11 +1,12 @@
 """Dead letters that leave the store: re-driven into a queue, or dropped.
 
 Letters and queues are different objects, and RADOS changes one at a time. So the operation that commits entries also
-writes whose they are into the queue object's omap, key `remora.redriven.<queue of the letters>`, in place of what stood
-there, which it compares. Whoever comes next finds it, and forgets those letters before anything else: a re-drive that
-was cut short between the two is completed, and of two at the same time one is refused and looks again.
+writes the keys of their letters into the queue object's omap, key `remora.redriven.<queue of the letters>`, and
+compares the value that it replaces. The next re-drive reads that key and deletes those letters before anything else. So
+a re-drive that was cut short between the two objects is completed, and of two at the same time one is refused and reads
+again.
 
-Key `#totals` beside a queue's letters counts what commands have done with them, in the operation that removes them.
+Key `#totals` beside a queue's letters counts those re-driven and dropped, in the operation that removes them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _decode_keys = msgspec.msgpack.Decoder(list[str]).decode
 
 
 class Letters(DeadLetters):
-    """The stored letters; re-drives and drops them, too."""
+    """The stored letters, with commands that re-drive and drop them."""
 
     def __init__(
         self, connection: ClusterConnection, own_queues: OwnQueues, own_topics: OwnTopics, two_phase: TwoPhase
@@ -53,16 +54,16 @@ class Letters(DeadLetters):
         self._two_phase = two_phase
 
     async def still_standing(self, letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
-        """Those whose entries stand in their queue yet.
+        """Those of these letters whose entries are still in their queue.
 
-        A front only moves forward: an entry that has left stays away, so nothing here need be of one moment.
+        A front only moves forward, so an entry that has left stays away: the answers need not be of one moment.
         """
         queues = {each.queue for each in letters}
         fronts = {key: front for queue in queues for key, front in (await self._fronts(queue)).items()}
         return [each for each in letters if _stands(each, fronts.get((each.queue, each.incarnation)))]
 
     async def _fronts(self, queue: str) -> Mapping[tuple[str, str], Position]:
-        """Where the queues of a name begin, radosgw's and remora's own, by name and incarnation."""
+        """The fronts of the queues of a name, radosgw's and remora's own, by name and incarnation."""
         found: dict[tuple[str, str], Position] = {}
         for origin in Origin:
             shard, what = Shard(queue, origin), f"looking at {queue}"
@@ -77,18 +78,18 @@ class Letters(DeadLetters):
         return found
 
     async def _of_left_entries(self, letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
-        """The letters that a command may touch."""
+        """The letters whose entries have left their queue: those that commands may touch."""
         standing = {letter_key(each) for each in await self.still_standing(letters)}
         return [each for each in letters if letter_key(each) not in standing]
 
     async def drop(self, letters: Sequence[DeadLetter]) -> int:
-        """Forget letters of one queue for good."""
+        """Delete letters of one queue for good; returns the number deleted."""
         if not (letters := await self._of_left_entries(letters)):
             return 0
         return len(await self._forget(letters[0].queue, [letter_key(each) for each in letters], redriven=False))
 
     async def redrive(self, shard: Shard, topic: Topic | None, again: Sequence[Redrive]) -> int:
-        """Commit entries to a queue and forget their letters."""
+        """Commit entries to a queue and delete their letters; see `ports.administration.Letters`."""
         left = {letter_key(each) for each in await self._of_left_entries([each.letter for each in again])}
         waiting = {key: each.payload for each in again if (key := letter_key(each.letter)) in left}
         if not waiting:
@@ -105,17 +106,17 @@ class Letters(DeadLetters):
             if await self._commit(shard, topic, queue, mark, waiting):
                 await self._forget(queue, list(waiting), redriven=True)
                 return count + len(waiting)
-        raise StoreUnavailable(f"re-driving into {shard}: others always came first")
+        raise StoreUnavailable(f"re-driving into {shard}: other clients always came first")
 
     async def totals(self) -> Mapping[str, LetterTotals]:
-        """What commands have done with the letters of each queue."""
+        """The number of letters of each queue that commands have re-driven and dropped."""
         queues = await all_keys(self._connection, REGISTRY, self._own)
         return {queue: (await self._look(queue, []))[0] for queue in queues}
 
     # --- the queue -------------------------------------------------------------------------------------
 
     async def _mark(self, shard: Shard, queue: str) -> bytes:
-        """Whose entries were re-driven last; empty where none ever were. Raises ShardGone."""
+        """The letters' keys of the last re-drive from `queue`, encoded; empty when there was none. Raises ShardGone."""
         operation = ReadOp().assert_exists()
         found = operation.omap_values([_MARK + queue])
         await self._connection.run(operation, shard.queue, f"looking at {shard}", QUEUE, self._locator(shard))
@@ -124,7 +125,7 @@ class Letters(DeadLetters):
     async def _commit(
         self, shard: Shard, topic: Topic | None, queue: str, mark: bytes, waiting: Mapping[str, bytes]
     ) -> bool:
-        """Commit entries unless others came first; then False."""
+        """Commit entries; returns False when another re-drive came first."""
         payloads, topic_id = list(waiting.values()), topic.id if topic else ""
         if topic is not None:
             try:
@@ -149,11 +150,11 @@ class Letters(DeadLetters):
     # --- the letters -----------------------------------------------------------------------------------
 
     async def _there(self, queue: str, keys: list[str]) -> set[str]:
-        """Which of these letters there are."""
+        """Those of these letters that exist."""
         return (await self._look(queue, keys))[1]
 
     async def _look(self, queue: str, keys: Sequence[str]) -> tuple[LetterTotals, set[str], bytes]:
-        """The totals of a queue, which of these letters there are, and the totals as they are stored."""
+        """The totals of a queue, those of these letters that exist, and the totals as they are stored."""
         oid = f"{REGISTRY}.{queue}"
         operation = ReadOp().assert_exists()
         found = operation.omap_values([TOTALS, *keys])
@@ -165,7 +166,7 @@ class Letters(DeadLetters):
         return _totals(stored, oid), set(found.values), stored
 
     async def _forget(self, queue: str, keys: Sequence[str], *, redriven: bool) -> set[str]:
-        """Remove and count letters; those that were still there, by key."""
+        """Delete and count letters; returns the keys of those that existed."""
         oid = f"{REGISTRY}.{queue}"
         for _ in range(_TRIES):
             totals, there, stored = await self._look(queue, keys)
@@ -176,15 +177,15 @@ class Letters(DeadLetters):
             operation = WriteOp().assert_exists().assert_omap(TOTALS, stored)
             operation.set_omap({TOTALS: msgspec.msgpack.encode(new)}).remove_omap(sorted(there))
             try:
-                await self._connection.run(operation, oid, f"forgetting letters in {oid}", _COUNTED, self._own)
+                await self._connection.run(operation, oid, f"deleting letters in {oid}", _COUNTED, self._own)
             except MismatchError:
                 continue
             return there
-        raise StoreUnavailable(f"forgetting letters of {queue}: others always came first")
+        raise StoreUnavailable(f"deleting letters of {queue}: other clients always came first")
 
 
 def _stands(letter: DeadLetter, front: Position | None) -> bool:
-    """Whether a letter's entry has not left its queue, which begins there; None for one that is gone."""
+    """Whether a letter's entry is still in its queue, which begins at `front`; None for a queue that is gone."""
     return front is not None and Position.parse(letter.position) >= front
 
 
@@ -192,7 +193,7 @@ def _keys(mark: bytes) -> list[str]:
     try:
         return _decode_keys(mark) if mark else []
     except msgspec.MsgspecError as exc:
-        raise StoreError(f"what was re-driven last cannot be read: {exc}") from exc
+        raise StoreError(f"the mark of the last re-drive cannot be read: {exc}") from exc
 
 
 def _totals(stored: bytes, oid: str) -> LetterTotals:

@@ -1,4 +1,4 @@
-"""What the errno of a refused operation means to its caller."""
+"""Translates the errno of a refused operation into an error of the store."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from remora.storage.librados import MISMATCH
 
 
 class FrontMovedError(StoreError):
-    """A queue's front is not where it was seen; never leaves the store."""
+    """A queue's front has moved since it was read; never leaves the store."""
 
 
 class ChangedError(StoreError):
-    """An object is not as it was when it was read; never leaves the store."""
+    """An object has changed since it was read; never leaves the store."""
 
 
 class ExistsError(StoreError):
-    """An object to be made exists already; never leaves the store."""
+    """An object to be created exists already; never leaves the store."""
 
 
 class MismatchError(StoreError):
-    """An attribute or a key is not what the operation demanded; never leaves the store."""
+    """An attribute or a key does not have the value that the operation demands; never leaves the store."""
 
 
 class MissingError(StoreError):
@@ -40,7 +40,7 @@ class MissingError(StoreError):
 
 
 Refusals = Mapping[int, tuple[type[StoreError], str]]
-"""What single errnos mean to one kind of operation, each with the words that follow the operation's name."""
+"""The errors that single errnos mean for one kind of operation, each with the words after the operation's name."""
 
 PLAIN: Refusals = MappingProxyType(
     {
@@ -115,7 +115,7 @@ _AWAY = (
 
 
 def refusal(code: int, what: str, user: str, where: str, table: Refusals) -> StoreError:
-    """The error to raise for an operation that came back with this errno."""
+    """The error for an operation that failed with this errno."""
     meaning = table.get(code)
     if meaning is not None:
         kind, words = meaning

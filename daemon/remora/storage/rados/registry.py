@@ -1,8 +1,7 @@
-"""The registry of remora's own topics, which no radosgw looks into.
+"""The registry of remora's own topics, which no radosgw reads.
 
-Object `remora.topics` in remora's namespace has one omap key for each topic. Its value is replaced by comparison
-with the one that was read, so of several workers that make, change or remove a topic at once each sees what the
-others did.
+Object `remora.topics` in remora's namespace has one omap key for each topic. Its value is replaced by comparison with
+the one that was read: of several workers that make, change or remove a topic at once, each sees what the others did.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _PAGE = 1024
 class StoredTopic(msgspec.Struct, frozen=True):
     """A topic as it is stored. A newer version may add fields, which are skipped, but never change these.
 
-    It is `creating` until all its queues exist, and `removing` from when the first of them may be gone.
+    It is `creating` until all its queues exist, and `removing` once the first of them may be gone.
     """
 
     version: int
@@ -51,7 +50,7 @@ class StoredTopic(msgspec.Struct, frozen=True):
 
 
 class TopicRecord(NamedTuple):
-    """A topic as it is stored, with the very bytes."""
+    """A stored topic, and its bytes as read, for the comparison that replaces it."""
 
     stored: StoredTopic
     raw: bytes
@@ -83,8 +82,8 @@ class Registry(RadosPart):
     async def known(self) -> ReadyTopics:
         """The topics that are ready.
 
-        A registry that cannot be read is as it was last, and empty before: that is no reason to stop delivering a
-        radosgw's queues.
+        While the registry cannot be read they are as last read, none at first: radosgw's queues are delivered all the
+        same.
         """
         try:
             await self._refresh()
@@ -102,7 +101,7 @@ class Registry(RadosPart):
             _log.warning("topics of remora's own are not looked at: %s", reason)
 
     async def _refresh(self) -> None:
-        """Read the registry when it has changed."""
+        """Read the registry if it has changed."""
         version = await self._run(ReadOp().assert_exists())
         if version == self._known_version:
             return
@@ -125,7 +124,7 @@ class Registry(RadosPart):
             self._known = own
 
     async def find(self, name: str) -> TopicRecord | None:
-        """The topic of this name, whatever its state; None where there is none."""
+        """The topic of this name in any state; None when there is none."""
         operation = ReadOp().assert_exists()
         values = operation.omap_values([name])
         try:
@@ -136,20 +135,20 @@ class Registry(RadosPart):
         return None if raw is None else TopicRecord(_decode(name, raw), raw)
 
     async def existing(self, topic: Topic) -> TopicRecord:
-        """The topic of this name and id. TopicUnknown when it is another one by now, or not made yet."""
+        """The topic of this name and id. Raises TopicUnknown when it is another one or not made yet."""
         found = await self.find(topic.name)
         if found is None or found.stored.id != topic.id or found.stored.state == "creating":
-            raise TopicUnknown(f"there is no topic {topic.label}, or it is another one by now")
+            raise TopicUnknown(f"there is no topic {topic.label}, or it was made anew")
         return found
 
     async def swap(self, name: str, old: TopicRecord | None, new: StoredTopic) -> TopicRecord:
-        """Store a topic in the place of another one, or of none. MismatchError when that has changed."""
+        """Replace a topic, or add one where `old` is None. Raises MismatchError when it has changed."""
         raw = msgspec.msgpack.encode(new)
         await self._run(_on(name, old).set_omap({name: raw}))
         return TopicRecord(new, raw)
 
     async def drop(self, name: str, old: TopicRecord) -> None:
-        """Remove a topic. MismatchError when it has changed."""
+        """Remove a topic. Raises MismatchError when it has changed."""
         await self._run(_on(name, old).remove_omap([name]))
 
     async def _run(self, operation: ReadOp | WriteOp) -> int:
@@ -157,12 +156,12 @@ class Registry(RadosPart):
 
 
 def _on(name: str, old: TopicRecord | None) -> WriteOp:
-    """A write that passes only while the topic is stored so; a missing key compares as an empty value."""
+    """A write that passes only while the stored topic is `old`; a missing key compares as an empty value."""
     return WriteOp().create(exclusive=False).assert_omap(name, old.raw if old else b"")
 
 
 def _readable(name: str, raw: bytes) -> Topic | None:
-    """A topic that is ready; None for others, and for one that cannot be read."""
+    """The topic if it is ready and can be read, else None."""
     try:
         stored = _decode(name, raw)
     except StoreError as exc:
@@ -179,7 +178,7 @@ def _decode(name: str, raw: bytes) -> StoredTopic:
 
 
 def as_stored(topic: Topic, topic_id: str, state: Literal["creating", "ready", "removing"]) -> StoredTopic:
-    """A topic as it is to be stored."""
+    """A topic as it is stored."""
     target = topic.target
     return StoredTopic(
         _VERSION, topic_id, state, topic.shards, target.uri, target.args, target.topic,
@@ -188,7 +187,7 @@ def as_stored(topic: Topic, topic_id: str, state: Literal["creating", "ready", "
 
 
 def as_topic(name: str, stored: StoredTopic) -> Topic:
-    """The topic that is stored so; one that is being removed is closed."""
+    """The topic of a stored one; a topic that is being removed is closed."""
     return Topic(
         name=name,
         tenant="",

@@ -1,7 +1,7 @@
-"""Which queues are left to radosgw by hand: a key each in the omap of object `remora.released`.
+"""Queues that an operator has released to radosgw: a key each in the omap of object `remora.released`.
 
-It lies in remora's namespace, which no radosgw looks into. A queue is named as the registry names it, so that a queue
-that is deleted and made anew under its name is still left alone.
+It lies in remora's namespace, which no radosgw reads. The key is the queue's name in the registry, so a queue that is
+deleted and made anew under its name stays released.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OBJECT = "remora.released"
 
 
 class Releases(RadosPart):
-    """Reads and changes them."""
+    """Reads and changes the released queues."""
 
     def __init__(self, connection: ClusterConnection) -> None:
         super().__init__(connection)
@@ -30,10 +30,10 @@ class Releases(RadosPart):
         self._remarked = ""
 
     async def released(self) -> frozenset[Shard]:
-        """The queues that are left to radosgw, as last read where they cannot be read now.
+        """The released queues; as last read while they cannot be read.
 
-        Raises StoreError when they were never read: to take one of them would break what was promised. A user that
-        may not read them could not have released any.
+        Raises StoreError when they were never read: taking one of them would break the release. A user without
+        permission to read them cannot have released any, and gets none.
         """
         try:
             found = frozenset(map(Shard, await all_keys(self._connection, _OBJECT, self._own)))
@@ -48,7 +48,7 @@ class Releases(RadosPart):
         return self._known
 
     async def set_released(self, shards: Sequence[Shard], *, released: bool) -> None:
-        """Leave queues to radosgw, or no more."""
+        """Release queues to radosgw, or take them back. Raises ValueError for queues of remora's own."""
         if own := [each.queue for each in shards if each.origin is not Origin.RADOSGW]:
             raise ValueError(f"no radosgw comes to queues of remora's own: {', '.join(own)}")
         operation, queues = WriteOp().create(exclusive=False), [each.queue for each in shards]

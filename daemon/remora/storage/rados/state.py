@@ -1,4 +1,4 @@
-"""The state of a queue: its ledger, in an xattr that is written by whatever removes from the queue."""
+"""The state of a queue: its ledger, in an xattr that every removal from the queue writes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from remora.codec.queue_state import QueueState, decode_state
 from remora.model.errors import CodecError, StoreError
 
 STATE = "remora.state"
-"""The xattr. Each change of it demands the value that it replaces, so that nothing is booked twice."""
+"""The xattr. Each change demands the value that it replaces, so that nothing is booked twice."""
 
 
 class StoredState(NamedTuple):
-    """A state with the very bytes that it lies in the queue as, empty where there is none yet, and the queue's head."""
+    """A state, its bytes in the xattr (empty where there is none yet), and the queue's head of the same moment."""
 
     value: bytes
     state: QueueState
@@ -22,7 +22,7 @@ class StoredState(NamedTuple):
 
 
 def stored_state(head: QueueHead, xattrs: Mapping[str, bytes], what: str) -> StoredState:
-    """The state among a queue's attributes; a queue without one begins its ledger at its front."""
+    """The state among a queue's attributes; a queue without one begins its ledger at its front. Raises StoreError."""
     value = xattrs.get(STATE, b"")
     if not value:
         return StoredState(value, QueueState(head.front, head.front), head)

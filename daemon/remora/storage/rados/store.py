@@ -29,8 +29,8 @@ from remora.storage.rados.schedule import Schedule
 from remora.storage.rados.two_phase import TwoPhase
 
 
-def _nobody(connected: bool, text: str) -> None:
-    """Whoever does not ask to be told of the connection is not told."""
+def _ignore(connected: bool, text: str) -> None:
+    """The default for `on_state`: does nothing."""
 
 
 class RadosStore:
@@ -39,7 +39,7 @@ class RadosStore:
     `on_state` is called with whether the cluster is reached, and a sentence, whenever that changes.
     """
 
-    def __init__(self, settings: RadosSettings, on_state: Callable[[bool, str], None] = _nobody) -> None:
+    def __init__(self, settings: RadosSettings, on_state: Callable[[bool, str], None] = _ignore) -> None:
         self._connection = ClusterConnection(settings, on_state)
         connection = self._connection
         registry = Registry(connection)
@@ -66,22 +66,22 @@ class RadosStore:
 
     @property
     def description(self) -> str:
-        """What this store is and where that was learnt, one line for log and status."""
+        """The pool, what named it, and the user, one line for log and status."""
         return self._connection.description
 
     @property
     def damaged(self) -> Mapping[str, str]:
-        """Nothing: what an OSD cannot read it does not serve, and StoreUnavailable says so."""
+        """Empty: an OSD does not serve what it cannot read, and the call raises StoreUnavailable."""
         return {}
 
     @property
     def failing(self) -> Mapping[str, str]:
-        """Why the cluster cannot be reached."""
+        """The reason why the cluster cannot be reached, under `unreachable`."""
         return {} if self.connected else {"unreachable": self.description}
 
     @property
     def synced(self) -> int:
-        """Nothing: the OSDs do that."""
+        """0: the OSDs sync."""
         return 0
 
     async def __aenter__(self) -> RadosStore:

@@ -1,8 +1,8 @@
-"""Topics' metadata, read again every few seconds by everybody who delivers, so a look must cost little.
+"""Topics' metadata, which every delivering process reads again every few seconds, at little cost.
 
-Each metadata object is kept with the version it had; a look asks for the version only, and reads the object when
-that has changed. Which objects there are is guessed from the queues' names, which finds a new topic at once, and
-listed now and then for those whose names tell nothing.
+Each metadata object is kept with its version; a look asks for the version alone, and reads the object when that has
+changed. The objects' names are guessed from the queues' names, which finds a new topic at once; all objects are listed
+now and then for queues whose names do not tell.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class _MetadataObject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _KnownObject:
-    """What an object held when it had this version."""
+    """The topics of a metadata object at a version."""
 
     version: int
     topics: tuple[Topic, ...]
 
 
 class TopicReader:
-    """The topics of a zone: those of version 1 (an object for each tenant), then those of version 2 (one each)."""
+    """Reads the topics of a zone: version 1 (an object for each tenant), then version 2 (an object for each topic)."""
 
     def __init__(self, connection: ClusterConnection) -> None:
         self._connection = connection
@@ -70,7 +70,7 @@ class TopicReader:
         return self._by_queue()
 
     def _by_queue(self) -> dict[str, Topic]:
-        """While a tenant has an object of version 1, radosgw goes by that one; so it comes first."""
+        """While a tenant has an object of version 1, radosgw uses that one; so it comes first."""
         found: dict[str, Topic] = {}
         order = sorted(self._known, key=lambda name: (not _TENANT_OBJECT.fullmatch(name.oid), name.oid))
         for topic in (topic for name in order for topic in self._known[name].topics):
@@ -79,11 +79,11 @@ class TopicReader:
         return found
 
     def _unexplained(self, queues: frozenset[str]) -> frozenset[str]:
-        """The queues that no topic seen so far accounts for."""
+        """The queues that belong to no topic seen so far."""
         return queues - {shard.queue for topic in self._by_queue().values() for shard in topic.all_shards()}
 
     async def _look(self, names: Iterable[_MetadataObject]) -> None:
-        """Bring these objects up to date; whoever does not answer stays as it was."""
+        """Read these objects if they have changed; one that does not answer stays as it was."""
         todo = iter([name for name in names if name.locator not in self._denied])
 
         async def work() -> None:
@@ -111,7 +111,7 @@ class TopicReader:
         self._known[name] = _KnownObject(version, _decode(name.oid, data))
 
     async def _content(self, name: _MetadataObject) -> tuple[bytes, int]:
-        """All bytes of an object, and the version that they are of."""
+        """All bytes of an object, and its version."""
         size = _FIRST_READ
         while True:
             operation = ReadOp().assert_exists()
@@ -125,7 +125,7 @@ class TopicReader:
         return await self._connection.run(operation, name.oid, f"reading {name.oid}", locator=name.locator)
 
     async def _list(self, placement: Placement) -> list[_MetadataObject]:
-        """Every metadata object there is, as far as may be seen."""
+        """Every metadata object that the user may list."""
         found = []
         for locator, prefix, wanted in (
             (placement.log, "pubsub.", _TENANT_OBJECT.fullmatch),
@@ -143,14 +143,14 @@ class TopicReader:
         return found
 
     def _deny(self, locator: Locator, reason: str) -> None:
-        """Leave a pool alone until the next listing that may not be read, or does not exist."""
+        """Skip a pool that may not be read, or does not exist, until the next listing."""
         if locator not in self._denied:
             self._denied[locator] = reason
             _log.debug("topics in %s are unknown: %s", locator, reason)
 
 
 def _candidates(locator: Locator, queues: Iterable[str]) -> Iterator[_MetadataObject]:
-    """The version 2 objects that these queues' topics may have; for old queues the tenant is not in their name."""
+    """The version 2 objects that these queues' topics may have; an old queue's name lacks the tenant."""
     for queue in queues:
         yield _MetadataObject(locator, f"topic.{queue}")
         if ":" not in queue:
@@ -164,7 +164,9 @@ def _decode(oid: str, data: bytes) -> tuple[Topic, ...]:
     try:
         return tuple(decode(data))
     except CodecError as exc:
-        _log.warning("metadata object %s cannot be decoded, its queue goes by what the entries carry: %s", oid, exc)
+        _log.warning(
+            "metadata object %s cannot be decoded; its queue is delivered by what its entries say: %s", oid, exc
+        )
         return ()
 
 

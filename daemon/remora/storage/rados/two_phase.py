@@ -45,14 +45,14 @@ class TwoPhase(RadosPart):
         self._turns: dict[Shard, asyncio.Lock] = {}
 
     async def reserve(self, shard: Shard, entries: int, nbytes: int) -> int:
-        """Reserve room and answer the reservation's id."""
+        """Reserve room and return the reservation's id. Raises QueueFull, StoreFull and ShardGone."""
         return await self.reserve_where(shard, entries, nbytes, _ANY)
 
     async def reserve_where(self, shard: Shard, entries: int, nbytes: int, xattrs: Mapping[str, str]) -> int:
-        """Reserve room in a queue that has these attributes; MismatchError when it has others.
+        """Reserve room in a queue with these attributes; raises MismatchError when it has others.
 
-        Librados' C interface throws away what a writing class call answers, so the id is foretold: the head tells
-        the last one given out, and the reservation passes only while the object is as it was when that was read.
+        Librados' C interface discards the output of a writing class call, so the id is predicted: the head has the last
+        id, and the reservation passes only while the object has the version at which the head was read.
         """
         async with self._turns.setdefault(shard, asyncio.Lock()):
             for attempt in range(_TRIES):
@@ -63,7 +63,7 @@ class TwoPhase(RadosPart):
                     await asyncio.sleep(random.uniform(0, attempt * _PAUSE_S))  # noqa: S311 - spreads load
                     continue
                 return (head.last_id + 1) & 0xFFFF_FFFF
-        raise StoreUnavailable(f"reserving in {shard}: others always came first")
+        raise StoreUnavailable(f"reserving in {shard}: other clients always came first")
 
     async def commit(self, shard: Shard, reservation: int, payloads: Sequence[bytes]) -> None:
         """Append the payloads in order, all or none, and end the reservation."""
@@ -77,13 +77,13 @@ class TwoPhase(RadosPart):
             raise StoreError(f"{what}: there is no reservation {reservation}; it may have expired") from exc
 
     async def abort(self, shard: Shard, reservation: int) -> None:
-        """End the reservation; unknown ones are no error."""
+        """End the reservation; an unknown one is no error."""
         operation = WriteOp().assert_exists()
         operation.call(QUEUE_CLASS, "2pc_queue_abort", encode_abort(reservation))
         await self._run(operation, shard, f"aborting in {shard}", QUEUE)
 
     async def _reserve(self, shard: Shard, entries: int, nbytes: int, xattrs: Mapping[str, str], version: int) -> None:
-        """Reserve in the queue as it was at this version."""
+        """Reserve in the queue while it has this version."""
         operation = WriteOp().assert_exists().assert_version(version)
         for name, value in xattrs.items():
             operation.assert_xattr(name, value)
@@ -97,7 +97,7 @@ class TwoPhase(RadosPart):
             raise StoreFull(f"reserving in {shard}: the cluster is full") from exc  # the same errno
 
     async def _head(self, shard: Shard) -> tuple[QueueHead, int]:
-        """The head of a queue, and the version that the object had with it."""
+        """The head of a queue, and the object's version with it."""
         what = f"reading the head of {shard}"
         operation = ReadOp().assert_exists()
         content = operation.read(0, HEAD_SIZE)
