@@ -181,7 +181,7 @@ async def test_many_shards_share_what_may_be_held() -> None:
 
     assert len(endpoint.arrived) == 33_000
     assert len(endpoint.transactions) <= 44
-    assert worker.held.held == 0
+    assert worker.budget.held == 0
 
 
 @in_virtual_time

@@ -13,7 +13,7 @@ import pytest
 from engine.fakes import FakeEndpoint, FakeExactRoute, FakeRoute, FakeStore, Fate, Verdict
 from engine.runs import a_topic, a_worker, running, until
 from remora.config import DeliverySettings
-from remora.engine.allowance import Allowance
+from remora.engine.byte_budget import ByteBudget
 from remora.model.record import Page
 from remora.model.topic import Delivery, Target
 from remora.ports.endpoint import Parcel
@@ -64,30 +64,30 @@ async def test_destinations_that_hang_with_entries_under_way_leave_room(mode: De
 @pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 async def test_who_never_gives_back_leaves_room_for_one_more() -> None:
     """However many destinations fill up and hang, the next one may hold at least as much as the last one does."""
-    worker = Allowance(1 << 20)
-    hanging = [Allowance(1 << 19, within=worker, leaves_room=True) for _ in range(8)]
+    worker = ByteBudget(1 << 20)
+    hanging = [ByteBudget(1 << 19, within=worker, leaves_room=True) for _ in range(8)]
     for each in hanging:
-        while each.take_now(1000):
+        while each.try_acquire(1000):
             pass
 
-    another = Allowance(1 << 19, within=worker, leaves_room=True)
+    another = ByteBudget(1 << 19, within=worker, leaves_room=True)
 
-    assert another.take_now(min(each.held for each in hanging) // 2)
+    assert another.try_acquire(min(each.held for each in hanging) // 2)
     assert worker.held <= worker.limit
 
 
 async def test_who_waits_for_room_gets_it_when_others_give_back() -> None:
     """A destination that holds as much as it leaves waits, also for bytes that another one holds, and for no longer."""
-    worker = Allowance(1000)
-    one = Allowance(1000, within=worker, leaves_room=True)
-    other = Allowance(1000, within=worker, leaves_room=True)
-    await one.take(400)
-    await other.take(300)
+    worker = ByteBudget(1000)
+    one = ByteBudget(1000, within=worker, leaves_room=True)
+    other = ByteBudget(1000, within=worker, leaves_room=True)
+    await one.acquire(400)
+    await other.acquire(300)
 
-    more = asyncio.ensure_future(other.take(200))
+    more = asyncio.ensure_future(other.acquire(200))
     await asyncio.sleep(0)
     assert not more.done()
-    one.give(400)
+    one.release(400)
     await asyncio.wait_for(more, 30)
 
     assert (other.held, worker.held) == (500, 500)
@@ -96,22 +96,22 @@ async def test_who_waits_for_room_gets_it_when_others_give_back() -> None:
 async def test_nobody_waits_for_ever_and_the_bound_holds() -> None:
     """Whatever many destinations take and give back, all are served in the end and the worker's bound is kept."""
     rng = Random(5)
-    worker = Allowance(10_000)
+    worker = ByteBudget(10_000)
     most = 0
 
-    async def use(of: Allowance) -> None:
+    async def use(of: ByteBudget) -> None:
         nonlocal most
         for _ in range(50):
             nbytes = rng.randrange(1, 3000)
-            await of.take(nbytes)
+            await of.acquire(nbytes)
             most = max(most, worker.held)
             for _ in range(rng.randrange(4)):
                 await asyncio.sleep(0)
-            of.give(nbytes)
+            of.release(nbytes)
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         for _ in range(12):
-            of = Allowance(6000, within=worker, leaves_room=True)
+            of = ByteBudget(6000, within=worker, leaves_room=True)
             for _ in range(3):
                 tasks.create_task(use(of))
 
@@ -141,19 +141,19 @@ async def test_a_partition_that_hangs_holds_whole_listings() -> None:
         async with asyncio.timeout(1000):
             while store.queues["t"].waiting:  # noqa: ASYNC110  # the clock is virtual
                 await asyncio.sleep(1)
-        assert worker.held.held == 0
+        assert worker.budget.held == 0
     assert len(endpoint.arrived) == 5000
 
 
 async def test_who_gives_up_waiting_while_others_give_back_is_forgotten() -> None:
     """Bytes that are given back in the moment in which somebody stops to wait for them go to the next one."""
-    bound = Allowance(10)
-    await bound.take(10)
-    impatient, patient = asyncio.create_task(bound.take(5)), asyncio.create_task(bound.take(5))
+    bound = ByteBudget(10)
+    await bound.acquire(10)
+    impatient, patient = asyncio.create_task(bound.acquire(5)), asyncio.create_task(bound.acquire(5))
     await asyncio.sleep(0)
 
     impatient.cancel()
-    bound.give(10)
+    bound.release(10)
     await asyncio.wait([impatient, patient], timeout=30)
 
     assert impatient.cancelled()
@@ -173,8 +173,8 @@ async def test_what_was_delivered_is_forgotten_while_others_hold_all_room(mode: 
     worker = a_worker(store, endpoint, replace(TIGHT, mode=mode.value))
 
     def take_all_room() -> None:
-        if not worker.held.held > worker.held.limit:
-            worker.held.adjust(worker.held.limit)
+        if not worker.budget.held > worker.budget.limit:
+            worker.budget.adjust(worker.budget.limit)
 
     def fate(_: FakeRoute, __: Parcel) -> Fate:
         take_all_room()
@@ -189,7 +189,7 @@ async def test_what_was_delivered_is_forgotten_while_others_hold_all_room(mode: 
         await until(lambda: any(not queue.waiting for queue in store.queues.values()))
         await asyncio.sleep(60)
 
-        assert worker.held.held >= worker.held.limit
+        assert worker.budget.held >= worker.budget.limit
         gc.collect()
         pages = [each for each in gc.get_objects() if isinstance(each, Page) and each.entries]
         assert [each for each in pages if b"waits" in each.entries[0]] == []

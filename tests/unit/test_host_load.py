@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from remora.process.host_load import HostLoad, clear, shared_memory
-from remora.servers.ingest.held import Held
+from remora.servers.ingest.body_budget import BodyBudget
 from remora.servers.ingest.problems import Problem
 
 
@@ -45,7 +45,7 @@ def test_a_worker_that_ended_holds_nothing(memory: int) -> None:
 
 def test_bytes_of_one_worker_leave_less_room_in_another(memory: int) -> None:
     """A request that one worker holds is refused room in another one until it is done."""
-    first, second = Held(100, HostLoad(memory, 2, 0)), Held(100, HostLoad(memory, 2, 1))
+    first, second = BodyBudget(100, HostLoad(memory, 2, 0)), BodyBudget(100, HostLoad(memory, 2, 1))
     with first.share() as large:
         large.cover(80)
         with second.share() as share, pytest.raises(Problem, match="hold 80 of at most 100 bytes"):

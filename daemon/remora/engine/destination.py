@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from remora.engine.allowance import Allowance
+from remora.engine.byte_budget import ByteBudget
 
 SPREAD_S = 0.5
 """Over this time shards come back that were told: not all in one moment."""
@@ -23,12 +23,12 @@ class Destination:
     than the one before.
     """
 
-    def __init__(self, nbytes: int, within: Allowance, want: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, nbytes: int, within: ByteBudget, want: Callable[[], None] = lambda: None) -> None:
         """All its shards together hold at most `nbytes`, and no more than they leave free `within` the worker.
 
         `want` is called when a shard begins to wait for its return.
         """
-        self.allowance = Allowance(nbytes, within=within, leaves_room=True)
+        self.budget = ByteBudget(nbytes, within=within, leaves_room=True)
         self.returns = 0
         """How often more of it answered than at the look before: pauses that had grown by then begin anew."""
         self._want = want

@@ -11,7 +11,7 @@ from random import Random
 
 from remora.codec.event_entry import attributes
 from remora.codec.topic import delivery_of, limit_remarks
-from remora.engine.allowance import Allowance
+from remora.engine.byte_budget import ByteBudget
 from remora.engine.delivery.front import FOR_EVER_S, LEAST_S, Front
 from remora.engine.delivery.lanes import LaneSender
 from remora.engine.delivery.letters import park_all
@@ -250,18 +250,18 @@ class Dispatcher:
     ) -> AsyncIterator[tuple[Session, Sender]]:
         """A session and its sender on a route that is open as long."""
         token = self._lease.token
-        held = Allowance(self._tools.settings.shard_bytes, within=destination.allowance)
+        budget = ByteBudget(self._tools.settings.shard_bytes, within=destination.budget)
         scope = Scope(self._tools, self._lease, topic, self._shelf)
         # A session's parts refer to each other, so one is made only when the route is open: of an attempt that fails
         # nothing must be left for the collector.
         if self._is_exact:
             assert isinstance(endpoint, TransactionalEndpoint)
             async with endpoint.exact(token.shard, token.incarnation, topic.target) as exact:
-                session = Session(scope, held, self._recovered)
+                session = Session(scope, budget, self._recovered)
                 yield session, TransactionSender(session, exact)
         else:
             async with endpoint.route(token.shard, token.incarnation, topic.target) as route:
-                session = Session(scope, held, self._recovered)
+                session = Session(scope, budget, self._recovered)
                 yield session, LaneSender(session, route)
 
     async def _entries_wait(self) -> bool:
@@ -386,13 +386,13 @@ class Dispatcher:
         """
         if self._topic is None or self._destination is None:
             return FOR_EVER_S
-        held = Allowance(self._tools.settings.shard_bytes, within=self._destination.allowance)
+        budget = ByteBudget(self._tools.settings.shard_bytes, within=self._destination.budget)
         try:
             again_s: float | None = FOR_EVER_S
             target = self._topic.target
             publishes = self._endpoints[target.scheme].publishes_letters(target)
             if not ((self._opened and publishes) or (self._is_exact and self._shelf.in_doubt)):
-                again_s = await self._front.look(self._topic, held, tried=tried, publishes=publishes)
+                again_s = await self._front.look(self._topic, budget, tried=tried, publishes=publishes)
             await self._front.note(self._limits)
         except LeaseUncertain:
             return LEAST_S

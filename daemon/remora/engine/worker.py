@@ -10,8 +10,8 @@ from weakref import WeakValueDictionary
 
 from remora.codec.render import Renderer
 from remora.config import DeliverySettings, OwnershipSettings
-from remora.engine.allowance import Allowance
 from remora.engine.backlog import BacklogMonitor
+from remora.engine.byte_budget import ByteBudget
 from remora.engine.catalogue import Catalogue
 from remora.engine.delivery.shelf import Tools
 from remora.engine.destination import Destination
@@ -50,7 +50,7 @@ class Worker:
         """`fellows` is how many workers start together, this one included: they wait for each other for a moment."""
         by_scheme = {scheme: each for each in endpoints for scheme in each.schemes}
         self.catalogue = Catalogue(store, telemetry, ownership.discovery_interval_s)
-        self.held = Allowance(delivery.worker_bytes)
+        self.budget = ByteBudget(delivery.worker_bytes)
         destinations: WeakValueDictionary[tuple[str, str], Destination] = WeakValueDictionary()
         self._lookout = Lookout(lambda: list(destinations.values()), telemetry)
 
@@ -59,7 +59,7 @@ class Worker:
             key = (target.uri, target.args)
             found = destinations.get(key)
             if found is None:
-                found = Destination(delivery.endpoint_bytes, within=self.held, want=self._lookout.want)
+                found = Destination(delivery.endpoint_bytes, within=self.budget, want=self._lookout.want)
                 destinations[key] = found
             return found
 

@@ -243,7 +243,7 @@ class Process:
 
     async def _report_levels(self, worker: Worker) -> None:
         while True:
-            self._telemetry.in_flight(worker.held.held)
+            self._telemetry.in_flight(worker.budget.held)
             self._telemetry.store_synced(self._store.synced)
             self._telemetry.store_failing(self._store.failing)
             await asyncio.sleep(1)
@@ -368,7 +368,7 @@ class Process:
                 "damaged": list(self._store.damaged.values()) if worker else [],
             },
             "ingest": self._ingest.address if self._ingest else "",
-            "in_flight_bytes": worker.held.held if worker else 0,
+            "in_flight_bytes": worker.budget.held if worker else 0,
             "shards": [_shard_json(each) for each in worker.shards] if worker else [],
             "left": [
                 {

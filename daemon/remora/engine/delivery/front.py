@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from remora.engine.allowance import Allowance
+from remora.engine.byte_budget import ByteBudget
 from remora.engine.delivery.letters import park_all
 from remora.engine.delivery.shelf import Shelf, Tools
 from remora.engine.delivery.sorting import Condemned, same_target, sort_entries
@@ -84,7 +84,7 @@ class Front:
 
     # --------------------------------------------------------------------------------------- looks
 
-    async def look(self, topic: Topic, held: Allowance, *, tried: bool, publishes: bool) -> float | None:
+    async def look(self, topic: Topic, budget: ByteBudget, *, tried: bool, publishes: bool) -> float | None:
         """Park and remove what is given up at the front; answers in how many seconds there may be more of that.
 
         With `tried` the first entries count one more attempt. Where the endpoint `publishes` dead letters, an entry
@@ -98,7 +98,7 @@ class Front:
         rounds, again_s = 0, FOR_EVER_S
         while not self._is_finishing():
             room = int(self._limit(limits, rounds, tried=tried) * self._shelf.mean_bytes)
-            await held.take(room)
+            await budget.acquire(room)
             try:
                 page = await self._read(self._limit(limits, rounds, tried=tried))
                 part = same_target(page, topic.target) if topic.source is Source.ENTRY else page
@@ -109,7 +109,7 @@ class Front:
                     tried = False
                 left, again_s = await self._give_up(topic, limits, part, publishes=publishes)
             finally:
-                held.adjust(-room)
+                budget.adjust(-room)
             if not left and not page.truncated and part is page:
                 self._shelf.end_work()
             if left or not page.truncated or not limits:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 
-from remora.engine.allowance import Allowance
+from remora.engine.byte_budget import ByteBudget
 from remora.engine.delivery.scope import Scope
 from remora.model.errors import CodecError, RemoraError, StoreError
 from remora.model.record import Page
@@ -29,7 +29,7 @@ class Reader:
     def __init__(
         self,
         scope: Scope,
-        held: Allowance,
+        budget: ByteBudget,
         tasks: asyncio.TaskGroup,
         *,
         on_failure: Callable[[RemoraError], None],
@@ -42,7 +42,7 @@ class Reader:
         self._label = scope.topic.label
         self._tasks = tasks
         self._ahead: asyncio.Task[Page | None] | None = None
-        self._held = held
+        self._budget = budget
         self._on_failure = on_failure
         self._all_removed = all_removed
 
@@ -100,21 +100,21 @@ class Reader:
     @property
     def half(self) -> int:
         """How many entries are half of what the shard may hold as things stand, and one at least."""
-        return max(1, int(min(self._tools.settings.shard_bytes, self._held.reach) / 2 / self._shelf.mean_bytes))
+        return max(1, int(min(self._tools.settings.shard_bytes, self._budget.reach) / 2 / self._shelf.mean_bytes))
 
     # ------------------------------------------------------------------------------------------ room
 
     async def take_room(self, entries: int | None = None) -> int:
         """Wait until so many entries, or another listing, may be held; returns the bytes that are held for them."""
         room = self._room(entries)
-        await self._held.take(room)
+        await self._budget.acquire(room)
         self._shelf.held_bytes += room
         return room
 
     def take_room_now(self, entries: int | None = None) -> int:
         """As `take_room`, without waiting; 0 when there is no room."""
         room = self._room(entries)
-        if not self._held.take_now(room):
+        if not self._budget.try_acquire(room):
             return 0
         self._shelf.held_bytes += room
         return room
@@ -128,7 +128,7 @@ class Reader:
 
     def hold(self, difference: int) -> None:
         """Hold so many bytes more, or less, than before."""
-        self._held.adjust(difference)
+        self._budget.adjust(difference)
         self._shelf.held_bytes += difference
 
     def hold_nothing(self) -> None:

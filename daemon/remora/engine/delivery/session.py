@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from remora.engine.allowance import Allowance
+from remora.engine.byte_budget import ByteBudget
 from remora.engine.delivery.reading import Reader
 from remora.engine.delivery.scope import Scope
 from remora.engine.delivery.sorting import Sorted, sort_entries
@@ -62,7 +62,7 @@ class Sender(Protocol):
 class Session:
     """See the module. `run` is called once."""
 
-    def __init__(self, scope: Scope, held: Allowance, on_round: Callable[[], None]) -> None:
+    def __init__(self, scope: Scope, budget: ByteBudget, on_round: Callable[[], None]) -> None:
         """`on_round` is called whenever a whole page has arrived, or a transaction was committed.
 
         `rests` is true after a session that ended because nothing came for long.
@@ -75,7 +75,7 @@ class Session:
         self._over = asyncio.Event()
         self._sender: Sender | None = None
         self.trimmer = Trimmer(scope, on_failure=self.fail, more_to_come=self._is_busy)
-        self.reader = Reader(scope, held, self.tasks, on_failure=self.fail, all_removed=lambda: self.trimmer.is_empty)
+        self.reader = Reader(scope, budget, self.tasks, on_failure=self.fail, all_removed=lambda: self.trimmer.is_empty)
 
     @property
     def limits(self) -> Limits:

@@ -31,10 +31,10 @@ from remora.model.topic import Topic
 from remora.ports.producing import IngestStore
 from remora.process.host_load import HostLoad
 from remora.servers.ingest.body import read_body
+from remora.servers.ingest.body_budget import BodyBudget, Share
 from remora.servers.ingest.connections import Connection, Connections
 from remora.servers.ingest.credentials import Credentials
 from remora.servers.ingest.handler import VERSION
-from remora.servers.ingest.held import Held, Share
 from remora.servers.ingest.openapi import DOCUMENT
 from remora.servers.ingest.problems import (
     BAD_REQUEST,
@@ -99,7 +99,7 @@ class Api:
         self._credentials = credentials
         self._reservation_s = reservation_s
         self._topics = TopicLookup(store.own_topics)
-        self.held = Held(settings.max_held_bytes, host)
+        self.body_budget = BodyBudget(settings.max_held_bytes, host)
         self.under_way = 0
         self.stopping = False
         self.idle = asyncio.Event()
@@ -114,7 +114,7 @@ class Api:
         self.idle.clear()
         kind = "other"
         try:
-            with self.held.share() as share:
+            with self.body_budget.share() as share:
                 kind, work = self._route(request, share, connection)
                 response = await work
         except Exception as exc:  # the top of the loop over requests

@@ -9,7 +9,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_request import BaseRequest
 
-from remora.servers.ingest.held import Share
+from remora.servers.ingest.body_budget import Share
 from remora.servers.ingest.problems import (
     BAD_REQUEST,
     EXPECTATION,

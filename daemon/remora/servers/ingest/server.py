@@ -61,7 +61,7 @@ class IngestServer:
     @property
     def held_bytes(self) -> int:
         """Bytes of bodies of the requests that are under way."""
-        return self._api.held.nbytes
+        return self._api.body_budget.nbytes
 
     def reload(self) -> None:
         """Read tokens and certificate again, as happens by itself within a second or two of their change."""

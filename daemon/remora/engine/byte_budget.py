@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 
-class Allowance:
+class ByteBudget:
     """A bound on held bytes, first come first served, inside an optional wider one.
 
     A request larger than the whole bound is let through when nothing else is held, since refusing it would
@@ -16,7 +16,7 @@ class Allowance:
     endpoint hangs keeps others from nothing.
     """
 
-    def __init__(self, limit: int, within: Allowance | None = None, *, leaves_room: bool = False) -> None:
+    def __init__(self, limit: int, within: ByteBudget | None = None, *, leaves_room: bool = False) -> None:
         """With `leaves_room` no more is held than is left free in the wider one.
 
         So there is always room for one more: the first that never gives back what it holds takes a half at most, the
@@ -40,7 +40,7 @@ class Allowance:
             return max(0, min(self.limit, (free + self.held) // 2))
         return min(self.limit, self._within.reach)
 
-    async def take(self, nbytes: int) -> None:
+    async def acquire(self, nbytes: int) -> None:
         """Wait until `nbytes` may be held, and hold them."""
         if self._waiting or not self._fits(nbytes):
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -61,16 +61,16 @@ class Allowance:
             self.held += nbytes
         if self._within is not None:
             try:
-                await self._within.take(nbytes)
+                await self._within.acquire(nbytes)
             except asyncio.CancelledError:
                 self._return(nbytes)
                 raise
 
-    def take_now(self, nbytes: int) -> bool:
+    def try_acquire(self, nbytes: int) -> bool:
         """Hold `nbytes` if that is possible without waiting; returns whether."""
         if self._waiting or not self._fits(nbytes):
             return False
-        if self._within is not None and not self._within.take_now(nbytes):
+        if self._within is not None and not self._within.try_acquire(nbytes):
             return False
         self.held += nbytes
         return True
@@ -81,7 +81,7 @@ class Allowance:
         if self._within is not None:
             self._within.adjust(nbytes)
 
-    def give(self, nbytes: int) -> None:
+    def release(self, nbytes: int) -> None:
         """Hold `nbytes` no longer."""
         self.adjust(-nbytes)
 

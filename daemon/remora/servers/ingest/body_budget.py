@@ -9,7 +9,7 @@ from remora.process.host_load import HostLoad
 from remora.servers.ingest.problems import SLOW_DOWN, Problem
 
 
-class Held:
+class BodyBudget:
     """How many bytes of bodies are held now, and how many may be by all workers of the host."""
 
     def __init__(self, most: int, host: HostLoad) -> None:
@@ -27,7 +27,7 @@ class Held:
             self.nbytes -= share.nbytes
             self._host.hold(nbytes=self.nbytes)
 
-    def take(self, nbytes: int) -> None:
+    def acquire(self, nbytes: int) -> None:
         """Take more. Raises Problem when there is no room: waiting for it could only fill the memory by other ways."""
         held = self._host.nbytes
         if held + nbytes > self._most:
@@ -39,12 +39,12 @@ class Held:
 class Share:
     """What one request holds."""
 
-    def __init__(self, held: Held) -> None:
-        self._held = held
+    def __init__(self, budget: BodyBudget) -> None:
+        self._budget = budget
         self.nbytes = 0
 
     def cover(self, nbytes: int) -> None:
         """Hold at least so many bytes from now on."""
         if nbytes > self.nbytes:
-            self._held.take(nbytes - self.nbytes)
+            self._budget.acquire(nbytes - self.nbytes)
             self.nbytes = nbytes
