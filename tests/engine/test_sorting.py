@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from engine.runs import a_topic
 from remora.codec.event_entry import attributes
 from remora.codec.render import Renderer
+from remora.engine.delivery.shard_state import Redelivery
 from remora.engine.delivery.sorting import Condemned, same_target, sort_entries
+from remora.model.ledger import Cause
 from remora.model.record import Attempt, DeadLetter, Page
 from remora.policy.lifetime import Limits
 from support.entries import raw_entry
@@ -56,7 +58,7 @@ def test_each_entry_has_one_fate(kinds: list[Kind], limits: Limits) -> None:
         for i, kind in enumerate(kinds)
     ]
     positions = [b"0/%d" % i for i in range(len(kinds) + 1)]
-    done = {positions[i] for i, kind in enumerate(kinds) if kind.done}
+    done = {positions[i]: Cause.DELIVERED for i, kind in enumerate(kinds) if kind.done}
     attempts = {positions[i]: Attempt(kind.attempts, now) for i, kind in enumerate(kinds) if kind.attempts}
     letters = {
         position: DeadLetter("t", "i", position.decode(), "", "refused", "by the broker", 1, now, now, b"")
@@ -65,7 +67,7 @@ def test_each_entry_has_one_fate(kinds: list[Kind], limits: Limits) -> None:
     }
     page = Page(positions, entries, truncated=False)
 
-    found = sort_entries(page, a_topic(), limits, done, attempts, letters, Renderer())
+    found = sort_entries(page, a_topic(), limits, Redelivery(done, attempts, letters=letters), Renderer())
 
     fates = [kind.fate(limits) for kind in kinds]
     assert [each.ordinal for each in found.records] == [i for i, fate in enumerate(fates) if fate == "sent"]
@@ -84,7 +86,7 @@ def test_what_is_corrupt_says_nothing() -> None:
     target = attributes(entries[0]).target
 
     part = same_target(page, target)
-    found = sort_entries(part, a_topic(), Limits(), {b"0/3"}, {}, {}, Renderer())
+    found = sort_entries(part, a_topic(), Limits(), Redelivery({b"0/3": Cause.DELIVERED}), Renderer())
 
     assert part.entries == entries[:5]
     assert [each.event_id for each in found.records] == [b"id-0", b"id-4"]

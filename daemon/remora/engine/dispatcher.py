@@ -17,9 +17,10 @@ from remora.engine.delivery.lanes import LaneSender
 from remora.engine.delivery.letters import park_all
 from remora.engine.delivery.scope import Scope
 from remora.engine.delivery.session import Sender, Session
-from remora.engine.delivery.shelf import Shelf, Tools
+from remora.engine.delivery.shard_state import ShardState
 from remora.engine.delivery.sorting import Condemned
 from remora.engine.delivery.transactions import TransactionSender
+from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.destination import Destination
 from remora.engine.lease import Lease, LeaseUncertain
 from remora.model.errors import (
@@ -92,23 +93,24 @@ class Dispatcher:
 
     def __init__(
         self,
-        tools: Tools,
+        context: WorkerContext,
         lease: Lease,
         endpoints: Mapping[str, Endpoint],
         destination: Callable[[Target], Destination],
         rng: Random,
     ) -> None:
         """`endpoints` are by URI scheme; `destination` gives what all shards of a target's destination share."""
-        self._tools = tools
+        self._context = context
         self._lease = lease
         self._endpoints = endpoints
         self._destination_of = destination
         self._destination: Destination | None = None
         self._rng = rng
-        self._shelf = Shelf()
+        self._shard_state = state = ShardState()
+        self._redelivery, self._reads, self._progress = state.redelivery, state.reads, state.progress
         self._session: Session | None = None
         self._finishing = asyncio.Event()
-        self._front = Front(tools, lease, self._shelf, self._finishing.is_set)
+        self._front = Front(context, lease, self._shard_state, self._finishing.is_set)
         self._opened = False
         self._has_turn = False
         self._failures = 0
@@ -121,7 +123,7 @@ class Dispatcher:
         self._delivery = ""
         self._remarks: tuple[str, ...] = ()
         self._state, self._reason = State.STARTING, ""
-        self._since = self._shelf.progress_at = asyncio.get_running_loop().time()
+        self._since = self._progress.progress_at = asyncio.get_running_loop().time()
 
     def finish(self) -> None:
         """Read nothing more; `run` returns when all that is under way was delivered and removed."""
@@ -133,7 +135,7 @@ class Dispatcher:
     def status(self) -> ShardStatus:
         """How this shard is doing."""
         now = asyncio.get_running_loop().time()
-        state, since, empty_since = self._state, self._since, self._shelf.empty_since
+        state, since, empty_since = self._state, self._since, self._progress.empty_since
         if state is State.DELIVERING and empty_since is not None and is_quiet(now - empty_since):
             state = State.IDLE
         if state is State.IDLE and empty_since is not None:
@@ -150,9 +152,9 @@ class Dispatcher:
             reason=self._reason,
             since_s=now - since,
             failures=self._failures,
-            in_flight_bytes=self._shelf.held_bytes,
-            has_work=self._shelf.has_work,
-            progress_age_s=now - self._shelf.progress_at,
+            in_flight_bytes=self._progress.held_bytes,
+            has_work=self._progress.has_work,
+            progress_age_s=now - self._progress.progress_at,
             remarks=remarks,
             failure=self._last_kind,
             is_open=self._session is not None,
@@ -160,7 +162,7 @@ class Dispatcher:
 
     def arrived(self) -> None:
         """The store told of new entries."""
-        self._shelf.news.set()
+        self._progress.news.set()
 
     async def run(self) -> None:
         """Deliver until `finish`, or until there is nothing to do before the store tells of new entries.
@@ -171,7 +173,7 @@ class Dispatcher:
             failure: EndpointError | StoreError | None = None
             try:
                 rests = await self._deliver()
-                if rests and not self._shelf.news.is_set():
+                if rests and not self._progress.news.is_set():
                     return
             except (OwnershipLost, ShardGone, NotOurs):
                 raise
@@ -189,28 +191,28 @@ class Dispatcher:
 
         Returns whether the queue is empty for so long, or so surely, that the shard may go dormant.
         """
-        self._seen = self._tools.catalogue.topic(self._lease.shard)  # what a pause compares with, if this fails
+        self._seen = self._context.catalogue.topic(self._lease.shard)  # what a pause compares with, if this fails
         await self._front.recall_letters()
         topic = await self._find_topic()
         if topic is None:
-            return self._tools.store.arrivals.notifies and not self._shelf.has_work
+            return self._context.store.arrivals.notifies and not self._progress.has_work
         why = reason_to_leave(topic, self._endpoints)
         if why is not None:
             raise NotOurs(f"{self._lease.shard} is let go: {why}")
-        tells = self._tools.store.arrivals.notifies
+        tells = self._context.store.arrivals.notifies
         self._topic, self._destination, self._opened = topic, self._destination_of(topic.target), False
-        is_known_to_wait = self._front.has_looked and self._shelf.has_work
+        is_known_to_wait = self._front.has_looked and self._progress.has_work
         if self._last_failure and not is_known_to_wait and not await self._entries_wait():
             return tells
         endpoint = self._endpoints[topic.target.scheme]
         self._remarks = (*endpoint.check(topic.target), *limit_remarks(topic.target.args))
-        self._delivery = str(delivery_of(topic.target, Delivery(self._tools.settings.mode)))
+        self._delivery = str(delivery_of(topic.target, Delivery(self._context.settings.mode)))
         if self._is_exact and not isinstance(endpoint, TransactionalEndpoint):
             raise EndpointMisconfigured(
                 f"the topic asks for exactly-once, and {topic.target.scheme}:// endpoints deliver at-least-once only"
             )
         for remark in self._remarks:
-            self._tools.telemetry.remark(topic.label, remark)
+            self._context.telemetry.remark(topic.label, remark)
         await self._front.recall(self._limits)
         if await self._is_early():
             return False
@@ -250,8 +252,8 @@ class Dispatcher:
     ) -> AsyncIterator[tuple[Session, Sender]]:
         """A session and its sender on a route that is open as long."""
         token = self._lease.token
-        budget = ByteBudget(self._tools.settings.shard_bytes, within=destination.budget)
-        scope = Scope(self._tools, self._lease, topic, self._shelf)
+        budget = ByteBudget(self._context.settings.shard_bytes, within=destination.budget)
+        scope = Scope(self._context, self._lease, topic, self._shard_state)
         # A session's parts refer to each other, so one is made only when the route is open: of an attempt that fails
         # nothing must be left for the collector.
         if self._is_exact:
@@ -272,9 +274,9 @@ class Dispatcher:
         """
         if (await self._first_entry()).entries:
             return True
-        if not self._tools.store.arrivals.notifies:
-            changes = self._tools.catalogue.wait_for_change(self._lease.shard, self._seen)
-            await self._first_of(self._tools.settings.idle_max_s, changes)
+        if not self._context.store.arrivals.notifies:
+            changes = self._context.catalogue.wait_for_change(self._lease.shard, self._seen)
+            await self._first_of(self._context.settings.idle_max_s, changes)
         return False
 
     @property
@@ -284,24 +286,24 @@ class Dispatcher:
     async def _first_entry(self) -> Page:
         """The oldest entry, if there is one."""
         self._lease.require_trust()
-        self._shelf.news.clear()
-        page = await self._tools.store.queue.read(self._lease.token, b"", 1)
+        self._progress.news.clear()
+        page = await self._context.store.queue.read(self._lease.token, b"", 1)
         if page.entries:
-            self._shelf.begin_work()
+            self._progress.begin_work()
         else:
-            self._shelf.end_work()
+            self._progress.end_work()
             self._emptied()
         return page
 
     async def _find_topic(self) -> Topic | None:
         """The topic's attributes from its metadata, else from the oldest entry's own copy; None if there is none."""
-        known = self._seen = self._tools.catalogue.topic(self._lease.shard)
+        known = self._seen = self._context.catalogue.topic(self._lease.shard)
         if known is not None:
             return known
         page = await self._first_entry()
         if not page.entries:
-            if not self._tools.store.arrivals.notifies:
-                await self._first_of(self._tools.settings.idle_max_s, self._tools.catalogue.next_reading())
+            if not self._context.store.arrivals.notifies:
+                await self._first_of(self._context.settings.idle_max_s, self._context.catalogue.next_reading())
             return None
         if page.corrupt:
             await self._park_first(page, Condemned(0, "corrupt", page.corrupt[0]))
@@ -314,19 +316,19 @@ class Dispatcher:
 
     async def _park_first(self, page: Page, condemned: Condemned) -> None:
         """Park an entry that says nothing, at the front of a queue whose topic nothing else tells."""
-        shelf = self._shelf
-        (parked,) = await park_all(self._tools, self._lease, "", shelf, page, [condemned])
+        redelivery = self._redelivery
+        (parked,) = await park_all(self._context, self._lease, "", redelivery, page, [condemned])
         self._lease.require_trust()
         tally = Tally.of(Cause.of_letter(parked.cause))
-        await self._tools.store.queue.remove(self._lease.token, page.positions[1], 1, tally)
-        shelf.removed(page.positions[1])
+        await self._context.store.queue.remove(self._lease.token, page.positions[1], 1, tally)
+        redelivery.removed(page.positions[1])
 
     # ----------------------------------------------------------------------------- after a failure
 
     async def _pause(self, exc: EndpointError | StoreError) -> None:
         """Wait as the failure demands. A change of the topic's attributes since the attempt began ends it at once;
         that its destination works for another shard ends it soon, where the topic asks for no pause of its own."""
-        settings, kind = self._tools.settings, _kind(exc)
+        settings, kind = self._context.settings, _kind(exc)
         self._last_kind = kind
         self._note_failure(exc, kind)
         backoff = Backoff(settings.retry_base_s, settings.retry_cap_s)
@@ -335,7 +337,7 @@ class Dispatcher:
         is_stopped = kind in (Failure.CONFIGURATION, Failure.DAMAGED)
         self._enter(State.STOPPED if is_stopped else State.RETRYING, str(exc))
         if self._topic is not None:
-            self._tools.telemetry.retry(self._topic.label, delay)
+            self._context.telemetry.retry(self._topic.label, delay)
         is_endpoint, self._front.has_looked = isinstance(exc, EndpointError), False
         hears, tried = kind == Failure.TRANSIENT, is_endpoint and not self._opened
         await self._wait(delay, minds_front=is_endpoint, hears=hears, tried=tried)
@@ -349,11 +351,11 @@ class Dispatcher:
         until = now() + delay
         while True:
             again_s = await self._look_at_front(tried=tried) if minds_front else FOR_EVER_S
-            if again_s is None or self._finishing.is_set() or (minds_front and not self._shelf.has_work):
+            if again_s is None or self._finishing.is_set() or (minds_front and not self._progress.has_work):
                 return
             tried, left_s = False, until - now()
             changes: list[Coroutine[object, object, object]] = [
-                self._tools.catalogue.wait_for_change(self._lease.shard, self._seen)
+                self._context.catalogue.wait_for_change(self._lease.shard, self._seen)
             ]
             if hears and self._destination and not self._limits.retry_sleep_s:
                 changes += [self._destination.recovery(self._rng.random()), self._back(self._destination)]
@@ -386,31 +388,31 @@ class Dispatcher:
         """
         if self._topic is None or self._destination is None:
             return FOR_EVER_S
-        budget = ByteBudget(self._tools.settings.shard_bytes, within=self._destination.budget)
+        budget = ByteBudget(self._context.settings.shard_bytes, within=self._destination.budget)
         try:
             again_s: float | None = FOR_EVER_S
             target = self._topic.target
             publishes = self._endpoints[target.scheme].publishes_letters(target)
-            if not ((self._opened and publishes) or (self._is_exact and self._shelf.in_doubt)):
+            if not ((self._opened and publishes) or (self._is_exact and self._redelivery.in_doubt)):
                 again_s = await self._front.look(self._topic, budget, tried=tried, publishes=publishes)
             await self._front.note(self._limits)
         except LeaseUncertain:
             return LEAST_S
         except StoreError as exc:
-            self._tools.telemetry.failed(self._label, "store", str(exc))
+            self._context.telemetry.failed(self._label, "store", str(exc))
             return LEAST_S
         return again_s
 
     @property
     def _limits(self) -> Limits:
-        limits = self._tools.settings.limits
+        limits = self._context.settings.limits
         return limits.of(self._topic) if self._topic is not None else limits
 
     def _note_failure(self, exc: RemoraError, kind: str) -> None:
         self._failures += 1
         self._last_failure = str(exc)
-        self._shelf.rounds_arrived = 0
-        self._tools.telemetry.failed(self._label, kind, str(exc))
+        self._reads.pages_delivered = 0
+        self._context.telemetry.failed(self._label, kind, str(exc))
 
     def _emptied(self) -> None:
         """Nothing waits, so nothing fails any more; whether the destination works again remains to be seen."""
@@ -418,13 +420,13 @@ class Dispatcher:
         self._last_kind = None
         if self._failures:
             self._failures = self._failures_before = 0
-            self._tools.telemetry.emptied(self._label)
+            self._context.telemetry.emptied(self._label)
 
     def _recovered(self) -> None:
         self._last_failure, self._last_kind = "", None
         if self._failures:
             self._failures = self._failures_before = 0
-            self._tools.telemetry.recovered(self._label)
+            self._context.telemetry.recovered(self._label)
             if self._destination is not None:
                 self._destination.recovered()
 

@@ -13,7 +13,7 @@ from remora.config import DeliverySettings, OwnershipSettings
 from remora.engine.backlog import BacklogMonitor
 from remora.engine.byte_budget import ByteBudget
 from remora.engine.catalogue import Catalogue
-from remora.engine.delivery.shelf import Tools
+from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.destination import Destination
 from remora.engine.dispatcher import Dispatcher, ShardStatus
 from remora.engine.lease import Lease
@@ -64,10 +64,10 @@ class Worker:
             return found
 
         pace = Pace(most_per_second(store.queue.poll_cost_s))
-        self._tools = Tools(store, self.catalogue, telemetry, Renderer(), delivery, pace)
+        self._context = WorkerContext(store, self.catalogue, telemetry, Renderer(), delivery, pace)
 
         def serve(lease: Lease) -> Dispatcher:
-            return Dispatcher(self._tools, lease, by_scheme, destination, rng)
+            return Dispatcher(self._context, lease, by_scheme, destination, rng)
 
         identity = Identity(cookie, frozenset(by_scheme), fellows)
         self.ownership = Coordinator(store, self.catalogue, telemetry, ownership, identity, serve)
@@ -124,7 +124,7 @@ class Worker:
 
     def reload(self, delivery: DeliverySettings) -> None:
         """Use other delivery settings from the next step on; the bounds on bytes stay as they were."""
-        self._tools.settings = delivery
+        self._context.settings = delivery
 
     async def clear(self, is_dead: Callable[[str, bool], bool]) -> None:
         """Break the locks of all workers whose cookies are dead, count these no more, and take what is free at once.

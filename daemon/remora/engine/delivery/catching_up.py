@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from remora.engine.delivery.reading import Reader
 from remora.engine.delivery.scope import Scope
-from remora.engine.delivery.shelf import Shelf, Tools
+from remora.engine.delivery.shard_state import Redelivery
+from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.lease import Lease
 from remora.model.errors import EndpointMisconfigured
 from remora.model.ledger import Cause, Tally
@@ -35,16 +36,16 @@ async def catch_up(scope: Scope, reader: Reader, route: ExactRoute) -> tuple[byt
 
     Raises StoreError, among them LeaseUncertain where the lock is not to be trusted, and Astray.
     """
-    tools, lease, shelf = scope.tools, scope.lease, scope.shelf
+    context, lease, redelivery = scope.context, scope.lease, scope.state.redelivery
     token = lease.token
     lease.require_trust()
-    front = (await tools.store.queue.read(token, b"", 1)).positions[0]
+    front = (await context.store.queue.read(token, b"", 1)).positions[0]
     upto, count = front, 0
     if route.reached is not None and _position(route.reached, lease) > _position(front, lease):
-        upto, count = route.reached, await _count(tools, lease, reader, front, route.reached)
+        upto, count = route.reached, await _count(context, lease, reader, front, route.reached)
     lease.require_trust()
-    await tools.store.queue.remove(token, upto, count, _tally(shelf, front, upto, count))
-    shelf.drop_before(Position.parse(upto.decode()))
+    await context.store.queue.remove(token, upto, count, _tally(redelivery, front, upto, count))
+    redelivery.drop_before(Position.parse(upto.decode()))
     return upto, count
 
 
@@ -55,7 +56,7 @@ def _position(marker: bytes, lease: Lease) -> Position:
         raise Astray(f"the position kept for {lease.shard} cannot be read: {marker[:40]!r}") from None
 
 
-async def _count(tools: Tools, lease: Lease, reader: Reader, front: bytes, reached: bytes) -> int:
+async def _count(context: WorkerContext, lease: Lease, reader: Reader, front: bytes, reached: bytes) -> int:
     """How many entries stand before a position. They are listed, so that it is known to be one of this queue."""
     count, start, end = 0, front, _position(reached, lease)
     while True:
@@ -63,7 +64,7 @@ async def _count(tools: Tools, lease: Lease, reader: Reader, front: bytes, reach
         room = await reader.take_room(limit)
         try:
             lease.require_trust()
-            page = await tools.store.queue.read(lease.token, start, limit)
+            page = await context.store.queue.read(lease.token, start, limit)
         finally:
             reader.hold(-room)
         if reached in page.positions:
@@ -77,12 +78,12 @@ async def _count(tools: Tools, lease: Lease, reader: Reader, front: bytes, reach
             )
 
 
-def _tally(shelf: Shelf, front: bytes, upto: bytes, count: int) -> Tally:
+def _tally(redelivery: Redelivery, front: bytes, upto: bytes, count: int) -> Tally:
     """What became of the entries between two positions: those with a dead letter were parked, the others delivered."""
     total = Tally()
     if count:
         begin, end = Position.parse(front.decode()), Position.parse(upto.decode())
-        for letter in shelf.letters.values():
-            if begin <= Position.parse(letter.position) < end and shelf.is_stored(letter):
+        for letter in redelivery.letters.values():
+            if begin <= Position.parse(letter.position) < end and redelivery.is_stored(letter):
                 total += Tally.of(Cause.of_letter(letter.cause))
     return total + Tally(delivered=count - total.total)

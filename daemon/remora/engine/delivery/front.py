@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 from remora.engine.byte_budget import ByteBudget
 from remora.engine.delivery.letters import park_all
-from remora.engine.delivery.shelf import Shelf, Tools
+from remora.engine.delivery.shard_state import ShardState
 from remora.engine.delivery.sorting import Condemned, same_target, sort_entries
+from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.lease import Lease
 from remora.model.ledger import Cause, Tally
 from remora.model.position import Position
@@ -36,10 +37,14 @@ FOR_EVER_S = float("inf")
 class Front:
     """Looks at one shard's front. `is_finishing` tells that it is to stop soon."""
 
-    def __init__(self, tools: Tools, lease: Lease, shelf: Shelf, is_finishing: Callable[[], bool]) -> None:
-        self._tools = tools
+    def __init__(
+        self, context: WorkerContext, lease: Lease, state: ShardState, is_finishing: Callable[[], bool]
+    ) -> None:
+        self._context = context
         self._lease = lease
-        self._shelf = shelf
+        self._redelivery = state.redelivery
+        self._reads = state.reads
+        self._progress = state.progress
         self._is_finishing = is_finishing
         self._recalled = self._knows_letters = False
         self._noted: dict[bytes, Attempt] = {}
@@ -52,34 +57,36 @@ class Front:
         """Learn once which entries that stand in the queue have letters by earlier holders: these are done."""
         if not self._knows_letters:
             self._lease.require_trust()
-            self._shelf.recall(await self._tools.store.letters.standing(self._lease.token))
+            self._redelivery.recall(await self._context.store.letters.standing(self._lease.token))
             self._knows_letters = True
 
     async def recall(self, limits: Limits) -> None:
         """Learn what earlier holders noted, once, where attempts are limited or have a pace."""
         if limits.counts_attempts and not self._recalled:
             self._lease.require_trust()
-            noted = await self._tools.store.attempts.noted(self._lease.token)
-            self._shelf.attempts = {**noted, **self._shelf.attempts}
+            noted = await self._context.store.attempts.noted(self._lease.token)
+            self._redelivery.attempts = {**noted, **self._redelivery.attempts}
             self._noted, self._recalled = dict(noted), True
 
     async def due_in_s(self, pace_s: float) -> float:
         """Seconds until the oldest entry may be tried again which an earlier holder tried, where a pace is set."""
-        if not pace_s or not self._shelf.attempts:
+        if not pace_s or not self._redelivery.attempts:
             return 0.0
         page = await self._read(1)
-        attempt = self._shelf.attempts.get(page.positions[0]) if page.entries else None
+        attempt = self._redelivery.attempts.get(page.positions[0]) if page.entries else None
         return due_in_s(pace_s, attempt.count, attempt.first_tried, time.time()) if attempt else 0.0
 
     async def note(self, limits: Limits) -> None:
         """Have the store keep the attempts of the oldest entries for whoever holds the shard next."""
         if not limits.counts_attempts or not self._recalled:
             return
-        oldest = sorted(self._shelf.attempts, key=lambda each: Position.parse(each.decode("ascii")))[:MOST_ATTEMPTS]
-        attempts = {position: self._shelf.attempts[position] for position in oldest}
+        oldest = sorted(self._redelivery.attempts, key=lambda each: Position.parse(each.decode("ascii")))[
+            :MOST_ATTEMPTS
+        ]
+        attempts = {position: self._redelivery.attempts[position] for position in oldest}
         if attempts != self._noted:
             self._lease.require_trust()
-            await self._tools.store.attempts.note(self._lease.token, attempts)
+            await self._context.store.attempts.note(self._lease.token, attempts)
             self._noted = dict(attempts)
 
     # --------------------------------------------------------------------------------------- looks
@@ -91,13 +98,13 @@ class Front:
         whose letter is stored is left to a session, which has the route for it. None when what stands there now has
         another target.
         """
-        limits = self._tools.settings.limits.of(topic)
+        limits = self._context.settings.limits.of(topic)
         tried = tried and limits.counts_attempts
-        if not limits and not tried and self._shelf.has_work:
+        if not limits and not tried and self._progress.has_work:
             return FOR_EVER_S
         rounds, again_s = 0, FOR_EVER_S
         while not self._is_finishing():
-            room = int(self._limit(limits, rounds, tried=tried) * self._shelf.mean_bytes)
+            room = int(self._limit(limits, rounds, tried=tried) * self._reads.mean_bytes)
             await budget.acquire(room)
             try:
                 page = await self._read(self._limit(limits, rounds, tried=tried))
@@ -105,13 +112,13 @@ class Front:
                 if page.entries and not part.entries:
                     return None
                 if tried:
-                    self._shelf.count_attempt(p for p in part.positions[:-1] if p not in self._shelf.done)
+                    self._redelivery.count_attempt(p for p in part.positions[:-1] if p not in self._redelivery.done)
                     tried = False
                 left, again_s = await self._give_up(topic, limits, part, publishes=publishes)
             finally:
                 budget.adjust(-room)
             if not left and not page.truncated and part is page:
-                self._shelf.end_work()
+                self._progress.end_work()
             if left or not page.truncated or not limits:
                 break
             rounds += 1
@@ -121,19 +128,19 @@ class Front:
         """How many entries to read: few while nothing is given up."""
         if not limits:
             return 1
-        settings = self._tools.settings
-        fitting = max(1, int(settings.shard_bytes / 2 / self._shelf.mean_bytes))
+        settings = self._context.settings
+        fitting = max(1, int(settings.shard_bytes / 2 / self._reads.mean_bytes))
         wanted = TRIED_AT_ONCE if tried else read_limit(rounds, max(PROBE_ENTRIES, settings.list_entries))
         return min(wanted, fitting)
 
     async def _read(self, limit: int) -> Page:
         self._lease.require_trust()
-        page = await self._tools.store.queue.read(self._lease.token, b"", limit)
+        page = await self._context.store.queue.read(self._lease.token, b"", limit)
         self.has_looked = True
         if page.entries:
-            self._shelf.begin_work()
+            self._progress.begin_work()
         else:
-            self._shelf.end_work()
+            self._progress.end_work()
         return page
 
     async def _give_up(self, topic: Topic, limits: Limits, page: Page, *, publishes: bool) -> tuple[bool, float]:
@@ -141,12 +148,12 @@ class Front:
 
         Answers whether others are left behind them, and when the first of these expires.
         """
-        shelf, renderer = self._shelf, self._tools.renderer
+        redelivery, renderer = self._redelivery, self._context.renderer
         if not limits:
             return bool(page.entries), FOR_EVER_S
-        sorted_ = sort_entries(page, topic, limits, shelf.done, shelf.attempts, shelf.letters, renderer)
+        sorted_ = sort_entries(page, topic, limits, redelivery, renderer)
         left = sorted_.records[0] if sorted_.records else None
-        known = [each.ordinal for each in sorted_.condemned if page.positions[each.ordinal] in shelf.letters]
+        known = [each.ordinal for each in sorted_.condemned if page.positions[each.ordinal] in redelivery.letters]
         kept = known if publishes else []
         count = min([left.ordinal if left else len(page.entries), *kept])
         await self._park(topic, page, [each for each in sorted_.condemned if each.ordinal < count])
@@ -158,22 +165,22 @@ class Front:
 
     async def _park(self, topic: Topic, page: Page, condemned: list[Condemned]) -> None:
         """Store dead letters; from then on their entries are done, whatever becomes of their removal."""
-        shelf = self._shelf
-        await park_all(self._tools, self._lease, topic.label, shelf, page, condemned)
+        redelivery = self._redelivery
+        await park_all(self._context, self._lease, topic.label, redelivery, page, condemned)
         for each in condemned:
             position = page.positions[each.ordinal]
-            shelf.done[position] = Cause.of_letter(each.cause)
-            shelf.forget([position])
+            redelivery.done[position] = Cause.of_letter(each.cause)
+            redelivery.forget([position])
         if condemned:
-            shelf.progress_at = asyncio.get_running_loop().time()
+            self._progress.progress_at = asyncio.get_running_loop().time()
 
     async def _remove(self, topic: Topic, page: Page, count: int) -> None:
         """Remove the first entries of a listing, all of which are done."""
         positions = page.positions[:count]
-        tally = sum((Tally.of(self._shelf.done[each]) for each in positions), Tally())
+        tally = sum((Tally.of(self._redelivery.done[each]) for each in positions), Tally())
         self._lease.require_trust()
-        await self._tools.store.queue.remove(self._lease.token, page.positions[count], count, tally)
+        await self._context.store.queue.remove(self._lease.token, page.positions[count], count, tally)
         for each in positions:
-            del self._shelf.done[each]
-        self._shelf.removed(page.positions[count])
-        self._tools.telemetry.removed(topic.label, count)
+            del self._redelivery.done[each]
+        self._redelivery.removed(page.positions[count])
+        self._context.telemetry.removed(topic.label, count)

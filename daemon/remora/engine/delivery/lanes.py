@@ -46,6 +46,9 @@ class LaneSender:
     def __init__(self, session: Session, route: Route) -> None:
         self._session = session
         self._scope = session.scope
+        self._redelivery = session.scope.state.redelivery
+        self._reads = session.scope.state.reads
+        self._progress = session.scope.state.progress
         self._reader = session.reader
         self._route = route
         self._lanes: dict[int, deque[Load]] = {}
@@ -104,13 +107,13 @@ class LaneSender:
                 await asyncio.sleep(0)  # the request leaves before packing takes the processor
                 parcels, is_last = await self._load(page), not page.truncated
                 del page  # many shards wait below, or for room: what they have delivered must not stay in memory
-                if not self._scope.shelf.rounds_arrived:
+                if not self._reads.pages_delivered:
                     await self._proved.wait()  # after a failure: nothing more until the probe has arrived
                 elif is_last:
                     await self._gather(parcels)
             else:
                 if self._session.trimmer.is_empty:
-                    self._scope.shelf.end_work()
+                    self._progress.end_work()
                 if self._reader.may_rest(busy_at):
                     self._session.rests = True
                     break
@@ -119,7 +122,7 @@ class LaneSender:
 
     async def _gather(self, parcels: int) -> None:
         """Leave a queue to itself that had little, when parcels are many: what comes in meanwhile travels together."""
-        pause_s = self._scope.tools.pace.pause_s(parcels, asyncio.get_running_loop().time())
+        pause_s = self._scope.context.pace.pause_s(parcels, asyncio.get_running_loop().time())
         if pause_s:
             await asyncio.sleep(pause_s)
         if any(self._lanes.values()):
@@ -128,7 +131,7 @@ class LaneSender:
     def _read_ahead(self, page: Page) -> int:
         """Start the next read when there is more to read and room at once; returns the bytes held for it."""
         room = 0
-        if page.truncated and self._scope.shelf.rounds_arrived and (room := self._reader.take_room_now()):
+        if page.truncated and self._reads.pages_delivered and (room := self._reader.take_room_now()):
             self._reader.fetch(page.positions[-1], self._reader.entries_in(room))
         return room
 
@@ -153,7 +156,7 @@ class LaneSender:
         """
         added, sorted_ = self._session.take_in(page)
         for ordinal in sorted_.skipped:
-            self._finish(page, added, [ordinal], self._scope.shelf.done.pop(page.positions[ordinal]))
+            self._finish(page, added, [ordinal], self._redelivery.done.pop(page.positions[ordinal]))
         return await self._deal(page, added, sorted_.records, sorted_.condemned)
 
     async def _deal(self, page: Page, of: Round, records: Sequence[Record], condemned: Sequence[Condemned] = ()) -> int:
@@ -210,7 +213,7 @@ class LaneSender:
             except StoreError as exc:
                 self._session.fail(exc)
             else:
-                self._scope.tools.pace.acknowledged(now() - began)
+                self._scope.context.pace.acknowledged(now() - began)
                 self._arrived(load)
         del self._lanes[lane]
         self._look_settled()
@@ -222,7 +225,7 @@ class LaneSender:
 
     def _arrived(self, load: Load) -> None:
         nbytes, created_ns, ordinals = totals(load.parcel.records)
-        self._scope.tools.telemetry.delivered(
+        self._scope.context.telemetry.delivered(
             self._scope.topic.label, len(ordinals), nbytes, created_ns, time.time_ns()
         )
         self._finish(load.page, load.round, ordinals, Cause.DELIVERED)
@@ -230,11 +233,11 @@ class LaneSender:
     def _finish(self, page: Page, of: Round, ordinals: Sequence[int], cause: Cause) -> None:
         """Entries are done. With its last one a listing leaves memory, and its bytes are given back."""
         self._session.trimmer.finish(of, ordinals, cause)
-        self._scope.shelf.forget(map(page.positions.__getitem__, ordinals))
-        self._scope.shelf.progress_at = asyncio.get_running_loop().time()
+        self._redelivery.forget(map(page.positions.__getitem__, ordinals))
+        self._progress.progress_at = asyncio.get_running_loop().time()
         if not of.open:
             self._reader.hold(-page.nbytes)
-            self._scope.shelf.rounds_arrived += 1
+            self._reads.pages_delivered += 1
             self._proved.set()
             self._session.on_round()
 
@@ -247,7 +250,7 @@ class LaneSender:
             self._parking += 1
             await self._park(load.page, load.round, [Condemned(records[0].ordinal, "refused", str(exc))])
         else:
-            self._scope.shelf.read_singly = len(load.page.entries)
+            self._redelivery.read_singly = len(load.page.entries)
             self._session.fail(exc)
 
     async def _park(self, page: Page, of: Round, condemned: Sequence[Condemned], behind: Sequence[Record] = ()) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
 
-from remora.engine.delivery.shelf import Shelf, Tools
+from remora.engine.delivery.shard_state import Redelivery
 from remora.engine.delivery.sorting import Condemned
+from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.lease import Lease
 from remora.model.record import Attempt, CorruptLetter, DeadLetter, Page
 from remora.model.shard import LockToken
@@ -35,29 +36,29 @@ def letter(token: LockToken, page: Page, condemned: Condemned, tried: Attempt | 
 
 
 async def park_all(
-    tools: Tools, lease: Lease, label: str, shelf: Shelf, page: Page, condemned: Sequence[Condemned]
+    context: WorkerContext, lease: Lease, label: str, redelivery: Redelivery, page: Page, condemned: Sequence[Condemned]
 ) -> Sequence[DeadLetter]:
     """Store the letters of entries durably, in order, save those that are stored already; answers all of them.
 
     `label` is the topic's. Only then may the entries leave their queue. Raises StoreError.
     """
-    letters = [_letter_of(lease.token, shelf, page, each) for each in sorted(condemned, key=attrgetter("ordinal"))]
-    new = [each for each in letters if not shelf.is_stored(each)]
+    letters = [_letter_of(lease.token, redelivery, page, each) for each in sorted(condemned, key=attrgetter("ordinal"))]
+    new = [each for each in letters if not redelivery.is_stored(each)]
     for i in range(0, len(new), AT_ONCE):
         some = new[i : i + AT_ONCE]
         lease.require_trust()
-        shelf.begin_parking(some)
-        await tools.store.letters.store(lease.token, *some)
-        shelf.parked(some)
+        redelivery.begin_parking(some)
+        await context.store.letters.store(lease.token, *some)
+        redelivery.parked(some)
         for each in some:
-            tools.telemetry.parked(label, each.queue, each.position, each.cause, each.reason)
+            context.telemetry.parked(label, each.queue, each.position, each.cause, each.reason)
     return letters
 
 
-def _letter_of(token: LockToken, shelf: Shelf, page: Page, condemned: Condemned) -> DeadLetter:
+def _letter_of(token: LockToken, redelivery: Redelivery, page: Page, condemned: Condemned) -> DeadLetter:
     """The letter of an entry as it was first made, else a new one; also where the first one is corrupt by now."""
     position = page.positions[condemned.ordinal]
-    known = shelf.letters.get(position)
+    known = redelivery.letters.get(position)
     if known is not None and not isinstance(known, CorruptLetter):
         return replace(known, raw=page.entries[condemned.ordinal])
-    return letter(token, page, condemned, shelf.attempts.get(position))
+    return letter(token, page, condemned, redelivery.attempts.get(position))

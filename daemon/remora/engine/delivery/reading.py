@@ -36,9 +36,11 @@ class Reader:
         all_removed: Callable[[], bool],
     ) -> None:
         """`tasks` are the session's; `all_removed` tells whether everything that was read has left the queue."""
-        self._tools = scope.tools
+        self._context = scope.context
         self._lease = scope.lease
-        self._shelf = scope.shelf
+        self._redelivery = scope.state.redelivery
+        self._reads = scope.state.reads
+        self._progress = scope.state.progress
         self._label = scope.topic.label
         self._tasks = tasks
         self._ahead: asyncio.Task[Page | None] | None = None
@@ -70,37 +72,37 @@ class Reader:
     async def _read(self, start: bytes, limit: int) -> Page | None:
         try:
             self._lease.require_trust()
-            self._shelf.news.clear()  # before the read: what is told of from now on may have come too late for it
-            return await self._tools.store.queue.read(self._lease.token, start, limit)
+            self._progress.news.clear()  # before the read: what is told of from now on may have come too late for it
+            return await self._context.store.queue.read(self._lease.token, start, limit)
         except (StoreError, CodecError) as exc:
             self._on_failure(exc)
             return None
 
     def limit(self) -> int:
         """How many entries to read, so that a listing is at most half of what the shard may hold."""
-        if self._shelf.read_singly > 0:
+        if self._redelivery.read_singly > 0:
             return 1
-        wanted, now = self._tools.settings.list_entries, asyncio.get_running_loop().time()
-        if self._shelf.has_backlog and now - self._tools.caught_up_at > ALONE_AFTER_S:
+        wanted, now = self._context.settings.list_entries, asyncio.get_running_loop().time()
+        if self._reads.has_backlog and now - self._context.caught_up_at > ALONE_AFTER_S:
             wanted *= LONG
-        return min(read_limit(self._shelf.rounds_arrived, wanted), self.half)
+        return min(read_limit(self._reads.pages_delivered, wanted), self.half)
 
     def learn(self, page: Page) -> None:
         """Take note of a listing that is about to be delivered."""
-        shelf, nbytes, entries = self._shelf, page.nbytes, len(page.entries)
-        shelf.begin_work()
+        reads, nbytes, entries = self._reads, page.nbytes, len(page.entries)
+        self._progress.begin_work()
         mean = nbytes / entries
-        shelf.mean_bytes = max(mean, shelf.mean_bytes + (mean - shelf.mean_bytes) / 4)  # at once when they are larger
-        shelf.read_singly = max(0, shelf.read_singly - entries)
-        shelf.has_backlog = page.truncated
+        reads.mean_bytes = max(mean, reads.mean_bytes + (mean - reads.mean_bytes) / 4)  # at once when they are larger
+        self._redelivery.read_singly = max(0, self._redelivery.read_singly - entries)
+        reads.has_backlog = page.truncated
         if not page.truncated:
-            self._tools.caught_up_at = asyncio.get_running_loop().time()
-        self._tools.telemetry.listed(self._label, entries, nbytes)
+            self._context.caught_up_at = asyncio.get_running_loop().time()
+        self._context.telemetry.listed(self._label, entries, nbytes)
 
     @property
     def half(self) -> int:
         """How many entries are half of what the shard may hold as things stand, and one at least."""
-        return max(1, int(min(self._tools.settings.shard_bytes, self._budget.reach) / 2 / self._shelf.mean_bytes))
+        return max(1, int(min(self._context.settings.shard_bytes, self._budget.reach) / 2 / self._reads.mean_bytes))
 
     # ------------------------------------------------------------------------------------------ room
 
@@ -108,7 +110,7 @@ class Reader:
         """Wait until so many entries, or another listing, may be held; returns the bytes that are held for them."""
         room = self._room(entries)
         await self._budget.acquire(room)
-        self._shelf.held_bytes += room
+        self._progress.held_bytes += room
         return room
 
     def take_room_now(self, entries: int | None = None) -> int:
@@ -116,48 +118,48 @@ class Reader:
         room = self._room(entries)
         if not self._budget.try_acquire(room):
             return 0
-        self._shelf.held_bytes += room
+        self._progress.held_bytes += room
         return room
 
     def _room(self, entries: int | None) -> int:
-        return int((entries or self.limit()) * self._shelf.mean_bytes)
+        return int((entries or self.limit()) * self._reads.mean_bytes)
 
     def entries_in(self, room: int) -> int:
         """How many entries are expected to need this room."""
-        return math.ceil(room / self._shelf.mean_bytes)
+        return math.ceil(room / self._reads.mean_bytes)
 
     def hold(self, difference: int) -> None:
         """Hold so many bytes more, or less, than before."""
         self._budget.adjust(difference)
-        self._shelf.held_bytes += difference
+        self._progress.held_bytes += difference
 
     def hold_nothing(self) -> None:
         """The session is over."""
-        self.hold(-self._shelf.held_bytes)
+        self.hold(-self._progress.held_bytes)
 
     # -------------------------------------------------------------------------------- an empty queue
 
     def may_rest(self, busy_at: float) -> bool:
         """Whether it is time that nothing runs for this shard until the store tells of new entries."""
         idle_s = asyncio.get_running_loop().time() - busy_at
-        return self._is_told and idle_s >= rest_after(self._lease.awake()) and not self._shelf.news.is_set()
+        return self._is_told and idle_s >= rest_after(self._lease.awake()) and not self._progress.news.is_set()
 
     @property
     def _is_told(self) -> bool:
         """Whether there is nothing to do here before the store tells of new entries."""
-        return self._tools.store.arrivals.notifies and self._all_removed()
+        return self._context.store.arrivals.notifies and self._all_removed()
 
     def idle_s(self, busy_at: float) -> float:
         """Seconds until an empty queue is looked into again."""
-        settings, now = self._tools.settings, asyncio.get_running_loop().time()
-        if self._tools.store.arrivals.notifies:  # few are looked into
+        settings, now = self._context.settings, asyncio.get_running_loop().time()
+        if self._context.store.arrivals.notifies:  # few are looked into
             return idle_delay(now - busy_at, settings.idle_min_s, settings.idle_max_s)
-        return self._tools.looks.wait_s(now - busy_at, now, settings.idle_min_s, settings.idle_max_s)
+        return self._context.looks.wait_s(now - busy_at, now, settings.idle_min_s, settings.idle_max_s)
 
     async def wait_for_news(self, busy_at: float) -> None:
         """Wait until an empty queue is worth another look: after a time, or when the store tells, or to rest."""
-        now, settings = asyncio.get_running_loop().time, self._tools.settings
-        news = self._shelf.news
+        now, settings = asyncio.get_running_loop().time, self._context.settings
+        news = self._progress.news
         if not self._is_told:
             await at_most(news, self.idle_s(busy_at))
             return

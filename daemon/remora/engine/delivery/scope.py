@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from remora.engine.delivery.letters import park_all
-from remora.engine.delivery.shelf import Shelf, Tools
+from remora.engine.delivery.shard_state import ShardState
 from remora.engine.delivery.sorting import Condemned, same_target
+from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.lease import Lease
 from remora.model.record import DeadLetter, Page
 from remora.model.topic import Source, Topic
@@ -18,15 +19,15 @@ from remora.policy.lifetime import Limits
 class Scope:
     """One shard on its way to one topic. The topic is a snapshot: a session ends when its attributes change."""
 
-    tools: Tools
+    context: WorkerContext
     lease: Lease
     topic: Topic
-    shelf: Shelf
+    state: ShardState
 
     @property
     def limits(self) -> Limits:
         """How long and how often an entry is tried, as the settings say now where the topic leaves it open."""
-        return self.tools.settings.limits.of(self.topic)
+        return self.context.settings.limits.of(self.topic)
 
     def own_part(self, page: Page) -> Page:
         """The front part of a page that goes to this topic's target; nearly always the page itself."""
@@ -34,4 +35,4 @@ class Scope:
 
     async def park(self, page: Page, condemned: Sequence[Condemned]) -> Sequence[DeadLetter]:
         """Store the letters of entries of a page; see `park_all`. Raises StoreError."""
-        return await park_all(self.tools, self.lease, self.topic.label, self.shelf, page, condemned)
+        return await park_all(self.context, self.lease, self.topic.label, self.state.redelivery, page, condemned)

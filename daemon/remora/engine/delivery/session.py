@@ -5,7 +5,7 @@ long. It never retries: the dispatcher starts another one. What keeps the order,
 
 * entries are read in queue order, and a sender sends those of a key in that order (`lanes`, `transactions`);
 * after a failure nothing is begun any more, and the next session begins only when all that was under way has ended;
-* the next session reads from the queue's front again and skips what had arrived (`Shelf.done`).
+* the next session reads from the queue's front again and skips what had arrived (`ShardState.done`).
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class Session:
         `rests` is true after a session that ended because nothing came for long.
         """
         self.scope = scope
+        self._redelivery = scope.state.redelivery
         self.on_round = on_round
         self.rests = False
         self.failure: RemoraError | None = None
@@ -111,24 +112,28 @@ class Session:
                 await self.trimmer.trim()
                 trimmer.cancel()
         finally:
-            self.scope.shelf.done.update(self.trimmer.abandon())
+            self._redelivery.done.update(self.trimmer.abandon())
             self.reader.hold_nothing()
         if self.failure is not None:
             raise self.failure
 
     def take_in(self, page: Page) -> tuple[Round, Sorted]:
         """A page that is about to be sent: it joins the window that is removed from, and is divided."""
-        scope, shelf = self.scope, self.scope.shelf
+        scope = self.scope
         self.reader.learn(page)
         sorted_ = sort_entries(
-            page, scope.topic, self.limits, shelf.done, shelf.attempts, shelf.letters, scope.tools.renderer
+            page,
+            scope.topic,
+            self.limits,
+            self._redelivery,
+            scope.context.renderer,
         )
         return self.trimmer.add(page), sorted_
 
     def count_attempts(self, records: Sequence[Record]) -> None:
         """These records were tried in vain, which counts where attempts are limited."""
         if self.limits.counts_attempts:
-            self.scope.shelf.count_attempt([record.position for record in records])
+            self._redelivery.count_attempt([record.position for record in records])
 
     def fail(self, exc: RemoraError) -> None:
         """Remember the first failure, or one that ends the ownership of the shard; begin nothing more."""
@@ -148,7 +153,7 @@ class Session:
         """End the session when its topic's attributes have changed: what was read is read again for the new ones."""
         scope = self.scope
         seen = None if scope.topic.source is Source.ENTRY else scope.topic
-        await scope.tools.catalogue.wait_for_change(scope.lease.shard, seen)
+        await scope.context.catalogue.wait_for_change(scope.lease.shard, seen)
         self.turn_back()
 
     def _is_busy(self) -> bool:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
 from remora.codec.event_entry import attributes
 from remora.codec.fastest import totals
 from remora.codec.render import Renderer
+from remora.engine.delivery.shard_state import Redelivery
 from remora.model.errors import CodecError
-from remora.model.record import Attempt, DeadLetter, Page, Record
+from remora.model.record import Page, Record
 from remora.model.topic import Target, Topic
 from remora.policy.lifetime import Limits
 
@@ -38,15 +39,14 @@ def sort_entries(
     page: Page,
     topic: Topic,
     limits: Limits,
-    done: Collection[bytes],
-    attempts: Mapping[bytes, Attempt],
-    letters: Mapping[bytes, DeadLetter],
+    redelivery: Redelivery,
     renderer: Renderer,
 ) -> Sorted:
-    """Divide a listing. `done`, `attempts` and `letters` are by position, and empty unless something failed before.
+    """Divide a page. `redelivery` is empty unless something failed before.
 
     An entry that has a letter stays condemned for that letter's cause, whatever its limits are by now.
     """
+    done, attempts, letters = redelivery.done, redelivery.attempts, redelivery.letters
     records, refused = renderer.render(page, topic.opaque_data)
     condemned = [Condemned(i, "undecodable", str(exc)) for i, exc in refused.items()]
     if page.corrupt:

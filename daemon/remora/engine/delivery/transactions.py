@@ -84,6 +84,9 @@ class TransactionSender:
     def __init__(self, session: Session, route: ExactRoute) -> None:
         self._session = session
         self._scope = session.scope
+        self._redelivery = session.scope.state.redelivery
+        self._reads = session.scope.state.reads
+        self._progress = session.scope.state.progress
         self._reader = session.reader
         self._route = route
         self._open: Transaction | None = None
@@ -104,12 +107,12 @@ class TransactionSender:
         try:
             start, count = await catch_up(self._scope, self._reader, self._route)
         except OwnershipLost as exc:
-            self._scope.tools.telemetry.removal_refused(self._scope.lease.shard.queue, str(exc))
+            self._scope.context.telemetry.removal_refused(self._scope.lease.shard.queue, str(exc))
             raise
-        self._scope.shelf.in_doubt = False
+        self._redelivery.in_doubt = False
         if count:
-            self._scope.tools.telemetry.removed(self._scope.topic.label, count)
-            self._scope.shelf.progress_at = asyncio.get_running_loop().time()
+            self._scope.context.telemetry.removed(self._scope.topic.label, count)
+            self._progress.progress_at = asyncio.get_running_loop().time()
         self._reached = start
         return start
 
@@ -148,7 +151,7 @@ class TransactionSender:
             else:
                 self._give_room_back()
                 if self._session.trimmer.is_empty:
-                    self._scope.shelf.end_work()
+                    self._progress.end_work()
                 self._session.rests = self._may_rest(busy_at)
                 if not self._session.rests:
                     await self._wait_for_news(busy_at)
@@ -188,8 +191,8 @@ class TransactionSender:
         """How many entries to read behind so many that are about to join the open transaction: 0 where that is full
         then, or where there is no room for more."""
         left = self._most_entries() - joining - (self._open.entries if self._open else 0)
-        entries = min(self._scope.tools.settings.list_entries, left)
-        return max(0, entries) if self._room >= entries * self._scope.shelf.mean_bytes else 0
+        entries = min(self._scope.context.settings.list_entries, left)
+        return max(0, entries) if self._room >= entries * self._reads.mean_bytes else 0
 
     async def _take_room(self) -> None:
         """Hold the bytes of the next listing, and where there is a backlog those of a whole transaction.
@@ -213,24 +216,24 @@ class TransactionSender:
 
     def _most_entries(self) -> int:
         """How many entries a transaction takes at most: so many that the shard may hold two of them."""
-        settings, shelf = self._scope.tools.settings, self._scope.shelf
-        most = min(read_limit(shelf.rounds_arrived, settings.transaction_records), self._reader.half)
-        return min(most, shelf.search_entries) if shelf.read_singly else most
+        settings = self._scope.context.settings
+        most = min(read_limit(self._reads.pages_delivered, settings.transaction_records), self._reader.half)
+        return min(most, self._redelivery.search_entries) if self._redelivery.read_singly else most
 
     def _left_entries(self) -> int:
         """How many may join the open one."""
         return max(1, self._most_entries() - (self._open.entries if self._open else 0))
 
     def _listing_entries(self) -> int:
-        return min(self._scope.tools.settings.list_entries, self._left_entries())
+        return min(self._scope.context.settings.list_entries, self._left_entries())
 
     def _listing_bytes(self) -> int:
-        return int(self._listing_entries() * self._scope.shelf.mean_bytes)
+        return int(self._listing_entries() * self._reads.mean_bytes)
 
     def _is_full(self, transaction: Transaction) -> bool:
         return (
             transaction.entries >= self._most_entries()
-            or transaction.nbytes >= self._scope.tools.settings.shard_bytes / 2
+            or transaction.nbytes >= self._scope.context.settings.shard_bytes / 2
         )
 
     def _may_rest(self, busy_at: float) -> bool:
@@ -239,15 +242,15 @@ class TransactionSender:
         return (
             idle_s >= rest_after(self._scope.lease.awake())
             and self._session.trimmer.is_empty
-            and not self._scope.shelf.news.is_set()
+            and not self._progress.news.is_set()
         )
 
     async def _wait_for_news(self, busy_at: float) -> None:
         """Wait until an empty queue is worth another look, or the route is to be left."""
-        news = self._scope.shelf.news
+        news = self._progress.news
         while not (news.is_set() or self._route.stale or self._may_rest(busy_at)):
             await at_most(news, self._reader.idle_s(busy_at))
-            if not self._scope.tools.store.arrivals.notifies:
+            if not self._scope.context.store.arrivals.notifies:
                 return
 
     # --------------------------------------------------------------------------- filling and packing
@@ -256,8 +259,8 @@ class TransactionSender:
         """Divide a page, and let all of it join the open transaction."""
         added, sorted_ = self._session.take_in(page)
         part = Part(page, added, sorted_.records, sorted_.condemned, sorted_.skipped)
-        if self._scope.shelf.refused:
-            _condemn(part, "refused", self._scope.shelf.refused)
+        if self._redelivery.refused:
+            _condemn(part, "refused", self._redelivery.refused)
 
         transaction = self._open
         if transaction is None:
@@ -319,7 +322,7 @@ class TransactionSender:
             if transaction is None:
                 await self._changed.wait()
                 continue
-            rest_s = transaction.began_at + self._scope.tools.settings.transaction_time_s - now()
+            rest_s = transaction.began_at + self._scope.context.settings.transaction_time_s - now()
             if transaction.is_due or self._session.is_over or rest_s <= 0:
                 self._open = None
                 self._taken.set()
@@ -336,38 +339,38 @@ class TransactionSender:
         for part in transaction.parts:
             letters += await self._scope.park(part.page, part.condemned)
         self._scope.lease.require_trust()
-        self._scope.shelf.in_doubt = True
+        self._redelivery.in_doubt = True
         await self._route.commit(parcels, transaction.upto, letters)
-        self._reached, self._scope.shelf.in_doubt = transaction.upto, False
+        self._reached, self._redelivery.in_doubt = transaction.upto, False
 
     def _committed(self, transaction: Transaction) -> None:
         """Everything of it is done with; it may leave the queue."""
-        shelf, now_ns = self._scope.shelf, time.time_ns()
+        now_ns = time.time_ns()
         for part in transaction.parts:
             positions, (nbytes, created_ns, ordinals) = part.page.positions, totals(part.records)
             if ordinals:
-                self._scope.tools.telemetry.delivered(
+                self._scope.context.telemetry.delivered(
                     self._scope.topic.label, len(ordinals), nbytes, created_ns, now_ns
                 )
             self._session.trimmer.finish(part.round, ordinals, Cause.DELIVERED)
             for each in part.condemned:
                 self._session.trimmer.finish(part.round, [each.ordinal], Cause.of_letter(each.cause))
             for ordinal in part.skipped:
-                self._session.trimmer.finish(part.round, [ordinal], shelf.done.pop(positions[ordinal]))
-            shelf.forget(positions)
+                self._session.trimmer.finish(part.round, [ordinal], self._redelivery.done.pop(positions[ordinal]))
+            self._redelivery.forget(positions)
         self._reader.hold(-transaction.nbytes)
-        shelf.progress_at = asyncio.get_running_loop().time()
-        shelf.rounds_arrived += len(transaction.parts)
+        self._progress.progress_at = asyncio.get_running_loop().time()
+        self._reads.pages_delivered += len(transaction.parts)
         self._session.on_round()
 
     def _search(self, transaction: Transaction, exc: EntryRefused) -> None:
         """A record of an aborted transaction was refused for good: find it; the next session parks it."""
         records = transaction.records()
         if len(records) == 1:
-            self._scope.shelf.refused[records[0].position] = str(exc)
+            self._redelivery.refused[records[0].position] = str(exc)
         else:
-            self._scope.shelf.read_singly = transaction.entries
-            self._scope.shelf.search_entries = max(1, transaction.entries // SEARCH_PARTS)
+            self._redelivery.read_singly = transaction.entries
+            self._redelivery.search_entries = max(1, transaction.entries // SEARCH_PARTS)
         self._session.fail(
             exc if records else EndpointUnavailable(f"dead letters of {self._scope.lease.shard} were refused: {exc}")
         )

@@ -30,10 +30,10 @@ class Trimmer:
 
         `more_to_come` tells whether more entries will be done soon, so that a whole round is worth waiting for.
         """
-        self._tools = scope.tools
+        self._context = scope.context
         self._lease = scope.lease
         self._label = scope.topic.label
-        self._shelf = scope.shelf
+        self._redelivery = scope.state.redelivery
         self._on_failure = on_failure
         self._more_to_come = more_to_come
         self._full = False
@@ -74,7 +74,7 @@ class Trimmer:
                 await self._remove()
             except StoreFull as exc:
                 self._full = True
-                self._tools.telemetry.failed(self._label, "store", str(exc))
+                self._context.telemetry.failed(self._label, "store", str(exc))
                 await asyncio.sleep(next(pauses))
                 self._dirty.set()
             except StoreError as exc:
@@ -92,7 +92,7 @@ class Trimmer:
     def _fail(self, exc: StoreError) -> None:
         """Nothing was removed. A refusal is said apart: it shows that the store kept a former owner away."""
         if isinstance(exc, OwnershipLost):
-            self._tools.telemetry.removal_refused(self._lease.shard.queue, str(exc))
+            self._context.telemetry.removal_refused(self._lease.shard.queue, str(exc))
         self._on_failure(exc)
 
     async def _remove(self) -> None:
@@ -100,13 +100,13 @@ class Trimmer:
             prefix = self._window.removable(whole_rounds=self._more_to_come())
             if prefix is None or self._stopped:
                 return
-            await self._tools.store.queue.remove(self._lease.token, prefix.upto, prefix.count, prefix.tally)
+            await self._context.store.queue.remove(self._lease.token, prefix.upto, prefix.count, prefix.tally)
             self._window.removed(prefix)
-            self._shelf.removed(prefix.upto)
-            self._tools.telemetry.removed(self._label, prefix.count)
+            self._redelivery.removed(prefix.upto)
+            self._context.telemetry.removed(self._label, prefix.count)
             if self._full:
                 self._full = False
-                self._tools.telemetry.recovered(self._label)
+                self._context.telemetry.recovered(self._label)
 
     def abandon(self) -> Mapping[bytes, Cause]:
         """Forget the window; returns the entries that are done but stand in the queue yet, by position."""

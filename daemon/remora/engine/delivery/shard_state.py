@@ -1,4 +1,4 @@
-"""What the sessions of a shard hand on to each other, and what those of a worker have in common."""
+"""Per-shard delivery state that outlives a session; it ends with the lease."""
 
 from __future__ import annotations
 
@@ -7,64 +7,34 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from remora.codec.render import Renderer
-from remora.config import DeliverySettings
-from remora.engine.catalogue import Catalogue
-from remora.metrics import Telemetry
 from remora.model.ledger import Cause
 from remora.model.position import Position
 from remora.model.record import Attempt, CorruptLetter, DeadLetter
-from remora.policy.idle import Looks
-from remora.policy.pace import Pace
-from remora.ports.delivery import DeliveryStore
 
 FIRST_GUESS_BYTES = 1024
 """Bytes of an entry before any was seen; radosgw reserves 4,096 and uses about 700."""
 
 
 @dataclass(slots=True)
-class Shelf:
-    """What a shard's sessions hand on to each other; it ends with the hold.
+class Redelivery:
+    """What is known of entries that stand in the queue because something failed, each by its position.
 
-    `done` (and why) and `attempts` are by position and only hold entries that stand in the queue because something
-    failed. `rounds_arrived` counts whole listings since the last failure. `news` is set when the store told of
-    new entries, and cleared right before each read. While a refused record is looked for, `read_singly` tells in how
-    many entries it is, and a transaction takes `search_entries` of them; `refused` are those found, with the reason.
-    `letters` are those of entries that stand in the queue, whoever stored them, from when their storing was begun until
-    the entries have left; without the raw bytes. `unstored` are those of them that may not have come into the store.
-    `empty_since` is when the queue was first found empty, as far back as nothing came; None while there are entries.
-    `has_backlog`: the last listing did not reach the queue's end.
-    `in_doubt` is for topics that are delivered in transactions: entries may have been committed that still stand there.
+    `done` are those that need not be sent again, with the cause, `attempts` those that were tried in vain. While a
+    refused record is looked for, `read_singly` is the number of entries among which it is, and a transaction takes
+    `search_entries` of them; `refused` are those found, with the reason. `letters` are the dead letters of entries,
+    whichever worker stored them, from when their storing began until the entries have left the queue, without the raw
+    bytes; `unstored` are those of them that may not have reached the store. `in_doubt` is for topics that are delivered
+    in transactions: entries that still stand in the queue may have been committed.
     """
 
-    news: asyncio.Event = field(default_factory=asyncio.Event)
     done: dict[bytes, Cause] = field(default_factory=dict)
     attempts: dict[bytes, Attempt] = field(default_factory=dict)
-    mean_bytes: float = FIRST_GUESS_BYTES
-    rounds_arrived: int = 64
-    read_singly: int = 0
-    search_entries: int = 1
     refused: dict[bytes, str] = field(default_factory=dict)
     letters: dict[bytes, DeadLetter] = field(default_factory=dict)
     unstored: set[bytes] = field(default_factory=set)
+    read_singly: int = 0
+    search_entries: int = 1
     in_doubt: bool = True
-    has_work: bool = False
-    empty_since: float | None = None
-    has_backlog: bool = False
-    progress_at: float = 0.0
-    held_bytes: int = 0
-
-    def begin_work(self) -> None:
-        """There are entries; where there were none, the time without progress begins now."""
-        if not self.has_work:
-            self.has_work, self.progress_at = True, asyncio.get_running_loop().time()
-            self.empty_since = None
-
-    def end_work(self) -> None:
-        """Nothing waits, and nothing is under way."""
-        self.has_work = False
-        if self.empty_since is None:
-            self.empty_since = asyncio.get_running_loop().time()
 
     def forget(self, positions: Iterable[bytes]) -> None:
         """Drop what is known of entries that are done."""
@@ -120,17 +90,50 @@ class Shelf:
 
 
 @dataclass(slots=True)
-class Tools:
-    """What every session of a worker uses. `settings` is replaced by a reload and read anew at each use.
+class ReadStatistics:
+    """What earlier reads say about the next one.
 
-    `caught_up_at` is when a listing with entries last reached its queue's end: a topic is delivered as it comes in.
+    `mean_bytes` is the size of an entry, `pages_delivered` counts whole pages since the last failure, and
+    `has_backlog` says that the last page did not reach the end of the queue.
     """
 
-    store: DeliveryStore
-    catalogue: Catalogue
-    telemetry: Telemetry
-    renderer: Renderer
-    settings: DeliverySettings
-    pace: Pace
-    looks: Looks = field(default_factory=Looks)
-    caught_up_at: float = float("-inf")
+    mean_bytes: float = FIRST_GUESS_BYTES
+    pages_delivered: int = 64
+    has_backlog: bool = False
+
+
+@dataclass(slots=True)
+class Progress:
+    """Whether the shard has work, and since when it makes no progress. Times are the loop's, in seconds.
+
+    `news` is set when the store notifies of new entries, and cleared right before each read. `empty_since` is when the
+    queue was first found empty, as far back as nothing came; None while there are entries. `held_bytes` are the
+    bytes of entries in memory.
+    """
+
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    has_work: bool = False
+    empty_since: float | None = None
+    progress_at: float = 0.0
+    held_bytes: int = 0
+
+    def begin_work(self) -> None:
+        """There are entries; where there were none, the time without progress begins now."""
+        if not self.has_work:
+            self.has_work, self.progress_at = True, asyncio.get_running_loop().time()
+            self.empty_since = None
+
+    def end_work(self) -> None:
+        """Nothing waits, and nothing is under way."""
+        self.has_work = False
+        if self.empty_since is None:
+            self.empty_since = asyncio.get_running_loop().time()
+
+
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """The three parts of it."""
+
+    redelivery: Redelivery = field(default_factory=Redelivery)
+    reads: ReadStatistics = field(default_factory=ReadStatistics)
+    progress: Progress = field(default_factory=Progress)

@@ -1,0 +1,30 @@
+"""The services that all sessions of a worker share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from remora.codec.render import Renderer
+from remora.config import DeliverySettings
+from remora.engine.catalogue import Catalogue
+from remora.metrics import Telemetry
+from remora.policy.idle import Looks
+from remora.policy.pace import Pace
+from remora.ports.delivery import DeliveryStore
+
+
+@dataclass(slots=True)
+class WorkerContext:
+    """See the module. `settings` is replaced by a reload and read anew at each use.
+
+    `caught_up_at` is when a page with entries last reached the end of its queue: a topic is delivered as it comes in.
+    """
+
+    store: DeliveryStore
+    catalogue: Catalogue
+    telemetry: Telemetry
+    renderer: Renderer
+    settings: DeliverySettings
+    pace: Pace
+    looks: Looks = field(default_factory=Looks)
+    caught_up_at: float = float("-inf")
