@@ -71,7 +71,7 @@ async def letters(daemon: Daemon, topic: str) -> list[str]:
 async def test_a_raised_limit_sends_no_dead_letter(kafka: Kafka, folder: Path) -> None:
     """While the dead-letter topic is missing nothing passes an entry that is too large; when it fits by then, and the
     dead-letter topic is there, it is a dead letter and no record; re-driven it arrives once, behind the others."""
-    topic, graves = (f"{name}-{uuid.uuid4().hex[:10]}" for name in ("decided", "graves"))
+    topic, letter_topic = (f"{name}-{uuid.uuid4().hex[:10]}" for name in ("decided", "letters"))
     await create_topic(kafka.address, topic, max_message_bytes=LIMIT)
     entries = [raw_entry("k", 1, topic=topic, created=time.time(), padding=7000)]
     entries += [raw_entry("k", number, topic=topic, created=time.time()) for number in (2, 3)]
@@ -79,7 +79,7 @@ async def test_a_raised_limit_sends_no_dead_letter(kafka: Kafka, folder: Path) -
     async with running_daemon(folder, sections(folder)) as daemon:
         made = await daemon.command(
             *("topic", "create", topic, "--endpoint", f"kafka://{kafka.address}", "--shards", "1"),
-            *("--arg", f"{DEAD_LETTER_TOPIC}={graves}"),
+            *("--arg", f"{DEAD_LETTER_TOPIC}={letter_topic}"),
         )
         assert made.code == Exit.OK, made.err
         await publish(folder, topic, *entries)
@@ -104,13 +104,13 @@ async def test_a_raised_limit_sends_no_dead_letter(kafka: Kafka, folder: Path) -
         await configure_topic(kafka.address, topic, max_message_bytes=1_000_000)
         await tried(3 + await daemon.metric("remora_failures_total", topic=topic))
         assert await read_all(kafka.address, topic) == []
-        await create_topic(kafka.address, graves)
+        await create_topic(kafka.address, letter_topic)
         await daemon.until(settled, "an empty queue", timeout_s=90)
 
         assert [each.event_id for each in await read_all(kafka.address, topic)] == ["id-2", "id-3"]
         assert await letters(daemon, topic) == ["too_large"]
         assert await books(daemon, topic) == (2, 1, 0)
-        assert {each.value for each in await read_topic(kafka.address, graves)} == {entries[0]}
+        assert {each.value for each in await read_topic(kafka.address, letter_topic)} == {entries[0]}
 
         redriven = await daemon.command("dlq", "redrive", "--topic", topic, "--yes")
         assert (redriven.code, redriven.out) == (Exit.OK, b"1 re-driven\n"), redriven.err

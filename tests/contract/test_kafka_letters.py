@@ -31,17 +31,17 @@ def letter(number: int, raw: bytes) -> DeadLetter:
 
 async def test_letters_arrive(kafka: Kafka, endpoint: KafkaEndpoint) -> None:
     """Letters arrive in their topic alone, whole and in the order of their key; without such a topic nowhere."""
-    topic, grave = await create_topic(kafka.address), await create_topic(kafka.address)
+    topic, letter_topic = await create_topic(kafka.address), await create_topic(kafka.address)
     letters = [letter(i, raw_entry(f"k{i % 3}", i)) for i in range(30)] + [letter(30, b"no entry")]
-    target = Target(f"kafka://{kafka.address}", f"{DEAD_LETTER_TOPIC}={grave}", topic)
+    target = Target(f"kafka://{kafka.address}", f"{DEAD_LETTER_TOPIC}={letter_topic}", topic)
 
     async with endpoint.route(Shard("t.1"), "inc", target) as route:
-        await route.bury(letters)
-        await route.bury([])
+        await route.publish_letters(letters)
+        await route.publish_letters([])
     async with endpoint.route(Shard("t.1"), "inc", Target(target.uri, "", topic)) as route:
-        await route.bury(letters)
+        await route.publish_letters(letters)
 
-    found = await read_topic(kafka.address, grave)
+    found = await read_topic(kafka.address, letter_topic)
     assert await read_topic(kafka.address, topic) == []
     assert sorted(each.value for each in found) == sorted(each.raw for each in letters)
     headers = [dict(each.headers) for each in found]
@@ -59,5 +59,5 @@ async def test_a_missing_topic(kafka: Kafka, endpoint: KafkaEndpoint) -> None:
 
     async with endpoint.route(Shard("t.1"), "inc", target) as route:
         with pytest.raises(EndpointMisconfigured, match=r"dead-letter topic nobody-made-this"):
-            await route.bury([letter(1, b"no entry")])
+            await route.publish_letters([letter(1, b"no entry")])
         assert not route.stale

@@ -385,9 +385,9 @@ class FakeRoute:
     async def look_again(self) -> None:
         self._too_large = await self.endpoint.look()
 
-    async def bury(self, letters: Sequence[DeadLetter]) -> None:
+    async def publish_letters(self, letters: Sequence[DeadLetter]) -> None:
         await asyncio.sleep(0.001)
-        if (error := self.endpoint.grave()) is not None:
+        if (error := self.endpoint.letter_failure()) is not None:
             raise error
         self.endpoint.buried += letters
 
@@ -500,7 +500,7 @@ class FakeEndpoint:
         self.positions: dict[tuple[str, str], bytes] = {}
         self.transactions: list[int] = []
         self.buried: list[DeadLetter] = []
-        self.grave: Callable[[], EndpointError | None] = lambda: None
+        self.letter_failure: Callable[[], EndpointError | None] = lambda: None
         self.verdict: Callable[[FakeExactRoute, Sequence[Parcel]], Verdict] = lambda *_: Verdict()
         self.journal: Callable[[str], None] = lambda _: None
         self.pushes = 0

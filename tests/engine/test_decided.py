@@ -29,19 +29,19 @@ MISSING = EndpointMisconfigured("there is no such dead-letter topic")
 def topic(mode: str, **changes: Any) -> Topic:
     """A topic with a dead-letter topic, delivered in this mode."""
     made = a_topic()
-    args = f"{DEAD_LETTER_TOPIC}=graves&remora-delivery={mode}"
+    args = f"{DEAD_LETTER_TOPIC}=letters&remora-delivery={mode}"
     return replace(made, target=replace(made.target, args=args), **changes)
 
 
 def nothing_is_sent(endpoint: FakeEndpoint, error: EndpointError) -> None:
     """Neither letters nor transactions arrive from now on."""
-    endpoint.grave = lambda: error
+    endpoint.letter_failure = lambda: error
     endpoint.verdict = lambda *_: Verdict(happens=False, error=error)
 
 
 def all_is_well(endpoint: FakeEndpoint) -> None:
     """Everything arrives from now on, whatever its size."""
-    endpoint.grave = lambda: None
+    endpoint.letter_failure = lambda: None
     endpoint.verdict = lambda *_: Verdict()
     endpoint.too_large = lambda _: False
 

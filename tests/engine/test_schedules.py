@@ -52,13 +52,15 @@ class World:
         self.clock_ahead_s = 0.0
         self.most_bytes = 2000
         self.poisoned = False
-        self.is_away = self.has_grave = False
+        self.is_away = self.has_letter_topic = False
         self.draw()
         self.store.before = self.store.after = self._store
         self.endpoint.fate, self.endpoint.verdict = self._fate, self._verdict
         self.endpoint.too_large = lambda record: len(record.body) > self.most_bytes
         self.endpoint.opening = lambda _: EndpointUnavailable("away") if self.is_away and self.is_troubled else None
-        self.endpoint.grave = lambda: None if self.has_grave else EndpointMisconfigured("no dead-letter topic")
+        self.endpoint.letter_failure = lambda: (
+            None if self.has_letter_topic else EndpointMisconfigured("no dead-letter topic")
+        )
         self.endpoint.parcel_records = rng.randint(1, 20)
 
     # ------------------------------------------------------------------------------------- what changes
@@ -69,8 +71,8 @@ class World:
         self.clock_ahead_s = rng.choice([0, 0, 0, 3600, -3600])
         self.most_bytes = rng.choice([700, 2000, 100_000])
         self.poisoned = rng.random() < 0.3
-        self.is_away, self.has_grave = rng.random() < 0.2, rng.random() < 0.6
-        args = [f"{DEAD_LETTER_TOPIC}=graves"] if rng.random() < 0.5 else []
+        self.is_away, self.has_letter_topic = rng.random() < 0.2, rng.random() < 0.6
+        args = [f"{DEAD_LETTER_TOPIC}=letters"] if rng.random() < 0.5 else []
         args += ["remora-delivery=exactly-once"] if self.is_exact else []
         topic = a_topic(max_retries=rng.choice([None, None, 1, 5]))
         self.store.metadata["t"] = replace(
@@ -81,7 +83,7 @@ class World:
 
     def calm(self) -> None:
         """All goes well from now on."""
-        self.clock_ahead_s, self.has_grave, self.poisoned = 0.0, True, False
+        self.clock_ahead_s, self.has_letter_topic, self.poisoned = 0.0, True, False
 
     def append(self, count: int) -> None:
         """Commit entries: most of them good, some large, some poison for the endpoint, some garbage."""

@@ -28,7 +28,7 @@ def exercise(telemetry: Telemetry) -> None:  # noqa: PLR0915 - a line for each e
     telemetry.emptied("t")
     telemetry.failed("t", "transient", "broker away")
     telemetry.retry("t", 0.5)
-    telemetry.parked("t", "t", "0/100", "undecodable", "cut short")
+    telemetry.dead_lettered("t", "t", "0/100", "undecodable", "cut short")
     telemetry.backlog("t", 7, True, 700, 1.5)
     telemetry.balances("t", [Balance(Shard("t"), 8, 1, Tally(delivered=5, expired=1))])
     telemetry.in_flight(12)

@@ -128,8 +128,8 @@ def test_many_parked_entries_are_counted_each_and_logged_once(
 ) -> None:
     """A queue full of undecodable entries costs one line a minute, and a count for each."""
     for place in range(1000):
-        telemetry.parked("t", "t", f"0/{place}", "undecodable", "cut short")
-    telemetry.parked("t", "t", "0/5", "expired", "too old")
+        telemetry.dead_lettered("t", "t", f"0/{place}", "undecodable", "cut short")
+    telemetry.dead_lettered("t", "t", "0/5", "expired", "too old")
 
     assert value(telemetry, "remora_parked_entries_total", topic="t", cause="undecodable") == 1000
     assert events(caplog) == ["ERROR entry_parked", "WARNING entry_parked"]
@@ -137,7 +137,7 @@ def test_many_parked_entries_are_counted_each_and_logged_once(
 
 def test_a_parked_entry_of_an_unknown_topic_goes_by_its_queue(telemetry: Telemetry) -> None:
     """No series has an empty topic."""
-    telemetry.parked("", ":t", "0/1", "undecodable", "cut short")
+    telemetry.dead_lettered("", ":t", "0/1", "undecodable", "cut short")
 
     assert value(telemetry, "remora_parked_entries_total", topic=":t", cause="undecodable") == 1
 

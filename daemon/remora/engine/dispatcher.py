@@ -14,12 +14,12 @@ from remora.codec.topic import delivery_of, limit_remarks
 from remora.engine.byte_budget import ByteBudget
 from remora.engine.delivery.front import FOR_EVER_S, LEAST_S, Front
 from remora.engine.delivery.lanes import LaneSender
-from remora.engine.delivery.letters import park_all
+from remora.engine.delivery.letters import dead_letter_all
 from remora.engine.delivery.scope import Scope
 from remora.engine.delivery.session import Sender, Session
 from remora.engine.delivery.shard_state import ShardState
-from remora.engine.delivery.sorting import Condemned
 from remora.engine.delivery.transactions import TransactionSender
+from remora.engine.delivery.triage import Rejected
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.destination import Destination
 from remora.engine.lease import Lease, LeaseUncertain
@@ -306,20 +306,20 @@ class Dispatcher:
                 await self._first_of(self._context.settings.idle_max_s, self._context.catalogue.next_reading())
             return None
         if page.corrupt:
-            await self._park_first(page, Condemned(0, "corrupt", page.corrupt[0]))
+            await self._dead_letter_first(page, Rejected(0, "corrupt", page.corrupt[0]))
             return None
         try:
             return attributes(page.entries[0])
         except CodecError as exc:
-            await self._park_first(page, Condemned(0, "undecodable", str(exc)))
+            await self._dead_letter_first(page, Rejected(0, "undecodable", str(exc)))
             return None
 
-    async def _park_first(self, page: Page, condemned: Condemned) -> None:
-        """Park an entry that says nothing, at the front of a queue whose topic nothing else tells."""
+    async def _dead_letter_first(self, page: Page, rejected: Rejected) -> None:
+        """Dead-letter an entry that says nothing, at the front of a queue whose topic nothing else tells."""
         redelivery = self._redelivery
-        (parked,) = await park_all(self._context, self._lease, "", redelivery, page, [condemned])
+        (letter,) = await dead_letter_all(self._context, self._lease, "", redelivery, page, [rejected])
         self._lease.require_trust()
-        tally = Tally.of(Cause.of_letter(parked.cause))
+        tally = Tally.of(Cause.of_letter(letter.cause))
         await self._context.store.queue.remove(self._lease.token, page.positions[1], 1, tally)
         redelivery.removed(page.positions[1])
 

@@ -2,7 +2,7 @@
 
 Levels: ERROR when somebody must act or data was lost, WARNING when something is odd but recovers, INFO for
 lifecycle, DEBUG per batch. What may happen again and again is said once, and then at most once a minute with
-its count. Nothing here is called per entry, save for `parked`.
+its count. Nothing here is called per entry, save for `dead_lettered`.
 
 All methods belong to the event loop's thread. Texts must be fit for anybody's eyes: pass `Target.redacted`.
 """
@@ -264,7 +264,7 @@ class Telemetry:
                 "nothing waits any more; whether delivery works remains to be seen", topic=topic, failures=failures[1],
             )  # fmt: skip
 
-    def parked(self, topic: str, queue: str, position: str, cause: str, reason: str) -> None:
+    def dead_lettered(self, topic: str, queue: str, position: str, cause: str, reason: str) -> None:
         """An entry went to the dead-letter store; `cause` is a DeadLetter's. An unknown topic goes by its queue."""
         topic = topic or queue
         self._parked.add(topic, 1, cause)

@@ -59,7 +59,7 @@ class Route(Protocol):
         """
         ...
 
-    async def bury(self, letters: Sequence[DeadLetter]) -> None:
+    async def publish_letters(self, letters: Sequence[DeadLetter]) -> None:
         """Return when the letters are durable where the target wants them in addition to the store's, if anywhere.
 
         Letters of a key keep their order. Raises EndpointUnavailable (some may have arrived nevertheless) and

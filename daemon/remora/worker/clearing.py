@@ -77,7 +77,7 @@ class Clearing:
         """All locks were given back: nobody needs to look for any."""
         self._is_clean = True
 
-    def bury(self, cookies: Iterable[str]) -> None:
+    def mark_dead(self, cookies: Iterable[str]) -> None:
         """The supervisor reaped these workers."""
         self._reaped.update(cookies)
         self._news.set()

@@ -280,7 +280,7 @@ class Process:
                 if self._worker is not None:
                     self._worker.drain(on)
             case Dead(cookies=cookies):
-                self._clearing.bury(cookies)
+                self._clearing.mark_dead(cookies)
             case Ask():
                 tasks.create_task(self._answer(message), name=f"answer {message.what}")
             case Start():

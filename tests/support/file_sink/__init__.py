@@ -52,7 +52,7 @@ class FileRoute:
         except OSError as exc:
             raise EndpointUnavailable(f"{self._path}: {exc.strerror}") from exc
 
-    async def bury(self, letters: Sequence[DeadLetter]) -> None:
+    async def publish_letters(self, letters: Sequence[DeadLetter]) -> None:
         """Nothing: letters are in the store."""
 
 

@@ -273,7 +273,7 @@ class KafkaRoute:
         except kafka.KafkaError as exc:
             raise self._translate(exc, parcel, what) from exc
 
-    async def bury(self, letters: Sequence[DeadLetter]) -> None:
+    async def publish_letters(self, letters: Sequence[DeadLetter]) -> None:
         if self.letter_topic is None or not letters:
             return
         meant = await self.letter_topic()

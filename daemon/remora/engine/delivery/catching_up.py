@@ -79,7 +79,7 @@ async def _count(context: WorkerContext, lease: Lease, reader: Reader, front: by
 
 
 def _tally(redelivery: Redelivery, front: bytes, upto: bytes, count: int) -> Tally:
-    """What became of the entries between two positions: those with a dead letter were parked, the others delivered."""
+    """What became of the entries between two positions: those with a dead letter, and the delivered ones."""
     total = Tally()
     if count:
         begin, end = Position.parse(front.decode()), Position.parse(upto.decode())

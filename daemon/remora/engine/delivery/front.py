@@ -1,8 +1,8 @@
 """The front of a queue that nothing is sent from now: time_to_live and max_retries hold all the same.
 
 While the way to an endpoint does not open nothing is read, so nobody would see that an entry has outlived its time or
-its attempts. This looks at the front at the pace of the pauses, and when the oldest entry is about to expire; it parks
-what is given up, and removes it. All of it happens between two sessions, so nothing else touches the queue meanwhile.
+its attempts. This looks at the front at the pace of the pauses, and when the oldest entry is about to expire; it
+dead-letters what is given up, and removes it. This happens between two sessions, so nothing else touches the queue.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 
 from remora.engine.byte_budget import ByteBudget
-from remora.engine.delivery.letters import park_all
+from remora.engine.delivery.letters import dead_letter_all
 from remora.engine.delivery.shard_state import ShardState
-from remora.engine.delivery.sorting import Condemned, same_target, sort_entries
+from remora.engine.delivery.triage import Rejected, same_target, triage
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.lease import Lease
 from remora.model.ledger import Cause, Tally
@@ -92,7 +92,7 @@ class Front:
     # --------------------------------------------------------------------------------------- looks
 
     async def look(self, topic: Topic, budget: ByteBudget, *, tried: bool, publishes: bool) -> float | None:
-        """Park and remove what is given up at the front; answers in how many seconds there may be more of that.
+        """Dead-letter and remove what is given up at the front; answers in how many seconds there may be more of that.
 
         With `tried` the first entries count one more attempt. Where the endpoint `publishes` dead letters, an entry
         whose letter is stored is left to a session, which has the route for it. None when what stands there now has
@@ -144,34 +144,34 @@ class Front:
         return page
 
     async def _give_up(self, topic: Topic, limits: Limits, page: Page, *, publishes: bool) -> tuple[bool, float]:
-        """Park and remove the first entries as long as they are given up or were done before.
+        """Dead-letter and remove the first entries as long as they are given up or were done before.
 
         Answers whether others are left behind them, and when the first of these expires.
         """
         redelivery, renderer = self._redelivery, self._context.renderer
         if not limits:
             return bool(page.entries), FOR_EVER_S
-        sorted_ = sort_entries(page, topic, limits, redelivery, renderer)
-        left = sorted_.records[0] if sorted_.records else None
-        known = [each.ordinal for each in sorted_.condemned if page.positions[each.ordinal] in redelivery.letters]
+        triaged = triage(page, topic, limits, redelivery, renderer)
+        left = triaged.records[0] if triaged.records else None
+        known = [each.ordinal for each in triaged.rejected if page.positions[each.ordinal] in redelivery.letters]
         kept = known if publishes else []
         count = min([left.ordinal if left else len(page.entries), *kept])
-        await self._park(topic, page, [each for each in sorted_.condemned if each.ordinal < count])
+        await self._dead_letter(topic, page, [each for each in triaged.rejected if each.ordinal < count])
         if count:
             await self._remove(topic, page, count)
         if left is None or count != left.ordinal:
             return bool(kept), limits.time_to_live_s or FOR_EVER_S
         return True, limits.expires_in_s(left.created_ns, time.time_ns())
 
-    async def _park(self, topic: Topic, page: Page, condemned: list[Condemned]) -> None:
+    async def _dead_letter(self, topic: Topic, page: Page, rejected: list[Rejected]) -> None:
         """Store dead letters; from then on their entries are done, whatever becomes of their removal."""
         redelivery = self._redelivery
-        await park_all(self._context, self._lease, topic.label, redelivery, page, condemned)
-        for each in condemned:
+        await dead_letter_all(self._context, self._lease, topic.label, redelivery, page, rejected)
+        for each in rejected:
             position = page.positions[each.ordinal]
             redelivery.done[position] = Cause.of_letter(each.cause)
             redelivery.forget([position])
-        if condemned:
+        if rejected:
             self._progress.progress_at = asyncio.get_running_loop().time()
 
     async def _remove(self, topic: Topic, page: Page, count: int) -> None:

@@ -4,7 +4,7 @@
 * A lane has one parcel under way, and the next one starts only when that one has arrived.
 * After a failure no parcel starts any more.
 
-So a record is first pushed only after every earlier record of its key has arrived or was parked.
+So a record is first pushed only after every earlier record of its key has arrived or was dead-lettered.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from remora.codec.fastest import totals
 from remora.engine.delivery.packing import pack_surely
 from remora.engine.delivery.reading import at_most
 from remora.engine.delivery.session import Session
-from remora.engine.delivery.sorting import Condemned
+from remora.engine.delivery.triage import Rejected
 from remora.model.errors import EndpointError, EntryRefused, StoreError
 from remora.model.ledger import Cause
 from remora.model.record import Page, Record
@@ -53,8 +53,8 @@ class LaneSender:
         self._route = route
         self._lanes: dict[int, deque[Load]] = {}
         self._all_started = asyncio.Event()
-        self._parking = 0
-        self._burial: asyncio.Task[None] | None = None
+        self._storing = 0
+        self._last_storing: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()
         self._proved = asyncio.Event()
 
@@ -95,9 +95,9 @@ class LaneSender:
                 room = await self._reader.take_room()
                 self._reader.fetch(start, self._reader.entries_in(room))
             page = await self._reader.fetched()
-            while (burial := self._burial) is not None:
-                await asyncio.wait([burial])  # which goes on when this is cancelled
-                self._burial = self._burial if self._burial is not burial else None
+            while (storing := self._last_storing) is not None:
+                await asyncio.wait([storing])  # which goes on when this is cancelled
+                self._last_storing = self._last_storing if self._last_storing is not storing else None
             if page is None or self._session.is_over:
                 return
             self._reader.hold(page.nbytes - room)
@@ -154,13 +154,13 @@ class LaneSender:
 
         A page that came after others were turned back would overtake them.
         """
-        added, sorted_ = self._session.take_in(page)
-        for ordinal in sorted_.skipped:
+        added, triaged = self._session.take_in(page)
+        for ordinal in triaged.skipped:
             self._finish(page, added, [ordinal], self._redelivery.done.pop(page.positions[ordinal]))
-        return await self._deal(page, added, sorted_.records, sorted_.condemned)
+        return await self._deal(page, added, triaged.records, triaged.rejected)
 
-    async def _deal(self, page: Page, of: Round, records: Sequence[Record], condemned: Sequence[Condemned] = ()) -> int:
-        """Hand records to their lanes, and park what is given up, or too large; answers how many parcels there are.
+    async def _deal(self, page: Page, of: Round, records: Sequence[Record], rejected: Sequence[Rejected] = ()) -> int:
+        """Hand records to their lanes, and dead-letter those given up or too large; returns the number of parcels.
 
         What stands behind an entry that is given up waits until all letters of the listing are stored, and so does the
         next listing: it may be of the same keys, and who reads the queue next may not give that entry up.
@@ -172,14 +172,14 @@ class LaneSender:
             return 0
         if self._session.is_over:
             return 0
-        if condemned or refused:
-            condemned = [*condemned, *(Condemned(r.ordinal, "too_large", why) for r, why in refused)]
-            given_up = {each.ordinal for each in condemned}
+        if rejected or refused:
+            rejected = [*rejected, *(Rejected(r.ordinal, "too_large", why) for r, why in refused)]
+            given_up = {each.ordinal for each in rejected}
             ahead = [each for each in records if each.ordinal < min(given_up)]
             behind = [each for each in records if each.ordinal > min(given_up) and each.ordinal not in given_up]
-            self._parking += 1
-            burying = self._park(page, of, condemned, behind)
-            self._burial = self._session.tasks.create_task(burying, name=f"park {self._scope.lease.shard}")
+            self._storing += 1
+            storing = self._dead_letter(page, of, rejected, behind)
+            self._last_storing = self._session.tasks.create_task(storing, name=f"dead-letter {self._scope.lease.shard}")
             parcels = self._route.pack(ahead)[0] if ahead else []
         for parcel in parcels:
             self._enqueue(Load(page, of, parcel))
@@ -244,36 +244,38 @@ class LaneSender:
     # ------------------------------------------------------------------------------------- parking
 
     async def _refuse(self, load: Load, exc: EntryRefused) -> None:
-        """Park a record that the endpoint refused for good; first find it, when it travelled with others."""
+        """Dead-letter a record that the endpoint refused for good; first find it, when it travelled with others."""
         records = load.parcel.records
         if len(records) == 1:
-            self._parking += 1
-            await self._park(load.page, load.round, [Condemned(records[0].ordinal, "refused", str(exc))])
+            self._storing += 1
+            await self._dead_letter(load.page, load.round, [Rejected(records[0].ordinal, "refused", str(exc))])
         else:
             self._redelivery.read_singly = len(load.page.entries)
             self._session.fail(exc)
 
-    async def _park(self, page: Page, of: Round, condemned: Sequence[Condemned], behind: Sequence[Record] = ()) -> None:
+    async def _dead_letter(
+        self, page: Page, of: Round, rejected: Sequence[Rejected], behind: Sequence[Record] = ()
+    ) -> None:
         """Store dead letters, and give them to the endpoint, too; only then do their entries count as done.
 
         The records behind them are handed to the lanes then.
         """
         try:
-            letters = await self._scope.park(page, condemned)
+            letters = await self._scope.dead_letter(page, rejected)
             self._scope.lease.require_trust()
-            await self._route.bury(letters)
-            for each in condemned:
+            await self._route.publish_letters(letters)
+            for each in rejected:
                 self._finish(page, of, [each.ordinal], Cause.of_letter(each.cause))
             if not self._session.is_over:
                 await self._deal(page, of, behind)
         except (StoreError, EndpointError) as exc:
             self._session.fail(exc)
         finally:
-            self._parking -= 1
+            self._storing -= 1
         self._look_settled()
 
     def _look_settled(self) -> None:
-        if self._lanes or self._parking:
+        if self._lanes or self._storing:
             return
         self._session.trimmer.nudge()
         if self._session.is_over:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from remora.engine.delivery.shard_state import Redelivery
-from remora.engine.delivery.sorting import Condemned
+from remora.engine.delivery.triage import Rejected
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.lease import Lease
 from remora.model.record import Attempt, CorruptLetter, DeadLetter, Page
@@ -18,47 +18,47 @@ AT_ONCE = 64
 """Letters that are stored together, which costs a store little more than one."""
 
 
-def letter(token: LockToken, page: Page, condemned: Condemned, tried: Attempt | None = None) -> DeadLetter:
+def letter(token: LockToken, page: Page, rejected: Rejected, tried: Attempt | None = None) -> DeadLetter:
     """The letter of one entry of a listing; `tried` is None for one that never failed."""
     now = time.time()
     return DeadLetter(
         queue=token.shard.queue,
         incarnation=token.incarnation,
-        position=page.positions[condemned.ordinal].decode(),
-        next_position=page.positions[condemned.ordinal + 1].decode(),
-        cause=condemned.cause,
-        reason=condemned.reason,
+        position=page.positions[rejected.ordinal].decode(),
+        next_position=page.positions[rejected.ordinal + 1].decode(),
+        cause=rejected.cause,
+        reason=rejected.reason,
         attempts=tried.count if tried else 0,
         first_seen=tried.first_tried if tried else now,
         parked_at=now,
-        raw=page.entries[condemned.ordinal],
+        raw=page.entries[rejected.ordinal],
     )
 
 
-async def park_all(
-    context: WorkerContext, lease: Lease, label: str, redelivery: Redelivery, page: Page, condemned: Sequence[Condemned]
+async def dead_letter_all(
+    context: WorkerContext, lease: Lease, label: str, redelivery: Redelivery, page: Page, rejected: Sequence[Rejected]
 ) -> Sequence[DeadLetter]:
     """Store the letters of entries durably, in order, save those that are stored already; answers all of them.
 
     `label` is the topic's. Only then may the entries leave their queue. Raises StoreError.
     """
-    letters = [_letter_of(lease.token, redelivery, page, each) for each in sorted(condemned, key=attrgetter("ordinal"))]
+    letters = [_letter_of(lease.token, redelivery, page, each) for each in sorted(rejected, key=attrgetter("ordinal"))]
     new = [each for each in letters if not redelivery.is_stored(each)]
     for i in range(0, len(new), AT_ONCE):
         some = new[i : i + AT_ONCE]
         lease.require_trust()
-        redelivery.begin_parking(some)
+        redelivery.begin_storing(some)
         await context.store.letters.store(lease.token, *some)
-        redelivery.parked(some)
+        redelivery.stored(some)
         for each in some:
-            context.telemetry.parked(label, each.queue, each.position, each.cause, each.reason)
+            context.telemetry.dead_lettered(label, each.queue, each.position, each.cause, each.reason)
     return letters
 
 
-def _letter_of(token: LockToken, redelivery: Redelivery, page: Page, condemned: Condemned) -> DeadLetter:
+def _letter_of(token: LockToken, redelivery: Redelivery, page: Page, rejected: Rejected) -> DeadLetter:
     """The letter of an entry as it was first made, else a new one; also where the first one is corrupt by now."""
-    position = page.positions[condemned.ordinal]
+    position = page.positions[rejected.ordinal]
     known = redelivery.letters.get(position)
     if known is not None and not isinstance(known, CorruptLetter):
-        return replace(known, raw=page.entries[condemned.ordinal])
-    return letter(token, page, condemned, redelivery.attempts.get(position))
+        return replace(known, raw=page.entries[rejected.ordinal])
+    return letter(token, page, rejected, redelivery.attempts.get(position))

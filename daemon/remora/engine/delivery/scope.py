@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from remora.engine.delivery.letters import park_all
+from remora.engine.delivery.letters import dead_letter_all
 from remora.engine.delivery.shard_state import ShardState
-from remora.engine.delivery.sorting import Condemned, same_target
+from remora.engine.delivery.triage import Rejected, same_target
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.lease import Lease
 from remora.model.record import DeadLetter, Page
@@ -33,6 +33,6 @@ class Scope:
         """The front part of a page that goes to this topic's target; nearly always the page itself."""
         return page if self.topic.source is Source.METADATA else same_target(page, self.topic.target)
 
-    async def park(self, page: Page, condemned: Sequence[Condemned]) -> Sequence[DeadLetter]:
-        """Store the letters of entries of a page; see `park_all`. Raises StoreError."""
-        return await park_all(self.context, self.lease, self.topic.label, self.state.redelivery, page, condemned)
+    async def dead_letter(self, page: Page, rejected: Sequence[Rejected]) -> Sequence[DeadLetter]:
+        """Store the letters of entries of a page; see `dead_letter_all`. Raises StoreError."""
+        return await dead_letter_all(self.context, self.lease, self.topic.label, self.state.redelivery, page, rejected)

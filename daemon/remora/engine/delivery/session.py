@@ -17,7 +17,7 @@ from typing import Protocol
 from remora.engine.byte_budget import ByteBudget
 from remora.engine.delivery.reading import Reader
 from remora.engine.delivery.scope import Scope
-from remora.engine.delivery.sorting import Sorted, sort_entries
+from remora.engine.delivery.triage import Triaged, triage
 from remora.engine.delivery.trimmer import Trimmer
 from remora.model.errors import OwnershipLost, RemoraError, ShardGone
 from remora.model.record import Page, Record
@@ -117,18 +117,18 @@ class Session:
         if self.failure is not None:
             raise self.failure
 
-    def take_in(self, page: Page) -> tuple[Round, Sorted]:
+    def take_in(self, page: Page) -> tuple[Round, Triaged]:
         """A page that is about to be sent: it joins the window that is removed from, and is divided."""
         scope = self.scope
         self.reader.learn(page)
-        sorted_ = sort_entries(
+        triaged = triage(
             page,
             scope.topic,
             self.limits,
             self._redelivery,
             scope.context.renderer,
         )
-        return self.trimmer.add(page), sorted_
+        return self.trimmer.add(page), triaged
 
     def count_attempts(self, records: Sequence[Record]) -> None:
         """These records were tried in vain, which counts where attempts are limited."""

@@ -57,14 +57,14 @@ class Redelivery:
             self.letters = {each: of for each, of in self.letters.items() if Position.parse(each.decode()) >= front}
             self.unstored &= self.letters.keys()
 
-    def begin_parking(self, letters: Iterable[DeadLetter]) -> None:
+    def begin_storing(self, letters: Iterable[DeadLetter]) -> None:
         """These letters are about to be stored. Whatever comes of it, their entries are not sent by this holder."""
         for each in letters:
             position = each.position.encode()
             self.letters[position] = replace(each, raw=b"")
             self.unstored.add(position)
 
-    def parked(self, letters: Iterable[DeadLetter]) -> None:
+    def stored(self, letters: Iterable[DeadLetter]) -> None:
         """These letters are in the store."""
         self.unstored.difference_update(each.position.encode() for each in letters)
 

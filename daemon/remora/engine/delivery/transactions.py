@@ -21,7 +21,7 @@ from remora.engine.delivery.catching_up import catch_up
 from remora.engine.delivery.packing import pack_surely
 from remora.engine.delivery.reading import at_most
 from remora.engine.delivery.session import Session
-from remora.engine.delivery.sorting import Condemned
+from remora.engine.delivery.triage import Rejected
 from remora.model.errors import (
     EndpointError,
     EndpointFenced,
@@ -48,7 +48,7 @@ class Part:
     page: Page
     round: Round
     records: Sequence[Record]
-    condemned: list[Condemned]
+    rejected: list[Rejected]
     skipped: list[int]
 
 
@@ -257,10 +257,10 @@ class TransactionSender:
 
     def _add(self, page: Page) -> Transaction:
         """Divide a page, and let all of it join the open transaction."""
-        added, sorted_ = self._session.take_in(page)
-        part = Part(page, added, sorted_.records, sorted_.condemned, sorted_.skipped)
+        added, triaged = self._session.take_in(page)
+        part = Part(page, added, triaged.records, triaged.rejected, triaged.skipped)
         if self._redelivery.refused:
-            _condemn(part, "refused", self._redelivery.refused)
+            _reject(part, "refused", self._redelivery.refused)
 
         transaction = self._open
         if transaction is None:
@@ -281,14 +281,14 @@ class TransactionSender:
             transaction.parcels = parcels
 
     async def _packed(self, transaction: Transaction) -> list[Parcel]:
-        """The parcels of a transaction; what does not fit is condemned."""
+        """The parcels of a transaction; what does not fit is rejected."""
         if transaction.parcels is not None:
             return transaction.parcels
         parcels, refused = await pack_surely(self._route, transaction.records())
         if refused:
             reasons = {record.position: why for record, why in refused}
             for part in transaction.parts:
-                _condemn(part, "too_large", reasons)
+                _reject(part, "too_large", reasons)
         return parcels
 
     # ------------------------------------------------------------------------------------ committing
@@ -330,14 +330,14 @@ class TransactionSender:
             await at_most(self._changed, rest_s)
 
     async def _commit(self, transaction: Transaction) -> None:
-        """Park what cannot be sent, then commit, both only while the lock is to be trusted."""
+        """Dead-letter what cannot be sent, then commit, both only while the lock is to be trusted."""
         if transaction.begins_at != self._reached:
             raise RuntimeError(f"a transaction from {transaction.begins_at!r} on would pass over {self._reached!r}")
         parcels = await self._packed(transaction)
         self._scope.lease.require_trust()
         letters: list[DeadLetter] = []
         for part in transaction.parts:
-            letters += await self._scope.park(part.page, part.condemned)
+            letters += await self._scope.dead_letter(part.page, part.rejected)
         self._scope.lease.require_trust()
         self._redelivery.in_doubt = True
         await self._route.commit(parcels, transaction.upto, letters)
@@ -353,7 +353,7 @@ class TransactionSender:
                     self._scope.topic.label, len(ordinals), nbytes, created_ns, now_ns
                 )
             self._session.trimmer.finish(part.round, ordinals, Cause.DELIVERED)
-            for each in part.condemned:
+            for each in part.rejected:
                 self._session.trimmer.finish(part.round, [each.ordinal], Cause.of_letter(each.cause))
             for ordinal in part.skipped:
                 self._session.trimmer.finish(part.round, [ordinal], self._redelivery.done.pop(positions[ordinal]))
@@ -364,7 +364,7 @@ class TransactionSender:
         self._session.on_round()
 
     def _search(self, transaction: Transaction, exc: EntryRefused) -> None:
-        """A record of an aborted transaction was refused for good: find it; the next session parks it."""
+        """A record of an aborted transaction was refused for good: find it; the next session dead-letters it."""
         records = transaction.records()
         if len(records) == 1:
             self._redelivery.refused[records[0].position] = str(exc)
@@ -376,9 +376,9 @@ class TransactionSender:
         )
 
 
-def _condemn(part: Part, cause: str, reasons: Mapping[bytes, str]) -> None:
-    """Park those records of a part, instead of sending them, that there is a reason for, by position."""
+def _reject(part: Part, cause: str, reasons: Mapping[bytes, str]) -> None:
+    """Dead-letter those records of a part, instead of sending them, that there is a reason for, by position."""
     found = [record for record in part.records if record.position in reasons]
     if found:
-        part.condemned += [Condemned(record.ordinal, cause, reasons[record.position]) for record in found]
+        part.rejected += [Rejected(record.ordinal, cause, reasons[record.position]) for record in found]
         part.records = [record for record in part.records if record.position not in reasons]

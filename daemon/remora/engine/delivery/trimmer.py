@@ -52,7 +52,7 @@ class Trimmer:
         return self._window.add(page.positions)
 
     def finish(self, of: Round, ordinals: Sequence[int], cause: Cause) -> None:
-        """Mark entries as done: acknowledged, parked, or done in an earlier session."""
+        """Mark entries as done: acknowledged, dead-lettered, or done in an earlier session."""
         of.finish(ordinals, cause)
         self._dirty.set()
 

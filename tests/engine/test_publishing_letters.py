@@ -18,7 +18,7 @@ GARBAGE = b"no entry"
 
 
 def with_grave() -> Topic:
-    return replace(a_topic(), target=Target("kafka://b:9092", f"{DEAD_LETTER_TOPIC}=graves", "t"))
+    return replace(a_topic(), target=Target("kafka://b:9092", f"{DEAD_LETTER_TOPIC}=letters", "t"))
 
 
 @in_virtual_time
@@ -29,11 +29,11 @@ async def test_letters_go_to_both() -> None:
     store.metadata["t"] = with_grave()
     fronts: list[tuple[int, int]] = []
 
-    def grave() -> EndpointError | None:
+    def letter_failure() -> EndpointError | None:
         fronts.append((queue.front, len(store.parked)))
         return None
 
-    endpoint.grave = grave
+    endpoint.letter_failure = letter_failure
     async with running(a_worker(store, endpoint)):
         await drained(store)
 
@@ -48,7 +48,7 @@ async def test_a_grave_that_is_missing_keeps_the_entry() -> None:
     store, endpoint, telemetry = FakeStore(), FakeEndpoint(), Telemetry()
     store.make("t", raw_entry("a", 0), GARBAGE, raw_entry("b", 1))
     store.metadata["t"] = with_grave()
-    endpoint.grave = lambda: EndpointMisconfigured("there is no such dead-letter topic")
+    endpoint.letter_failure = lambda: EndpointMisconfigured("there is no such dead-letter topic")
     worker = a_worker(store, endpoint, telemetry=telemetry)
 
     async with running(worker):
@@ -57,7 +57,7 @@ async def test_a_grave_that_is_missing_keeps_the_entry() -> None:
         [shard] = worker.shards
         assert shard.reason == "there is no such dead-letter topic"
         assert store.calls["store_letters"] == 1
-        endpoint.grave = lambda: None
+        endpoint.letter_failure = lambda: None
         await drained(store, within_s=60)
 
     assert [each.raw for each in endpoint.buried] == [GARBAGE]

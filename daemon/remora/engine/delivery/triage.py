@@ -1,4 +1,4 @@
-"""What becomes of each entry of a listing: sent, parked, or skipped because it was done before."""
+"""What becomes of each entry of a listing: sent, dead-lettered, or skipped because it was done before."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from remora.policy.lifetime import Limits
 
 
 @dataclass(frozen=True, slots=True)
-class Condemned:
+class Rejected:
     """An entry that cannot or must not be sent; `cause` and `reason` as in a DeadLetter."""
 
     ordinal: int
@@ -27,37 +27,37 @@ class Condemned:
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
+class Triaged:
     """A listing, divided."""
 
     records: Sequence[Record] = ()
-    condemned: list[Condemned] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
     skipped: list[int] = field(default_factory=list)
 
 
-def sort_entries(
+def triage(
     page: Page,
     topic: Topic,
     limits: Limits,
     redelivery: Redelivery,
     renderer: Renderer,
-) -> Sorted:
+) -> Triaged:
     """Divide a page. `redelivery` is empty unless something failed before.
 
-    An entry that has a letter stays condemned for that letter's cause, whatever its limits are by now.
+    An entry that has a letter stays rejected for that letter's cause, whatever its limits are by now.
     """
     done, attempts, letters = redelivery.done, redelivery.attempts, redelivery.letters
     records, refused = renderer.render(page, topic.opaque_data)
-    condemned = [Condemned(i, "undecodable", str(exc)) for i, exc in refused.items()]
+    rejected = [Rejected(i, "undecodable", str(exc)) for i, exc in refused.items()]
     if page.corrupt:
-        records, condemned = _without_corrupt(page, records, condemned)
+        records, rejected = _without_corrupt(page, records, rejected)
     positions, expired_before = page.positions, limits.expires_before_ns(time.time_ns())
     if not (done or attempts or letters or _oldest_is_before(expired_before, records)):  # nearly always so
-        return Sorted(records, condemned)
+        return Triaged(records, rejected)
 
     known = [(i, letters[p]) for i, p in enumerate(positions[:-1]) if p in letters and p not in done]
-    condemned = [each for each in condemned if (p := positions[each.ordinal]) not in done and p not in letters]
-    condemned += [Condemned(i, letter.cause, letter.reason) for i, letter in known]
+    rejected = [each for each in rejected if (p := positions[each.ordinal]) not in done and p not in letters]
+    rejected += [Rejected(i, letter.cause, letter.reason) for i, letter in known]
     left: list[Record] = []
     for record in records:
         position = record.position
@@ -65,22 +65,22 @@ def sort_entries(
             continue
         if record.created_ns < expired_before:
             reason = f"older than its time_to_live of {limits.time_to_live_s:g} s"
-            condemned.append(Condemned(record.ordinal, "expired", reason))
+            rejected.append(Rejected(record.ordinal, "expired", reason))
         elif position in attempts and limits.is_exhausted(attempts[position].count):
             reason = f"not delivered by {limits.max_retries} retries"
-            condemned.append(Condemned(record.ordinal, "exhausted", reason))
+            rejected.append(Rejected(record.ordinal, "exhausted", reason))
         else:
             left.append(record)
-    condemned.sort(key=attrgetter("ordinal"))
-    return Sorted(left, condemned, [i for i, position in enumerate(positions[:-1]) if position in done])
+    rejected.sort(key=attrgetter("ordinal"))
+    return Triaged(left, rejected, [i for i, position in enumerate(positions[:-1]) if position in done])
 
 
 def _without_corrupt(
-    page: Page, records: Sequence[Record], condemned: Sequence[Condemned]
-) -> tuple[Sequence[Record], list[Condemned]]:
+    page: Page, records: Sequence[Record], rejected: Sequence[Rejected]
+) -> tuple[Sequence[Record], list[Rejected]]:
     """Condemn corrupt entries as that, whether their bytes still make sense or not."""
-    corrupt = [Condemned(i, "corrupt", why) for i, why in page.corrupt.items()]
-    others = [each for each in condemned if each.ordinal not in page.corrupt]
+    corrupt = [Rejected(i, "corrupt", why) for i, why in page.corrupt.items()]
+    others = [each for each in rejected if each.ordinal not in page.corrupt]
     sound = [record for record in records if record.ordinal not in page.corrupt]
     return sound, sorted(corrupt + others, key=attrgetter("ordinal"))
 

@@ -12,7 +12,7 @@ from engine.runs import a_topic
 from remora.codec.event_entry import attributes
 from remora.codec.render import Renderer
 from remora.engine.delivery.shard_state import Redelivery
-from remora.engine.delivery.sorting import Condemned, same_target, sort_entries
+from remora.engine.delivery.triage import Rejected, same_target, triage
 from remora.model.ledger import Cause
 from remora.model.record import Attempt, DeadLetter, Page
 from remora.policy.lifetime import Limits
@@ -51,7 +51,7 @@ UNTRIED = st.builds(Kind, st.booleans(), st.booleans(), st.just(False), st.just(
 @given(st.lists(ANY, max_size=12) | st.lists(UNTRIED, max_size=4), st.sampled_from([Limits(), LIMITS]))
 def test_each_entry_has_one_fate(kinds: list[Kind], limits: Limits) -> None:
     """What was done is skipped, whatever else is wrong with it; what has a letter keeps its cause; then what cannot be
-    read, is too old or was tried too often is condemned; all else is sent. Each in the queue's order, and once."""
+    read, is too old or was tried too often is rejected; all else is sent. Each in the queue's order, and once."""
     now = time.time()
     entries = [
         b"garbage" if kind.garbage else raw_entry("k", i, created=now - (7200 if kind.old else 0))
@@ -67,18 +67,18 @@ def test_each_entry_has_one_fate(kinds: list[Kind], limits: Limits) -> None:
     }
     page = Page(positions, entries, truncated=False)
 
-    found = sort_entries(page, a_topic(), limits, Redelivery(done, attempts, letters=letters), Renderer())
+    found = triage(page, a_topic(), limits, Redelivery(done, attempts, letters=letters), Renderer())
 
     fates = [kind.fate(limits) for kind in kinds]
     assert [each.ordinal for each in found.records] == [i for i, fate in enumerate(fates) if fate == "sent"]
     assert found.skipped == [i for i, fate in enumerate(fates) if fate == "skipped"]
-    assert [(each.ordinal, each.cause) for each in found.condemned] == [
+    assert [(each.ordinal, each.cause) for each in found.rejected] == [
         (i, fate) for i, fate in enumerate(fates) if fate not in ("sent", "skipped")
     ]
 
 
 def test_what_is_corrupt_says_nothing() -> None:
-    """A corrupt entry is condemned as that, readable or not, unless it was done; what it names as its target ends no
+    """A corrupt entry is rejected as that, readable or not, unless it was done; what it names as its target ends no
     listing, and a part of a listing still says which of its entries are corrupt."""
     entries = [raw_entry("k", 0), raw_entry("k", 1, topic="other"), b"garbage", raw_entry("k", 3), raw_entry("k", 4)]
     entries.append(raw_entry("k", 5, topic="other"))
@@ -86,9 +86,9 @@ def test_what_is_corrupt_says_nothing() -> None:
     target = attributes(entries[0]).target
 
     part = same_target(page, target)
-    found = sort_entries(part, a_topic(), Limits(), Redelivery({b"0/3": Cause.DELIVERED}), Renderer())
+    found = triage(part, a_topic(), Limits(), Redelivery({b"0/3": Cause.DELIVERED}), Renderer())
 
     assert part.entries == entries[:5]
     assert [each.event_id for each in found.records] == [b"id-0", b"id-4"]
-    assert found.condemned == [Condemned(1, "corrupt", "one"), Condemned(2, "corrupt", "two")]
+    assert found.rejected == [Rejected(1, "corrupt", "one"), Rejected(2, "corrupt", "two")]
     assert found.skipped == [3]
