@@ -13,7 +13,7 @@ from remora.endpoints.kafka import KafkaEndpoint, KafkaRoute
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from remora.ports.endpoint import Endpoint, Parcel, Route
+from remora.ports.endpoint import Batch, Endpoint, Route
 from support.kafka import (
     Kafka,
     create_topic,
@@ -140,12 +140,12 @@ async def test_growth(kafka: Kafka, watcher: Watcher) -> None:
     settings = KafkaSettings(metadata_max_age_s=0.2)
     async with KafkaEndpoint(settings, watcher) as endpoint:
         async with endpoint.route(SHARD, INCARNATION, target(kafka, topic)) as route:
-            parcels, _ = route.pack(make_records(0, 50))
+            batches, _ = route.pack(make_records(0, 50))
             assert not route.stale
             await grow_topic(kafka.address, topic, 6)
             await until(lambda: route.stale, "growth is noticed")
-            for parcel in parcels:
-                await route.push(parcel)
+            for batch in batches:
+                await route.push(batch)
         async with endpoint.route(SHARD, INCARNATION, target(kafka, topic)) as route:
             await push_all(route, make_records(0, 50, start=50))
             assert not route.stale
@@ -202,11 +202,11 @@ async def test_single_record_above_a_lowered_limit(kafka: Kafka, endpoint: Kafka
     """A record that was packed alone before the limit was lowered is refused for good."""
     topic = await create_topic(kafka.address, partitions=1)
     async with endpoint.route(SHARD, INCARNATION, target(kafka, topic)) as route:
-        parcels, _ = route.pack([make_records(0, 1)[0]._replace(body=Random(0).randbytes(2000))])
+        batches, _ = route.pack([make_records(0, 1)[0]._replace(body=Random(0).randbytes(2000))])
         await limit_topic(kafka.address, topic, 100)
 
         with pytest.raises(EntryRefused, match="larger than the broker accepts"):
-            await route.push(parcels[0])
+            await route.push(batches[0])
 
 
 async def test_recompressing_broker(kafka: Kafka, endpoint: KafkaEndpoint) -> None:
@@ -214,9 +214,9 @@ async def test_recompressing_broker(kafka: Kafka, endpoint: KafkaEndpoint) -> No
     topic = await create_topic(kafka.address, partitions=1, max_message_bytes=5000, compression_type="uncompressed")
     records = make_records(0, 100)
     async with endpoint.route(SHARD, INCARNATION, target(kafka, topic)) as route:
-        parcels, _ = route.pack([records[0]._replace(body=b"0," + b"x" * 50_000)])
+        batches, _ = route.pack([records[0]._replace(body=b"0," + b"x" * 50_000)])
         with pytest.raises(EntryRefused):
-            await route.push(parcels[0])
+            await route.push(batches[0])
     async with endpoint.route(SHARD, INCARNATION, target(kafka, topic)) as route:
         await push_all(route, records[1:])
 
@@ -239,8 +239,8 @@ async def test_failure_costs_only_its_topic(kafka: Kafka, endpoint: KafkaEndpoin
         async with endpoint.route(SHARD, INCARNATION, target(kafka, bad)) as route:
             await limit_topic(kafka.address, bad, 200)
             while True:
-                parcels, _ = route.pack([each._replace(body=noise) for each in make_records(0, 20)])
-                outcomes = await asyncio.gather(*map(route.push, parcels), return_exceptions=True)
+                batches, _ = route.pack([each._replace(body=noise) for each in make_records(0, 20)])
+                outcomes = await asyncio.gather(*map(route.push, batches), return_exceptions=True)
                 assert any(isinstance(each, EndpointUnavailable | EntryRefused) for each in outcomes)
 
     failing = asyncio.create_task(fail_again_and_again())
@@ -264,7 +264,7 @@ async def test_new_producer_during_a_look_at_other_topics(kafka: Kafka, endpoint
     topic, other = [await create_topic(kafka.address, partitions=2) for _ in range(2)]
     records = make_records(0, 50)
     async with endpoint.route(SHARD, INCARNATION, target(kafka, topic)) as route:
-        parcels, _ = route.pack(records)
+        batches, _ = route.pack(records)
         slot = route._slot
         assert slot.current is not None
         slot.current.retire("the test says so")
@@ -273,7 +273,7 @@ async def test_new_producer_during_a_look_at_other_topics(kafka: Kafka, endpoint
         look = client.force_metadata_update()
         for _ in range(5):  # the look is under way before the batches are handed over
             await asyncio.sleep(0)
-        await asyncio.gather(*map(route.push, parcels))
+        await asyncio.gather(*map(route.push, batches))
         await look
 
     assert verdict(await read_topic(kafka.address, topic), records) == (set(), 0, [])
@@ -288,19 +288,19 @@ async def test_failure_beside_the_same_partition(kafka: Kafka, endpoint: KafkaEn
         endpoint.route(Shard("other"), INCARNATION, target(kafka, topic)) as small,
     ):
         (too_large,), _ = large.pack([make_records(0, 1)[0]._replace(body=b"0," + noise)])
-        parcels = [small.pack(make_records(1, 5, start=5 * number))[0][0] for number in range(10)]
+        batches = [small.pack(make_records(1, 5, start=5 * number))[0][0] for number in range(10)]
         await limit_topic(kafka.address, topic, 2000)
 
-        outcomes = await asyncio.gather(large.push(too_large), _push_in_turn(small, parcels), return_exceptions=True)
+        outcomes = await asyncio.gather(large.push(too_large), _push_in_turn(small, batches), return_exceptions=True)
 
     assert isinstance(outcomes[0], EntryRefused)
     assert outcomes[1] is None
     assert verdict(await read_topic(kafka.address, topic), make_records(1, 50)) == (set(), 0, [])
 
 
-async def _push_in_turn(route: Route, parcels: list[Parcel]) -> None:
-    for parcel in parcels:
-        await route.push(parcel)
+async def _push_in_turn(route: Route, batches: list[Batch]) -> None:
+    for batch in batches:
+        await route.push(batch)
 
 
 @pytest.mark.guarantee("one-topics-trouble-stays-its-own")
@@ -357,8 +357,8 @@ async def test_cancelled_push(kafka: Kafka, endpoint: KafkaEndpoint, watcher: Wa
     """Cancelled pushes leave nothing behind that could arrive later or trouble those that follow."""
     topic = await create_topic(kafka.address, partitions=1)
     async with endpoint.route(SHARD, INCARNATION, target(kafka, topic)) as route:
-        parcels = [route.pack(make_records(0, 100, start=100 * number))[0][0] for number in range(6)]
-        pushes = [asyncio.create_task(route.push(parcel)) for parcel in parcels]
+        batches = [route.pack(make_records(0, 100, start=100 * number))[0][0] for number in range(6)]
+        pushes = [asyncio.create_task(route.push(batch)) for batch in batches]
         await pushes[0]
         for push in pushes[1:]:
             push.cancel()

@@ -198,18 +198,18 @@ async def waiting_together(
             await routes.enter_async_context(endpoint.route(Shard(f"q.{number}"), INCARNATION, target(kafka, topic)))
             for number in range(len(records))
         ]
-        parcels = [route.pack(mine)[0][0] for route, mine in zip(opened, records, strict=True)]
+        batches = [route.pack(mine)[0][0] for route, mine in zip(opened, records, strict=True)]
         if limit is not None:
             await limit_topic(kafka.address, topic, limit)
         kafka.stop(how=signal.SIGSTOP)
         try:
             sender = opened[0]._slot.current
             assert sender is not None
-            pushes = [asyncio.create_task(opened[0].push(parcels[0]))]
+            pushes = [asyncio.create_task(opened[0].push(batches[0]))]
             place = TopicPartition(topic, 0)
             await until(lambda: any(each.request for each in sender._queues.values()), "the first one is on its way")
             pushes += [
-                asyncio.create_task(route.push(parcel)) for route, parcel in zip(opened[1:], parcels[1:], strict=True)
+                asyncio.create_task(route.push(batch)) for route, batch in zip(opened[1:], batches[1:], strict=True)
             ]
             together = sum(map(len, records[1:]))
             await until(lambda: [len(each) for each in sender._queues[place].waiting] == [together], "the others wait")
@@ -220,7 +220,7 @@ async def waiting_together(
 
 
 async def test_what_waits_shares_a_batch(fragile_kafka: Kafka) -> None:
-    """Parcels of many shards that find their partition busy travel in one batch, and all arrive once."""
+    """Batches of many shards that find their partition busy share one record batch, and all arrive once."""
     topic = await create_topic(fragile_kafka.address, partitions=1)
     records = [make_records(shard, 10) for shard in range(20)]
     async with (

@@ -57,9 +57,9 @@ async def make_topic(kafka: Kafka, partitions: int = 3, **configs: Any) -> str:
 
 async def commit(route: ExactRoute, records: list[Record], letters: list[DeadLetter] | None = None) -> None:
     """Pack and commit at once; nothing may be refused."""
-    parcels, refused = route.pack(records)
+    batches, refused = route.pack(records)
     assert refused == []
-    await route.commit(parcels, records[-1].next_position, letters or [])
+    await route.commit(batches, records[-1].next_position, letters or [])
 
 
 async def committed(kafka: Kafka, topic: str) -> list[Any]:

@@ -29,7 +29,7 @@ from remora.model.record import Attempt, DeadLetter, LetterTotals, Page, Record,
 from remora.model.shard import LockHolder, LockToken, Shard, ShardStats
 from remora.model.topic import Target, Topic
 from remora.ports.delivery import MOST_ATTEMPTS
-from remora.ports.endpoint import ExactRoute, Parcel, Route
+from remora.ports.endpoint import Batch, ExactRoute, Route
 
 FIRST = 24576
 
@@ -379,7 +379,7 @@ class FakeRoute:
         self._busy: set[int] = set()
         self._too_large = endpoint.too_large
 
-    def pack(self, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
+    def pack(self, records: Sequence[Record]) -> tuple[list[Batch], list[tuple[Record, str]]]:
         return _packed(self.endpoint, self._too_large, records)
 
     async def look_again(self) -> None:
@@ -391,18 +391,18 @@ class FakeRoute:
             raise error
         self.endpoint.buried += letters
 
-    async def push(self, parcel: Parcel) -> None:
-        assert parcel.lane not in self._busy, "two parcels of one lane are under way"
-        self._busy.add(parcel.lane)
+    async def push(self, batch: Batch) -> None:
+        assert batch.lane not in self._busy, "two batches of one lane are under way"
+        self._busy.add(batch.lane)
         try:
-            await self.endpoint.take(self, parcel)
+            await self.endpoint.take(self, batch)
         finally:
-            self._busy.discard(parcel.lane)
+            self._busy.discard(batch.lane)
 
 
 def _packed(
     endpoint: FakeEndpoint, too_large: Callable[[Record], bool], records: Sequence[Record]
-) -> tuple[list[Parcel], list[tuple[Record, str]]]:
+) -> tuple[list[Batch], list[tuple[Record, str]]]:
     lanes: dict[int, list[Record]] = defaultdict(list)
     refused = []
     for record in records:
@@ -410,11 +410,11 @@ def _packed(
             refused.append((record, "larger than the endpoint takes"))
         else:
             lanes[sum(record.key) % endpoint.lanes].append(record)
-    most = endpoint.parcel_records
-    parcels: list[Parcel] = [
+    most = endpoint.batch_records
+    batches: list[Batch] = [
         FakeParcel(lane, part[i : i + most]) for lane, part in lanes.items() for i in range(0, len(part), most)
     ]
-    return parcels, refused
+    return batches, refused
 
 
 class FakeExactRoute:
@@ -431,25 +431,25 @@ class FakeExactRoute:
         self._spent = False
         self._too_large = endpoint.too_large
 
-    def pack(self, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
+    def pack(self, records: Sequence[Record]) -> tuple[list[Batch], list[tuple[Record, str]]]:
         return _packed(self.endpoint, self._too_large, records)
 
     async def look_again(self) -> None:
         assert not self._spent, "a look while a commit is under way, or on a route that is spent"
         self._too_large = await self.endpoint.look()
 
-    async def commit(self, parcels: Sequence[Parcel], upto: bytes, letters: Sequence[DeadLetter] = ()) -> None:
+    async def commit(self, batches: Sequence[Batch], upto: bytes, letters: Sequence[DeadLetter] = ()) -> None:
         assert not self._spent, "a route went on after a commit of unknown outcome, or two commits are under way"
         self._spent = True
         self.endpoint.journal("commit")
-        verdict = self.endpoint.verdict(self, parcels)
+        verdict = self.endpoint.verdict(self, batches)
         await asyncio.sleep(verdict.wait_s)
         if self.endpoint.epochs[self.shard] != self.epoch:
             raise EndpointFenced(f"{self.shard} has another owner")
         if verdict.happens:
             self.endpoint.positions[self.shard] = upto
-            self.endpoint.transactions.append(sum(len(each.records) for each in parcels))
-            self.endpoint.arrived += [(self.target.topic, record) for each in parcels for record in each.records]
+            self.endpoint.transactions.append(sum(len(each.records) for each in batches))
+            self.endpoint.arrived += [(self.target.topic, record) for each in batches for record in each.records]
             self.endpoint.buried += letters
             self.endpoint.journal("committed")
         await asyncio.sleep(verdict.answer_s)
@@ -482,9 +482,9 @@ class FakeEndpoint:
 
     def __init__(self, lanes: int = 3) -> None:
         self.lanes = lanes
-        self.parcel_records = 1000
+        self.batch_records = 1000
         self.arrived: list[tuple[str, Record]] = []
-        self.fate: Callable[[FakeRoute, Parcel], Fate] = lambda *_: Fate()
+        self.fate: Callable[[FakeRoute, Batch], Fate] = lambda *_: Fate()
         self.too_large: Callable[[Record], bool] = lambda _: False
         self.looking: Callable[[], EndpointError | None] = lambda: None
         self.looks = 0
@@ -501,7 +501,7 @@ class FakeEndpoint:
         self.transactions: list[int] = []
         self.buried: list[DeadLetter] = []
         self.letter_failure: Callable[[], EndpointError | None] = lambda: None
-        self.verdict: Callable[[FakeExactRoute, Sequence[Parcel]], Verdict] = lambda *_: Verdict()
+        self.verdict: Callable[[FakeExactRoute, Sequence[Batch]], Verdict] = lambda *_: Verdict()
         self.journal: Callable[[str], None] = lambda _: None
         self.pushes = 0
 
@@ -549,12 +549,12 @@ class FakeEndpoint:
             raise error
         return self.too_large
 
-    async def take(self, route: FakeRoute, parcel: Parcel) -> None:
+    async def take(self, route: FakeRoute, batch: Batch) -> None:
         self.pushes += 1
-        fate = self.fate(route, parcel)
+        fate = self.fate(route, batch)
         await asyncio.sleep(fate.wait_s)
-        count = len(parcel.records) if fate.arrives is None else fate.arrives
-        self.arrived += [(route.target.topic, record) for record in parcel.records[:count]]
+        count = len(batch.records) if fate.arrives is None else fate.arrives
+        self.arrived += [(route.target.topic, record) for record in batch.records[:count]]
         if fate.error is not None:
             raise fate.error
 

@@ -72,12 +72,12 @@ def misfortunes(endpoint: FakeEndpoint) -> None:
             return EntryRefused("never")
         return None
 
-    def fate(route: Any, parcel: Any) -> Fate:
-        failure = error(route.shard.queue, list(parcel.records))
+    def fate(route: Any, batch: Any) -> Fate:
+        failure = error(route.shard.queue, list(batch.records))
         return Fate(arrives=0 if failure else None, error=failure)
 
-    def verdict(route: Any, parcels: Any) -> Verdict:
-        failure = error(route.shard[0], [each for parcel in parcels for each in parcel.records])
+    def verdict(route: Any, batches: Any) -> Verdict:
+        failure = error(route.shard[0], [each for batch in batches for each in batch.records])
         return Verdict(happens=failure is None, error=failure)
 
     endpoint.too_large = lambda record: record.event_id == b"id-11"

@@ -24,7 +24,7 @@ from remora.model.errors import (
 )
 from remora.model.ledger import Tally
 from remora.policy.pace import LEAST_PER_SECOND
-from remora.ports.endpoint import Parcel
+from remora.ports.endpoint import Batch
 from support.clock import in_virtual_time
 from support.entries import raw_entry
 
@@ -57,9 +57,9 @@ async def test_everything_arrives_once_and_leaves_the_queue() -> None:
 
 @in_virtual_time
 async def test_removals_are_few_and_large() -> None:
-    """A long backlog is removed about one listing at a time, not one parcel at a time."""
+    """A long backlog is removed about one listing at a time, not one batch at a time."""
     store, endpoint = FakeStore(), FakeEndpoint(lanes=11)
-    endpoint.parcel_records = 50
+    endpoint.batch_records = 50
     store.make("t", *(raw_entry(f"k{i}", i) for i in range(10_000)))
     store.metadata["t"] = a_topic()
 
@@ -145,11 +145,11 @@ async def test_a_failed_push_lets_nothing_of_its_key_pass() -> None:
     store, endpoint = FakeStore(), FakeEndpoint()
     store.make("t", *(raw_entry("same", i) for i in range(200)))
     store.metadata["t"] = a_topic()
-    endpoint.parcel_records = 10
+    endpoint.batch_records = 10
     failures = iter(range(5))
 
-    def fate(route: FakeRoute, parcel: Parcel) -> Fate:
-        if any(r.event_id == b"id-15" for r in parcel.records) and next(failures, None) is not None:
+    def fate(route: FakeRoute, batch: Batch) -> Fate:
+        if any(r.event_id == b"id-15" for r in batch.records) and next(failures, None) is not None:
             return Fate(arrives=3, error=EndpointUnavailable("leader election"))
         return Fate()
 
@@ -169,8 +169,8 @@ async def test_what_arrived_behind_a_failure_is_not_sent_again() -> None:
     store.metadata["t"] = a_topic()
     broken = True
 
-    def fate(route: FakeRoute, parcel: Parcel) -> Fate:
-        if broken and parcel.records[0].event_id == b"id-3":
+    def fate(route: FakeRoute, batch: Batch) -> Fate:
+        if broken and batch.records[0].event_id == b"id-3":
             return Fate(wait_s=1, arrives=0, error=EndpointUnavailable("no leader"))
         return Fate()
 
@@ -193,7 +193,7 @@ async def test_a_broken_topic_costs_only_itself() -> None:
         store.make(queue, *(raw_entry(f"k{i}", i, topic=queue) for i in range(5000)))
         store.metadata[queue] = a_topic(queue, to=queue)
 
-    def fate(route: FakeRoute, parcel: Parcel) -> Fate:
+    def fate(route: FakeRoute, batch: Batch) -> Fate:
         match route.target.topic:
             case "hung":
                 return Fate(wait_s=10, arrives=0, error=EndpointUnavailable("no answer"))
@@ -237,7 +237,7 @@ async def test_changed_attributes_apply_to_entries_already_queued(shard_bytes: i
     store, endpoint = FakeStore(), FakeEndpoint()
     store.make("t", *(raw_entry("k", i, padding=500) for i in range(20_000)))
     store.metadata["t"] = a_topic(to="old")
-    endpoint.parcel_records = 100
+    endpoint.batch_records = 100
     endpoint.fate = lambda *_: Fate(wait_s=0.05)
 
     sized = DeliverySettings(shard_bytes=shard_bytes, endpoint_bytes=16 << 20)
@@ -335,8 +335,8 @@ async def test_a_record_refused_for_good_is_found_and_parked() -> None:
     store.make("t", *(raw_entry("k", i) for i in range(100)))
     store.metadata["t"] = a_topic()
 
-    def fate(route: FakeRoute, parcel: Parcel) -> Fate:
-        poisoned = any(r.event_id == b"id-42" for r in parcel.records)
+    def fate(route: FakeRoute, batch: Batch) -> Fate:
+        poisoned = any(r.event_id == b"id-42" for r in batch.records)
         return Fate(arrives=0, error=EntryRefused("corrupt")) if poisoned else Fate()
 
     endpoint.fate = fate
@@ -356,15 +356,15 @@ async def test_an_entry_is_given_up_after_its_retries() -> None:
     store.metadata["t"] = a_topic(max_retries=2)
     attempts = 0
 
-    def fate(route: FakeRoute, parcel: Parcel) -> Fate:
+    def fate(route: FakeRoute, batch: Batch) -> Fate:
         nonlocal attempts
-        if any(r.event_id == b"id-0" for r in parcel.records):
+        if any(r.event_id == b"id-0" for r in batch.records):
             attempts += 1
             return Fate(arrives=0, error=EndpointUnavailable("no"))
         return Fate()
 
     endpoint.fate = fate
-    endpoint.parcel_records = 1
+    endpoint.batch_records = 1
     async with running(a_worker(store, endpoint)):
         await drained(store)
 
@@ -376,11 +376,11 @@ async def test_an_entry_is_given_up_after_its_retries() -> None:
 @pytest.mark.guarantee("no-loss")
 @in_virtual_time
 async def test_nothing_is_removed_after_the_lock_is_taken_by_another() -> None:
-    """When somebody takes the lock while parcels are under way, nothing more is removed and the shard is let go."""
+    """When somebody takes the lock while batches are under way, nothing more is removed and the shard is let go."""
     store, endpoint = FakeStore(), FakeEndpoint()
     queue = store.make("t", *(raw_entry("k", i) for i in range(5000)))
     store.metadata["t"] = a_topic()
-    endpoint.parcel_records = 100
+    endpoint.batch_records = 100
     endpoint.fate = lambda *_: Fate(wait_s=0.2)
     worker = a_worker(store, endpoint)
 
@@ -457,7 +457,7 @@ async def test_nothing_is_pushed_once_the_lease_is_doubtful() -> None:
     store, endpoint = FakeStore(), FakeEndpoint()
     store.make("t", *(raw_entry("k", i) for i in range(100_000)))
     store.metadata["t"] = a_topic()
-    endpoint.parcel_records = 1
+    endpoint.batch_records = 1
     endpoint.fate = lambda *_: Fate(wait_s=0.1)
     store.before = lambda call: StoreUnavailable("away") if call == "renew" else None
 
@@ -475,7 +475,7 @@ async def test_a_deleted_topic_is_let_go_and_its_successor_gets_only_its_own_eve
     store, endpoint = FakeStore(), FakeEndpoint()
     store.make("t", *(raw_entry("k", i) for i in range(5000)))
     store.metadata["t"] = a_topic()
-    endpoint.parcel_records = 10
+    endpoint.batch_records = 10
     endpoint.fate = lambda *_: Fate(wait_s=0.5)
     worker = a_worker(store, endpoint)
 
@@ -498,7 +498,7 @@ async def test_finishing_delivers_what_is_packed_and_releases_the_lock() -> None
     store, endpoint = FakeStore(), FakeEndpoint(lanes=7)
     queue = store.make("t", *(raw_entry(f"k{i % 50}", i) for i in range(20_000)))
     store.metadata["t"] = a_topic()
-    endpoint.parcel_records = 30
+    endpoint.batch_records = 30
     endpoint.fate = lambda *_: Fate(wait_s=0.03)
 
     async with running(a_worker(store, endpoint, DeliverySettings(shard_bytes=256 << 10))) as task:
@@ -595,7 +595,7 @@ async def test_a_defect_costs_its_shard_only() -> None:
         store.make(queue, *(raw_entry("k", i) for i in range(10)))
         store.metadata[queue] = a_topic(queue, to=queue)
 
-    def fate(route: FakeRoute, parcel: Parcel) -> Fate:
+    def fate(route: FakeRoute, batch: Batch) -> Fate:
         if route.target.topic == "bad":
             raise ZeroDivisionError
         return Fate()
@@ -616,8 +616,8 @@ async def test_a_stale_route_is_left_only_when_nothing_is_under_way() -> None:
     store, endpoint = FakeStore(), FakeEndpoint(lanes=3)
     store.make("t", *(raw_entry(f"k{i % 40}", i) for i in range(20_000)))
     store.metadata["t"] = a_topic()
-    endpoint.parcel_records = 20
-    endpoint.fate = lambda route, parcel: Fate(wait_s=0.01 * (parcel.lane + 1))
+    endpoint.batch_records = 20
+    endpoint.fate = lambda route, batch: Fate(wait_s=0.01 * (batch.lane + 1))
 
     async with running(a_worker(store, endpoint)):
         await asyncio.sleep(2)
@@ -649,7 +649,7 @@ def test_no_schedule_of_faults_loses_or_reorders(data: st.DataObject) -> None:
         queue = store.make("t", *(b"?" if i in garbage else raw_entry(f"k{i % keys}", i) for i in range(entries // 2)))
         if rng.random() < 0.8:
             store.metadata["t"] = a_topic(to="t")
-        endpoint.parcel_records = rng.randint(1, 40)
+        endpoint.batch_records = rng.randint(1, 40)
         loop = asyncio.get_running_loop()
 
         def store_trouble(call: str) -> RemoraError | float | None:
@@ -657,11 +657,11 @@ def test_no_schedule_of_faults_loses_or_reorders(data: st.DataObject) -> None:
                 return rng.random() * 0.01
             return StoreUnavailable(f"{call} timed out") if rng.random() < 0.5 else rng.random() * 5
 
-        def fate(route: FakeRoute, parcel: Parcel) -> Fate:
+        def fate(route: FakeRoute, batch: Batch) -> Fate:
             if loop.time() > until or rng.random() > trouble:
                 return Fate(wait_s=rng.random() * 0.1)
             error: EndpointError = rng.choice([EndpointUnavailable, EndpointMisconfigured])("broken")
-            return Fate(rng.random() * 3, rng.choice([None, 0, len(parcel.records) // 2]), error)
+            return Fate(rng.random() * 3, rng.choice([None, 0, len(batch.records) // 2]), error)
 
         store.before = store.after = store_trouble
         endpoint.fate = fate

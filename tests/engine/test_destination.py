@@ -12,7 +12,7 @@ from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
 from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.topic import Target
-from remora.ports.endpoint import Parcel
+from remora.ports.endpoint import Batch
 from support.clock import in_virtual_time
 from support.entries import raw_entry
 
@@ -50,7 +50,7 @@ async def test_a_shard_that_fails_alone_keeps_its_pause() -> None:
     store, endpoint = a_full_store("alone", "flapping"), FakeEndpoint(lanes=1)
     tried: list[str] = []
 
-    def fate(route: FakeRoute, _: Parcel) -> Fate:
+    def fate(route: FakeRoute, _: Batch) -> Fate:
         topic = route.target.topic
         tried.append(topic)
         return AWAY if topic == "alone" or tried.count(topic) % 2 else Fate()

@@ -28,7 +28,7 @@ from remora.model.errors import (
 )
 from remora.model.ledger import Tally
 from remora.model.topic import Topic
-from remora.ports.endpoint import Parcel
+from remora.ports.endpoint import Batch
 from support.clock import in_virtual_time
 from support.entries import raw_entry
 
@@ -217,7 +217,7 @@ async def test_an_unknown_outcome_is_looked_up_and_never_guessed(happens: bool) 
     store.metadata["t"] = an_exact_topic()
     lost = iter([EndpointUnavailable("no answer")] * 3)
 
-    def verdict(route: FakeExactRoute, parcels: Sequence[Parcel]) -> Verdict:
+    def verdict(route: FakeExactRoute, batches: Sequence[Batch]) -> Verdict:
         error = next(lost, None)
         return Verdict(happens=happens or error is None, error=error)
 
@@ -282,7 +282,7 @@ async def test_a_fenced_owner_that_still_holds_the_lock_begins_with_the_whole_or
     store.metadata["t"] = an_exact_topic()
     fences = iter(range(2))
 
-    def verdict(route: FakeExactRoute, parcels: Sequence[Parcel]) -> Verdict:
+    def verdict(route: FakeExactRoute, batches: Sequence[Batch]) -> Verdict:
         if next(fences, None) is not None:
             endpoint.epochs[route.shard] += 1
         return Verdict()
@@ -492,8 +492,8 @@ async def test_a_refused_record_is_found_and_parked(count: int) -> None:
     store.metadata["t"] = an_exact_topic()
     bad = b"id-%d" % (count // 2)
 
-    def verdict(route: FakeExactRoute, parcels: Sequence[Parcel]) -> Verdict:
-        if any(record.event_id == bad for each in parcels for record in each.records):
+    def verdict(route: FakeExactRoute, batches: Sequence[Batch]) -> Verdict:
+        if any(record.event_id == bad for each in batches for record in each.records):
             return Verdict(happens=False, error=EntryRefused("invalid timestamp"))
         return Verdict()
 
@@ -512,8 +512,8 @@ async def test_what_fails_too_often_is_parked() -> None:
     store, endpoint = FakeStore(), FakeEndpoint()
     store.make("t", *entries(5))
     store.metadata["t"] = an_exact_topic(max_retries=2)
-    endpoint.verdict = lambda _, parcels: Verdict(
-        happens=not parcels, error=EndpointUnavailable("no leader") if parcels else None
+    endpoint.verdict = lambda _, batches: Verdict(
+        happens=not batches, error=EndpointUnavailable("no leader") if batches else None
     )
 
     async with running(a_worker(store, endpoint, EXACT)):
@@ -532,7 +532,7 @@ async def test_nothing_is_given_up_while_it_may_have_been_committed(happens: boo
     queue = store.make("t", *entries(20))
     store.metadata["t"] = an_exact_topic(max_retries=1)
 
-    def verdict(route: FakeExactRoute, parcels: Sequence[Parcel]) -> Verdict:
+    def verdict(route: FakeExactRoute, batches: Sequence[Batch]) -> Verdict:
         endpoint.opening = lambda _: EndpointUnavailable("away")
         return Verdict(happens=happens, error=EndpointUnavailable("no answer"))
 
@@ -585,7 +585,7 @@ async def test_a_mode_that_changes_after_an_unknown_outcome_loses_nothing(happen
     store.make("t", *entries(3000))
     store.metadata["t"] = an_exact_topic()
 
-    def verdict(route: FakeExactRoute, parcels: Sequence[Parcel]) -> Verdict:
+    def verdict(route: FakeExactRoute, batches: Sequence[Batch]) -> Verdict:
         store.metadata["t"] = a_topic()
         return Verdict(happens=happens, error=EndpointUnavailable("no answer"))
 
@@ -686,7 +686,7 @@ class Trouble:
             return StoreUnavailable(f"{call}: no answer")
         return self.rng.choice([0.0, 0.001, 0.05])
 
-    def verdict(self, route: FakeExactRoute, parcels: Sequence[Parcel]) -> Verdict:
+    def verdict(self, route: FakeExactRoute, batches: Sequence[Batch]) -> Verdict:
         error: EndpointError | None = None
         if self.hits(0.3):
             error = self.rng.choice([EndpointUnavailable("no answer"), EndpointMisconfigured("no such topic")])

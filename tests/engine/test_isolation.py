@@ -16,7 +16,7 @@ from remora.config import DeliverySettings
 from remora.engine.byte_budget import ByteBudget
 from remora.model.record import Page
 from remora.model.topic import Delivery, Target
-from remora.ports.endpoint import Parcel
+from remora.ports.endpoint import Batch
 from support.clock import in_virtual_time
 from support.entries import raw_entry
 
@@ -127,7 +127,7 @@ async def test_a_partition_that_hangs_holds_whole_listings() -> None:
     store.make("t", *entries)
     store.metadata["t"] = a_topic()
     hangs = True
-    endpoint.fate = lambda _, parcel: Fate(wait_s=600 if hangs and parcel.lane == 0 else 0.001)
+    endpoint.fate = lambda _, batch: Fate(wait_s=600 if hangs and batch.lane == 0 else 0.001)
     worker = a_worker(store, endpoint, TIGHT)
     async with running(worker):
         await asyncio.sleep(300)
@@ -176,11 +176,11 @@ async def test_what_was_delivered_is_forgotten_while_others_hold_all_room(mode: 
         if not worker.budget.held > worker.budget.limit:
             worker.budget.adjust(worker.budget.limit)
 
-    def fate(_: FakeRoute, __: Parcel) -> Fate:
+    def fate(_: FakeRoute, __: Batch) -> Fate:
         take_all_room()
         return Fate()
 
-    def verdict(_: FakeExactRoute, __: Sequence[Parcel]) -> Verdict:
+    def verdict(_: FakeExactRoute, __: Sequence[Batch]) -> Verdict:
         take_all_room()
         return Verdict()
 

@@ -17,7 +17,7 @@ from remora.engine.worker import BACKLOG_INTERVAL_S
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointUnavailable, EntryRefused, RemoraError, StoreUnavailable
 from remora.model.ledger import Tally
-from remora.ports.endpoint import Parcel
+from remora.ports.endpoint import Batch
 from remora.storage.sqlite import SqliteStore
 from support.clock import in_virtual_time
 from support.entries import raw_entry
@@ -43,10 +43,10 @@ async def test_each_cause_is_told_apart() -> None:
     queue = store.make("t", *entries)
     store.metadata["t"] = replace(a_topic(max_retries=2), time_to_live_s=3600)
     endpoint.too_large = lambda record: len(record.body) > 4000
-    endpoint.parcel_records = 1
+    endpoint.batch_records = 1
 
-    def fate(route: FakeRoute, parcel: Parcel) -> Fate:
-        ids = [record.event_id for record in parcel.records]
+    def fate(route: FakeRoute, batch: Batch) -> Fate:
+        ids = [record.event_id for record in batch.records]
         if b"id-30" in ids:
             return Fate(arrives=0, error=EntryRefused("never"))
         return Fate(arrives=0, error=EndpointUnavailable("no leader")) if b"id-40" in ids else Fate()
@@ -86,8 +86,8 @@ async def test_what_is_skipped_keeps_its_cause() -> None:
     store.metadata["t"] = a_topic()
     failures = iter(range(3))
 
-    def fate(route: FakeRoute, parcel: Parcel) -> Fate:
-        if parcel.records[0].event_id == b"id-0" and next(failures, None) is not None:
+    def fate(route: FakeRoute, batch: Batch) -> Fate:
+        if batch.records[0].event_id == b"id-0" and next(failures, None) is not None:
             return Fate(wait_s=1, arrives=0, error=EndpointUnavailable("no leader"))
         return Fate()
 

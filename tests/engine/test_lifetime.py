@@ -14,7 +14,7 @@ from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, RemoraError, StoreUnavailable
 from remora.model.topic import Topic
-from remora.ports.endpoint import Parcel
+from remora.ports.endpoint import Batch
 from support.clock import in_virtual_time
 from support.entries import raw_entry
 
@@ -135,7 +135,7 @@ async def test_attempts_count_whether_a_way_opens_or_not(opens: bool) -> None:
         attempts += not opens
         return None if opens else EndpointUnavailable("no broker")
 
-    def fate(route: FakeRoute, parcel: Parcel) -> Fate:
+    def fate(route: FakeRoute, batch: Batch) -> Fate:
         nonlocal attempts
         attempts += 1
         return Fate(arrives=0, error=EndpointUnavailable("no answer"))
@@ -271,8 +271,8 @@ async def test_limits_among_the_endpoint_s_arguments_hold() -> None:
 async def test_what_arrived_is_not_given_up() -> None:
     """An entry that was delivered while an earlier one was not is skipped at its turn, not parked for its age."""
     store, endpoint = FakeStore(), FakeEndpoint(lanes=2)
-    endpoint.fate = lambda _, parcel: (
-        Fate(arrives=0, error=EndpointUnavailable("no")) if parcel.records[0].key == b"bkt/a" else Fate()
+    endpoint.fate = lambda _, batch: (
+        Fate(arrives=0, error=EndpointUnavailable("no")) if batch.records[0].key == b"bkt/a" else Fate()
     )
     store.make("t", raw_entry("a", 0), raw_entry("b", 1))
     store.metadata["t"] = limited(time_to_live_s=300)

@@ -93,11 +93,11 @@ async def test_nothing_is_given_up_while_the_limit_cannot_be_looked_up(mode: Del
 
 @in_virtual_time
 async def test_what_is_looked_up_behind_a_failure_does_not_pass_it() -> None:
-    """A listing whose limit is being looked up when an earlier parcel fails is read again behind that one."""
+    """A listing whose limit is being looked up when an earlier batch fails is read again behind that one."""
     store, endpoint = a_scene(*(raw_entry("k", i) for i in range(8)))
     failed: list[int] = []
 
-    def fate(_: object, parcel: object) -> Fate:
+    def fate(_: object, batch: object) -> Fate:
         if endpoint.looks and not failed:
             failed.append(1)
             return Fate(wait_s=0.005, arrives=0, error=EndpointUnavailable("away"))
@@ -106,7 +106,7 @@ async def test_what_is_looked_up_behind_a_failure_does_not_pass_it() -> None:
     endpoint.fate = fate
     async with running(a_worker(store, endpoint, DeliverySettings(list_entries=4))):
         await until(lambda: not store.queues["t"].waiting)
-        endpoint.parcel_records = 1
+        endpoint.batch_records = 1
         store.queues["t"].append(*(raw_entry("k", i, padding=5000 if i == 13 else 0) for i in range(8, 16)))
         await drained(store)
 

@@ -31,7 +31,7 @@ from remora.model.errors import (
 )
 from remora.model.ledger import Tally
 from remora.model.record import Record
-from remora.ports.endpoint import Parcel
+from remora.ports.endpoint import Batch
 from support.clock import in_virtual_time
 from support.entries import raw_entry
 
@@ -61,7 +61,7 @@ class World:
         self.endpoint.letter_failure = lambda: (
             None if self.has_letter_topic else EndpointMisconfigured("no dead-letter topic")
         )
-        self.endpoint.parcel_records = rng.randint(1, 20)
+        self.endpoint.batch_records = rng.randint(1, 20)
 
     # ------------------------------------------------------------------------------------- what changes
 
@@ -118,14 +118,14 @@ class World:
             return self.rng.choice([EndpointUnavailable("no answer"), EndpointMisconfigured("no such topic")])
         return None
 
-    def _fate(self, route: FakeRoute, parcel: Parcel) -> Fate:
-        self.judge(parcel.records)
-        error = self._error(parcel.records)
-        arrives = self.rng.choice([None, 0, len(parcel.records) // 2]) if error else None
+    def _fate(self, route: FakeRoute, batch: Batch) -> Fate:
+        self.judge(batch.records)
+        error = self._error(batch.records)
+        arrives = self.rng.choice([None, 0, len(batch.records) // 2]) if error else None
         return Fate(self.rng.choice([0.001, 0.1, 2.0]), 0 if isinstance(error, EntryRefused) else arrives, error)
 
-    def _verdict(self, route: FakeExactRoute, parcels: Sequence[Parcel]) -> Verdict:
-        records = sorted((record for each in parcels for record in each.records), key=_number)
+    def _verdict(self, route: FakeExactRoute, batches: Sequence[Batch]) -> Verdict:
+        records = sorted((record for each in batches for record in each.records), key=_number)
         self.judge(records)
         error = self._error(records)
         if self._hits(0.05):

@@ -16,7 +16,7 @@ from remora.metrics import Telemetry
 from remora.model.errors import StoreUnavailable
 from remora.model.member import Member, Offer
 from remora.model.shard import Shard
-from remora.ports.endpoint import Parcel
+from remora.ports.endpoint import Batch
 from support.clock import in_virtual_time
 from support.entries import raw_entry
 
@@ -150,7 +150,7 @@ class Stream:
         self.gaps: list[float] = []
         endpoint.fate = self._note
 
-    def _note(self, route: FakeRoute, parcel: Parcel) -> Fate:
+    def _note(self, route: FakeRoute, batch: Batch) -> Fate:
         now = asyncio.get_running_loop().time()
         self.gaps.append(now - self.last.get(route.shard, now))
         self.last[route.shard] = now
@@ -198,7 +198,7 @@ async def test_a_shard_whose_endpoint_hangs_is_moved_when_it_is_done() -> None:
     store, endpoint = a_store(2), FakeEndpoint()
     under_way: set[Shard] = set()
 
-    def slow(route: FakeRoute, parcel: Parcel) -> Fate:
+    def slow(route: FakeRoute, batch: Batch) -> Fate:
         assert route.shard not in under_way, "two owners send at once"
         under_way.add(route.shard)
         asyncio.get_running_loop().call_later(6, under_way.discard, route.shard)

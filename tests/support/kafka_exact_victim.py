@@ -37,9 +37,9 @@ async def main(address: str, topic: str, queue: str) -> None:
             await end()
 
         producer._end = freeze  # type: ignore[method-assign]  # there, all is sent and nothing committed
-        parcels, _ = route.pack(make_records(0, 50))
+        batches, _ = route.pack(make_records(0, 50))
         try:
-            await route.commit(parcels, b"0/50")
+            await route.commit(batches, b"0/50")
             sys.stdout.write("committed\n")
         except EndpointError as exc:
             sys.stdout.write(f"{type(exc).__name__}\n")

@@ -15,7 +15,7 @@ from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.record import Record
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from remora.ports.endpoint import Parcel, Route
+from remora.ports.endpoint import Batch, Route
 from support.kafka import Kafka, until
 
 INCARNATION = "inc"
@@ -103,20 +103,20 @@ def make_records(shard: int, count: int, *, start: int = 0, keys: int = 20, size
 
 async def push_all(route: Route, records: Sequence[Record]) -> list[tuple[Record, str]]:
     """Pack and push at once, every lane beside the others; returns what was refused."""
-    parcels, refused = route.pack(records)
-    await push_lanes(route, parcels)
+    batches, refused = route.pack(records)
+    await push_lanes(route, batches)
     return refused
 
 
-async def push_lanes(route: Route, parcels: Sequence[Parcel]) -> None:
-    """Push parcels, those of a lane one after the other. Raises the first failure when all have come back."""
-    lanes: defaultdict[int, list[Parcel]] = defaultdict(list)
-    for parcel in parcels:
-        lanes[parcel.lane].append(parcel)
+async def push_lanes(route: Route, batches: Sequence[Batch]) -> None:
+    """Push batches, those of a lane one after the other. Raises the first failure when all have come back."""
+    lanes: defaultdict[int, list[Batch]] = defaultdict(list)
+    for batch in batches:
+        lanes[batch.lane].append(batch)
 
-    async def run(lane: list[Parcel]) -> None:
-        for parcel in lane:
-            await route.push(parcel)
+    async def run(lane: list[Batch]) -> None:
+        for batch in lane:
+            await route.push(batch)
 
     outcomes = await asyncio.gather(*map(run, lanes.values()), return_exceptions=True)
     for outcome in outcomes:
@@ -153,26 +153,26 @@ class ShardSender:
         for at in range(0, len(records), page):
             if lanes.failed or route.stale:
                 break
-            parcels, refused = route.pack(records[at : at + page])
+            batches, refused = route.pack(records[at : at + page])
             assert refused == []
-            await lanes.add(parcels)
+            await lanes.add(batches)
         await lanes.finish()
 
 
 class _Lanes:
-    """The parcels of a session: one of each lane is under way at a time, and none begins after a failure."""
+    """The batches of a session: one of each lane is under way at a time, and none begins after a failure."""
 
     def __init__(self, route: Route, arrived: set[bytes]) -> None:
         """Adds the positions that arrive to `arrived`."""
         self._route, self._arrived = route, arrived
-        self._waiting: defaultdict[int, deque[Parcel]] = defaultdict(deque)
+        self._waiting: defaultdict[int, deque[Batch]] = defaultdict(deque)
         self._running: dict[int, asyncio.Task[None]] = {}
         self.failed: list[BaseException] = []
 
-    async def add(self, parcels: Sequence[Parcel]) -> None:
+    async def add(self, batches: Sequence[Batch]) -> None:
         """Return when there is room for the next page."""
-        for parcel in parcels:
-            self._waiting[parcel.lane].append(parcel)
+        for batch in batches:
+            self._waiting[batch.lane].append(batch)
         for lane in self._waiting:
             if lane not in self._running or self._running[lane].done():
                 self._running[lane] = asyncio.create_task(self._run(lane))
@@ -190,13 +190,13 @@ class _Lanes:
 
     async def _run(self, lane: int) -> None:
         while self._waiting[lane] and not self.failed:
-            parcel = self._waiting[lane].popleft()
+            batch = self._waiting[lane].popleft()
             try:
-                await self._route.push(parcel)
+                await self._route.push(batch)
             except Exception as exc:
                 self.failed.append(exc)
             else:
-                self._arrived.update(each.position for each in parcel.records)
+                self._arrived.update(each.position for each in batch.records)
 
 
 class ExactSender:
@@ -223,8 +223,8 @@ class ExactSender:
     async def _session(self, route: ExactKafkaRoute, records: Sequence[Record], size: int) -> None:
         while self.at < len(records):
             part = records[self.at : self.at + size]
-            parcels, _ = route.pack(part)
-            await route.commit(parcels, part[-1].next_position)
+            batches, _ = route.pack(part)
+            await route.commit(batches, part[-1].next_position)
             self.at += len(part)
 
 

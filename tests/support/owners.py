@@ -33,7 +33,7 @@ from remora.model.record import DeadLetter, Page
 from remora.model.shard import LockToken, Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.ports.delivery import DeliveryStore
-from remora.ports.endpoint import Endpoint, ExactRoute, Parcel
+from remora.ports.endpoint import Batch, Endpoint, ExactRoute
 from remora.storage.sqlite import SqliteStore
 from support.entries import raw_entry
 from support.kafka import Kafka, create_topic, read_topic, settled
@@ -183,9 +183,9 @@ class _Route:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._route, name)
 
-    async def commit(self, parcels: Sequence[Parcel], upto: bytes, letters: Sequence[DeadLetter] = ()) -> None:
+    async def commit(self, batches: Sequence[Batch], upto: bytes, letters: Sequence[DeadLetter] = ()) -> None:
         await self._steps.before_commit()
-        await self._route.commit(parcels, upto, letters)
+        await self._route.commit(batches, upto, letters)
         self._owner.commits += 1
 
 

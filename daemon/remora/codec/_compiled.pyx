@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""`shortcut.py`, `columns.py`, `checksums.py`, `murmur2.partitions`, and `in_parcels` and `encode_events` of
+"""`shortcut.py`, `columns.py`, `checksums.py`, `murmur2.partitions`, and `in_batches` and `encode_events` of
 `kafka_records.py` once more, for a C compiler. Change them together; both have the same tests.
 
 Records are kept as rows that point into few large pieces of memory, and become a Record each only where somebody looks
@@ -597,17 +597,17 @@ def partitions(keys, int64_t count):
 
 
 cdef struct Open:
-    PyObject* members  # Records that `parcels` keeps; NULL where the partition has none yet
+    PyObject* members  # Records that `batches` keeps; NULL where the partition has none yet
     Py_ssize_t place
     Py_ssize_t nbytes
 
 
-def in_parcels(records, int64_t partitions, Py_ssize_t around, Py_ssize_t room):
-    """As `kafka_records.in_parcels`."""
+def in_batches(records, int64_t partitions, Py_ssize_t around, Py_ssize_t room):
+    """As `kafka_records.in_batches`."""
     if partitions < 1:
         raise ValueError(f"{partitions} partitions")
     cdef Records all_ = as_records(records), members
-    cdef list parcels = []
+    cdef list batches = []
     cdef Py_ssize_t nbytes, i
     cdef int64_t lane
     cdef Row* row
@@ -626,19 +626,19 @@ def in_parcels(records, int64_t partitions, Py_ssize_t around, Py_ssize_t room):
                 each.nbytes += nbytes
                 continue
             if each.members:
-                parcels[each.place] = (lane, <Records>each.members, each.nbytes)
+                batches[each.place] = (lane, <Records>each.members, each.nbytes)
             members = Records.__new__(Records)
             members._chunks = all_._chunks
             members.add_row()[0] = row[0]
-            each.members, each.place, each.nbytes = <PyObject*>members, len(parcels), nbytes
-            parcels.append(members)
+            each.members, each.place, each.nbytes = <PyObject*>members, len(batches), nbytes
+            batches.append(members)
         for lane in range(partitions):
             each = &open_[lane]
             if each.members:
-                parcels[each.place] = (lane, <Records>each.members, each.nbytes)
+                batches[each.place] = (lane, <Records>each.members, each.nbytes)
     finally:
         PyMem_Free(open_)
-    return parcels
+    return batches
 
 
 cdef inline int varint_size(Py_ssize_t number) noexcept nogil:

@@ -14,8 +14,8 @@ from remora.model.record import Record
 
 Shortcut: type[shortcut.Shortcut] = shortcut.Shortcut
 partitions: Callable[[Sequence[bytes], int], Sequence[int]] = murmur2.partitions
-in_parcels: Callable[[Sequence[Record], int, int, int], Sequence[tuple[int, Sequence[Record], int]]] = (
-    kafka_records.in_parcels
+in_batches: Callable[[Sequence[Record], int, int, int], Sequence[tuple[int, Sequence[Record], int]]] = (
+    kafka_records.in_batches
 )
 encode_events: Callable[[bytes, bytes, Sequence[Record], int], bytes] = kafka_records.encode_events
 totals: Callable[[Sequence[Record]], columns.Totals] = columns.totals
@@ -32,7 +32,7 @@ if not os.environ.get("REMORA_PURE_PYTHON"):
         pass
     else:
         Shortcut, partitions = _compiled.Shortcut, _compiled.partitions
-        in_parcels, encode_events = _compiled.in_parcels, _compiled.encode_events
+        in_batches, encode_events = _compiled.in_batches, _compiled.encode_events
         totals, joined = _compiled.totals, _compiled.joined
         checksums, mismatches = _compiled.checksums, _compiled.mismatches
         Sequence.register(_compiled.Records)

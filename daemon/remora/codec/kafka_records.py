@@ -85,7 +85,7 @@ def encode_events(shard: bytes, prefix: bytes, records: Sequence[Record], first:
     return b"".join(made)
 
 
-def in_parcels(
+def in_batches(
     records: Sequence[Record], partitions: int, around: int, room: int
 ) -> list[tuple[int, list[Record], int]]:
     """Records by partition, each with the most bytes that they take: as many together as `room` bytes hold, or one.
@@ -93,8 +93,8 @@ def in_parcels(
     `around` is what a record takes besides its own key, value, positions and event id. In the order in which each was
     begun; records of a partition keep theirs.
     """
-    parcels: list[tuple[int, list[Record], int]] = []
-    last: dict[int, tuple[int, int]] = {}  # the parcel that a partition's next record may join, and its bytes
+    batches: list[tuple[int, list[Record], int]] = []
+    last: dict[int, tuple[int, int]] = {}  # the batch that a partition's next record may join, and its bytes
     lanes = murmur2.partitions([record[0] for record in records], partitions)
     for record, lane in zip(records, lanes, strict=True):
         key, body, event_id, _, position, next_position, _ = record
@@ -102,15 +102,15 @@ def in_parcels(
         if lane in last:
             at, before = last[lane]
             if before + nbytes <= room:
-                parcels[at][1].append(record)
+                batches[at][1].append(record)
                 last[lane] = at, before + nbytes
                 continue
-            parcels[at] = lane, parcels[at][1], before
-        last[lane] = len(parcels), nbytes
-        parcels.append((lane, [record], nbytes))
+            batches[at] = lane, batches[at][1], before
+        last[lane] = len(batches), nbytes
+        batches.append((lane, [record], nbytes))
     for lane, (at, nbytes) in last.items():
-        parcels[at] = lane, parcels[at][1], nbytes
-    return parcels
+        batches[at] = lane, batches[at][1], nbytes
+    return batches
 
 
 def encode_record(place: int, key: bytes | None, value: bytes, headers: Sequence[tuple[str, bytes]]) -> bytes:

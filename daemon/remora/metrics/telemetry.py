@@ -209,7 +209,7 @@ class Telemetry:
             _say(logging.DEBUG, "listed", "entries read", topic=topic, entries=entries, bytes=nbytes)
 
     def delivered(self, topic: str, entries: int, nbytes: int, created_ns: Sequence[int], now_ns: int) -> None:
-        """The endpoint acknowledged a parcel at `now_ns`; `created_ns` has its entries' times of creation."""
+        """The endpoint acknowledged a batch at `now_ns`; `created_ns` has its entries' times of creation."""
         self._delivered_entries.add(topic, entries)
         self._delivered_bytes.add(topic, nbytes)
         self._ages.observe(topic, created_ns, now_ns)

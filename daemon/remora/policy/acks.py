@@ -27,8 +27,8 @@ class Prefix:
     tally: Tally
 
 
-class Round:
-    """The entries of one listing, each open or done, and then with its cause."""
+class PageAcks:
+    """The entries of one page, each open or done, and then with its cause."""
 
     __slots__ = ("_done", "open", "positions")
 
@@ -39,16 +39,16 @@ class Round:
         self.open = len(self._done)
 
     def finish(self, ordinals: Iterable[int], cause: Cause) -> None:
-        """Mark entries as done for this cause, by their place in the listing. Each entry is finished once."""
+        """Mark entries as done for this cause, by their place in the page. Each entry is finished once."""
         done, code = self._done, _CODES[cause]
         for ordinal in ordinals:
             if done[ordinal]:
-                raise ValueError(f"entry {ordinal} of this round was finished before")
+                raise ValueError(f"entry {ordinal} of this page was finished before")
             done[ordinal] = code
             self.open -= 1
 
     def done_ahead(self) -> int:
-        """How many entries at the front of this round are done."""
+        """How many entries at the front of this page are done."""
         if not self.open:
             return len(self._done)
         return self._done.index(_OPEN)
@@ -64,39 +64,39 @@ class Round:
 
 
 class Window:
-    """The rounds between a queue's front and the place that was read up to, oldest first."""
+    """The pages between a queue's front and the place that was read up to, oldest first."""
 
     def __init__(self) -> None:
-        self._rounds: deque[Round] = deque()
-        self._removed = 0  # entries at the front of the oldest round that have left the queue already
+        self._pages: deque[PageAcks] = deque()
+        self._removed = 0  # entries at the front of the oldest page that have left the queue already
 
     def __len__(self) -> int:
         """Entries that are not done."""
-        return sum(r.open for r in self._rounds)
+        return sum(r.open for r in self._pages)
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing at all is left to do or to remove."""
-        return not self._rounds
+        return not self._pages
 
-    def add(self, positions: list[bytes]) -> Round:
-        """Append a listing that begins where the last one ended."""
-        if self._rounds and self._rounds[-1].positions[-1] != positions[0]:
-            raise ValueError(f"a round at {positions[0]!r} does not follow {self._rounds[-1].positions[-1]!r}")
-        added = Round(positions)
-        self._rounds.append(added)
+    def add(self, positions: list[bytes]) -> PageAcks:
+        """Append a page that begins where the last one ended."""
+        if self._pages and self._pages[-1].positions[-1] != positions[0]:
+            raise ValueError(f"a page at {positions[0]!r} does not follow {self._pages[-1].positions[-1]!r}")
+        added = PageAcks(positions)
+        self._pages.append(added)
         return added
 
-    def removable(self, *, whole_rounds: bool) -> Prefix | None:
-        """The prefix that is done, or None. With `whole_rounds` it ends where a listing ended.
+    def removable(self, *, whole_pages: bool) -> Prefix | None:
+        """The prefix that is done, or None. With `whole_pages` it ends where a page ended.
 
-        Whole rounds make few, large removals while entries flow; a part of a round is worth its own removal
+        Whole pages make few, large removals while entries flow; a part of a page is worth its own removal
         only when nothing more will be finished soon.
         """
         count, upto = -self._removed, b""
-        for each in self._rounds:
+        for each in self._pages:
             if each.open:
-                ahead = 0 if whole_rounds else each.done_ahead()
+                ahead = 0 if whole_pages else each.done_ahead()
                 if ahead:
                     count, upto = count + ahead, each.positions[ahead]
                 break
@@ -106,7 +106,7 @@ class Window:
     def _tally(self, count: int) -> Tally:
         """What became of the oldest `count` entries that have not left the queue."""
         total, start = Tally(), self._removed
-        for each in self._rounds:
+        for each in self._pages:
             end = min(start + count, len(each.positions) - 1)
             total += each.tally(start, end)
             count, start = count - (end - start), 0
@@ -117,8 +117,8 @@ class Window:
     def removed(self, prefix: Prefix) -> None:
         """Forget a prefix that has left the queue."""
         self._removed += prefix.count
-        while self._rounds and self._removed >= len(self._rounds[0].positions) - 1:
-            self._removed -= len(self._rounds.popleft().positions) - 1
+        while self._pages and self._removed >= len(self._pages[0].positions) - 1:
+            self._removed -= len(self._pages.popleft().positions) - 1
 
     def abandon(self) -> Mapping[bytes, Cause]:
         """Forget everything, because the queue will be read again from its front.
@@ -127,9 +127,9 @@ class Window:
         """
         done: dict[bytes, Cause] = {}
         start = self._removed
-        for each in self._rounds:
+        for each in self._pages:
             done.update(each.done_entries(start))
             start = 0
-        self._rounds.clear()
+        self._pages.clear()
         self._removed = 0
         return done

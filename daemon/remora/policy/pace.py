@@ -6,10 +6,10 @@ from remora.policy.gcra import CellRate
 
 LEAST_PER_SECOND = 500.0
 MOST_PER_SECOND = 8000.0
-"""Bounds of a worker's budget, in parcels."""
+"""Bounds of a worker's budget, in batches."""
 
 UNDER_WAY = 20.0
-"""So many parcels, on average, are between their sending and their acknowledgement."""
+"""So many batches, on average, are between their sending and their acknowledgement."""
 
 BURST_S = 0.05
 LONGEST_S = 0.15
@@ -22,20 +22,20 @@ CHEAP_POLL_S = 0.0001
 
 
 def most_per_second(poll_cost_s: float) -> float:
-    """The largest budget of parcels where one look into a queue costs this much; about each parcel takes a look."""
+    """The largest budget of batches where one look into a queue costs this much; about each batch takes a look."""
     return MOST_PER_SECOND if poll_cost_s <= CHEAP_POLL_S else LEAST_PER_SECOND
 
 
 class Pace:
-    """Spreads the small parcels of one worker over time.
+    """Spreads the small batches of one worker over time.
 
-    A parcel costs some tenth of a millisecond of this process, be it of one record or of a hundred, and each look into
+    A batch costs some tenth of a millisecond of this process, be it of one record or of a hundred, and each look into
     a queue costs the store as much. Where many queues get a few entries each, all the time, reading them at once would
-    make nothing but small ones. So there is a budget of parcels: as long as it lasts nobody waits, and once it is used
+    make nothing but small ones. So there is a budget of batches: as long as it lasts nobody waits, and once it is used
     up, short listings are followed by a pause in which entries gather. Long listings never wait.
 
     The budget follows the time that acknowledgements take, which grows when this host or the broker has no processor
-    time to spare: by Little's law, that time and the budget together say how many parcels are under way.
+    time to spare: by Little's law, that time and the budget together say how many batches are under way.
     """
 
     def __init__(self, most_per_second: float = MOST_PER_SECOND) -> None:
@@ -49,10 +49,10 @@ class Pace:
         return min(self._most, max(LEAST_PER_SECOND, UNDER_WAY / self._ack_s))
 
     def acknowledged(self, after_s: float) -> None:
-        """A parcel was acknowledged so long after it was given to the endpoint."""
+        """A batch was acknowledged so long after it was given to the endpoint."""
         self._ack_s += (max(after_s, 1e-6) - self._ack_s) * _WEIGHT
 
-    def pause_s(self, parcels: int, now: float) -> float:
-        """Seconds to wait after a short listing that made so many parcels at this time."""
-        overdrawn_s = self._budget.charge(parcels / self.per_second, now)
+    def pause_s(self, batches: int, now: float) -> float:
+        """Seconds to wait after a short listing that made so many batches at this time."""
+        overdrawn_s = self._budget.charge(batches / self.per_second, now)
         return min(LONGEST_S, max(0.0, overdrawn_s - BURST_S))

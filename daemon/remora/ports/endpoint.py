@@ -11,10 +11,10 @@ from remora.model.shard import Shard
 from remora.model.topic import Target
 
 
-class Parcel(Protocol):
+class Batch(Protocol):
     """Some records of one shard that travel, arrive and fail together.
 
-    `lane` names their order domain: all records of a key fall into one lane. A shard has at most one parcel
+    `lane` names their order domain: all records of a key fall into one lane. A shard has at most one batch
     of a lane under way, and hands over the next only when that one has arrived; this alone keeps the order,
     whatever a driver does with failed batches.
     """
@@ -34,12 +34,12 @@ class Route(Protocol):
         """True when keys would fall into other lanes by now: finish what is under way, then open a new route."""
         ...
 
-    def pack(self, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
-        """Sort records into parcels, in order within each lane; and the refused ones with why.
+    def pack(self, records: Sequence[Record]) -> tuple[list[Batch], list[tuple[Record, str]]]:
+        """Sort records into batches, in order within each lane; and the refused ones with why.
 
         Pure: nothing is sent. A refused record cannot be delivered here as far as is known, for example because the
         broker's size limit is below it: it is given up only when it is refused again after `look_again`. Several
-        parcels of one lane are to be pushed in the order of the list.
+        batches of one lane are to be pushed in the order of the list.
         """
         ...
 
@@ -50,12 +50,12 @@ class Route(Protocol):
         """
         ...
 
-    async def push(self, parcel: Parcel) -> None:
-        """Return when every record of the parcel is durable at the endpoint.
+    async def push(self, batch: Batch) -> None:
+        """Return when every record of the batch is durable at the endpoint.
 
-        Raises EndpointUnavailable (transient; the parcel may have arrived nevertheless, in whole or in part),
+        Raises EndpointUnavailable (transient; the batch may have arrived nevertheless, in whole or in part),
         EndpointMisconfigured, or EntryRefused when a record that `pack` let pass was refused for good.
-        A parcel is pushed again as it is only after `pack` was asked anew.
+        A batch is pushed again as it is only after `pack` was asked anew.
         """
         ...
 
@@ -90,7 +90,7 @@ class ExactRoute(Protocol):
         """As `Route.stale`; also true when other shards wait for their turn, and this one had its."""
         ...
 
-    def pack(self, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
+    def pack(self, records: Sequence[Record]) -> tuple[list[Batch], list[tuple[Record, str]]]:
         """As `Route.pack`."""
         ...
 
@@ -98,10 +98,10 @@ class ExactRoute(Protocol):
         """As `Route.look_again`; not while a commit is under way."""
         ...
 
-    async def commit(self, parcels: Sequence[Parcel], upto: bytes, letters: Sequence[DeadLetter] = ()) -> None:
-        """Return when the parcels, the letters and the position `upto` are committed, in one transaction.
+    async def commit(self, batches: Sequence[Batch], upto: bytes, letters: Sequence[DeadLetter] = ()) -> None:
+        """Return when the batches, the letters and the position `upto` are committed, in one transaction.
 
-        Parcels of one lane take effect in the order of the list. Letters go where the target wants them in addition to
+        Batches of one lane take effect in the order of the list. Letters go where the target wants them in addition to
         the store's, else nowhere.
 
         Raises EndpointFenced, EndpointUnavailable, EndpointMisconfigured, or EntryRefused when a record that `pack`

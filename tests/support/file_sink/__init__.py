@@ -16,7 +16,7 @@ from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
 from remora.model.record import DeadLetter, Record
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from remora.ports.endpoint import Parcel
+from remora.ports.endpoint import Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +35,18 @@ class FileRoute:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def pack(self, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
+    def pack(self, records: Sequence[Record]) -> tuple[list[Batch], list[tuple[Record, str]]]:
         """All records at once; none is refused."""
         return ([Lines(records)] if records else []), []
 
     async def look_again(self) -> None:
         """Nothing: no limit is known."""
 
-    async def push(self, parcel: Parcel) -> None:
+    async def push(self, batch: Batch) -> None:
         """Append the records, and sync the file."""
         try:
             with self._path.open("ab") as file:
-                file.writelines(record.body + b"\n" for record in parcel.records)
+                file.writelines(record.body + b"\n" for record in batch.records)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as exc:

@@ -69,15 +69,15 @@ def test_joined_records_are_a_sequence(way: Join, events: list[Record], place: i
 
 @pytest.mark.parametrize("way", dict.fromkeys([columns.joined, fastest.joined]), ids=module)
 def test_records_outlive_what_they_were_joined_from(way: Join) -> None:
-    """A part may be let go while the whole, or a parcel of it, is still needed."""
+    """A part may be let go while the whole, or a batch of it, is still needed."""
     events = [Record(b"k%d" % i, b"body %d" % i * 100, b"id", i, b"%d" % i, b"%d" % (i + 1), i) for i in range(2_000)]
     made = way(way([events[i : i + 100]]) for i in range(0, 2_000, 100))
-    [(_, parcel, _)] = fastest.in_parcels(made, 1, 0, 1 << 30)
+    [(_, batch, _)] = fastest.in_batches(made, 1, 0, 1 << 30)
     others = [way([events]) for _ in range(3)]  # would take memory that was given back too early
 
     del made
 
-    assert list(parcel) == events
+    assert list(batch) == events
     assert [len(each) for each in others] == [2_000] * 3
 
 

@@ -78,7 +78,7 @@ def test_events_are_written_as_aiokafka_writes_them(
 
 @pytest.mark.parametrize(
     "way",
-    dict.fromkeys([kafka_records.in_parcels, fastest.in_parcels]),
+    dict.fromkeys([kafka_records.in_batches, fastest.in_batches]),
     ids=lambda way: way.__module__.rpartition(".")[2],
 )
 @given(EVENTS, st.integers(1, 5), st.integers(0, 300), st.integers(0, 700))
@@ -89,7 +89,7 @@ def test_records_are_divided_among_partitions(
     around: int,
     room: int,
 ) -> None:
-    """Each parcel has what follows in its partition while there is room, and says how much that is; in order."""
+    """Each batch has what follows in its partition while there is room, and says how much that is; in order."""
     wanted: list[tuple[int, list[Record], int]] = []
     for each in events:
         lane = partition(each.key, partitions)

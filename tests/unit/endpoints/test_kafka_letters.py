@@ -25,9 +25,9 @@ def packer(partitions: int = 3, *, codec: str = "none", batch: int = 10_000, lim
     return LetterPacker(partitions, codec=CODECS[codec], batch_bytes=batch, limit_bytes=limit)
 
 
-def contents(parcel: LetterBatch) -> list[tuple[bytes | None, bytes, dict[str, bytes]]]:
+def contents(batch: LetterBatch) -> list[tuple[bytes | None, bytes, dict[str, bytes]]]:
     """Key, value and headers of each Kafka record that a broker would read."""
-    read = MemoryRecords(bytes(RecordBatch(CODECS["none"], [parcel]).encoded()))
+    read = MemoryRecords(bytes(RecordBatch(CODECS["none"], [batch]).encoded()))
     found = []
     while (batch := read.next_batch()) is not None:
         found += [(each.key, each.value, dict(each.headers)) for each in batch]
@@ -57,11 +57,11 @@ def test_what_a_consumer_reads() -> None:
 
 def test_undecodable() -> None:
     """An entry that nobody can decode has no key, and its shard's letters stay in one partition."""
-    parcels = packer(7).pack([letter(at, b"junk %d" % at) for at in range(5)])
+    batches = packer(7).pack([letter(at, b"junk %d" % at) for at in range(5)])
 
-    (parcel,) = parcels
-    assert parcel.lane == (murmur2(b"q.1") & 0x7FFFFFFF) % 7
-    assert [(key, value) for key, value, _ in contents(parcel)] == [(None, b"junk %d" % at) for at in range(5)]
+    (batch,) = batches
+    assert batch.lane == (murmur2(b"q.1") & 0x7FFFFFFF) % 7
+    assert [(key, value) for key, value, _ in contents(batch)] == [(None, b"junk %d" % at) for at in range(5)]
 
 
 def test_corrupt() -> None:
@@ -78,9 +78,9 @@ def test_too_large() -> None:
     """A letter above the topic's limit goes without the entry's bytes, and says so; one that compresses fits."""
     noise = Random(0).randbytes(9000)
 
-    parcels = packer(1, codec="zstd", limit=8000).pack([letter(0, noise), letter(1, b"x" * 9000)])
+    batches = packer(1, codec="zstd", limit=8000).pack([letter(0, noise), letter(1, b"x" * 9000)])
 
-    (large, small) = [found for parcel in parcels for found in contents(parcel)]
+    (large, small) = [found for batch in batches for found in contents(batch)]
     assert (large[1], large[2]["remora-omitted-bytes"]) == (b"", b"9000")
     assert small[1] == b"x" * 9000
     assert "remora-omitted-bytes" not in small[2]
@@ -101,10 +101,10 @@ def test_nothing_is_lost_or_moved(sizes: list[tuple[bytes, int]], partitions: in
     letters = [letter(at, raw_entry(key, bucket="b", padding=size)) for at, (key, size) in enumerate(sizes)]
 
     lanes: defaultdict[int, list[DeadLetter]] = defaultdict(list)
-    for parcel in packer(partitions, limit=limit).pack(letters):
-        assert len(contents(parcel)) == len(parcel.letters)
-        assert len(RecordBatch(CODECS["none"], [parcel]).encoded()) <= min(limit, BATCH_BYTES + parcel.nbytes)
-        lanes[parcel.lane].extend(parcel.letters)
+    for batch in packer(partitions, limit=limit).pack(letters):
+        assert len(contents(batch)) == len(batch.letters)
+        assert len(RecordBatch(CODECS["none"], [batch]).encoded()) <= min(limit, BATCH_BYTES + batch.nbytes)
+        lanes[batch.lane].extend(batch.letters)
 
     for lane, members in lanes.items():
         keys = [(murmur2(b"b/" + key) & 0x7FFFFFFF) % partitions for key, _ in sizes]

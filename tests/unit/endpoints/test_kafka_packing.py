@@ -22,13 +22,13 @@ def record(key: bytes, body: bytes, at: int) -> Record:
     return Record(key, body, b"event%d" % at, 0, b"0/%d" % at, b"0/%d" % (at + 1), at)
 
 
-def packer(partitions: int = 3, *, codec: str = "none", batch: int = 10_000, limit: int = 20_000) -> Packer:
-    return Packer("queue", "inc", partitions, codec=CODECS[codec], batch_bytes=batch, limit_bytes=limit)
+def packer(partitions: int = 3, *, codec: str = "none", most: int = 10_000, limit: int = 20_000) -> Packer:
+    return Packer("queue", "inc", partitions, codec=CODECS[codec], batch_bytes=most, limit_bytes=limit)
 
 
-def built(parcel: KafkaBatch, codec: str = "none") -> bytes:
-    """A batch with this parcel alone, as it is sent."""
-    return bytes(RecordBatch(CODECS[codec], [parcel]).encoded())
+def built(batch: KafkaBatch, codec: str = "none") -> bytes:
+    """A record batch with this batch alone, as it is sent."""
+    return bytes(RecordBatch(CODECS[codec], [batch]).encoded())
 
 
 def contents(batch: bytes) -> list[Any]:
@@ -46,13 +46,13 @@ RECORDS = st.lists(st.tuples(st.binary(min_size=1, max_size=6), st.integers(0, 3
 
 
 @given(RECORDS, st.integers(1, 7), st.integers(100, 4000), st.integers(100, 4000))
-def test_nothing_is_lost_or_moved(records: list[Record], partitions: int, batch: int, limit: int) -> None:
-    """Every record is in one parcel or refused, those of a lane in order and in the lane of their key."""
-    parcels, refused = packer(partitions, batch=batch, limit=limit).pack(records)
+def test_nothing_is_lost_or_moved(records: list[Record], partitions: int, most: int, limit: int) -> None:
+    """Every record is in one batch or refused, those of a lane in order and in the lane of their key."""
+    batches, refused = packer(partitions, most=most, limit=limit).pack(records)
 
     lanes: defaultdict[int, list[Record]] = defaultdict(list)
-    for parcel in parcels:
-        lanes[parcel.lane].extend(parcel.records)
+    for batch in batches:
+        lanes[batch.lane].extend(batch.records)
     left_out = {each.ordinal for each, _ in refused}
     for lane, members in lanes.items():
         assert members == [
@@ -64,16 +64,16 @@ def test_nothing_is_lost_or_moved(records: list[Record], partitions: int, batch:
 
 
 @given(RECORDS, st.sampled_from(sorted(CODECS)), st.integers(100, 4000), st.integers(100, 4000))
-def test_sizes_are_bounded(records: list[Record], codec: str, batch: int, limit: int) -> None:
+def test_sizes_are_bounded(records: list[Record], codec: str, most: int, limit: int) -> None:
     """No batch is above the broker's limit, none of several records above the batch size, no small record refused."""
-    parcels, refused = packer(codec=codec, batch=batch, limit=limit).pack(records)
+    batches, refused = packer(codec=codec, most=most, limit=limit).pack(records)
 
-    for parcel in parcels:
-        assert len(parcel) == len(parcel.records)
-        assert len(parcel) == 1 or BATCH_BYTES + parcel.nbytes <= min(batch, limit)
-        assert len(built(parcel)) <= BATCH_BYTES + parcel.nbytes
-        assert [each.value for each in contents(built(parcel, codec))] == [each.body for each in parcel.records]
-        assert len(built(parcel, codec)) <= limit
+    for batch in batches:
+        assert len(batch) == len(batch.records)
+        assert len(batch) == 1 or BATCH_BYTES + batch.nbytes <= min(most, limit)
+        assert len(built(batch)) <= BATCH_BYTES + batch.nbytes
+        assert [each.value for each in contents(built(batch, codec))] == [each.body for each in batch.records]
+        assert len(built(batch, codec)) <= limit
     for each, reason in refused:
         assert len(each.body) + 200 > limit
         assert "max.message.bytes" in reason
@@ -83,9 +83,9 @@ def test_what_a_consumer_reads() -> None:
     """Key, value and headers are the record's, the timestamp is the time of sending."""
     before = int(time.time() * 1000)
 
-    ((parcel,), refused) = packer(1).pack([Record(b"b/o", b"{}", b"ev", 17, b"0/24576", b"1/3", 0)])
+    ((batch,), refused) = packer(1).pack([Record(b"b/o", b"{}", b"ev", 17, b"0/24576", b"1/3", 0)])
 
-    (read,) = contents(built(parcel))
+    (read,) = contents(built(batch))
     assert refused == []
     assert (read.key, read.value) == (b"b/o", b"{}")
     assert list(read.headers) == [
@@ -103,11 +103,11 @@ def test_compression_counts_for_the_limit(codec: str) -> None:
     noise = Random(0).randbytes(5000)
     records = [record(b"k", b"small", 0), record(b"k", b"x" * 5000, 1), record(b"k", noise, 2), record(b"k", b"s", 3)]
 
-    parcels, refused = packer(1, codec=codec, batch=1000, limit=1000).pack(records)
+    batches, refused = packer(1, codec=codec, most=1000, limit=1000).pack(records)
 
-    assert [[each.ordinal for each in parcel.records] for parcel in parcels] == [[0], [1], [3]]
+    assert [[each.ordinal for each in batch.records] for batch in batches] == [[0], [1], [3]]
     assert [each.ordinal for each, _ in refused] == [2]
-    assert len(built(parcels[1], codec)) <= 1000
+    assert len(built(batches[1], codec)) <= 1000
 
 
 def test_no_records() -> None:

@@ -21,19 +21,19 @@ def test_nothing_is_removable_before_the_oldest_entry_is_done() -> None:
     first.finish([1, 2], Cause.DELIVERED)
     second.finish([0, 1], Cause.EXPIRED)
 
-    assert window.removable(whole_rounds=False) is None
+    assert window.removable(whole_pages=False) is None
 
 
 def test_a_part_of_a_round_is_removable_only_when_asked_for() -> None:
-    """With whole rounds a prefix ends where a listing ended, otherwise at the first unfinished entry."""
+    """With whole pages a prefix ends where a page ended, otherwise at the first unfinished entry."""
     window = Window()
     first = window.add(positions(0, 2))
     second = window.add(positions(2, 3))
     first.finish([0, 1], Cause.DELIVERED)
     second.finish([0, 2], Cause.EXPIRED)
 
-    assert window.removable(whole_rounds=True) == Prefix(b"0/2", 2, Tally(delivered=2))
-    assert window.removable(whole_rounds=False) == Prefix(b"0/3", 3, Tally(delivered=2, expired=1))
+    assert window.removable(whole_pages=True) == Prefix(b"0/2", 2, Tally(delivered=2))
+    assert window.removable(whole_pages=False) == Prefix(b"0/3", 3, Tally(delivered=2, expired=1))
 
 
 def test_what_is_done_behind_a_gap_is_remembered_for_the_next_reading() -> None:
@@ -42,7 +42,7 @@ def test_what_is_done_behind_a_gap_is_remembered_for_the_next_reading() -> None:
     first = window.add(positions(0, 4))
     first.finish([0, 2], Cause.DELIVERED)
     first.finish([3], Cause.DEAD_LETTERED)
-    prefix = window.removable(whole_rounds=False)
+    prefix = window.removable(whole_pages=False)
     assert prefix == Prefix(b"0/1", 1, Tally(delivered=1))
     window.removed(prefix)
 
@@ -61,7 +61,7 @@ def test_an_entry_cannot_be_finished_twice() -> None:
 
 
 def test_a_round_must_follow_the_last_one() -> None:
-    """A listing that does not begin where the last one ended is refused: a removal over the gap would lose entries."""
+    """A page that does not begin where the last one ended is refused: a removal over the gap would lose entries."""
     window = Window()
     window.add(positions(0, 2))
 
@@ -89,7 +89,7 @@ def test_exactly_the_done_prefix_is_removed(data: st.DataObject) -> None:
         done.add(place)
         if data.draw(st.booleans()):
             whole = data.draw(st.booleans())
-            prefix = window.removable(whole_rounds=whole)
+            prefix = window.removable(whole_pages=whole)
             if prefix is not None:
                 window.removed(prefix)
                 removed += prefix.count

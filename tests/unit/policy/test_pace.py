@@ -25,14 +25,14 @@ def after(ack_s: float, *, most_per_second: float = MOST_PER_SECOND) -> Pace:
     return pace
 
 
-def test_few_parcels_never_wait() -> None:
-    """As long as parcels stay within the least budget nobody waits, also after hours and with slow brokers."""
+def test_few_batches_never_wait() -> None:
+    """As long as batches stay within the least budget nobody waits, also after hours and with slow brokers."""
     pace = after(10.0)
 
     assert [pace.pause_s(1, second / 100) for second in range(10_000)] == [0.0] * 10_000
 
 
-def test_many_parcels_wait_for_the_budget() -> None:
+def test_many_batches_wait_for_the_budget() -> None:
     """What goes beyond the budget and its burst is waited for, and quiet makes good for it."""
     pace = Pace(LEAST_PER_SECOND)
     burst = int(LEAST_PER_SECOND * BURST_S)
@@ -42,7 +42,7 @@ def test_many_parcels_wait_for_the_budget() -> None:
     assert pace.pause_s(1, 1.0) == 0.0
 
 
-def test_the_budget_keeps_the_parcels_under_way() -> None:
+def test_the_budget_keeps_the_batches_under_way() -> None:
     """Acknowledgements that take four times as long leave a fourth of the budget, within its bounds."""
     assert round(after(0.004).per_second) == round(4 * after(0.016).per_second) == round(UNDER_WAY / 0.004)
     assert after(2.0).per_second == LEAST_PER_SECOND
@@ -64,10 +64,10 @@ def test_one_late_acknowledgement_changes_little() -> None:
 def test_a_pause_is_bounded(steps: list[tuple[int, float, float]]) -> None:
     """No pause is negative or longer than the bound, whatever happened before."""
     pace, now = Pace(), 0.0
-    for parcels, passed, ack_s in steps:
+    for batches, passed, ack_s in steps:
         now += passed
         pace.acknowledged(ack_s)
-        assert 0.0 <= pace.pause_s(parcels, now) <= LONGEST_S
+        assert 0.0 <= pace.pause_s(batches, now) <= LONGEST_S
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.record import DeadLetter, Record
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from remora.ports.endpoint import Parcel
+from remora.ports.endpoint import Batch
 
 log = logging.getLogger(__name__)
 
@@ -252,9 +252,9 @@ class KafkaRoute:
                 self._stale = True
         return self._stale
 
-    def pack(self, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
-        parcels, refused = self._packer.pack(records)
-        return list(parcels), refused
+    def pack(self, records: Sequence[Record]) -> tuple[list[Batch], list[tuple[Record, str]]]:
+        batches, refused = self._packer.pack(records)
+        return list(batches), refused
 
     async def look_again(self) -> None:
         assert self.look_up is not None
@@ -262,16 +262,16 @@ class KafkaRoute:
         most = self._smaller.ceiling(self._slot.connection, self._topic, facts, self._settings.max_batch_bytes)
         self._packer.limit(most, facts.limit_bytes)
 
-    async def push(self, parcel: Parcel) -> None:
-        assert isinstance(parcel, KafkaBatch)
+    async def push(self, batch: Batch) -> None:
+        assert isinstance(batch, KafkaBatch)
         what = f"topic {self._topic} at {self._slot}"
         try:
             async with asyncio.timeout(self._settings.delivery_timeout_s):
-                await self._deliver(parcel, self._topic, self._packer.batch_bytes)
+                await self._deliver(batch, self._topic, self._packer.batch_bytes)
         except TimeoutError as exc:
             raise EndpointUnavailable(f"{what}: not delivered within {self._settings.delivery_timeout_s:g} s") from exc
         except kafka.KafkaError as exc:
-            raise self._translate(exc, parcel, what) from exc
+            raise self._translate(exc, batch, what) from exc
 
     async def publish_letters(self, letters: Sequence[DeadLetter]) -> None:
         if self.letter_topic is None or not letters:

@@ -36,7 +36,7 @@ from remora.model.errors import EndpointError, EndpointFenced, EndpointMisconfig
 from remora.model.position import Position
 from remora.model.record import DeadLetter, Record
 from remora.model.shard import Shard
-from remora.ports.endpoint import Parcel
+from remora.ports.endpoint import Batch
 
 TURN_S = 2.0
 """How long a route may go on while other shards wait for theirs; opening one takes a few hundredths of that."""
@@ -275,22 +275,22 @@ class ExactKafkaRoute:
         self._observer.partitions_changed(str(self._connection.cluster), topic, count, len(seen))
         return True
 
-    def pack(self, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
-        parcels, refused = self._opened.packer.pack(records)
-        return list(parcels), refused
+    def pack(self, records: Sequence[Record]) -> tuple[list[Batch], list[tuple[Record, str]]]:
+        batches, refused = self._opened.packer.pack(records)
+        return list(batches), refused
 
     async def look_again(self) -> None:
         facts, topic = await self._opened.look_up(), self._opened.meant.topic
         most = self._smaller.ceiling(self._connection, topic, facts, self._settings.max_batch_bytes)
         self._opened.packer.limit(most, facts.limit_bytes)
 
-    async def commit(self, parcels: Sequence[Parcel], upto: bytes, letters: Sequence[DeadLetter] = ()) -> None:
+    async def commit(self, batches: Sequence[Batch], upto: bytes, letters: Sequence[DeadLetter] = ()) -> None:
         if self._is_spent:
             raise EndpointUnavailable(f"{self._what}: a transaction of this route failed before")
         self._is_spent = True  # until the outcome is known
         started, outcome = asyncio.get_running_loop().time(), "aborted"
         try:
-            await self._transact(parcels, upto, letters)
+            await self._transact(batches, upto, letters)
             self._is_spent, outcome = False, "committed"
         except EndpointFenced:
             outcome = "fenced"
@@ -301,12 +301,12 @@ class ExactKafkaRoute:
             seconds = asyncio.get_running_loop().time() - started
             self._observer.transaction_ended(str(self._connection.cluster), outcome, seconds)
 
-    async def _transact(self, parcels: Sequence[Parcel], upto: bytes, letters: Sequence[DeadLetter]) -> None:
+    async def _transact(self, batches: Sequence[Batch], upto: bytes, letters: Sequence[DeadLetter]) -> None:
         opened = self._opened
         sendings: dict[Sending, KafkaBatch | LetterBatch] = {}
-        for parcel in parcels:
-            assert isinstance(parcel, KafkaBatch)
-            sendings[self._sending(opened.meant.topic, parcel)] = parcel
+        for batch in batches:
+            assert isinstance(batch, KafkaBatch)
+            sendings[self._sending(opened.meant.topic, batch)] = batch
         for each in opened.letters.pack(letters) if opened.letters and letters else ():
             sendings[self._sending(opened.meant.letters, each)] = each
         try:
@@ -329,16 +329,16 @@ class ExactKafkaRoute:
     def _what(self) -> str:
         return f"topic {self._opened.meant.topic} at {self._connection.cluster}"
 
-    def _refusal(self, exc: Exception, parcel: KafkaBatch | LetterBatch) -> EndpointError:
+    def _refusal(self, exc: Exception, batch: KafkaBatch | LetterBatch) -> EndpointError:
         """What a refused batch means; a letter is never the entry's fault."""
         if not isinstance(exc, TOO_LARGE):
             return self._error(exc)
-        if isinstance(parcel, LetterBatch):
+        if isinstance(batch, LetterBatch):
             topic = f"dead-letter topic {self._opened.meant.letters} at {self._connection.cluster}"
             return EndpointMisconfigured(f"{topic}: its max.message.bytes is too small for a letter")
-        if len(parcel.records) > 1:
-            self._smaller.refused(self._connection, self._opened.meant.topic, parcel.nbytes)
-        return translate(exc, self._what, records=len(parcel.records))
+        if len(batch.records) > 1:
+            self._smaller.refused(self._connection, self._opened.meant.topic, batch.nbytes)
+        return translate(exc, self._what, records=len(batch.records))
 
     def _error(self, exc: Exception) -> EndpointError:
         if isinstance(exc, FENCED):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from remora.codec.fastest import encode_events, in_parcels
+from remora.codec.fastest import encode_events, in_batches
 from remora.codec.kafka_records import RECORD_BYTES
 from remora.endpoints.kafka.batches import BATCH_BYTES, size_above
 from remora.model.record import Record
@@ -62,11 +62,11 @@ class Packer:
         self.batch_bytes = min(batch_bytes, limit_bytes)
 
     def pack(self, records: Sequence[Record]) -> tuple[list[KafkaBatch], list[tuple[Record, str]]]:
-        """Parcels in the order in which each was begun, and the records that are too large, with why."""
+        """Batches in the order in which each was begun, and the records that are too large, with why."""
         batches: list[KafkaBatch] = []
         refused: list[tuple[Record, str]] = []
         room = self.batch_bytes - BATCH_BYTES
-        for lane, members, nbytes in in_parcels(records, self._partitions, self._origin.nbytes, room):
+        for lane, members, nbytes in in_batches(records, self._partitions, self._origin.nbytes, room):
             batch = KafkaBatch(lane, self._origin, members, nbytes)
             if too_large := size_above(self._limit_bytes, self._codec, batch):
                 refused.append((members[0], self._too_large(too_large)))

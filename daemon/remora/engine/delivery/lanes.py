@@ -1,8 +1,8 @@
 """Sends a shard's entries lane by lane, at least once.
 
 * Entries are packed in queue order.
-* A lane has one parcel under way, and the next one starts only when that one has arrived.
-* After a failure no parcel starts any more.
+* A lane has one batch under way, and the next one starts only when that one has arrived.
+* After a failure no batch starts any more.
 
 So a record is first pushed only after every earlier record of its key has arrived or was dead-lettered.
 """
@@ -23,21 +23,21 @@ from remora.engine.delivery.triage import Rejected
 from remora.model.errors import EndpointError, EntryRefused, StoreError
 from remora.model.ledger import Cause
 from remora.model.record import Page, Record
-from remora.policy.acks import Round
-from remora.ports.endpoint import Parcel, Route
+from remora.policy.acks import PageAcks
+from remora.ports.endpoint import Batch, Route
 
 GATHER_S = 0.05
-"""How long a queue is left to itself at most while parcels of it wait for their turn: what comes in meanwhile travels
-together. Read at once, a busy queue would be cut into parcels of an entry or two, each with a round trip of its own."""
+"""How long a queue is left to itself at most while batches of it wait for their turn: what comes in meanwhile travels
+together. Read at once, a busy queue would be cut into batches of an entry or two, each with a round trip of its own."""
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """A parcel, and the listing it came from."""
+class InFlightBatch:
+    """A batch, and the page it came from."""
 
     page: Page
-    round: Round
-    parcel: Parcel
+    acks: PageAcks
+    batch: Batch
 
 
 class LaneSender:
@@ -51,7 +51,7 @@ class LaneSender:
         self._progress = session.scope.state.progress
         self._reader = session.reader
         self._route = route
-        self._lanes: dict[int, deque[Load]] = {}
+        self._lanes: dict[int, deque[InFlightBatch]] = {}
         self._all_started = asyncio.Event()
         self._storing = 0
         self._last_storing: asyncio.Task[None] | None = None
@@ -68,7 +68,7 @@ class LaneSender:
         return b""
 
     def begin(self) -> None:
-        """Nothing: a lane's task begins with its first parcel."""
+        """Nothing: a lane's task begins with its first batch."""
 
     def wake(self) -> None:
         """Nothing: no part of this sender waits for the end of its session."""
@@ -105,12 +105,12 @@ class LaneSender:
                 start, busy_at = page.positions[-1], now()
                 room = self._read_ahead(page)
                 await asyncio.sleep(0)  # the request leaves before packing takes the processor
-                parcels, is_last = await self._load(page), not page.truncated
+                batches, is_last = await self._load(page), not page.truncated
                 del page  # many shards wait below, or for room: what they have delivered must not stay in memory
                 if not self._reads.pages_delivered:
                     await self._proved.wait()  # after a failure: nothing more until the probe has arrived
                 elif is_last:
-                    await self._gather(parcels)
+                    await self._gather(batches)
             else:
                 if self._session.trimmer.is_empty:
                     self._progress.end_work()
@@ -120,9 +120,9 @@ class LaneSender:
                 await self._reader.wait_for_news(busy_at)
         self._session.turn_back()
 
-    async def _gather(self, parcels: int) -> None:
-        """Leave a queue to itself that had little, when parcels are many: what comes in meanwhile travels together."""
-        pause_s = self._scope.context.pace.pause_s(parcels, asyncio.get_running_loop().time())
+    async def _gather(self, batches: int) -> None:
+        """Leave a queue to itself that had little, when batches are many: what comes in meanwhile travels together."""
+        pause_s = self._scope.context.pace.pause_s(batches, asyncio.get_running_loop().time())
         if pause_s:
             await asyncio.sleep(pause_s)
         if any(self._lanes.values()):
@@ -138,19 +138,19 @@ class LaneSender:
     # ------------------------------------------------------------------------- packing and pushing
 
     async def _load(self, page: Page) -> int:
-        """Pack a listing, or the part of it that goes where this session goes; see `_load_part`."""
+        """Pack a page, or the part of it that goes where this session goes; see `_load_part`."""
         if self._session.is_over:
             return 0
         part = self._scope.own_part(page)
         if part is not page:
             self._reader.hold(part.nbytes - page.nbytes)
-        parcels = await self._load_part(part) if part.entries else 0
+        batches = await self._load_part(part) if part.entries else 0
         if part is not page:
             self._session.end()
-        return parcels
+        return batches
 
     async def _load_part(self, page: Page) -> int:
-        """Pack entries and hand their parcels to their lanes, none once the session is over; returns how many it made.
+        """Pack entries and hand their batches to their lanes, none once the session is over; returns how many it made.
 
         A page that came after others were turned back would overtake them.
         """
@@ -159,14 +159,16 @@ class LaneSender:
             self._finish(page, added, [ordinal], self._redelivery.done.pop(page.positions[ordinal]))
         return await self._deal(page, added, triaged.records, triaged.rejected)
 
-    async def _deal(self, page: Page, of: Round, records: Sequence[Record], rejected: Sequence[Rejected] = ()) -> int:
-        """Hand records to their lanes, and dead-letter those given up or too large; returns the number of parcels.
+    async def _deal(
+        self, page: Page, of: PageAcks, records: Sequence[Record], rejected: Sequence[Rejected] = ()
+    ) -> int:
+        """Hand records to their lanes, and dead-letter those given up or too large; returns the number of batches.
 
-        What stands behind an entry that is given up waits until all letters of the listing are stored, and so does the
-        next listing: it may be of the same keys, and who reads the queue next may not give that entry up.
+        What stands behind an entry that is given up waits until all letters of the page are stored, and so does the
+        next page: it may be of the same keys, and who reads the queue next may not give that entry up.
         """
         try:
-            parcels, refused = await pack_surely(self._route, records)
+            batches, refused = await pack_surely(self._route, records)
         except EndpointError as exc:
             self._session.fail(exc)
             return 0
@@ -180,13 +182,13 @@ class LaneSender:
             self._storing += 1
             storing = self._dead_letter(page, of, rejected, behind)
             self._last_storing = self._session.tasks.create_task(storing, name=f"dead-letter {self._scope.lease.shard}")
-            parcels = self._route.pack(ahead)[0] if ahead else []
-        for parcel in parcels:
-            self._enqueue(Load(page, of, parcel))
-        return len(parcels)
+            batches = self._route.pack(ahead)[0] if ahead else []
+        for batch in batches:
+            self._enqueue(InFlightBatch(page, of, batch))
+        return len(batches)
 
-    def _enqueue(self, load: Load) -> None:
-        lane = load.parcel.lane
+    def _enqueue(self, load: InFlightBatch) -> None:
+        lane = load.batch.lane
         self._all_started.clear()
         if lane in self._lanes:
             self._lanes[lane].append(load)
@@ -195,16 +197,16 @@ class LaneSender:
             self._session.tasks.create_task(self._run_lane(lane), name=f"lane {lane} of {self._scope.lease.shard}")
 
     async def _run_lane(self, lane: int) -> None:
-        """Push a lane's parcels one after the other; the only place that pushes."""
+        """Push a lane's batches one after the other; the only place that pushes."""
         queue, now = self._lanes[lane], asyncio.get_running_loop().time
         while queue and self._session.failure is None:
             load = queue.popleft()
             self._look_started()
-            records = load.parcel.records
+            records = load.batch.records
             began = now()
             try:
                 self._scope.lease.require_trust()
-                await self._route.push(load.parcel)
+                await self._route.push(load.batch)
             except EntryRefused as exc:
                 await self._refuse(load, exc)
             except EndpointError as exc:
@@ -219,19 +221,19 @@ class LaneSender:
         self._look_settled()
 
     def _look_started(self) -> None:
-        """Tell when no parcel waits for its turn any more."""
+        """Tell when no batch waits for its turn any more."""
         if not any(self._lanes.values()):
             self._all_started.set()
 
-    def _arrived(self, load: Load) -> None:
-        nbytes, created_ns, ordinals = totals(load.parcel.records)
+    def _arrived(self, load: InFlightBatch) -> None:
+        nbytes, created_ns, ordinals = totals(load.batch.records)
         self._scope.context.telemetry.delivered(
             self._scope.topic.label, len(ordinals), nbytes, created_ns, time.time_ns()
         )
-        self._finish(load.page, load.round, ordinals, Cause.DELIVERED)
+        self._finish(load.page, load.acks, ordinals, Cause.DELIVERED)
 
-    def _finish(self, page: Page, of: Round, ordinals: Sequence[int], cause: Cause) -> None:
-        """Entries are done. With its last one a listing leaves memory, and its bytes are given back."""
+    def _finish(self, page: Page, of: PageAcks, ordinals: Sequence[int], cause: Cause) -> None:
+        """Entries are done. With its last one a page leaves memory, and its bytes are given back."""
         self._session.trimmer.finish(of, ordinals, cause)
         self._redelivery.forget(map(page.positions.__getitem__, ordinals))
         self._progress.progress_at = asyncio.get_running_loop().time()
@@ -239,22 +241,22 @@ class LaneSender:
             self._reader.hold(-page.nbytes)
             self._reads.pages_delivered += 1
             self._proved.set()
-            self._session.on_round()
+            self._session.on_progress()
 
     # ------------------------------------------------------------------------------------- parking
 
-    async def _refuse(self, load: Load, exc: EntryRefused) -> None:
+    async def _refuse(self, load: InFlightBatch, exc: EntryRefused) -> None:
         """Dead-letter a record that the endpoint refused for good; first find it, when it travelled with others."""
-        records = load.parcel.records
+        records = load.batch.records
         if len(records) == 1:
             self._storing += 1
-            await self._dead_letter(load.page, load.round, [Rejected(records[0].ordinal, "refused", str(exc))])
+            await self._dead_letter(load.page, load.acks, [Rejected(records[0].ordinal, "refused", str(exc))])
         else:
             self._redelivery.read_singly = len(load.page.entries)
             self._session.fail(exc)
 
     async def _dead_letter(
-        self, page: Page, of: Round, rejected: Sequence[Rejected], behind: Sequence[Record] = ()
+        self, page: Page, of: PageAcks, rejected: Sequence[Rejected], behind: Sequence[Record] = ()
     ) -> None:
         """Store dead letters, and give them to the endpoint, too; only then do their entries count as done.
 

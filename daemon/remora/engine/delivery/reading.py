@@ -16,7 +16,7 @@ from remora.policy.retry import read_limit
 
 LONG = 4
 """How many times `list_entries` are read at once while all queues of a worker have a backlog. A longer listing makes
-fewer and larger parcels and removals, which spares a tenth of the processor time; but packing it holds up whatever
+fewer and larger batches and removals, which spares a tenth of the processor time; but packing it holds up whatever
 else the worker does, which matters as soon as a topic is delivered as it comes in."""
 
 ALONE_AFTER_S = 1.0

@@ -22,7 +22,7 @@ from remora.engine.delivery.trimmer import Trimmer
 from remora.model.errors import OwnershipLost, RemoraError, ShardGone
 from remora.model.record import Page, Record
 from remora.model.topic import Source
-from remora.policy.acks import Round
+from remora.policy.acks import PageAcks
 from remora.policy.lifetime import Limits
 
 
@@ -62,14 +62,14 @@ class Sender(Protocol):
 class Session:
     """See the module. `run` is called once."""
 
-    def __init__(self, scope: Scope, budget: ByteBudget, on_round: Callable[[], None]) -> None:
-        """`on_round` is called whenever a whole page has arrived, or a transaction was committed.
+    def __init__(self, scope: Scope, budget: ByteBudget, on_progress: Callable[[], None]) -> None:
+        """`on_progress` is called whenever a whole page has arrived, or a transaction was committed.
 
         `rests` is true after a session that ended because nothing came for long.
         """
         self.scope = scope
         self._redelivery = scope.state.redelivery
-        self.on_round = on_round
+        self.on_progress = on_progress
         self.rests = False
         self.failure: RemoraError | None = None
         self.tasks = asyncio.TaskGroup()
@@ -117,7 +117,7 @@ class Session:
         if self.failure is not None:
             raise self.failure
 
-    def take_in(self, page: Page) -> tuple[Round, Triaged]:
+    def take_in(self, page: Page) -> tuple[PageAcks, Triaged]:
         """A page that is about to be sent: it joins the window that is removed from, and is divided."""
         scope = self.scope
         self.reader.learn(page)

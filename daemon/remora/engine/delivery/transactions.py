@@ -32,10 +32,10 @@ from remora.model.errors import (
 )
 from remora.model.ledger import Cause
 from remora.model.record import DeadLetter, Page, Record
-from remora.policy.acks import Round
+from remora.policy.acks import PageAcks
 from remora.policy.idle import rest_after
 from remora.policy.retry import read_limit
-from remora.ports.endpoint import ExactRoute, Parcel
+from remora.ports.endpoint import Batch, ExactRoute
 
 SEARCH_PARTS = 8
 """A transaction in which a record was refused is repeated in so many parts, and so on until the record stands alone."""
@@ -43,10 +43,10 @@ SEARCH_PARTS = 8
 
 @dataclass(slots=True)
 class Part:
-    """A listing of a transaction, divided as `sorting` has it."""
+    """A page of a transaction, triaged."""
 
     page: Page
-    round: Round
+    acks: PageAcks
     records: Sequence[Record]
     rejected: list[Rejected]
     skipped: list[int]
@@ -54,14 +54,14 @@ class Part:
 
 @dataclass(slots=True)
 class Transaction:
-    """What is committed together. `is_due` when it need not wait for more; `parcels` once nothing joins it any more."""
+    """What is committed together. `is_due` when it need not wait for more; `batches` once nothing joins it any more."""
 
     began_at: float
     parts: list[Part] = field(default_factory=list)
     entries: int = 0
     nbytes: int = 0
     is_due: bool = False
-    parcels: list[Parcel] | None = None
+    batches: list[Batch] | None = None
 
     @property
     def begins_at(self) -> bytes:
@@ -137,7 +137,7 @@ class TransactionSender:
     # ------------------------------------------------------------------------------- reading ahead
 
     async def read_on(self, start: bytes) -> None:
-        """Read listing after listing into the open transaction."""
+        """Read page after page into the open transaction."""
         now = asyncio.get_running_loop().time
         busy_at = now()
         while not self._session.is_over:
@@ -165,7 +165,7 @@ class TransactionSender:
         return await self._reader.fetched()
 
     async def _take_in(self, page: Page) -> None:
-        """Add a listing to the open transaction, while the next one comes in; wait when that is full."""
+        """Add a page to the open transaction, while the next one comes in; wait when that is full."""
         self._backlog = page.truncated
         whole = self._scope.own_part(page)
         self._room -= whole.nbytes
@@ -195,7 +195,7 @@ class TransactionSender:
         return max(0, entries) if self._room >= entries * self._reads.mean_bytes else 0
 
     async def _take_room(self) -> None:
-        """Hold the bytes of the next listing, and where there is a backlog those of a whole transaction.
+        """Hold the bytes of the next page, and where there is a backlog those of a whole transaction.
 
         A transaction with no room to grow goes as it is, so that nobody waits for room that somebody holds who waits.
         """
@@ -276,20 +276,20 @@ class TransactionSender:
         """Pack a transaction that nothing joins any more, while another one is committed; not where that takes a look
         at the endpoint."""
         records = transaction.records()
-        parcels, refused = self._route.pack(records) if records else ([], [])
+        batches, refused = self._route.pack(records) if records else ([], [])
         if not refused:
-            transaction.parcels = parcels
+            transaction.batches = batches
 
-    async def _packed(self, transaction: Transaction) -> list[Parcel]:
-        """The parcels of a transaction; what does not fit is rejected."""
-        if transaction.parcels is not None:
-            return transaction.parcels
-        parcels, refused = await pack_surely(self._route, transaction.records())
+    async def _packed(self, transaction: Transaction) -> list[Batch]:
+        """The batches of a transaction; what does not fit is rejected."""
+        if transaction.batches is not None:
+            return transaction.batches
+        batches, refused = await pack_surely(self._route, transaction.records())
         if refused:
             reasons = {record.position: why for record, why in refused}
             for part in transaction.parts:
                 _reject(part, "too_large", reasons)
-        return parcels
+        return batches
 
     # ------------------------------------------------------------------------------------ committing
 
@@ -333,14 +333,14 @@ class TransactionSender:
         """Dead-letter what cannot be sent, then commit, both only while the lock is to be trusted."""
         if transaction.begins_at != self._reached:
             raise RuntimeError(f"a transaction from {transaction.begins_at!r} on would pass over {self._reached!r}")
-        parcels = await self._packed(transaction)
+        batches = await self._packed(transaction)
         self._scope.lease.require_trust()
         letters: list[DeadLetter] = []
         for part in transaction.parts:
             letters += await self._scope.dead_letter(part.page, part.rejected)
         self._scope.lease.require_trust()
         self._redelivery.in_doubt = True
-        await self._route.commit(parcels, transaction.upto, letters)
+        await self._route.commit(batches, transaction.upto, letters)
         self._reached, self._redelivery.in_doubt = transaction.upto, False
 
     def _committed(self, transaction: Transaction) -> None:
@@ -352,16 +352,16 @@ class TransactionSender:
                 self._scope.context.telemetry.delivered(
                     self._scope.topic.label, len(ordinals), nbytes, created_ns, now_ns
                 )
-            self._session.trimmer.finish(part.round, ordinals, Cause.DELIVERED)
+            self._session.trimmer.finish(part.acks, ordinals, Cause.DELIVERED)
             for each in part.rejected:
-                self._session.trimmer.finish(part.round, [each.ordinal], Cause.of_letter(each.cause))
+                self._session.trimmer.finish(part.acks, [each.ordinal], Cause.of_letter(each.cause))
             for ordinal in part.skipped:
-                self._session.trimmer.finish(part.round, [ordinal], self._redelivery.done.pop(positions[ordinal]))
+                self._session.trimmer.finish(part.acks, [ordinal], self._redelivery.done.pop(positions[ordinal]))
             self._redelivery.forget(positions)
         self._reader.hold(-transaction.nbytes)
         self._progress.progress_at = asyncio.get_running_loop().time()
         self._reads.pages_delivered += len(transaction.parts)
-        self._session.on_round()
+        self._session.on_progress()
 
     def _search(self, transaction: Transaction, exc: EntryRefused) -> None:
         """A record of an aborted transaction was refused for good: find it; the next session dead-letters it."""

@@ -9,7 +9,7 @@ from remora.engine.delivery.scope import Scope
 from remora.model.errors import OwnershipLost, RemoraError, StoreError, StoreFull
 from remora.model.ledger import Cause
 from remora.model.record import Page
-from remora.policy.acks import Round, Window
+from remora.policy.acks import PageAcks, Window
 
 
 class Trimmer:
@@ -28,7 +28,7 @@ class Trimmer:
     ) -> None:
         """`on_failure` gets what ends the session.
 
-        `more_to_come` tells whether more entries will be done soon, so that a whole round is worth waiting for.
+        `more_to_come` tells whether more entries will be done soon, so that a whole page is worth waiting for.
         """
         self._context = scope.context
         self._lease = scope.lease
@@ -47,11 +47,11 @@ class Trimmer:
         """Whether everything that was read has left the queue."""
         return self._window.is_empty
 
-    def add(self, page: Page) -> Round:
-        """Take in a listing that begins where the last one ended."""
+    def add(self, page: Page) -> PageAcks:
+        """Take in a page that begins where the last one ended."""
         return self._window.add(page.positions)
 
-    def finish(self, of: Round, ordinals: Sequence[int], cause: Cause) -> None:
+    def finish(self, of: PageAcks, ordinals: Sequence[int], cause: Cause) -> None:
         """Mark entries as done: acknowledged, dead-lettered, or done in an earlier session."""
         of.finish(ordinals, cause)
         self._dirty.set()
@@ -97,7 +97,7 @@ class Trimmer:
 
     async def _remove(self) -> None:
         async with self._removing:
-            prefix = self._window.removable(whole_rounds=self._more_to_come())
+            prefix = self._window.removable(whole_pages=self._more_to_come())
             if prefix is None or self._stopped:
                 return
             await self._context.store.queue.remove(self._lease.token, prefix.upto, prefix.count, prefix.tally)
