@@ -12,7 +12,7 @@ from random import Random
 from remora.codec.event_entry import attributes
 from remora.codec.topic import delivery_of, limit_remarks
 from remora.engine.byte_budget import ByteBudget
-from remora.engine.delivery.front import FOR_EVER_S, LEAST_S, Front
+from remora.engine.delivery.head_expiry import FOR_EVER_S, LEAST_S, HeadExpiry
 from remora.engine.delivery.lanes import LaneSender
 from remora.engine.delivery.letters import dead_letter_all
 from remora.engine.delivery.scope import Scope
@@ -110,7 +110,7 @@ class Dispatcher:
         self._redelivery, self._reads, self._progress = state.redelivery, state.reads, state.progress
         self._session: Session | None = None
         self._finishing = asyncio.Event()
-        self._front = Front(context, lease, self._shard_state, self._finishing.is_set)
+        self._head = HeadExpiry(context, lease, self._shard_state, self._finishing.is_set)
         self._opened = False
         self._has_turn = False
         self._failures = 0
@@ -189,10 +189,10 @@ class Dispatcher:
     async def _deliver(self) -> bool:
         """One session: find out where to, open the way, deliver until something changes or fails.
 
-        Returns whether the queue is empty for so long, or so surely, that the shard may go dormant.
+        Returns whether the queue is empty for so long, or so surely, that the shard may be passivated.
         """
         self._seen = self._context.catalogue.topic(self._lease.shard)  # what a pause compares with, if this fails
-        await self._front.recall_letters()
+        await self._head.recall_letters()
         topic = await self._find_topic()
         if topic is None:
             return self._context.store.arrivals.notifies and not self._progress.has_work
@@ -201,7 +201,7 @@ class Dispatcher:
             raise NotOurs(f"{self._lease.shard} is let go: {why}")
         tells = self._context.store.arrivals.notifies
         self._topic, self._destination, self._opened = topic, self._destination_of(topic.target), False
-        is_known_to_wait = self._front.has_looked and self._progress.has_work
+        is_known_to_wait = self._head.has_looked and self._progress.has_work
         if self._last_failure and not is_known_to_wait and not await self._entries_wait():
             return tells
         endpoint = self._endpoints[topic.target.scheme]
@@ -213,7 +213,7 @@ class Dispatcher:
             )
         for remark in self._remarks:
             self._context.telemetry.remark(topic.label, remark)
-        await self._front.recall(self._limits)
+        await self._head.recall(self._limits)
         if await self._is_early():
             return False
         if self._is_exact and not await self._entries_wait():
@@ -228,9 +228,9 @@ class Dispatcher:
                 await session.run(sender)
             finally:
                 self._session = None
-            if session.rests:
+            if session.passivates:
                 self._recovered()
-        return session.rests and tells
+        return session.passivates and tells
 
     async def _is_early(self) -> bool:
         """Wait where an earlier holder's attempt was a moment ago and a pace is set; once, and whether it came to that.
@@ -239,7 +239,7 @@ class Dispatcher:
         """
         if self._has_turn:
             return False
-        wait_s = await self._front.due_in_s(self._limits.retry_sleep_s)
+        wait_s = await self._head.due_in_s(self._limits.retry_sleep_s)
         self._has_turn = True
         if wait_s:
             self._enter(State.RETRYING, "an earlier holder's attempt failed, and the next one is not due yet")
@@ -315,7 +315,7 @@ class Dispatcher:
             return None
 
     async def _dead_letter_first(self, page: Page, rejected: Rejected) -> None:
-        """Dead-letter an entry that says nothing, at the front of a queue whose topic nothing else tells."""
+        """Dead-letter an entry that says nothing, at the head of a queue whose topic nothing else tells."""
         redelivery = self._redelivery
         (letter,) = await dead_letter_all(self._context, self._lease, "", redelivery, page, [rejected])
         self._lease.require_trust()
@@ -338,12 +338,12 @@ class Dispatcher:
         self._enter(State.STOPPED if is_stopped else State.RETRYING, str(exc))
         if self._topic is not None:
             self._context.telemetry.retry(self._topic.label, delay)
-        is_endpoint, self._front.has_looked = isinstance(exc, EndpointError), False
+        is_endpoint, self._head.has_looked = isinstance(exc, EndpointError), False
         hears, tried = kind == Failure.TRANSIENT, is_endpoint and not self._opened
         await self._wait(delay, minds_front=is_endpoint, hears=hears, tried=tried)
 
     async def _wait(self, delay: float, *, minds_front: bool = True, hears: bool = False, tried: bool = False) -> None:
-        """Wait so long, or until a change; look at the queue's front meanwhile, since nothing else reads it.
+        """Wait so long, or until a change; look at the queue's head meanwhile, since nothing else reads it.
 
         `hears` that the destination works for another shard; `tried` to open a way to it in vain.
         """
@@ -394,8 +394,8 @@ class Dispatcher:
             target = self._topic.target
             publishes = self._endpoints[target.scheme].publishes_letters(target)
             if not ((self._opened and publishes) or (self._is_exact and self._redelivery.in_doubt)):
-                again_s = await self._front.look(self._topic, budget, tried=tried, publishes=publishes)
-            await self._front.note(self._limits)
+                again_s = await self._head.look(self._topic, budget, tried=tried, publishes=publishes)
+            await self._head.note(self._limits)
         except LeaseUncertain:
             return LEAST_S
         except StoreError as exc:

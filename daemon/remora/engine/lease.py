@@ -17,13 +17,13 @@ class LeaseUncertain(StoreUnavailable):
 class Lease:
     """The hold of one shard with its current term; ownership extends it, everything else asks it."""
 
-    __slots__ = ("_why", "awake", "term", "token")
+    __slots__ = ("_why", "active", "term", "token")
 
-    def __init__(self, token: LockToken, term: Term, awake: Callable[[], int]) -> None:
-        """`awake` tells for how many shards of this worker a dispatcher runs, this one included."""
+    def __init__(self, token: LockToken, term: Term, active: Callable[[], int]) -> None:
+        """`active` tells for how many shards of this worker a dispatcher runs, this one included."""
         self.token = token
         self.term = term
-        self.awake = awake
+        self.active = active
         self._why: StoreError | None = None
 
     @property

@@ -7,11 +7,11 @@ from remora.policy.gcra import CellRate
 READS_PER_SECOND = 400.0
 """Reads of empty queues that one worker makes at most; a read costs an OSD about 0.3 ms."""
 
-REST_AFTER_S = 10.0
+PASSIVATE_AFTER_S = 10.0
 """For how long a queue must have been empty before nothing runs for it any more."""
 
-AWAKE_AT_EASE = 200
-"""So many shards may stay awake for the whole of that time; what more there are rests the sooner."""
+ACTIVE_AT_EASE = 200
+"""So many shards may stay active for the whole of that time; when more are, each is passivated sooner."""
 
 
 def idle_delay(idle_s: float, least_s: float, most_s: float) -> float:
@@ -25,7 +25,7 @@ def idle_delay(idle_s: float, least_s: float, most_s: float) -> float:
 
 def is_quiet(empty_s: float) -> bool:
     """Whether a queue that has been empty for so long counts as idle: a pause between two entries does not."""
-    return empty_s >= REST_AFTER_S
+    return empty_s >= PASSIVATE_AFTER_S
 
 
 class Looks:
@@ -44,10 +44,10 @@ class Looks:
         return max(idle_delay(idle_s, least_s, most_s), overdrawn_s)
 
 
-def rest_after(awake: int) -> float:
-    """Seconds of quiet after which a shard goes dormant, where the store tells of arrivals; `awake` includes it.
+def passivate_after(active: int) -> float:
+    """Seconds without entries after which a shard is passivated, where the store notifies; `active` includes it.
 
-    To stay awake spares opening the way for the next entry, and costs a few tasks and 20 KB; when thousands of
+    To stay active spares opening the way for the next entry, and costs a few tasks and 20 KB; when thousands of
     shards got an entry each, most of them must not wait side by side for a second one.
     """
-    return REST_AFTER_S * min(1.0, AWAKE_AT_EASE / max(1, awake)) ** 2
+    return PASSIVATE_AFTER_S * min(1.0, ACTIVE_AT_EASE / max(1, active)) ** 2

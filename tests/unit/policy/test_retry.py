@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from remora.model.topic import Target, Topic
 from remora.policy.eligible import reason_to_leave
-from remora.policy.idle import AWAKE_AT_EASE, READS_PER_SECOND, REST_AFTER_S, Looks, idle_delay, rest_after
+from remora.policy.idle import ACTIVE_AT_EASE, PASSIVATE_AFTER_S, READS_PER_SECOND, Looks, idle_delay, passivate_after
 from remora.policy.lifetime import Limits
 from remora.policy.retry import PROBE_ENTRIES, Backoff, Failure, Pauses, due_in_s, read_limit
 
@@ -119,10 +119,10 @@ def test_a_busy_queue_is_looked_at_often() -> None:
 
 
 @given(st.integers(0, 100_000))
-def test_shards_rest_the_sooner_the_more_are_awake(awake: int) -> None:
-    """Few shards stay awake for the whole time of rest, many for less, and one more never makes it longer."""
-    assert 0 < rest_after(awake + 1) <= rest_after(awake) <= REST_AFTER_S
-    assert (rest_after(awake) == REST_AFTER_S) == (awake <= AWAKE_AT_EASE)
+def test_shards_are_passivated_sooner_the_more_are_active(active: int) -> None:
+    """Few shards stay active for the whole time, many for less, and one more never makes it longer."""
+    assert 0 < passivate_after(active + 1) <= passivate_after(active) <= PASSIVATE_AFTER_S
+    assert (passivate_after(active) == PASSIVATE_AFTER_S) == (active <= ACTIVE_AT_EASE)
 
 
 def test_max_retries_allows_one_attempt_more() -> None:

@@ -114,8 +114,8 @@ class LaneSender:
             else:
                 if self._session.trimmer.is_empty:
                     self._progress.end_work()
-                if self._reader.may_rest(busy_at):
-                    self._session.rests = True
+                if self._reader.may_passivate(busy_at):
+                    self._session.passivates = True
                     break
                 await self._reader.wait_for_news(busy_at)
         self._session.turn_back()

@@ -11,7 +11,7 @@ from remora.engine.byte_budget import ByteBudget
 from remora.engine.delivery.scope import Scope
 from remora.model.errors import CodecError, RemoraError, StoreError
 from remora.model.record import Page
-from remora.policy.idle import idle_delay, rest_after
+from remora.policy.idle import idle_delay, passivate_after
 from remora.policy.retry import read_limit
 
 LONG = 4
@@ -139,10 +139,10 @@ class Reader:
 
     # -------------------------------------------------------------------------------- an empty queue
 
-    def may_rest(self, busy_at: float) -> bool:
+    def may_passivate(self, busy_at: float) -> bool:
         """Whether it is time that nothing runs for this shard until the store tells of new entries."""
         idle_s = asyncio.get_running_loop().time() - busy_at
-        return self._is_told and idle_s >= rest_after(self._lease.awake()) and not self._progress.news.is_set()
+        return self._is_told and idle_s >= passivate_after(self._lease.active()) and not self._progress.news.is_set()
 
     @property
     def _is_told(self) -> bool:
@@ -163,9 +163,9 @@ class Reader:
         if not self._is_told:
             await at_most(news, self.idle_s(busy_at))
             return
-        while not (news.is_set() or self.may_rest(busy_at)):
-            rest_s = rest_after(self._lease.awake()) - (now() - busy_at)
-            await at_most(news, min(settings.idle_max_s, max(settings.idle_min_s, rest_s)))
+        while not (news.is_set() or self.may_passivate(busy_at)):
+            left_s = passivate_after(self._lease.active()) - (now() - busy_at)
+            await at_most(news, min(settings.idle_max_s, max(settings.idle_min_s, left_s)))
 
 
 async def at_most(event: asyncio.Event, seconds: float) -> None:

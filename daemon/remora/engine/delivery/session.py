@@ -65,12 +65,12 @@ class Session:
     def __init__(self, scope: Scope, budget: ByteBudget, on_progress: Callable[[], None]) -> None:
         """`on_progress` is called whenever a whole page has arrived, or a transaction was committed.
 
-        `rests` is true after a session that ended because nothing came for long.
+        `passivates` is true after a session that ended because nothing came for long.
         """
         self.scope = scope
         self._redelivery = scope.state.redelivery
         self.on_progress = on_progress
-        self.rests = False
+        self.passivates = False
         self.failure: RemoraError | None = None
         self.tasks = asyncio.TaskGroup()
         self._over = asyncio.Event()

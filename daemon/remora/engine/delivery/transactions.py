@@ -33,7 +33,7 @@ from remora.model.errors import (
 from remora.model.ledger import Cause
 from remora.model.record import DeadLetter, Page, Record
 from remora.policy.acks import PageAcks
-from remora.policy.idle import rest_after
+from remora.policy.idle import passivate_after
 from remora.policy.retry import read_limit
 from remora.ports.endpoint import Batch, ExactRoute
 
@@ -152,10 +152,10 @@ class TransactionSender:
                 self._give_room_back()
                 if self._session.trimmer.is_empty:
                     self._progress.end_work()
-                self._session.rests = self._may_rest(busy_at)
-                if not self._session.rests:
+                self._session.passivates = self._may_passivate(busy_at)
+                if not self._session.passivates:
                     await self._wait_for_news(busy_at)
-            if self._session.rests or self._route.stale:
+            if self._session.passivates or self._route.stale:
                 self._session.end()
 
     async def _next_listing(self, start: bytes) -> Page | None:
@@ -236,11 +236,11 @@ class TransactionSender:
             or transaction.nbytes >= self._scope.context.settings.shard_bytes / 2
         )
 
-    def _may_rest(self, busy_at: float) -> bool:
+    def _may_passivate(self, busy_at: float) -> bool:
         """Whether the queue was empty for so long that the route is not worth keeping."""
         idle_s = asyncio.get_running_loop().time() - busy_at
         return (
-            idle_s >= rest_after(self._scope.lease.awake())
+            idle_s >= passivate_after(self._scope.lease.active())
             and self._session.trimmer.is_empty
             and not self._progress.news.is_set()
         )
@@ -248,7 +248,7 @@ class TransactionSender:
     async def _wait_for_news(self, busy_at: float) -> None:
         """Wait until an empty queue is worth another look, or the route is to be left."""
         news = self._progress.news
-        while not (news.is_set() or self._route.stale or self._may_rest(busy_at)):
+        while not (news.is_set() or self._route.stale or self._may_passivate(busy_at)):
             await at_most(news, self._reader.idle_s(busy_at))
             if not self._scope.context.store.arrivals.notifies:
                 return
@@ -322,12 +322,12 @@ class TransactionSender:
             if transaction is None:
                 await self._changed.wait()
                 continue
-            rest_s = transaction.began_at + self._scope.context.settings.transaction_time_s - now()
-            if transaction.is_due or self._session.is_over or rest_s <= 0:
+            left_s = transaction.began_at + self._scope.context.settings.transaction_time_s - now()
+            if transaction.is_due or self._session.is_over or left_s <= 0:
                 self._open = None
                 self._taken.set()
                 return transaction
-            await at_most(self._changed, rest_s)
+            await at_most(self._changed, left_s)
 
     async def _commit(self, transaction: Transaction) -> None:
         """Dead-letter what cannot be sent, then commit, both only while the lock is to be trusted."""

@@ -1,7 +1,7 @@
-"""The front of a queue that nothing is sent from now: time_to_live and max_retries hold all the same.
+"""Enforces time_to_live and max_retries at the head of a queue while its endpoint is down.
 
 While the way to an endpoint does not open nothing is read, so nobody would see that an entry has outlived its time or
-its attempts. This looks at the front at the pace of the pauses, and when the oldest entry is about to expire; it
+its attempts. This looks at the head at the pace of the pauses, and when the oldest entry is about to expire; it
 dead-letters what is given up, and removes it. This happens between two sessions, so nothing else touches the queue.
 """
 
@@ -29,13 +29,13 @@ TRIED_AT_ONCE = 256
 """How many entries count an attempt when the way to the endpoint does not open: those that would have gone next."""
 
 LEAST_S = 1.0
-"""How soon the front is looked at again at most: what expires meanwhile goes together."""
+"""How soon the head is looked at again at most: what expires meanwhile goes together."""
 
 FOR_EVER_S = float("inf")
 
 
-class Front:
-    """Looks at one shard's front. `is_finishing` tells that it is to stop soon."""
+class HeadExpiry:
+    """Looks at the head of one shard's queue. `is_finishing` tells that it is to stop soon."""
 
     def __init__(
         self, context: WorkerContext, lease: Lease, state: ShardState, is_finishing: Callable[[], bool]
@@ -92,7 +92,7 @@ class Front:
     # --------------------------------------------------------------------------------------- looks
 
     async def look(self, topic: Topic, budget: ByteBudget, *, tried: bool, publishes: bool) -> float | None:
-        """Dead-letter and remove what is given up at the front; answers in how many seconds there may be more of that.
+        """Dead-letter and remove what is given up at the head; answers in how many seconds there may be more of that.
 
         With `tried` the first entries count one more attempt. Where the endpoint `publishes` dead letters, an entry
         whose letter is stored is left to a session, which has the route for it. None when what stands there now has
