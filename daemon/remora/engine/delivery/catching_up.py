@@ -60,7 +60,7 @@ async def _count(context: WorkerContext, lease: Lease, reader: Reader, front: by
     """How many entries stand before a position. They are listed, so that it is known to be one of this queue."""
     count, start, end = 0, front, _position(reached, lease)
     while True:
-        limit = reader.limit()
+        limit = reader.flow().page_entries
         room = await reader.take_room(limit)
         try:
             lease.require_trust()

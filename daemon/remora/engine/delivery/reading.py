@@ -11,16 +11,7 @@ from remora.engine.byte_budget import ByteBudget
 from remora.engine.delivery.scope import Scope
 from remora.model.errors import CodecError, RemoraError, StoreError
 from remora.model.record import Page
-from remora.policy.idle import idle_delay, passivate_after
-from remora.policy.retry import read_limit
-
-LONG = 4
-"""How many times `list_entries` are read at once while all queues of a worker have a backlog. A longer listing makes
-fewer and larger batches and removals, which spares a tenth of the processor time; but packing it holds up whatever
-else the worker does, which matters as soon as a topic is delivered as it comes in."""
-
-ALONE_AFTER_S = 1.0
-"""How long no queue must have been read to its end for that."""
+from remora.policy.flow import EmptyQueue, Flow
 
 
 class Reader:
@@ -78,14 +69,19 @@ class Reader:
             self._on_failure(exc)
             return None
 
-    def limit(self) -> int:
-        """How many entries to read, so that a listing is at most half of what the shard may hold."""
-        if self._redelivery.read_singly > 0:
-            return 1
-        wanted, now = self._context.settings.list_entries, asyncio.get_running_loop().time()
-        if self._reads.has_backlog and now - self._context.caught_up_at > ALONE_AFTER_S:
-            wanted *= LONG
-        return min(read_limit(self._reads.pages_delivered, wanted), self.half)
+    def flow(self) -> Flow:
+        """What decides on the size of the next read."""
+        settings, reads, redelivery = self._context.settings, self._reads, self._redelivery
+        return Flow(
+            list_entries=settings.list_entries,
+            reach_bytes=min(settings.shard_bytes, self._budget.reach),
+            mean_bytes=reads.mean_bytes,
+            pages_delivered=reads.pages_delivered,
+            read_singly=redelivery.read_singly,
+            search_entries=redelivery.search_entries,
+            has_backlog=reads.has_backlog,
+            caught_up_s=asyncio.get_running_loop().time() - self._context.caught_up_at,
+        )
 
     def learn(self, page: Page) -> None:
         """Take note of a listing that is about to be delivered."""
@@ -98,11 +94,6 @@ class Reader:
         if not page.truncated:
             self._context.caught_up_at = asyncio.get_running_loop().time()
         self._context.telemetry.listed(self._label, entries, nbytes)
-
-    @property
-    def half(self) -> int:
-        """How many entries are half of what the shard may hold as things stand, and one at least."""
-        return max(1, int(min(self._context.settings.shard_bytes, self._budget.reach) / 2 / self._reads.mean_bytes))
 
     # ------------------------------------------------------------------------------------------ room
 
@@ -122,7 +113,7 @@ class Reader:
         return room
 
     def _room(self, entries: int | None) -> int:
-        return int((entries or self.limit()) * self._reads.mean_bytes)
+        return int((entries or self.flow().page_entries) * self._reads.mean_bytes)
 
     def entries_in(self, room: int) -> int:
         """How many entries are expected to need this room."""
@@ -139,33 +130,34 @@ class Reader:
 
     # -------------------------------------------------------------------------------- an empty queue
 
-    def may_passivate(self, busy_at: float) -> bool:
-        """Whether it is time that nothing runs for this shard until the store tells of new entries."""
-        idle_s = asyncio.get_running_loop().time() - busy_at
-        return self._is_told and idle_s >= passivate_after(self._lease.active()) and not self._progress.news.is_set()
+    def may_passivate(self, busy_at: float, *, keeps_watch: bool = True) -> bool:
+        """Whether it is time that nothing runs for this shard; `keeps_watch` as in EmptyQueue.passivates."""
+        return self._empty(busy_at).passivates(keeps_watch=keeps_watch)
 
-    @property
-    def _is_told(self) -> bool:
-        """Whether there is nothing to do here before the store tells of new entries."""
-        return self._context.store.arrivals.notifies and self._all_removed()
+    def _empty(self, busy_at: float) -> EmptyQueue:
+        return EmptyQueue(
+            empty_s=asyncio.get_running_loop().time() - busy_at,
+            active_shards=self._lease.active(),
+            notifies=self._context.store.arrivals.notifies,
+            has_news=self._progress.news.is_set(),
+            all_removed=self._all_removed(),
+        )
 
     def idle_s(self, busy_at: float) -> float:
-        """Seconds until an empty queue is looked into again."""
-        settings, now = self._context.settings, asyncio.get_running_loop().time()
-        if self._context.store.arrivals.notifies:  # few are looked into
-            return idle_delay(now - busy_at, settings.idle_min_s, settings.idle_max_s)
-        return self._context.looks.wait_s(now - busy_at, now, settings.idle_min_s, settings.idle_max_s)
+        """Seconds until an empty queue is looked into again; a look that costs the store is taken from a budget."""
+        settings, now, empty = self._context.settings, asyncio.get_running_loop().time(), self._empty(busy_at)
+        if empty.notifies:  # few are looked into
+            return empty.look_s(settings.idle_min_s, settings.idle_max_s)
+        return self._context.looks.wait_s(empty.empty_s, now, settings.idle_min_s, settings.idle_max_s)
 
     async def wait_for_news(self, busy_at: float) -> None:
-        """Wait until an empty queue is worth another look: after a time, or when the store tells, or to rest."""
-        now, settings = asyncio.get_running_loop().time, self._context.settings
-        news = self._progress.news
-        if not self._is_told:
-            await at_most(news, self.idle_s(busy_at))
-            return
-        while not (news.is_set() or self.may_passivate(busy_at)):
-            left_s = passivate_after(self._lease.active()) - (now() - busy_at)
-            await at_most(news, min(settings.idle_max_s, max(settings.idle_min_s, left_s)))
+        """Wait until an empty queue is worth another look: after a time, when the store notifies, or to passivate."""
+        settings, news = self._context.settings, self._progress.news
+        while (empty := self._empty(busy_at)).waits_for_news:
+            if empty.has_news or empty.passivates(keeps_watch=True):
+                return
+            await at_most(news, empty.pause_s(settings.idle_min_s, settings.idle_max_s))
+        await at_most(news, self.idle_s(busy_at))
 
 
 async def at_most(event: asyncio.Event, seconds: float) -> None:

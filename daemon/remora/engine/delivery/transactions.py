@@ -12,70 +12,15 @@ with that order again. Whatever had been read is thrown away.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
-from remora.codec.fastest import joined, totals
 from remora.engine.delivery.catching_up import catch_up
-from remora.engine.delivery.packing import pack_surely
+from remora.engine.delivery.committing import Committer
 from remora.engine.delivery.reading import at_most
 from remora.engine.delivery.session import Session
-from remora.engine.delivery.triage import Rejected
-from remora.model.errors import (
-    EndpointError,
-    EndpointFenced,
-    EndpointUnavailable,
-    EntryRefused,
-    OwnershipLost,
-    StoreError,
-)
-from remora.model.ledger import Cause
-from remora.model.record import DeadLetter, Page, Record
-from remora.policy.acks import PageAcks
-from remora.policy.idle import passivate_after
-from remora.policy.retry import read_limit
-from remora.ports.endpoint import Batch, ExactRoute
-
-SEARCH_PARTS = 8
-"""A transaction in which a record was refused is repeated in so many parts, and so on until the record stands alone."""
-
-
-@dataclass(slots=True)
-class Part:
-    """A page of a transaction, triaged."""
-
-    page: Page
-    acks: PageAcks
-    records: Sequence[Record]
-    rejected: list[Rejected]
-    skipped: list[int]
-
-
-@dataclass(slots=True)
-class Transaction:
-    """What is committed together. `is_due` when it need not wait for more; `batches` once nothing joins it any more."""
-
-    began_at: float
-    parts: list[Part] = field(default_factory=list)
-    entries: int = 0
-    nbytes: int = 0
-    is_due: bool = False
-    batches: list[Batch] | None = None
-
-    @property
-    def begins_at(self) -> bytes:
-        """The position of its first entry."""
-        return self.parts[0].page.positions[0]
-
-    @property
-    def upto(self) -> bytes:
-        """The position behind its last entry."""
-        return self.parts[-1].page.positions[-1]
-
-    def records(self) -> Sequence[Record]:
-        """Those that are sent, in the queue's order."""
-        return joined([part.records for part in self.parts])
+from remora.engine.delivery.transaction import Part, Transaction, reject
+from remora.model.errors import OwnershipLost
+from remora.model.record import Page
+from remora.ports.endpoint import ExactRoute
 
 
 class TransactionSender:
@@ -90,12 +35,12 @@ class TransactionSender:
         self._reader = session.reader
         self._route = route
         self._open: Transaction | None = None
-        self._reached = b""
+        self._committer = Committer(session, route)
         self._changed = asyncio.Event()
         self._taken = asyncio.Event()
         self._room = 0
         self._backlog = False
-        self._committer: asyncio.Task[None] | None = None
+        self._committing: asyncio.Task[None] | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -109,17 +54,16 @@ class TransactionSender:
         except OwnershipLost as exc:
             self._scope.context.telemetry.removal_refused(self._scope.lease.shard.queue, str(exc))
             raise
-        self._redelivery.in_doubt = False
         if count:
             self._scope.context.telemetry.removed(self._scope.topic.label, count)
             self._progress.progress_at = asyncio.get_running_loop().time()
-        self._reached = start
+        self._committer.begin_at(start)
         return start
 
     def begin(self) -> None:
         """Begin to commit what is read."""
         name = f"commit {self._scope.lease.shard.queue}"
-        self._committer = self._session.tasks.create_task(self._commit_on(), name=name)
+        self._committing = self._session.tasks.create_task(self._commit_on(), name=name)
 
     def wake(self) -> None:
         """Look whether the session is over."""
@@ -127,8 +71,8 @@ class TransactionSender:
 
     async def settle(self) -> None:
         """Wait until everything that was read is committed, or was turned back."""
-        assert self._committer is not None
-        await asyncio.wait([self._committer])
+        assert self._committing is not None
+        await asyncio.wait([self._committing])
 
     def turn_back(self) -> None:
         """What was read and is not being committed is read again by the next session."""
@@ -141,7 +85,7 @@ class TransactionSender:
         now = asyncio.get_running_loop().time
         busy_at = now()
         while not self._session.is_over:
-            page = await self._next_listing(start)
+            page = await self._next_page(start)
             if page is None or self._session.is_over:
                 return
             if page.entries:
@@ -158,10 +102,10 @@ class TransactionSender:
             if self._session.passivates or self._route.stale:
                 self._session.end()
 
-    async def _next_listing(self, start: bytes) -> Page | None:
+    async def _next_page(self, start: bytes) -> Page | None:
         if not self._reader.is_ahead:
             await self._take_room()
-            self._reader.fetch(start, min(self._listing_entries(), self._reader.entries_in(self._room)))
+            self._reader.fetch(start, min(self._page_entries(), self._reader.entries_in(self._room)))
         return await self._reader.fetched()
 
     async def _take_in(self, page: Page) -> None:
@@ -190,18 +134,18 @@ class TransactionSender:
     def _look_ahead_entries(self, joining: int) -> int:
         """How many entries to read behind so many that are about to join the open transaction: 0 where that is full
         then, or where there is no room for more."""
-        left = self._most_entries() - joining - (self._open.entries if self._open else 0)
-        entries = min(self._scope.context.settings.list_entries, left)
-        return max(0, entries) if self._room >= entries * self._reads.mean_bytes else 0
+        joined = joining + (self._open.entries if self._open else 0)
+        entries = self._reader.flow().joining_entries(self._most, joined)
+        return entries if self._room >= entries * self._reads.mean_bytes else 0
 
     async def _take_room(self) -> None:
         """Hold the bytes of the next page, and where there is a backlog those of a whole transaction.
 
         A transaction with no room to grow goes as it is, so that nobody waits for room that somebody holds who waits.
         """
-        if self._room >= self._listing_bytes():
+        if self._room >= self._page_bytes():
             return
-        wanted = self._left_entries() if self._backlog else self._listing_entries()
+        wanted = self._left_entries() if self._backlog else self._page_entries()
         room = self._reader.take_room_now(wanted)
         if not room:
             if self._open is not None:
@@ -214,36 +158,30 @@ class TransactionSender:
         self._reader.hold(-self._room)
         self._room = 0
 
-    def _most_entries(self) -> int:
-        """How many entries a transaction takes at most: so many that the shard may hold two of them."""
-        settings = self._scope.context.settings
-        most = min(read_limit(self._reads.pages_delivered, settings.transaction_records), self._reader.half)
-        return min(most, self._redelivery.search_entries) if self._redelivery.read_singly else most
+    @property
+    def _most(self) -> int:
+        return self._scope.context.settings.transaction_records
 
     def _left_entries(self) -> int:
         """How many may join the open one."""
-        return max(1, self._most_entries() - (self._open.entries if self._open else 0))
+        joined = self._open.entries if self._open else 0
+        return max(1, self._reader.flow().transaction_entries(self._most) - joined)
 
-    def _listing_entries(self) -> int:
+    def _page_entries(self) -> int:
         return min(self._scope.context.settings.list_entries, self._left_entries())
 
-    def _listing_bytes(self) -> int:
-        return int(self._listing_entries() * self._reads.mean_bytes)
+    def _page_bytes(self) -> int:
+        return int(self._page_entries() * self._reads.mean_bytes)
 
     def _is_full(self, transaction: Transaction) -> bool:
         return (
-            transaction.entries >= self._most_entries()
+            transaction.entries >= self._reader.flow().transaction_entries(self._most)
             or transaction.nbytes >= self._scope.context.settings.shard_bytes / 2
         )
 
     def _may_passivate(self, busy_at: float) -> bool:
         """Whether the queue was empty for so long that the route is not worth keeping."""
-        idle_s = asyncio.get_running_loop().time() - busy_at
-        return (
-            idle_s >= passivate_after(self._scope.lease.active())
-            and self._session.trimmer.is_empty
-            and not self._progress.news.is_set()
-        )
+        return self._reader.may_passivate(busy_at, keeps_watch=False)
 
     async def _wait_for_news(self, busy_at: float) -> None:
         """Wait until an empty queue is worth another look, or the route is to be left."""
@@ -260,7 +198,7 @@ class TransactionSender:
         added, triaged = self._session.take_in(page)
         part = Part(page, added, triaged.records, triaged.rejected, triaged.skipped)
         if self._redelivery.refused:
-            _reject(part, "refused", self._redelivery.refused)
+            reject(part, "refused", self._redelivery.refused)
 
         transaction = self._open
         if transaction is None:
@@ -280,35 +218,12 @@ class TransactionSender:
         if not refused:
             transaction.batches = batches
 
-    async def _packed(self, transaction: Transaction) -> list[Batch]:
-        """The batches of a transaction; what does not fit is rejected."""
-        if transaction.batches is not None:
-            return transaction.batches
-        batches, refused = await pack_surely(self._route, transaction.records())
-        if refused:
-            reasons = {record.position: why for record, why in refused}
-            for part in transaction.parts:
-                _reject(part, "too_large", reasons)
-        return batches
-
     # ------------------------------------------------------------------------------------ committing
 
     async def _commit_on(self) -> None:
         """Commit one transaction after the other; the only place where anything is sent."""
         while (transaction := await self._next_due()) is not None:
-            try:
-                await self._commit(transaction)
-            except EntryRefused as exc:
-                self._search(transaction, exc)
-            except EndpointFenced as exc:
-                self._session.fail(exc)
-            except EndpointError as exc:
-                self._session.count_attempts(transaction.records())
-                self._session.fail(exc)
-            except StoreError as exc:
-                self._session.fail(exc)
-            else:
-                self._committed(transaction)
+            await self._committer.commit(transaction)
             del transaction  # not to be kept while the next one is awaited
 
     async def _next_due(self) -> Transaction | None:
@@ -328,57 +243,3 @@ class TransactionSender:
                 self._taken.set()
                 return transaction
             await at_most(self._changed, left_s)
-
-    async def _commit(self, transaction: Transaction) -> None:
-        """Dead-letter what cannot be sent, then commit, both only while the lock is to be trusted."""
-        if transaction.begins_at != self._reached:
-            raise RuntimeError(f"a transaction from {transaction.begins_at!r} on would pass over {self._reached!r}")
-        batches = await self._packed(transaction)
-        self._scope.lease.require_trust()
-        letters: list[DeadLetter] = []
-        for part in transaction.parts:
-            letters += await self._scope.dead_letter(part.page, part.rejected)
-        self._scope.lease.require_trust()
-        self._redelivery.in_doubt = True
-        await self._route.commit(batches, transaction.upto, letters)
-        self._reached, self._redelivery.in_doubt = transaction.upto, False
-
-    def _committed(self, transaction: Transaction) -> None:
-        """Everything of it is done with; it may leave the queue."""
-        now_ns = time.time_ns()
-        for part in transaction.parts:
-            positions, (nbytes, created_ns, ordinals) = part.page.positions, totals(part.records)
-            if ordinals:
-                self._scope.context.telemetry.delivered(
-                    self._scope.topic.label, len(ordinals), nbytes, created_ns, now_ns
-                )
-            self._session.trimmer.finish(part.acks, ordinals, Cause.DELIVERED)
-            for each in part.rejected:
-                self._session.trimmer.finish(part.acks, [each.ordinal], Cause.of_letter(each.cause))
-            for ordinal in part.skipped:
-                self._session.trimmer.finish(part.acks, [ordinal], self._redelivery.done.pop(positions[ordinal]))
-            self._redelivery.forget(positions)
-        self._reader.hold(-transaction.nbytes)
-        self._progress.progress_at = asyncio.get_running_loop().time()
-        self._reads.pages_delivered += len(transaction.parts)
-        self._session.on_progress()
-
-    def _search(self, transaction: Transaction, exc: EntryRefused) -> None:
-        """A record of an aborted transaction was refused for good: find it; the next session dead-letters it."""
-        records = transaction.records()
-        if len(records) == 1:
-            self._redelivery.refused[records[0].position] = str(exc)
-        else:
-            self._redelivery.read_singly = transaction.entries
-            self._redelivery.search_entries = max(1, transaction.entries // SEARCH_PARTS)
-        self._session.fail(
-            exc if records else EndpointUnavailable(f"dead letters of {self._scope.lease.shard} were refused: {exc}")
-        )
-
-
-def _reject(part: Part, cause: str, reasons: Mapping[bytes, str]) -> None:
-    """Dead-letter those records of a part, instead of sending them, that there is a reason for, by position."""
-    found = [record for record in part.records if record.position in reasons]
-    if found:
-        part.rejected += [Rejected(record.ordinal, cause, reasons[record.position]) for record in found]
-        part.records = [record for record in part.records if record.position not in reasons]
