@@ -43,7 +43,6 @@ def figures(tmp_path: Path, *arguments: str) -> Any:
 
 @pytest.mark.ceph
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
 def test_drain_measures_both_and_counts_every_event(tmp_path: Path, name: str) -> None:
     """Remora and radosgw drain the same number of entries, and each figure of the comparison is there."""
     found = figures(tmp_path, "drain", "--entries", "2000", "--queues", "3", "--partitions", "2", "--name", name)
@@ -74,7 +73,6 @@ def test_renewals_are_told_for_all_workers(tmp_path: Path) -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
 def test_exactly_once_is_measured_beside_at_least_once(tmp_path: Path, name: str) -> None:
     """Each mode delivers the whole backlog, without a copy, at a rate that is told."""
     found = figures(tmp_path, "exactly-once", "--entries", "2000", "--rounds", "1", "--name", name)
@@ -85,7 +83,6 @@ def test_exactly_once_is_measured_beside_at_least_once(tmp_path: Path, name: str
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
 def test_scale_walks_an_axis(tmp_path: Path, name: str) -> None:
     """Each value of an axis has its rate and its costs."""
     found = figures(tmp_path, "scale", "--entries", "500", "--axis", "shards", "--name", name)
@@ -97,7 +94,6 @@ def test_scale_walks_an_axis(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
 def test_limits_compares_with_kafkas_own_program(tmp_path: Path, name: str) -> None:
     """Kafka's own program and remora both send what they were asked to, at rates that are told."""
     found = figures(tmp_path, "limits", "--entries", "2000", "--rounds", "1", "--workers", "1", "--name", name)
@@ -109,7 +105,6 @@ def test_limits_compares_with_kafkas_own_program(tmp_path: Path, name: str) -> N
 
 @pytest.mark.kafka
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_gap_is_told_for_each_kind_of_handover(tmp_path: Path, name: str) -> None:
     """Every shard goes on being delivered through each kind of handover, and the longest gaps are told."""
     found = figures(tmp_path, "handover", "--quiet", "1", "--pace", "5", "--name", name)
@@ -145,7 +140,6 @@ def test_all_runs_others_and_keeps_what_they_say(tmp_path: Path) -> None:
 
 @pytest.mark.ceph
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
 def test_memory_is_told_for_each_backlog(tmp_path: Path, name: str) -> None:
     """Remora's memory is told idle, at each backlog and after the drain, which loses nothing."""
     found = figures(tmp_path, "memory", "--backlogs", "500,2000", "--hold", "1", "--queues", "3", "--name", name)
@@ -157,7 +151,6 @@ def test_memory_is_told_for_each_backlog(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.ceph
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
 def test_ingest_is_measured_beside_what_radosgw_asks_of_ceph(tmp_path: Path, name: str) -> None:
     """Batches and single events are counted storing and delivering, each beside radosgw's rate, and none is lost."""
     program("wrk", "wrk")
@@ -184,7 +177,6 @@ def test_ingest_is_measured_beside_what_radosgw_asks_of_ceph(tmp_path: Path, nam
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
 def test_idle_tells_of_an_idle_daemon_and_of_a_restart(tmp_path: Path, name: str) -> None:
     """An idle daemon's share of a processor and its memory are told, and a restart that loses nothing of a backlog."""
     found = figures(
@@ -201,7 +193,6 @@ def test_idle_tells_of_an_idle_daemon_and_of_a_restart(tmp_path: Path, name: str
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
 def test_isolation_compares_a_topic_alone_and_beside_bad_ones(tmp_path: Path, name: str) -> None:
     """A healthy topic is measured alone and beside endpoints that were seen to fail, and the ratios are told."""
     found = figures(
@@ -215,7 +206,6 @@ def test_isolation_compares_a_topic_alone_and_beside_bad_ones(tmp_path: Path, na
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 def test_replay_tells_of_the_generator_alone_and_into_ingest(tmp_path: Path) -> None:
     """Every event of each replay is acknowledged, and rates and lateness are told."""
     found = figures(tmp_path, "replay", "--rate", "500", "--seconds", "1", "--events", "2000", "--keys", "100")
@@ -227,7 +217,6 @@ def test_replay_tells_of_the_generator_alone_and_into_ingest(tmp_path: Path) -> 
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
 def test_latency_tells_of_idle_queues_and_of_a_load(tmp_path: Path, name: str) -> None:
     """Every event of both loads is found in Kafka, and has an age."""
     found = figures(tmp_path, "latency", "--seconds", "1", "--rate", "500", "--name", name)
@@ -242,7 +231,6 @@ def test_latency_tells_of_idle_queues_and_of_a_load(tmp_path: Path, name: str) -
 @pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_replay_verify_tells_of_time_and_memory(tmp_path: Path, name: str) -> None:
     """A topic of a good replay gets its verdict, and what that took is told."""
     found = figures(tmp_path, "replay-verify", "--records", "2000", "--memory", "512m", "--name", name)

@@ -138,7 +138,6 @@ def test_a_copy_needs_a_kill_between(kill: tuple[float, float], is_found: bool) 
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(420)
 def test_twenty_kills_lose_nothing_and_store_nothing_twice(tmp_path: Path, kafka: Kafka) -> None:
     """After twenty kills under a mixed load every event is accounted for, and every kind of request was made."""
     summary = tmp_path / "summary.json"
@@ -156,7 +155,6 @@ def test_twenty_kills_lose_nothing_and_store_nothing_twice(tmp_path: Path, kafka
 
 @pytest.mark.guarantee("chaos-runs")
 @pytest.mark.kafka
-@pytest.mark.timeout(600)
 def test_frozen_and_killed_owners_lose_nothing(tmp_path: Path) -> None:
     """Two hosts on three brokers keep every promise while hosts, workers and a broker are frozen and killed, and limits
     of topics change."""

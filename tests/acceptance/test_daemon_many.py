@@ -33,7 +33,6 @@ def make_many(queues: Queues, uri: str, names: list[str], topic: str) -> None:
     queues.gateway.register(*names)
 
 
-@pytest.mark.timeout(300)
 async def test_many_queues(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
     """Every one of 1,100 queues is held, the last one's first entry arrives in seconds, and idling costs little."""
     uri = f"kafka://{kafka.address}"

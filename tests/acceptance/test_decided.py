@@ -67,7 +67,6 @@ async def letters(daemon: Daemon, topic: str) -> list[str]:
 
 @pytest.mark.guarantee("no-loss")
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
 async def test_a_raised_limit_sends_no_dead_letter(kafka: Kafka, folder: Path) -> None:
     """While the dead-letter topic is missing nothing passes an entry that is too large; when it fits by then, and the
     dead-letter topic is there, it is a dead letter and no record; re-driven it arrives once, behind the others."""

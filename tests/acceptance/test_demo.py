@@ -33,7 +33,6 @@ def test_the_demo_of_the_embedded_store(tmp_path: Path) -> None:
 
 @pytest.mark.ceph
 @pytest.mark.kafka
-@pytest.mark.timeout(420)
 def test_the_demo_of_a_cluster(tmp_path: Path) -> None:
     """`scripts/demo --store rados`, typed in another folder, ends with PASS, exits 0 and removes its clusters."""
     for needed, package in (("ceph-osd", "ceph-osd"), ("java", "openjdk-17-jre-headless"), ("mvn", "maven")):

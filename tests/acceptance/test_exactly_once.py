@@ -22,7 +22,7 @@ from support.entries import raw_entry
 from support.kafka import Kafka, create_topic
 from support.queues import LEASE_S, Queues, assert_clean, delivers, numbered, quick
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.kafka
 
 EXACT = "remora-delivery=exactly-once"
 PATIENCE_S = 60.0

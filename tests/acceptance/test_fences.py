@@ -24,7 +24,7 @@ from remora.storage.sqlite.part import held_row
 from support.kafka import Kafka
 from support.owners import Gate, Owner, Scene, a_scene, until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.kafka
 
 FENCED = pytest.mark.parametrize("fenced", [True, False], ids=["with the fence", "without it"])
 

@@ -18,7 +18,7 @@ from support.kafka import Kafka, create_topic
 
 __all__ = ["image"]
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.kafka
 
 VOLUME = "/var/lib/remora"
 

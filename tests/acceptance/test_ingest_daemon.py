@@ -70,7 +70,6 @@ async def ask(
         return Answer(answer.status, answer.headers, await answer.read())
 
 
-@pytest.mark.timeout(120)
 async def test_events_of_both_protocols_reach_kafka_once_and_in_order(kafka: Kafka, folder: Path) -> None:
     """Stored in one step, by lines, repeated, and in two phases: each is delivered once, in its key's order."""
     topic = await create_topic(kafka.address, f"in-{uuid.uuid4().hex[:10]}")

@@ -20,7 +20,7 @@ from support.ingest import ndjson, record
 from support.kafka import Kafka, create_topic
 from support.queues import Queues, quick
 
-pytestmark = [pytest.mark.ceph, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.ceph
 
 REQUESTS, EVENTS, SENDERS = 48, 25, 4
 

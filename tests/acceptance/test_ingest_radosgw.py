@@ -13,7 +13,7 @@ from support.http_sink import http_sink
 from support.kafka import Kafka, create_topic
 from support.s3 import User, Zone, fresh
 
-pytestmark = [pytest.mark.ceph, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.ceph
 
 KEYS = ("plain", "with  spaces+plus", "ünï/€/😀", "quote\" ' back\\slash /slash//", "</Key>&amp;%41+", "\u2028\ufeff")
 ODD_KEYS = (b"control \x01\x1f\x7f end", b"\xff\xfe")

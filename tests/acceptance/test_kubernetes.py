@@ -27,6 +27,8 @@ KUSTOMIZE = ROOT / "deploy/kustomize"
 RELEASES = ("1.33.0", "1.37.0")
 """The oldest and the newest release of Kubernetes whose schemas are compared with."""
 
+pytestmark = pytest.mark.timeout(1800)  # helm is built where it is missing
+
 OPERATORS = {"PodMonitor", "PrometheusRule"}
 """Resources of the Prometheus operator, which Kubernetes itself has no schema of."""
 

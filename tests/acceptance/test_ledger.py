@@ -61,7 +61,6 @@ async def emptied(daemon: Daemon, store: SqliteStore, topic: Topic) -> None:
 
 
 @pytest.mark.guarantee("nothing-leaves-silently")
-@pytest.mark.timeout(240)
 async def test_every_entry_is_accounted_for(kafka: Kafka, tmp_path: Path) -> None:
     """Delivered, expired and undecodable entries are booked as such over a SIGKILL; damage fails the command."""
     name = await create_topic(kafka.address)

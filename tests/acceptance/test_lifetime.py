@@ -92,7 +92,6 @@ def noted(folder: Path) -> int:
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(240)
 async def test_time_runs_out_and_begins_anew(kafka: Kafka, folder: Path) -> None:
     """With the broker away for good entries expire; re-driven to a new one, each arrives once, in order of its key."""
     topic = await create_topic(kafka.address, f"life-{uuid.uuid4().hex[:10]}")
@@ -126,7 +125,6 @@ async def test_time_runs_out_and_begins_anew(kafka: Kafka, folder: Path) -> None
         assert of_key == sorted(of_key)
 
 
-@pytest.mark.timeout(240)
 async def test_attempts_are_counted_across_a_killed_daemon(folder: Path) -> None:
     """max_retries = 3 is four attempts in all, those of a daemon that was killed included."""
     given = sections(folder)

@@ -17,7 +17,7 @@ from support.ingest import records
 from support.kafka import Kafka, create_topic
 from support.queues import assert_clean, assert_whole
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.kafka
 
 PAUSE_S = 3600
 LONG_S = 600

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NoReturn
 
 import aiohttp
-import pytest
 from prometheus_client import Metric
 
 from remora.metrics import Telemetry
@@ -102,7 +101,6 @@ class Api:
         return {rule["name"]: rule["health"] for group in answer["data"]["groups"] for rule in group["rules"]}
 
 
-@pytest.mark.timeout(120)
 async def test_a_real_prometheus_scrapes_stores_and_evaluates(tmp_path: Path) -> None:
     """What the daemon counted can be queried, quantiles included, and every shipped rule is evaluated."""
     telemetry = Telemetry()

@@ -20,7 +20,7 @@ from support.kafka import Kafka
 from support.kafka import create_topic as create_kafka_topic
 from support.s3 import User, Zone, fresh
 
-pytestmark = [pytest.mark.ceph, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.ceph
 
 ODD_KEYS = (
     b"plain",

@@ -33,7 +33,6 @@ async def venv() -> str:
     return out.decode().strip()
 
 
-@pytest.mark.timeout(300)
 async def test_a_key_that_this_librados_cannot_use(zone20: Zone, tmp_path: Path) -> None:
     """The daemon refuses to start with it: one line that names the key's type and what helps, and its exit code."""
     config = write_config(tmp_path / "remora.toml", native(zone20) | {"admin": {"listen": "127.0.0.1:0"}})
@@ -49,7 +48,6 @@ async def test_a_key_that_this_librados_cannot_use(zone20: Zone, tmp_path: Path)
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(600)
 async def test_with_the_releases_own_python_and_key(zone20: Zone, kafka: Kafka, tmp_path: Path) -> None:
     """With that release's own Python and librados the same key works, and events are delivered."""
     command = (str(SCRIPTS / "dev-ceph"), "exec", "--name", zone20.name, "--", f"{await venv()}/bin/remora")

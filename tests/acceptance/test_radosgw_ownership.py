@@ -15,7 +15,7 @@ from support.kafka import Kafka, until
 from support.kafka import create_topic as create_kafka_topic
 from support.s3 import Zone, fresh
 
-pytestmark = [pytest.mark.ceph, pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ceph, pytest.mark.kafka]
 
 RADOSGW_LOOKS_S = 45.0
 """radosgw looks for free queues every 30 s."""

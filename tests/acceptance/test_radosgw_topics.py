@@ -18,7 +18,7 @@ from support.kafka import Kafka
 from support.kafka import create_topic as create_kafka_topic
 from support.s3 import User, Zone, fresh
 
-pytestmark = [pytest.mark.ceph, pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ceph, pytest.mark.kafka]
 
 PUT = "ObjectCreated:Put"
 SOON_S = 20.0

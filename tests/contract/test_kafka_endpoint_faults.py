@@ -33,7 +33,7 @@ from support.kafka_sender import (
 )
 
 # Brokers start and stop many times here, which takes minutes where others use the machine too.
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.kafka
 
 SHARD = Shard("shard")
 

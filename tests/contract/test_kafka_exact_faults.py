@@ -16,7 +16,7 @@ from support.kafka import Kafka, create_topic, read_committed, until
 from support.kafka_sender import INCARNATION, ExactSender, Watcher, make_records, verdict
 
 # Brokers start and stop many times here, which takes minutes where others use the machine too.
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.kafka
 
 QUICK = KafkaSettings(delivery_timeout_s=2, connect_timeout_s=1)
 

@@ -33,7 +33,7 @@ from remora.replay.shape import EVENT_NAMES, MARK
 from replay.prepared import Wanted, prepare, rows
 from support.daemon import Daemon, running_daemon
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 NOBODY = "kafka://127.0.0.1:1"
 """An endpoint that refuses every connection, so that everything stays where it was stored."""

@@ -139,7 +139,6 @@ async def replayed(gateway: Gateway, events: Sequence[Event]) -> list[Outcome]:
 
 
 @pytest.mark.ceph
-@pytest.mark.timeout(300)
 async def test_a_real_radosgw_notifies_of_what_is_replayed(zone: Any, tmp_path: Path) -> None:
     """Each event makes its notification, in order per key, with its mark; a DELETE has that of what it removes."""
     from support.s3 import fresh

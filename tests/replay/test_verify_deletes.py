@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from remora.replay.verify.deletes import with_deletes
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 _FOUND = (
     "problem string, run_id string, seq long, kseq long, event_name string, bucket string, key string, partition int,"

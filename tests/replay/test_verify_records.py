@@ -35,7 +35,7 @@ from support.replayed import (
     replayed,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 TRACE = events(80)
 HOT = [each.seq for each in TRACE if each.key == KEYS[0] and each.op == PUT]

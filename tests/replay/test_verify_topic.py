@@ -40,7 +40,7 @@ from support.replayed import (
     replayed,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 COUNT = 60
 TRACE = events(COUNT)
