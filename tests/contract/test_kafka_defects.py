@@ -19,7 +19,7 @@ from engine.runs import QUICK, a_topic, running
 from engine.test_defects import FAILURES, marked
 from remora.config import DeliverySettings, KafkaSettings
 from remora.engine.ownership import roster
-from remora.engine.worker import Worker
+from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.topic import Target
 from support.awaits import Awaits, loaded_with_places
@@ -114,7 +114,9 @@ class Trials:
         self._awaits.arm(place, shard, FAILURES[next(self._numbers) % len(FAILURES)])
         kafka_endpoint = importlib.import_module("remora.endpoints.kafka").KafkaEndpoint
         async with kafka_endpoint(self._settings, telemetry) as endpoint:
-            worker = Worker(store, [endpoint, other], telemetry, OWNERSHIP, DELIVERY, "remora/h/b/w", Random(7))
+            worker = Worker(
+                store, [endpoint, other], telemetry, WorkerSetup("remora/h/b/w", OWNERSHIP, DELIVERY), Random(7)
+            )
             async with running(marked(worker)) as task:
                 await until(lambda: not store.queues["good"].waiting, f"{place}: the good topic is delivered", WAIT_S)
                 if way.works:

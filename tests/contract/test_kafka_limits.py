@@ -11,7 +11,7 @@ from engine.fakes import FakeStore
 from engine.runs import QUICK, a_topic, running
 from remora.config import DeliverySettings, KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint
-from remora.engine.worker import Worker
+from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.topic import Delivery
 from support.entries import raw_entry
@@ -39,7 +39,7 @@ async def test_raised_under_an_open_route(kafka: Kafka, mode: Delivery, monkeypa
         enter = getattr(endpoint, way)
         monkeypatch.setattr(endpoint, way, enter_counted)
         settings = DeliverySettings(mode=mode.value)
-        worker = Worker(store, [endpoint], telemetry, QUICK, settings, "remora/h/b/w1", Random(7))
+        worker = Worker(store, [endpoint], telemetry, WorkerSetup("remora/h/b/w1", QUICK, settings), Random(7))
         async with running(worker):
             await until(lambda: not queue.waiting, "the first is delivered")
             queue.append(raw_entry("k", 1, topic=topic, padding=5000), raw_entry("k", 2, topic=topic))

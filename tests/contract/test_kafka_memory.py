@@ -17,7 +17,7 @@ from engine.fakes import FakeStore
 from engine.runs import QUICK, a_topic, running
 from remora.config import DeliverySettings, KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint, lookup
-from remora.engine.worker import Worker
+from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.topic import Target
 from support.certificates import certificate
@@ -51,7 +51,7 @@ async def failing(uri: str, args: str) -> AsyncIterator[Telemetry]:
     store.metadata["bad"] = replace(a_topic("bad"), target=Target(uri, args, "bad"))
     settings = KafkaSettings(connect_timeout_s=5, ca_directories="/")
     async with KafkaEndpoint(settings, telemetry) as endpoint:
-        worker = Worker(store, [endpoint], telemetry, QUICK, RESTLESS, "remora/h/b/w1", Random(7))
+        worker = Worker(store, [endpoint], telemetry, WorkerSetup("remora/h/b/w1", QUICK, RESTLESS), Random(7))
         async with running(worker) as task:
             yield telemetry
             task.cancel()

@@ -9,7 +9,7 @@ from random import Random
 
 from engine.fakes import FakeEndpoint, FakeStore
 from remora.config import DeliverySettings, OwnershipSettings
-from remora.engine.worker import Worker
+from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.topic import Target, Topic
 from remora.ports.delivery import DeliveryStore
@@ -39,7 +39,7 @@ def a_worker(
     fellows: int = 1,
 ) -> Worker:
     telemetry, delivery = telemetry or Telemetry(), delivery or DeliverySettings()
-    return Worker(store, [endpoint], telemetry, ownership, delivery, cookie, Random(7), fellows)
+    return Worker(store, [endpoint], telemetry, WorkerSetup(cookie, ownership, delivery, fellows), Random(7))
 
 
 @asynccontextmanager

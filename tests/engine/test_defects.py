@@ -86,7 +86,7 @@ def misfortunes(endpoint: FakeEndpoint) -> None:
 
 async def run_once(awaits: Awaits, mode: str, tells: bool) -> tuple[int, int]:
     """Deliver a good and a bad queue to their ends beside each other; returns the defects, and how often one hit."""
-    worker_class = importlib.import_module("remora.engine.worker").Worker
+    module = importlib.import_module("remora.engine.worker")
     store, endpoint, telemetry = FakeStore(tells=tells), FakeEndpoint(), Telemetry()
     misfortunes(endpoint)
     for queue in ("bad", "good"):
@@ -94,7 +94,8 @@ async def run_once(awaits: Awaits, mode: str, tells: bool) -> tuple[int, int]:
         store.metadata[queue] = replace(a_topic(queue, to=queue, max_retries=50), source=Source.METADATA)
     store.queues["bad"].append(b"no entry")
     settings = DeliverySettings(mode=mode, list_entries=20)  # type: ignore[arg-type]  # one of the two
-    worker = marked(worker_class(store, [endpoint], telemetry, QUICK, settings, "remora/h/b/w1", Random(7), 1))
+    setup = module.WorkerSetup("remora/h/b/w1", QUICK, settings)
+    worker = marked(module.Worker(store, [endpoint], telemetry, setup, Random(7)))
     async with running(worker) as task:
         await drained(store, "good", within_s=20)
         await drained(store, within_s=600)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
 from engine.runs import QUICK, a_topic, a_worker, drained, running
 from remora.config import DeliverySettings
-from remora.engine.worker import Worker
+from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.errors import (
     EndpointError,
@@ -563,7 +563,9 @@ async def test_a_gateway_s_lock_is_broken_only_where_the_settings_say_so(claim: 
     store.metadata["t"] = a_topic()
     store.steal("t", "uQgruc0E_NyKtDTd", lease_s=1e6)
     ownership = replace(QUICK, claim_from_radosgw=claim)
-    worker = Worker(store, [endpoint], Telemetry(), ownership, DeliverySettings(), "remora/h/b/w1", Random(7))
+    worker = Worker(
+        store, [endpoint], Telemetry(), WorkerSetup("remora/h/b/w1", ownership, DeliverySettings()), Random(7)
+    )
 
     async with running(worker):
         await asyncio.sleep(5)
@@ -579,7 +581,9 @@ async def test_a_lock_of_another_worker_is_never_broken() -> None:
     store.metadata["t"] = a_topic()
     store.steal("t", "remora/other/b/w2", lease_s=1e6)
     ownership = replace(QUICK, claim_from_radosgw="always")
-    worker = Worker(store, [endpoint], Telemetry(), ownership, DeliverySettings(), "remora/h/b/w1", Random(7))
+    worker = Worker(
+        store, [endpoint], Telemetry(), WorkerSetup("remora/h/b/w1", ownership, DeliverySettings()), Random(7)
+    )
 
     async with running(worker):
         await asyncio.sleep(5)

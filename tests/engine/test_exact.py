@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from engine.fakes import FakeEndpoint, FakeExactRoute, FakeStore, Fate, Verdict
 from engine.runs import QUICK, a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
-from remora.engine.worker import Worker
+from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.errors import (
     EndpointError,
@@ -640,7 +640,11 @@ async def test_an_endpoint_without_transactions() -> None:
     store.make("u", *entries(5, first=1))
     store.metadata |= {"t": an_exact_topic(), "u": a_topic("u", to="u")}
     worker = Worker(
-        store, [PlainEndpoint(endpoint)], Telemetry(), QUICK, DeliverySettings(), "remora/h/b/w1", Random(7)
+        store,
+        [PlainEndpoint(endpoint)],
+        Telemetry(),
+        WorkerSetup("remora/h/b/w1", QUICK, DeliverySettings()),
+        Random(7),
     )
 
     async with running(worker):

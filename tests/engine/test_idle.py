@@ -12,7 +12,7 @@ from engine.fakes import FakeEndpoint, FakeStore, Fate
 from engine.runs import a_topic, a_worker, drained, running, until
 from engine.test_ownership import sample
 from remora.config import DeliverySettings
-from remora.engine.dispatcher import State
+from remora.engine.status import State
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engine.fakes import FakeEndpoint, FakeStore, Fate
 from engine.runs import QUICK, a_topic, a_worker, drained, running
-from remora.engine.dispatcher import State
+from remora.engine.status import State
 from remora.engine.worker import Worker
 from remora.model.errors import EndpointUnavailable, StoreUnavailable
 from remora.model.shard import Shard

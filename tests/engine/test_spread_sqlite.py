@@ -13,7 +13,7 @@ import pytest
 from engine.fakes import FakeEndpoint
 from engine.runs import running
 from remora.config import DeliverySettings, OwnershipSettings, SqliteSettings
-from remora.engine.worker import Worker
+from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.ingest import RoutedEvent
 from remora.storage.sqlite import SqliteStore
@@ -29,7 +29,7 @@ async def a_worker(settings: SqliteSettings, endpoint: FakeEndpoint, name: str) 
     """A worker with a store of its own, as another process has."""
     async with SqliteStore(settings) as store:
         cookie = f"remora/h/b/{name}"
-        worker = Worker(store, [endpoint], Telemetry(), SETTINGS, DeliverySettings(), cookie, Random(7))
+        worker = Worker(store, [endpoint], Telemetry(), WorkerSetup(cookie, SETTINGS, DeliverySettings()), Random(7))
         async with running(worker):
             yield worker
 

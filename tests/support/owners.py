@@ -23,7 +23,7 @@ from chaos_lib.verdict import Fate, Place
 
 from remora.config import DeliverySettings, KafkaSettings, OwnershipSettings, SqliteSettings
 from remora.endpoints.kafka import KafkaEndpoint
-from remora.engine.worker import Worker
+from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.errors import OwnershipLost, StoreUnavailable
 from remora.model.ingest import RoutedEvent
@@ -95,7 +95,7 @@ class Owner:
     def start(self) -> None:
         """Begin to deliver."""
         parts = cast(DeliveryStore, self._halted), [cast(Endpoint, self._halted)]
-        worker = Worker(*parts, Telemetry(), UNNOTICED, EAGER, self.cookie, Random(3))
+        worker = Worker(*parts, Telemetry(), WorkerSetup(self.cookie, UNNOTICED, EAGER), Random(3))
         self._worker = asyncio.create_task(worker.run(), name=self.cookie)
 
     async def goes_on(self, step: str) -> None:

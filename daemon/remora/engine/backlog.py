@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from remora.engine.catalogue import Catalogue
-from remora.engine.ownership.coordinator import Coordinator
+from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
 from remora.model.errors import CodecError, StoreError
 from remora.model.ledger import Balance
-from remora.model.shard import Shard, ShardStats
+from remora.model.shard import LockToken, Shard, ShardStats
 from remora.model.topic import Topic
 from remora.ports.delivery import DeliveryStore
 
@@ -33,6 +34,28 @@ class Backlog:
         self.oldest_age_s = max(self.oldest_age_s, stats.oldest_age_s or 0.0)
 
 
+class Owner(Protocol):
+    """What it asks of the coordinator of the worker's shards."""
+
+    @property
+    def shards(self) -> list[Shard]:
+        """The owned shards."""
+        ...
+
+    @property
+    def tokens(self) -> list[LockToken]:
+        """The lock tokens of these shards."""
+        ...
+
+    def active(self) -> list[ShardStatus]:
+        """How the owned shards are doing that are not idle."""
+        ...
+
+    def notify(self, shards: Iterable[Shard]) -> None:
+        """Mark these queues non-empty: idle shards become active."""
+        ...
+
+
 class BacklogMonitor:
     """Polls the owned shards every `interval_s`; a topic that is owned no more is forgotten.
 
@@ -43,7 +66,7 @@ class BacklogMonitor:
         self,
         store: DeliveryStore,
         catalogue: Catalogue,
-        ownership: Coordinator,
+        ownership: Owner,
         telemetry: Telemetry,
         interval_s: float,
     ) -> None:

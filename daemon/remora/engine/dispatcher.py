@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from enum import StrEnum
 from random import Random
 
 from remora.codec.event_entry import attributes
@@ -23,12 +21,14 @@ from remora.engine.delivery.triage import Rejected
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.destination import Destination
 from remora.engine.lease import Lease, LeaseUncertain
+from remora.engine.status import ShardStatus, State
 from remora.model.errors import (
     CodecError,
     EndpointError,
     EndpointFenced,
     EndpointMisconfigured,
     EntryRefused,
+    NotOurs,
     OwnershipLost,
     RemoraError,
     ShardGone,
@@ -47,45 +47,6 @@ from remora.ports.endpoint import Endpoint, TransactionalEndpoint
 
 DAMAGE_RECHECK_S = 30.0
 """How often a queue in a damaged part of the store is looked into: only somebody who repairs it can help."""
-
-
-class State(StrEnum):
-    """What a shard is doing, in status and metrics."""
-
-    STARTING = "starting"
-    DELIVERING = "delivering"
-    RETRYING = "retrying"
-    STOPPED = "stopped"
-    FINISHING = "finishing"
-    IDLE = "idle"
-
-
-class NotOurs(RemoraError):
-    """The shard's topic is one that radosgw delivers itself: give the lock back."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShardStatus:
-    """A shard as `status` shows it. `since_s` is how long it has been in this state.
-
-    `delivery` is the mode that its topic is delivered in, empty before its first session. `failure` is the kind of the
-    last failure, until something was delivered since; `is_open` whether a way to the endpoint is open now.
-    """
-
-    queue: str
-    topic: str
-    endpoint: str
-    delivery: str
-    state: State
-    reason: str
-    since_s: float
-    failures: int
-    in_flight_bytes: int
-    has_work: bool
-    progress_age_s: float
-    remarks: tuple[str, ...]
-    failure: Failure | None = None
-    is_open: bool = False
 
 
 class Dispatcher:

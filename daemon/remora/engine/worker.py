@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Literal
 from weakref import WeakValueDictionary
@@ -15,11 +16,12 @@ from remora.engine.byte_budget import ByteBudget
 from remora.engine.catalogue import Catalogue
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.destination import Destination
-from remora.engine.dispatcher import Dispatcher, ShardStatus
+from remora.engine.dispatcher import Dispatcher
 from remora.engine.lease import Lease
 from remora.engine.lookout import Lookout
 from remora.engine.ownership.coordinator import Coordinator
 from remora.engine.ownership.taker import Identity
+from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
 from remora.model.health import Waiting
 from remora.model.shard import Shard
@@ -33,6 +35,19 @@ from remora.ports.endpoint import Endpoint
 BACKLOG_INTERVAL_S = 15.0
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerSetup:
+    """How a worker is set up. `cookie` names it in locks and in the list of workers.
+
+    `fellows` is how many workers start together, this one included: they wait for each other for a moment.
+    """
+
+    cookie: str
+    ownership: OwnershipSettings
+    delivery: DeliverySettings
+    fellows: int = 1
+
+
 class Worker:
     """See the module. `run` is called once."""
 
@@ -41,13 +56,11 @@ class Worker:
         store: DeliveryStore,
         endpoints: Sequence[Endpoint],
         telemetry: Telemetry,
-        ownership: OwnershipSettings,
-        delivery: DeliverySettings,
-        cookie: str,
+        setup: WorkerSetup,
         rng: Random,
-        fellows: int = 1,
     ) -> None:
-        """`fellows` is how many workers start together, this one included: they wait for each other for a moment."""
+        """`rng` spreads retries."""
+        ownership, delivery = setup.ownership, setup.delivery
         by_scheme = {scheme: each for each in endpoints for scheme in each.schemes}
         self.catalogue = Catalogue(store, telemetry, ownership.discovery_interval_s)
         self.budget = ByteBudget(delivery.worker_bytes)
@@ -69,7 +82,7 @@ class Worker:
         def serve(lease: Lease) -> Dispatcher:
             return Dispatcher(self._context, lease, by_scheme, destination, rng)
 
-        identity = Identity(cookie, frozenset(by_scheme), fellows)
+        identity = Identity(setup.cookie, frozenset(by_scheme), setup.fellows)
         self.ownership = Coordinator(store, self.catalogue, telemetry, ownership, identity, serve)
         self._backlog = BacklogMonitor(store, self.catalogue, self.ownership, telemetry, BACKLOG_INTERVAL_S)
 

@@ -103,6 +103,10 @@ class OwnershipLost(StoreError):
     """The store refused an operation because its caller no longer holds the shard's lock."""
 
 
+class NotOurs(RemoraError):
+    """The shard's topic is one that radosgw delivers itself: give the lock back."""
+
+
 class ShardGone(StoreError):
     """The queue object does not exist any more, or is not the incarnation that was locked."""
 

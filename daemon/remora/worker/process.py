@@ -19,8 +19,8 @@ import uvloop
 from remora import __version__
 from remora.app import make_store, open_endpoints
 from remora.config import Settings
-from remora.engine.dispatcher import ShardStatus, State
-from remora.engine.worker import Worker
+from remora.engine.status import ShardStatus, State
+from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry, configure_logging
 from remora.model.errors import RemoraError, StoreError, StoreMisconfigured
 from remora.model.exits import Exit, exit_code
@@ -158,11 +158,8 @@ class Process:
                 self._store,
                 endpoints,
                 telemetry,
-                settings.ownership,
-                settings.delivery,
-                self._start.cookie,
+                WorkerSetup(self._start.cookie, settings.ownership, settings.delivery, self._start.fellows),
                 rng,
-                self._start.fellows,
             )
             worker.drain(self._drains)
             with self._clearing:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from engine.fakes import FakeStore
 from engine.runs import QUICK, a_topic
-from remora.engine.dispatcher import ShardStatus, State
 from remora.engine.lease import Lease
 from remora.engine.ownership.releaser import LeaseReleaser
 from remora.engine.ownership.roster import Roster
 from remora.engine.ownership.taker import Taken
+from remora.engine.status import ShardStatus, State
 from remora.metrics import Telemetry
 from remora.model.shard import LockToken, Shard
 from remora.policy.lease import Term

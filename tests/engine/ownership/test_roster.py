@@ -10,10 +10,9 @@ import pytest
 from engine.fakes import FakeStore
 from engine.ownership.parts import a_roster, a_store, service_of, taken
 from engine.runs import until
-from remora.engine.dispatcher import NotOurs
 from remora.engine.ownership.owned import NEXT, Phase
 from remora.engine.ownership.roster import Roster
-from remora.model.errors import OwnershipLost, ShardGone, StoreUnavailable
+from remora.model.errors import NotOurs, OwnershipLost, ShardGone, StoreUnavailable
 from remora.model.shard import Shard
 from remora.policy.not_owned import Broken, Failed, GivenBack, NotOwned, transferred
 from support.clock import in_virtual_time

@@ -6,6 +6,7 @@ import asyncio
 import time
 
 from remora.codec.fastest import totals
+from remora.engine.delivery.letters import dead_letter
 from remora.engine.delivery.packing import pack_surely
 from remora.engine.delivery.session import Session
 from remora.engine.delivery.transaction import Transaction, reject
@@ -69,7 +70,7 @@ class Committer:
         self._scope.lease.require_trust()
         letters: list[DeadLetter] = []
         for part in transaction.parts:
-            letters += await self._scope.dead_letter(part.page, part.rejected)
+            letters += await dead_letter(self._scope, part.page, part.rejected)
         self._scope.lease.require_trust()
         self._redelivery.in_doubt = True
         await self._route.commit(batches, transaction.upto, letters)

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from remora.engine.byte_budget import ByteBudget
 from remora.engine.delivery.letters import dead_letter_all
 from remora.engine.delivery.shard_state import ShardState
-from remora.engine.delivery.triage import Rejected, same_target, triage
+from remora.engine.delivery.triage import Rejected, own_part, triage
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.lease import Lease
 from remora.model.ledger import Cause, Tally
 from remora.model.position import Position
 from remora.model.record import Attempt, Page
-from remora.model.topic import Source, Topic
+from remora.model.topic import Topic
 from remora.policy.lifetime import Limits
 from remora.policy.retry import PROBE_ENTRIES, due_in_s, read_limit
 from remora.ports.delivery import MOST_ATTEMPTS
@@ -108,7 +108,7 @@ class HeadExpiry:
             await budget.acquire(room)
             try:
                 page = await self._read(self._limit(limits, rounds, tried=tried))
-                part = same_target(page, topic.target) if topic.source is Source.ENTRY else page
+                part = own_part(page, topic)
                 if page.entries and not part.entries:
                     return None
                 if tried:

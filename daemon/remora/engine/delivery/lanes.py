@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from remora.codec.fastest import totals
+from remora.engine.delivery.letters import dead_letter
 from remora.engine.delivery.packing import pack_surely
 from remora.engine.delivery.reading import at_most
 from remora.engine.delivery.session import Session
-from remora.engine.delivery.triage import Rejected
+from remora.engine.delivery.triage import Rejected, own_part
 from remora.model.errors import EndpointError, EntryRefused, StoreError
 from remora.model.ledger import Cause
 from remora.model.record import Page, Record
@@ -141,7 +142,7 @@ class LaneSender:
         """Pack a page, or the part of it that goes where this session goes; see `_load_part`."""
         if self._session.is_over:
             return 0
-        part = self._scope.own_part(page)
+        part = own_part(page, self._scope.topic)
         if part is not page:
             self._reader.hold(part.nbytes - page.nbytes)
         batches = await self._load_part(part) if part.entries else 0
@@ -263,7 +264,7 @@ class LaneSender:
         The records behind them are handed to the lanes then.
         """
         try:
-            letters = await self._scope.dead_letter(page, rejected)
+            letters = await dead_letter(self._scope, page, rejected)
             self._scope.lease.require_trust()
             await self._route.publish_letters(letters)
             for each in rejected:

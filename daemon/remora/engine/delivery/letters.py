@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
 
+from remora.engine.delivery.scope import Scope
 from remora.engine.delivery.shard_state import Redelivery
 from remora.engine.delivery.triage import Rejected
 from remora.engine.delivery.worker_context import WorkerContext
@@ -33,6 +34,11 @@ def letter(token: LockToken, page: Page, rejected: Rejected, tried: Attempt | No
         parked_at=now,
         raw=page.entries[rejected.ordinal],
     )
+
+
+async def dead_letter(scope: Scope, page: Page, rejected: Sequence[Rejected]) -> Sequence[DeadLetter]:
+    """Store the letters of entries of a session's page; see `dead_letter_all`. Raises StoreError."""
+    return await dead_letter_all(scope.context, scope.lease, scope.topic.label, scope.state.redelivery, page, rejected)
 
 
 async def dead_letter_all(

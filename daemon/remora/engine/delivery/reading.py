@@ -99,21 +99,22 @@ class Reader:
 
     async def take_room(self, entries: int | None = None) -> int:
         """Wait until so many entries, or another listing, may be held; returns the bytes that are held for them."""
-        room = self._room(entries)
+        room = self.bytes_for(entries or self.flow().page_entries)
         await self._budget.acquire(room)
         self._progress.held_bytes += room
         return room
 
     def take_room_now(self, entries: int | None = None) -> int:
         """As `take_room`, without waiting; 0 when there is no room."""
-        room = self._room(entries)
+        room = self.bytes_for(entries or self.flow().page_entries)
         if not self._budget.try_acquire(room):
             return 0
         self._progress.held_bytes += room
         return room
 
-    def _room(self, entries: int | None) -> int:
-        return int((entries or self.flow().page_entries) * self._reads.mean_bytes)
+    def bytes_for(self, entries: int) -> int:
+        """The bytes that entries are expected to need."""
+        return int(entries * self._reads.mean_bytes)
 
     def entries_in(self, room: int) -> int:
         """How many entries are expected to need this room."""

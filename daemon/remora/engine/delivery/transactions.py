@@ -18,6 +18,7 @@ from remora.engine.delivery.committing import Committer
 from remora.engine.delivery.reading import at_most
 from remora.engine.delivery.session import Session
 from remora.engine.delivery.transaction import Part, Transaction, reject
+from remora.engine.delivery.triage import own_part
 from remora.model.errors import OwnershipLost
 from remora.model.record import Page
 from remora.ports.endpoint import ExactRoute
@@ -30,7 +31,6 @@ class TransactionSender:
         self._session = session
         self._scope = session.scope
         self._redelivery = session.scope.state.redelivery
-        self._reads = session.scope.state.reads
         self._progress = session.scope.state.progress
         self._reader = session.reader
         self._route = route
@@ -111,7 +111,7 @@ class TransactionSender:
     async def _take_in(self, page: Page) -> None:
         """Add a page to the open transaction, while the next one comes in; wait when that is full."""
         self._backlog = page.truncated
-        whole = self._scope.own_part(page)
+        whole = own_part(page, self._scope.topic)
         self._room -= whole.nbytes
         if self._room < 0:
             self._reader.hold(-self._room)
@@ -136,7 +136,7 @@ class TransactionSender:
         then, or where there is no room for more."""
         joined = joining + (self._open.entries if self._open else 0)
         entries = self._reader.flow().joining_entries(self._most, joined)
-        return entries if self._room >= entries * self._reads.mean_bytes else 0
+        return entries if self._room >= self._reader.bytes_for(entries) else 0
 
     async def _take_room(self) -> None:
         """Hold the bytes of the next page, and where there is a backlog those of a whole transaction.
@@ -171,7 +171,7 @@ class TransactionSender:
         return min(self._scope.context.settings.list_entries, self._left_entries())
 
     def _page_bytes(self) -> int:
-        return int(self._page_entries() * self._reads.mean_bytes)
+        return self._reader.bytes_for(self._page_entries())
 
     def _is_full(self, transaction: Transaction) -> bool:
         return (

@@ -13,7 +13,7 @@ from remora.codec.render import Renderer
 from remora.engine.delivery.shard_state import Redelivery
 from remora.model.errors import CodecError
 from remora.model.record import Page, Record
-from remora.model.topic import Target, Topic
+from remora.model.topic import Source, Target, Topic
 from remora.policy.lifetime import Limits
 
 
@@ -87,6 +87,11 @@ def _without_corrupt(
 
 def _oldest_is_before(time_ns: int, records: Sequence[Record]) -> bool:
     return bool(time_ns) and min(totals(records).created_ns, default=time_ns) < time_ns
+
+
+def own_part(page: Page, topic: Topic) -> Page:
+    """The front part of a page that goes to this topic's target; nearly always the page itself."""
+    return page if topic.source is Source.METADATA else same_target(page, topic.target)
 
 
 def same_target(page: Page, target: Target) -> Page:

@@ -20,7 +20,6 @@ from dataclasses import replace
 
 from remora.config import OwnershipSettings
 from remora.engine.catalogue import Catalogue
-from remora.engine.dispatcher import ShardStatus
 from remora.engine.lease import Lease
 from remora.engine.ownership.acquirer import Acquirer
 from remora.engine.ownership.idle import IdleShards, idle_status
@@ -32,6 +31,7 @@ from remora.engine.ownership.renewer import LeaseRenewer, is_lost
 from remora.engine.ownership.roster import Roster
 from remora.engine.ownership.situation import Situation
 from remora.engine.ownership.taker import Identity, LeaseTaker
+from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
 from remora.model.cookie import WorkerCookie
 from remora.model.errors import StoreDamaged

@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from remora.engine.dispatcher import ShardStatus, State
 from remora.engine.ownership.owned import OwnedShard
+from remora.engine.status import ShardStatus, State
 from remora.metrics import Telemetry
 from remora.model.errors import StoreError
 from remora.model.shard import Shard

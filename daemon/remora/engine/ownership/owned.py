@@ -6,8 +6,8 @@ import asyncio
 from enum import Enum
 from typing import Protocol
 
-from remora.engine.dispatcher import ShardStatus
 from remora.engine.lease import Lease
+from remora.engine.status import ShardStatus
 from remora.model.shard import Shard
 from remora.policy.not_owned import NotOwned
 

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 
-from remora.engine.dispatcher import NotOurs
 from remora.engine.lease import Lease
 from remora.engine.ownership.owned import OwnedShard, Phase, Service
 from remora.engine.ownership.releaser import CANCELLED_S, LeaseReleaser
 from remora.engine.ownership.taker import Taken
 from remora.metrics import Telemetry
-from remora.model.errors import OwnershipLost, ShardGone, StoreError, without_frames
+from remora.model.errors import NotOurs, OwnershipLost, ShardGone, StoreError, without_frames
 from remora.model.shard import Shard
 from remora.policy.not_owned import Broken, Deferred, Failed, GivenBack, NotOwned
 

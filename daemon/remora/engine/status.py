@@ -1,0 +1,43 @@
+"""How a shard is doing, as status and metrics show it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from remora.policy.retry import Failure
+
+
+class State(StrEnum):
+    """What a shard is doing, in status and metrics."""
+
+    STARTING = "starting"
+    DELIVERING = "delivering"
+    RETRYING = "retrying"
+    STOPPED = "stopped"
+    FINISHING = "finishing"
+    IDLE = "idle"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStatus:
+    """A shard as `status` shows it. `since_s` is how long it has been in this state.
+
+    `delivery` is the mode that its topic is delivered in, empty before its first session. `failure` is the kind of the
+    last failure, until something was delivered since; `is_open` whether a way to the endpoint is open now.
+    """
+
+    queue: str
+    topic: str
+    endpoint: str
+    delivery: str
+    state: State
+    reason: str
+    since_s: float
+    failures: int
+    in_flight_bytes: int
+    has_work: bool
+    progress_age_s: float
+    remarks: tuple[str, ...]
+    failure: Failure | None = None
+    is_open: bool = False

@@ -1,0 +1,195 @@
+"""The parts of the delivery wing, each built alone."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from engine.fakes import FakeStore
+from engine.ownership.parts import a_store, taken
+from engine.runs import a_topic
+from remora.codec.render import Renderer
+from remora.config import DeliverySettings
+from remora.engine.byte_budget import ByteBudget
+from remora.engine.catalogue import Catalogue
+from remora.engine.delivery.letters import dead_letter
+from remora.engine.delivery.reading import Reader
+from remora.engine.delivery.scope import Scope
+from remora.engine.delivery.shard_state import Redelivery, ShardState
+from remora.engine.delivery.triage import Rejected
+from remora.engine.delivery.trimmer import Trimmer
+from remora.engine.delivery.worker_context import WorkerContext
+from remora.engine.lease import Lease
+from remora.metrics import Telemetry
+from remora.model.errors import OwnershipLost, RemoraError, StoreUnavailable
+from remora.model.ledger import Cause, Tally
+from remora.model.position import Position
+from remora.model.record import DeadLetter, Page
+from remora.policy.pace import Pace
+from support.clock import in_virtual_time
+from support.entries import raw_entry
+
+
+@dataclass
+class Stand:
+    """A scope on a scripted store, and the failures that its parts report."""
+
+    store: FakeStore
+    scope: Scope
+    failures: list[RemoraError] = field(default_factory=list)
+
+    def reader(self, tasks: asyncio.TaskGroup, budget: ByteBudget) -> Reader:
+        return Reader(self.scope, budget, tasks, on_failure=self.failures.append, all_removed=lambda: True)
+
+    def trimmer(self) -> Trimmer:
+        return Trimmer(self.scope, on_failure=self.failures.append, more_to_come=lambda: False)
+
+    async def page(self) -> Page:
+        return await self.store.queue.read(self.scope.lease.token, b"", 100)
+
+
+async def a_stand(entries: int, settings: DeliverySettings | None = None) -> Stand:
+    store, telemetry = a_store("t"), Telemetry()
+    store.queues["t"].append(*(raw_entry("k", i) for i in range(entries)))
+    lock = await taken(store, "t")
+    lease = Lease(lock.token, lock.term, lambda: 1)
+    catalogue = Catalogue(store, telemetry, 30)
+    context = WorkerContext(store, catalogue, telemetry, Renderer(), settings or DeliverySettings(), Pace(1000))
+    return Stand(store, Scope(context, lease, a_topic(), ShardState()))
+
+
+# ----------------------------------------------------------------------------------------- redelivery
+
+
+def a_letter(position: str) -> DeadLetter:
+    return DeadLetter("t", "i", position, "", "refused", "by the broker", 1, 0.0, 0.0, b"raw")
+
+
+def test_a_letter_is_stored_only_when_the_store_has_it() -> None:
+    """A letter whose storing began keeps its entry from being sent, and counts as stored only when that ended."""
+    redelivery, letter = Redelivery(), a_letter("0/10")
+
+    redelivery.begin_storing([letter])
+    began = redelivery.is_stored(letter)
+    redelivery.stored([letter])
+
+    assert b"0/10" in redelivery.letters
+    assert (began, redelivery.is_stored(letter)) == (False, True)
+
+
+def test_what_has_left_the_queue_is_forgotten() -> None:
+    """Whatever is known of entries before a position goes, and what is known of the others stays."""
+    redelivery = Redelivery({b"0/9": Cause.DELIVERED, b"0/10": Cause.DELIVERED}, refused={b"0/9": "no", b"1/1": "no"})
+    redelivery.count_attempt([b"0/9", b"0/10"])
+    redelivery.begin_storing([a_letter("0/9"), a_letter("1/1")])
+
+    redelivery.removed(b"0/10")
+    known = set(redelivery.letters)
+    redelivery.drop_before(Position.parse("0/10"))
+
+    assert known == {b"1/1"}
+    assert set(redelivery.done) == set(redelivery.attempts) == {b"0/10"}
+    assert set(redelivery.refused) == set(redelivery.unstored) == {b"1/1"}
+
+
+# -------------------------------------------------------------------------------------------- reading
+
+
+@in_virtual_time
+async def test_a_reader_returns_the_page_and_learns_from_it() -> None:
+    """A page is read with the lock's token; what it says of sizes and backlog decides on the next one."""
+    stand = await a_stand(10)
+
+    async with asyncio.TaskGroup() as tasks:
+        reader = stand.reader(tasks, ByteBudget(1 << 20))
+        reader.fetch(b"", 4)
+        page = await reader.fetched()
+        assert page is not None
+        reader.learn(page)
+
+    reads = stand.scope.state.reads
+    assert (len(page.entries), reads.has_backlog, stand.scope.state.progress.has_work) == (4, True, True)
+    assert reads.mean_bytes == max(page.nbytes / 4, 1024 + (page.nbytes / 4 - 1024) / 4)
+    assert stand.failures == []
+
+
+@in_virtual_time
+async def test_a_reader_reports_a_store_that_is_away() -> None:
+    """A failed read is no page, and the session learns of it."""
+    stand = await a_stand(10)
+    stand.store.before = lambda call: StoreUnavailable("away") if call == "read" else None
+
+    async with asyncio.TaskGroup() as tasks:
+        reader = stand.reader(tasks, ByteBudget(1 << 20))
+        reader.fetch(b"", 4)
+        assert await reader.fetched() is None
+
+    assert [str(each) for each in stand.failures] == ["away"]
+
+
+@in_virtual_time
+async def test_a_reader_holds_bytes_until_they_are_given_back() -> None:
+    """What a reader takes of the budget is held, by the shard too, and all of it goes back at the end."""
+    stand, budget = await a_stand(0), ByteBudget(4096)
+
+    async with asyncio.TaskGroup() as tasks:
+        reader = stand.reader(tasks, budget)
+        room = await reader.take_room(3)
+        refused = reader.take_room_now(3)
+        reader.hold(-1000)
+        held = (budget.held, stand.scope.state.progress.held_bytes)
+        reader.hold_nothing()
+
+    assert (room, refused) == (3072, 0)
+    assert held == (2072, 2072)
+    assert (budget.held, stand.scope.state.progress.held_bytes) == (0, 0)
+
+
+# ------------------------------------------------------------------------------------------- trimming
+
+
+@in_virtual_time
+async def test_a_trimmer_removes_the_prefix_that_is_done() -> None:
+    """Entries behind one that is open stay in the queue, and are known as done when the window is abandoned."""
+    stand = await a_stand(5)
+    trimmer, page = stand.trimmer(), await stand.page()
+    acks = trimmer.add(page)
+
+    trimmer.finish(acks, [0, 1, 3], Cause.DELIVERED)
+    await trimmer.trim()
+
+    assert stand.store.queues["t"].waiting == 3
+    assert stand.store.queues["t"].ledger == Tally(delivered=2)
+    assert trimmer.abandon() == {page.positions[3]: Cause.DELIVERED}
+
+
+@in_virtual_time
+async def test_a_trimmer_that_lost_the_lock_removes_nothing() -> None:
+    """The store refuses a removal of a former owner, and the session learns of it."""
+    stand = await a_stand(2)
+    trimmer, page = stand.trimmer(), await stand.page()
+    trimmer.finish(trimmer.add(page), [0, 1], Cause.DELIVERED)
+    stand.store.steal("t", "remora/other/b/w2", lease_s=60)
+
+    await trimmer.trim()
+
+    assert stand.store.queues["t"].waiting == 2
+    assert [type(each) for each in stand.failures] == [OwnershipLost]
+
+
+# --------------------------------------------------------------------------------------- dead letters
+
+
+@in_virtual_time
+async def test_a_letter_is_stored_once() -> None:
+    """An entry that is rejected at a second reading keeps the letter of the first one, and its cause."""
+    stand = await a_stand(3)
+    await stand.store.letters.standing(stand.scope.lease.token)
+    page = await stand.page()
+
+    (first,) = await dead_letter(stand.scope, page, [Rejected(1, "too_large", "above the limit")])
+    (again,) = await dead_letter(stand.scope, page, [Rejected(1, "expired", "too old")])
+
+    assert (first.cause, again.cause) == ("too_large", "too_large")
+    assert again.raw == page.entries[1]
+    assert stand.store.calls["store_letters"] == 1

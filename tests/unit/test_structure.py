@@ -1,0 +1,56 @@
+"""The shape of the engine: how deep its modules build on each other, and that no part of it stands there twice."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+DAEMON = Path(__file__).parents[2] / "daemon"
+ENGINE = {
+    ".".join(file.relative_to(DAEMON).with_suffix("").parts): file
+    for file in (DAEMON / "remora/engine").rglob("*.py")
+    if file.name != "__init__.py"
+}
+DEEPEST = 9
+ALIKE = 6
+"""So many lines in a row, one after the other, are a part that stands there twice."""
+
+
+def imports(file: Path) -> set[str]:
+    """The modules that a file imports."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+    return found
+
+
+def test_the_engine_is_at_most_nine_levels_deep() -> None:
+    """No chain of imports within the engine has more than nine modules."""
+    graph = {module: sorted(imports(file) & ENGINE.keys()) for module, file in ENGINE.items()}
+
+    @cache
+    def below(module: str) -> tuple[str, ...]:
+        return (module, *max((below(each) for each in graph[module]), key=len, default=()))
+
+    longest = max((below(module) for module in graph), key=len)
+
+    assert len(longest) <= DEEPEST, " -> ".join(longest)
+
+
+def test_neither_sender_repeats_the_other() -> None:
+    """No six lines in a row stand in both senders, imports and blank lines aside."""
+    folder = DAEMON / "remora/engine/delivery"
+    lanes = blocks(folder / "lanes.py")
+    transactions = blocks(folder / "transactions.py") | blocks(folder / "committing.py")
+
+    assert len(lanes) > 100
+    assert not lanes & transactions
+
+
+def blocks(file: Path) -> set[tuple[str, ...]]:
+    """All runs of six lines of code."""
+    lines = [line.strip() for line in file.read_text().splitlines()]
+    code = [line for line in lines if line and not line.startswith(("from ", "import ", "#"))]
+    return {tuple(code[at : at + ALIKE]) for at in range(len(code) - ALIKE + 1)}
