@@ -5,8 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
 from typing import Any, Protocol, Self
 
@@ -17,10 +26,13 @@ from remora.config import AdminSettings, Settings, UnixAddress
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.metrics import Telemetry
 from remora.model.errors import ConfigError, DaemonNotReachable, EndpointMisconfigured
+from remora.model.ingest import RESERVATION_AGE_S
 from remora.model.topic import Delivery, Target
 from remora.ports.endpoint import Endpoint
 from remora.ports.log import Logs
 from remora.ports.store import ShardStore
+from remora.process.sockets import ingest_sockets
+from remora.servers.serving import Server, Serving
 
 
 class Opening(Endpoint, Protocol):
@@ -44,6 +56,53 @@ ENDPOINTS: MappingProxyType[str, Callable[[Settings, Telemetry | None], Opening]
 
 SCHEMES = frozenset(ENDPOINTS)
 """The URI schemes that remora delivers to; queues of all others stay with radosgw."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerKind:
+    """A kind of server. The supervisor listens for all workers, before they start; none where that is turned off.
+
+    `listen` raises ConfigError for an address that cannot be listened on, `serve` for what else cannot be used.
+    """
+
+    listen: Callable[[Settings], AbstractContextManager[Sequence[socket.socket]]]
+    serve: Callable[[Sequence[socket.socket], Serving], AbstractAsyncContextManager[Server]]
+
+
+def _serve_ingest(sockets: Sequence[socket.socket], given: Serving) -> AbstractAsyncContextManager[Server]:
+    from remora.servers.ingest import serve_ingest  # no command needs it
+
+    settings = given.settings
+    # The store takes no later commit; expiry may give the room back sooner.
+    reservation_s = min(RESERVATION_AGE_S, settings.ownership.reservation_age_s)
+    return serve_ingest(
+        settings.ingest, sockets, given.store, given.telemetry, reservation_s=reservation_s, host=given.host
+    )
+
+
+SERVERS: MappingProxyType[str, ServerKind] = MappingProxyType({
+    "ingest": ServerKind(lambda settings: ingest_sockets(settings.ingest), _serve_ingest),
+})  # fmt: skip
+"""The servers of each worker process, by name. A new kind of server is one more line here."""
+
+
+@contextmanager
+def listeners(settings: Settings) -> Iterator[dict[str, Sequence[socket.socket]]]:
+    """The sockets that listen for each kind of server that is turned on, while the block runs."""
+    with ExitStack() as stack:
+        opened = {name: stack.enter_context(kind.listen(settings)) for name, kind in SERVERS.items()}
+        yield {name: sockets for name, sockets in opened.items() if sockets}
+
+
+@asynccontextmanager
+async def open_servers(
+    sockets: Mapping[str, Sequence[socket.socket]], given: Serving
+) -> AsyncIterator[dict[str, Server]]:
+    """The servers that these sockets are for, by name, while the block runs; all finish together at its end."""
+    async with AsyncExitStack() as stack:
+        yield {
+            name: await stack.enter_async_context(SERVERS[name].serve(each, given)) for name, each in sockets.items()
+        }
 
 
 # ------------------------------------------------------------------------------------------- adapters

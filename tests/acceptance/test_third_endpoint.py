@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -13,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
-import remora
 from remora.config import SqliteSettings
 from remora.model.ingest import RoutedEvent
 from remora.storage.sqlite import SqliteStore
+from support.copies import checked_imports, copied
 from support.daemon import REMORA, Sections, running_daemon
 from support.entries import raw_entry
 
-ROOT = Path(__file__).parents[2]
 LINE = '    "file": lambda *given: __import__("remora.endpoints.file_sink", fromlist=["_"]).FileEndpoint(*given),\n'
 EVENTS = 50
 
@@ -33,40 +29,27 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def copied(folder: Path) -> Path:
+def copy(folder: Path) -> Path:
     """The package with an endpoint more; the folder that holds it."""
-    copy = folder / "copy"
-    shutil.copytree(Path(remora.__file__).parent, copy / "remora", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "tests" / "support" / "file_sink", copy / "remora" / "endpoints" / "file_sink")
-    app = copy / "remora" / "app.py"
-    before, table, after = app.read_text().partition("MappingProxyType({\n")
-    app.write_text(before + table + LINE + after)
-    return copy
+    return copied(folder, part="file_sink", into="endpoints", table="ENDPOINTS:", line=LINE)
 
 
-def test_its_imports_are_allowed(copied: Path) -> None:
+def test_its_imports_are_allowed(copy: Path) -> None:
     """Every contract of the layers holds with it."""
-    shutil.copy(ROOT / "pyproject.toml", copied)
-
-    done = subprocess.run(
-        [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"],
-        cwd=copied, env=os.environ | {"PYTHONPATH": str(copied)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-
-    assert done.returncode == 0, done.stdout
+    assert checked_imports(copy) == ""
 
 
-async def test_the_daemon_delivers_to_it(folder: Path, copied: Path) -> None:
+async def test_the_daemon_delivers_to_it(folder: Path, copy: Path) -> None:
     """A topic of its scheme is made by command, and each event is in the file, in order, once."""
     sections: Sections = {
         "supervisor": {"workers": 2},
         "sqlite": {"directory": str(folder / "queues"), "files": 1},
         "ingest": {"listen": ""},
     }
-    command = ("env", f"PYTHONPATH={copied}", sys.executable, *REMORA[1:])
+    command = ("env", f"PYTHONPATH={copy}", sys.executable, *REMORA[1:])
     file = folder / "out"
 
-    async with running_daemon(folder, sections, command=command, env={"PYTHONPATH": str(copied)}) as daemon:
+    async with running_daemon(folder, sections, command=command, env={"PYTHONPATH": str(copy)}) as daemon:
         made = await daemon.command("topic", "create", "files", "--shards", "1", "--endpoint", f"file://{file}")
         assert made.code == 0, made.err
         async with SqliteStore(SqliteSettings(directory=str(folder / "queues"), files=1)) as store:

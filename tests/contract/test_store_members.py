@@ -111,7 +111,7 @@ async def test_who_announces_itself_keeps_its_locks(bench: Bench, tmp_path: Path
         number=1,
         cookie=f"remora/{host}/boot/w",
         settings=settings,
-        listeners=(),
+        listeners={},
         load=-1,
         workers=1,
         dead=(),

@@ -28,8 +28,8 @@ class Start(Message, frozen=True, kw_only=True):
     number: int
     cookie: str
     settings: Settings
-    listeners: tuple[int, ...]
-    """Descriptors of the sockets that events come in by."""
+    listeners: dict[str, tuple[int, ...]]
+    """Descriptors of the sockets that each server listens on, by the server's name."""
     load: int
     """The descriptor of the memory in which workers write how much of the ingest server's bounds they use."""
     workers: int

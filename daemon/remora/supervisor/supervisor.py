@@ -8,11 +8,13 @@ import os
 import signal
 import socket
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from remora import __version__, config
+from remora.app import listeners
 from remora.config import Settings
 from remora.metrics import Telemetry, configure_logging
 from remora.model.cookie import WorkerCookie
@@ -22,7 +24,7 @@ from remora.policy.restart import Watchdog, failures_in_a_row, restart_pause_s
 from remora.process import host_load
 from remora.process.notify import Notifier
 from remora.process.pipe import Dead, Drain, Finish, Heartbeat, Message, Ready, Reload, Start, StopNow, ToSupervisor
-from remora.process.sockets import ingest_sockets, listening_sockets
+from remora.process.sockets import listening_sockets
 from remora.supervisor.child import Child, start_process
 from remora.supervisor.cores import usable_cores
 from remora.supervisor.view import View
@@ -76,7 +78,7 @@ class Supervisor:
         self._stops = 0
         self._drains = False
         self._failure: WorkerFailed | None = None
-        self._listeners: Sequence[socket.socket] = ()
+        self._listeners: Mapping[str, Sequence[socket.socket]] = {}
         self._load = host_load.shared_memory(len(self._slots))
         self._watchdog = Watchdog(settings.supervisor.watchdog_s, 0.0)
         self._tasks = asyncio.TaskGroup()
@@ -94,7 +96,7 @@ class Supervisor:
         with (
             self._notifier,
             listening_sockets("admin.listen", settings.admin.listen, 0o600) as admin,
-            ingest_sockets(settings.ingest) as self._listeners,
+            listeners(settings) as self._listeners,
         ):
             self._listen_for_signals()
             async with self._tasks:
@@ -153,8 +155,8 @@ class Supervisor:
 
     def _start(self, slot: Slot, now: float) -> None:
         cookie = str(WorkerCookie(self._settings.ownership.host, self._boot, str(uuid.uuid4())))
-        descriptors = tuple(each.fileno() for each in self._listeners)
-        process, channel = start_process((*descriptors, self._load))
+        descriptors = {name: tuple(each.fileno() for each in sockets) for name, sockets in self._listeners.items()}
+        process, channel = start_process((*chain(*descriptors.values()), self._load))
         child = slot.child = Child(process, cookie, slot.number, self._hear)
         start = Start(
             number=slot.number,
@@ -231,7 +233,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         started = loop.time()
         self._view.stops = True
-        for each in self._listeners:
+        for each in chain(*self._listeners.values()):
             each.close()
         if self._failure is None:
             self._notifier.stopping()

@@ -17,7 +17,7 @@ import msgspec
 import uvloop
 
 from remora import __version__
-from remora.app import make_store, open_endpoints
+from remora.app import make_store, open_endpoints, open_servers
 from remora.config import Settings
 from remora.engine.status import ShardStatus, State
 from remora.engine.worker import Worker, WorkerSetup
@@ -25,7 +25,6 @@ from remora.metrics import Telemetry, configure_logging
 from remora.model.errors import RemoraError, StoreError, StoreMisconfigured
 from remora.model.exits import Exit, exit_code
 from remora.model.health import Use
-from remora.model.ingest import RESERVATION_AGE_S
 from remora.policy import readiness
 from remora.policy.not_owned import Deferred
 from remora.policy.readiness import Host
@@ -49,7 +48,7 @@ from remora.process.pipe import (
 )
 from remora.process.presence import has_been_used, remember_store
 from remora.process.samples import families
-from remora.servers.ingest import IngestServer, serve_ingest
+from remora.servers.serving import Server, Serving
 from remora.worker.clearing import Clearing, store_name
 from remora.worker.memory import FINISH_S, PROBE_BYTES, START_BYTES, MemoryGuard
 
@@ -98,7 +97,7 @@ async def _run(channel: socket.socket) -> Exit:
 
 
 class Process:
-    """A store, the endpoints, the worker proper, and the ingest server; told what to do over the pipe."""
+    """A store, the endpoints, the worker proper, and the servers; told what to do over the pipe."""
 
     def __init__(self, start: Start, pipe: Pipe) -> None:
         self._start = start
@@ -117,7 +116,7 @@ class Process:
         self._clearing = Clearing(start, self._telemetry)
         self._store: ShardStore
         self._worker: Worker | None = None
-        self._ingest: IngestServer | None = None
+        self._servers: Mapping[str, Server] = {}
 
     async def run(self) -> Exit:
         """Open everything, work until told to finish, close everything in the opposite order."""
@@ -163,7 +162,7 @@ class Process:
             )
             worker.drain(self._drains)
             with self._clearing:
-                async with self._taking_events_in():
+                async with self._serving():
                     self._pipe.send(Ready())
                     return await self._serve(worker)
 
@@ -180,20 +179,12 @@ class Process:
                 remember_store(Path(self._settings.supervisor.run_directory), store_name(self._settings))
 
     @asynccontextmanager
-    async def _taking_events_in(self) -> AsyncIterator[None]:
-        """Serve the ingest API while the block runs, unless it is turned off."""
-        settings = self._settings
-        sockets = [socket.socket(fileno=each) for each in self._start.listeners]
-        if not sockets:
-            yield
-            return
-        # The store takes no later commit; expiry may give the room back sooner.
-        reservation_s = min(RESERVATION_AGE_S, settings.ownership.reservation_age_s)
-        host = HostLoad(self._start.load, self._start.workers, self._start.number - 1)
-        async with serve_ingest(
-            settings.ingest, sockets, self._store, self._telemetry, reservation_s=reservation_s, host=host
-        ) as ingest:
-            self._ingest = ingest
+    async def _serving(self) -> AsyncIterator[None]:
+        """Serve what the supervisor listens for, while the block runs."""
+        start = self._start
+        host = HostLoad(start.load, start.workers, start.number - 1)
+        sockets = {name: [socket.socket(fileno=each) for each in found] for name, found in start.listeners.items()}
+        async with open_servers(sockets, Serving(self._settings, self._store, self._telemetry, host)) as self._servers:
             yield
 
     async def _look_once(self) -> None:
@@ -223,8 +214,8 @@ class Process:
 
     async def _drain(self, worker: Worker, work: asyncio.Task[None]) -> bool:
         """Finish what is in flight, for as long as the settings allow; returns whether everything was finished."""
-        if self._ingest is not None:
-            self._ingest.finish()
+        for each in self._servers.values():
+            each.finish()
         worker.finish()
         at_once = asyncio.ensure_future(self._stop_now.wait())
         await asyncio.wait(
@@ -292,8 +283,8 @@ class Process:
             self._worker.reload(new.delivery)
         self._telemetry.repeats.interval_s = new.log.repeat_interval_s
         configure_logging(new.log)
-        if self._ingest is not None:
-            self._ingest.reload()
+        for each in self._servers.values():
+            each.reload()
 
     async def _answer(self, asked: Ask) -> None:
         """Answer a question. A defect in an answer costs the answer only."""
@@ -346,7 +337,7 @@ class Process:
         return Use(
             store="" if connected else text,
             has_started=worker is not None,
-            takes_events=self._ingest is not None,
+            takes_events="ingest" in self._servers,
             has_way=worker is not None and worker.has_way(),
             waiting=worker.waiting() if worker is not None else (),
         )
@@ -364,7 +355,7 @@ class Process:
                 "state": text,
                 "damaged": list(self._store.damaged.values()) if worker else [],
             },
-            "ingest": self._ingest.address if self._ingest else "",
+            "ingest": self._servers["ingest"].address if "ingest" in self._servers else "",
             "in_flight_bytes": worker.budget.held if worker else 0,
             "shards": [_shard_json(each) for each in worker.shards] if worker else [],
             "left": [

@@ -69,7 +69,7 @@ def start(tmp_path: Path) -> Start:
         settings=Settings(
             supervisor=SupervisorSettings(run_directory=str(tmp_path)), sqlite=SqliteSettings(directory="/q")
         ),
-        listeners=(),
+        listeners={},
         load=-1,
         workers=1,
         dead=("remora/host/boot/reaped",),
