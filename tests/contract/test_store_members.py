@@ -17,7 +17,7 @@ from remora.model.member import Member, Offer
 from remora.model.shard import LockHolder, LockToken, Origin, Shard
 from remora.ports.store import ShardStore
 from remora.process.pipe import Start
-from remora.worker.clearing import Clearing
+from remora.worker.dead_owner_sweep import DeadOwnerSweep
 from support.stores import QUIET_S, Bench, renew, until
 
 LONG_S, SHORT_S = 60.0, 0.3
@@ -118,7 +118,7 @@ async def test_who_announces_itself_keeps_its_locks(bench: Bench, tmp_path: Path
         sweeps=True,
         drains=False,
     )
-    worker, clearing = a_worker(other, FakeEndpoint(), cookie=start.cookie), Clearing(start, Telemetry())
+    worker, clearing = a_worker(other, FakeEndpoint(), cookie=start.cookie), DeadOwnerSweep(start, Telemetry())
 
     await worker.clear(clearing.is_dead)
     await renew(bench.store, token, QUIET_S)

@@ -31,6 +31,7 @@ from remora.policy.readiness import Host
 from remora.ports.store import ShardStore
 from remora.process.host_load import HostLoad
 from remora.process.lag import measure_lag
+from remora.process.liveness_lock import has_been_used, remember_store
 from remora.process.pipe import (
     Ask,
     Dead,
@@ -46,10 +47,9 @@ from remora.process.pipe import (
     StopNow,
     ToWorker,
 )
-from remora.process.presence import has_been_used, remember_store
 from remora.process.samples import families
 from remora.servers.serving import Server, Serving
-from remora.worker.clearing import Clearing, store_name
+from remora.worker.dead_owner_sweep import DeadOwnerSweep, store_name
 from remora.worker.memory import FINISH_S, PROBE_BYTES, START_BYTES, MemoryGuard
 
 HUNG_AFTER_S = 60.0
@@ -113,7 +113,7 @@ class Process:
             repeat_interval_s=start.settings.log.repeat_interval_s,
         )
         self.memory = MemoryGuard(start.number, self._telemetry)
-        self._clearing = Clearing(start, self._telemetry)
+        self._sweep = DeadOwnerSweep(start, self._telemetry)
         self._store: ShardStore
         self._worker: Worker | None = None
         self._servers: Mapping[str, Server] = {}
@@ -161,7 +161,7 @@ class Process:
                 rng,
             )
             worker.drain(self._drains)
-            with self._clearing:
+            with self._sweep:
                 async with self._serving():
                     self._pipe.send(Ready())
                     return await self._serve(worker)
@@ -175,7 +175,7 @@ class Process:
         """Let those who start later know that this store has been in use, until the host starts anew."""
         connected, _ = self._store_state
         if connected:
-            with suppress(OSError):  # `Clearing` says so where the folder cannot be used
+            with suppress(OSError):  # `DeadOwnerSweep` says so where the folder cannot be used
                 remember_store(Path(self._settings.supervisor.run_directory), store_name(self._settings))
 
     @asynccontextmanager
@@ -203,7 +203,7 @@ class Process:
             helpers = [
                 tasks.create_task(measure_lag(self._telemetry), name="lag"),
                 tasks.create_task(self._report_levels(worker), name="levels"),
-                tasks.create_task(self._clearing.run(worker), name="clear after the dead"),
+                tasks.create_task(self._sweep.run(worker), name="sweep after dead owners"),
             ]
             work = tasks.create_task(worker.run(), name="worker")
             await self._finish.wait()
@@ -226,7 +226,7 @@ class Process:
         work.cancel()
         await asyncio.wait([work])
         if clean:
-            self._clearing.finished()
+            self._sweep.finished()
         return clean
 
     async def _report_levels(self, worker: Worker) -> None:
@@ -268,7 +268,7 @@ class Process:
                 if self._worker is not None:
                     self._worker.drain(on)
             case Dead(cookies=cookies):
-                self._clearing.mark_dead(cookies)
+                self._sweep.mark_dead(cookies)
             case Ask():
                 tasks.create_task(self._answer(message), name=f"answer {message.what}")
             case Start():

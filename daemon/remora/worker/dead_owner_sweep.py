@@ -18,8 +18,8 @@ from remora.metrics import Telemetry
 from remora.model.cookie import WorkerCookie
 from remora.model.errors import StoreError
 from remora.policy.ended import Evidence, has_ended, is_doubtful
+from remora.process.liveness_lock import LivenessLock
 from remora.process.pipe import Start
-from remora.process.presence import Presence
 
 AGAIN_S = 1.0
 """The pause after a store that did not answer."""
@@ -36,7 +36,7 @@ def store_name(settings: Settings) -> str:
     return f"rados {rados.conf} {rados.cluster} {rados.zone} {rados.pool} {rados.namespace}"
 
 
-class Clearing:
+class DeadOwnerSweep:
     """Who is dead: those that the supervisor reaped, and those that other supervisors of this host left.
 
     While the block runs, this worker shows that it lives itself.
@@ -54,15 +54,15 @@ class Clearing:
         self._left: frozenset[str] = frozenset()
         self._cleared: frozenset[str] = frozenset()
         self._doubtful: set[str] = set()
-        self._presence: Presence | None = None
+        self._liveness: LivenessLock | None = None
         self._is_clean = False
         self._news = asyncio.Event()
         if self._reaped or self._sweeps:
             self._news.set()
 
-    def __enter__(self) -> Clearing:
+    def __enter__(self) -> DeadOwnerSweep:
         try:
-            self._presence = Presence(self._folder, self._own.worker, self._store)
+            self._liveness = LivenessLock(self._folder, self._own.worker, self._store)
         except OSError as exc:
             self._telemetry.presence_failed(str(self._folder), exc.strerror or str(exc))
         return self
@@ -70,8 +70,8 @@ class Clearing:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._presence is not None and self._is_clean:
-            self._presence.close()
+        if self._liveness is not None and self._is_clean:
+            self._liveness.close()
 
     def finished(self) -> None:
         """All locks were given back: nobody needs to look for any."""
@@ -108,7 +108,7 @@ class Clearing:
 
     def _look(self, others: Collection[str]) -> None:
         """Note whose processes have ended; it is news when somebody's has, or one of the doubtful fell silent."""
-        self._left = self._presence.dead() if self._presence is not None else frozenset()
+        self._left = self._liveness.dead() if self._liveness is not None else frozenset()
         if self._sweeps and (self._left - self._cleared or not self._doubtful <= set(others)):
             self._news.set()
 
@@ -128,6 +128,6 @@ class Clearing:
 
     def _forget(self, reaped: frozenset[str]) -> None:
         """Nothing is left of those that were cleared after."""
-        if self._presence is not None:
+        if self._liveness is not None:
             named = frozenset(each.rpartition("/")[2] for each in reaped)
-            self._presence.forget(self._left | named if self._sweeps else named)
+            self._liveness.forget(self._left | named if self._sweeps else named)

@@ -17,21 +17,21 @@ from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.cookie import WorkerCookie
 from remora.model.member import Member
+from remora.process.liveness_lock import LivenessLock, has_been_used, remember_store
 from remora.process.pipe import Start
-from remora.process.presence import Presence, has_been_used, remember_store
-from remora.worker.clearing import Clearing
+from remora.worker.dead_owner_sweep import DeadOwnerSweep
 from support.clock import in_virtual_time
 
 
-def died(presence: Presence) -> None:
+def died(presence: LivenessLock) -> None:
     """End as a process does that is killed: its lock goes, its file stays."""
     os.close(presence._descriptor)
 
 
 def test_the_dead_are_told_from_the_living(tmp_path: Path) -> None:
     """A file that somebody locks is alive, one that nobody does is dead, and one that is gone is neither."""
-    own = Presence(tmp_path, "own", "store")
-    dead, alive, ended = (Presence(tmp_path, name, "store") for name in ("dead", "alive", "ended"))
+    own = LivenessLock(tmp_path, "own", "store")
+    dead, alive, ended = (LivenessLock(tmp_path, name, "store") for name in ("dead", "alive", "ended"))
     died(dead)
     ended.close()
 
@@ -44,7 +44,7 @@ def test_the_dead_are_told_from_the_living(tmp_path: Path) -> None:
 
 def test_the_dead_of_another_store_are_not_ours(tmp_path: Path) -> None:
     """Who shares a folder and not a store clears nothing, and so forgets nobody."""
-    own, other, longer = (Presence(tmp_path, name, name) for name in ("store", "other", "store-2"))
+    own, other, longer = (LivenessLock(tmp_path, name, name) for name in ("store", "other", "store-2"))
     died(other)
     died(longer)
 
@@ -57,7 +57,7 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("")
 
     with pytest.raises(OSError, match="run"):
-        Presence(tmp_path / "run", "own", "store")
+        LivenessLock(tmp_path / "run", "own", "store")
 
 
 @pytest.fixture
@@ -80,10 +80,10 @@ def start(tmp_path: Path) -> Start:
 
 def test_only_the_surely_dead_lose_their_locks(start: Start, tmp_path: Path) -> None:
     """Those that were reaped, those of an earlier boot of this host, and those whose file is free; nobody else."""
-    died(Presence(tmp_path, "left", "sqlite /q"))
-    with Clearing(start, Telemetry()) as clearing:
-        assert clearing._presence is not None
-        clearing._left = clearing._presence.dead()
+    died(LivenessLock(tmp_path, "left", "sqlite /q"))
+    with DeadOwnerSweep(start, Telemetry()) as clearing:
+        assert clearing._liveness is not None
+        clearing._left = clearing._liveness.dead()
 
         assert clearing.is_dead("remora/host/boot/reaped", announced=False)
         assert clearing.is_dead("remora/host/boot/left", announced=False)
@@ -100,7 +100,7 @@ def test_only_the_surely_dead_lose_their_locks(start: Start, tmp_path: Path) -> 
 @asynccontextmanager
 async def clearing_for(worker: Worker, start: Start) -> AsyncIterator[None]:
     """What a worker does about the dead, beside all else that it does."""
-    with Clearing(start, Telemetry()) as clearing:
+    with DeadOwnerSweep(start, Telemetry()) as clearing:
         async with running(worker), asyncio.TaskGroup() as tasks:
             task = tasks.create_task(clearing.run(worker))
             try:
@@ -123,7 +123,7 @@ def a_store(holder: str) -> FakeStore:
 async def test_a_second_supervisor_of_the_host_takes_what_a_killed_one_held(start: Start, tmp_path: Path) -> None:
     """A worker that runs already sees within seconds that a process beside it was killed, and has its queue then."""
     store = a_store("remora/host/boot/beside")
-    beside = Presence(tmp_path, "beside", "sqlite /q")
+    beside = LivenessLock(tmp_path, "beside", "sqlite /q")
     worker = a_worker(store, FakeEndpoint(), cookie=start.cookie)
 
     async with clearing_for(worker, start):

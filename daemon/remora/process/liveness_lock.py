@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 
 
-class Presence:
+class LivenessLock:
     """One worker's own file, and a look at those of others on the same store.
 
     Raises OSError where the folder cannot be used.
