@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from remora.codec.event_entry import encode
-from remora.codec.render import Renderer
+from remora.codec.rendering_cached import Renderer
 from remora.model.entry import EventEntry, S3Event, Time
 from remora.model.record import Page
 from remora.model.topic import UNSET, Target

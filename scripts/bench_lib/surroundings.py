@@ -15,7 +15,7 @@ from typing import Any
 
 from bench_lib.clusters import ROOT
 from remora import __version__
-from remora.codec.fastest import IMPLEMENTATION
+from remora.codec.speedups import IMPLEMENTATION
 
 _NO_SETTING = frozenset({"run", "command", "json", "name", "keep"})
 

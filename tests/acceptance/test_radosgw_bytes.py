@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from remora.codec.event_entry import decode
-from remora.codec.record import body
-from remora.codec.render import Renderer
+from remora.codec.rendering_cached import Renderer
+from remora.codec.rendering_plain import body
 from remora.model.record import Page
 from support.consumer import read_until
 from support.daemon import remora, running_daemon, write_config

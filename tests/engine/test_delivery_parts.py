@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from engine.fakes import FakeStore
 from engine.ownership.parts import a_store, taken
 from engine.runs import a_topic
-from remora.codec.render import Renderer
+from remora.codec.rendering_cached import Renderer
 from remora.config import DeliverySettings
 from remora.engine.byte_budget import ByteBudget
 from remora.engine.catalogue import Catalogue

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.runs import a_topic
 from remora.codec.event_entry import attributes
-from remora.codec.render import Renderer
+from remora.codec.rendering_cached import Renderer
 from remora.engine.delivery.shard_state import Redelivery
 from remora.engine.delivery.triage import Rejected, same_target, triage
 from remora.model.ledger import Cause

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.codec import record
+from remora.codec import rendering_plain
 from remora.codec.event_entry import decode
 from remora.model.entry import Time
 from remora.replay.pipeline.columns import NOTIFICATION, PARSED
@@ -86,7 +86,7 @@ def test_what_remora_delivers_is_read_whole() -> None:
     )
     entry = replace(plain, event=event)
 
-    (row,) = rows(record.body(entry), is_decoded=True)
+    (row,) = rows(rendering_plain.body(entry), is_decoded=True)
 
     assert row["key"] == event.object_key.decode()
     assert (row["event_name"], row["bucket"], row["size"]) == ("ObjectCreated:Copy", "harbour", 2**40)

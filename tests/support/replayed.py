@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaProducer
 
 from remora.codec.event_entry import decode
 from remora.codec.murmur2 import partitions
-from remora.codec.record import body
+from remora.codec.rendering_plain import body
 from remora.codec.s3_events import place
 from remora.model.entry import Time
 from remora.model.topic import Target, Topic

@@ -15,7 +15,7 @@ import pytest
 
 from remora import app
 from remora.codec.event_entry import decode
-from remora.codec.record import created_ns
+from remora.codec.rendering_plain import created_ns
 from remora.codec.shard_hash import shard as shard_number
 from remora.config import load
 from remora.model.exits import Exit

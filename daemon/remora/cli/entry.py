@@ -10,7 +10,7 @@ import click
 
 from remora.cli.groups import Group
 from remora.codec.event_entry import decode, explain
-from remora.codec.record import body
+from remora.codec.rendering_plain import body
 from remora.model.errors import CodecError
 from remora.model.exits import Exit
 

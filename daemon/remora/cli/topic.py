@@ -18,7 +18,7 @@ from remora.cli.output import duration, print_json, print_table, run_async, size
 from remora.cli.own_topic import create_command, rm_command, set_command
 from remora.cli.rows import Row, complain, look_at, origin_option, row_named, rows_of
 from remora.codec.event_entry import decode
-from remora.codec.record import body
+from remora.codec.rendering_plain import body
 from remora.config import Settings
 from remora.model.errors import CodecError, ShardGone
 from remora.model.record import CorruptBytes

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""`shortcut.py`, `columns.py`, `checksums.py`, `murmur2.partitions`, and `in_batches` and `encode_events` of
+"""`rendering_fast.py`, `columns.py`, `checksums.py`, `murmur2.partitions`, and `in_batches` and `encode_events` of
 `kafka_records.py` once more, for a C compiler. Change them together; both have the same tests.
 
 Records are kept as rows that point into few large pieces of memory, and become a Record each only where somebody looks
@@ -16,8 +16,8 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
 from remora.codec import checksums as plain_checksums
-from remora.codec import columns, kafka_records, record
-from remora.codec import shortcut as plain
+from remora.codec import columns, kafka_records, rendering_plain
+from remora.codec import rendering_fast as plain
 from remora.model.errors import CodecError
 from remora.model.record import Record
 
@@ -360,8 +360,8 @@ def joined(parts):
     return made
 
 
-cdef class Shortcut:
-    """As `shortcut.Shortcut`."""
+cdef class FastRendering:
+    """As `rendering_fast.FastRendering`."""
 
     cdef dict _sources, _actors, _buckets
     cdef bytes _source, _source_json, _before, _after
@@ -373,7 +373,7 @@ cdef class Shortcut:
         self._second = -1
 
     def render(self, list entries not None, list positions not None, bytes new_opaque_json, plain):
-        """As `shortcut.Shortcut.render`."""
+        """As `rendering_fast.FastRendering.render`."""
         cdef Py_ssize_t i, count = len(entries)
         if len(positions) <= count:
             raise IndexError(f"{len(positions)} positions for {count} entries")
@@ -417,7 +417,7 @@ cdef class Shortcut:
         if nsec > 999_999_999:
             return False
         if sec != self._second:
-            self._before, self._after = record.second_text(sec)
+            self._before, self._after = rendering_plain.second_text(sec)
             self._second = sec
 
         p += 8
@@ -558,7 +558,7 @@ cdef class Shortcut:
 
 
 cdef int escape(Text* text, list kept) except -1:
-    cdef bytes escaped = record.escape(copied(text.at, text.size))
+    cdef bytes escaped = rendering_plain.escape(copied(text.at, text.size))
     kept.append(escaped)
     text.at, text.size = <const uint8_t*>PyBytes_AS_STRING(escaped), PyBytes_GET_SIZE(escaped)
     return 0

@@ -16,7 +16,7 @@ import msgspec
 
 from remora.codec import s3_records
 from remora.codec.ceph import Writer
-from remora.codec.record import sorted_metadata, sorted_tags
+from remora.codec.rendering_plain import sorted_metadata, sorted_tags
 from remora.codec.s3_records import (
     MOST_BUCKET,
     MOST_KEY,

@@ -41,7 +41,7 @@ from remora.codec.json_pieces import (
     not_json,
     parse,
 )
-from remora.codec.record import sorted_metadata, sorted_tags
+from remora.codec.rendering_plain import sorted_metadata, sorted_tags
 from remora.model.entry import Pairs, S3Event, Time
 from remora.model.errors import RemoraError
 

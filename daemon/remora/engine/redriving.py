@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from remora.codec.event_entry import decode, renewed
-from remora.codec.record import key
+from remora.codec.rendering_plain import key
 from remora.codec.shard_hash import shard as shard_number
 from remora.engine.catalogue import topic_among
 from remora.model.entry import S3Event

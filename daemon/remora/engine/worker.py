@@ -9,7 +9,7 @@ from random import Random
 from typing import Literal
 from weakref import WeakValueDictionary
 
-from remora.codec.render import Renderer
+from remora.codec.rendering_cached import Renderer
 from remora.config import DeliverySettings, OwnershipSettings
 from remora.engine.backlog import BacklogMonitor
 from remora.engine.byte_budget import ByteBudget

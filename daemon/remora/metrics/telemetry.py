@@ -23,7 +23,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
-from remora.codec import fastest
+from remora.codec import speedups
 from remora.metrics.logs import Repeats
 from remora.metrics.series import AgeHistogram, Backlog, Backlogs, Books, Failing, Ledgers, TopicCounter, TopicLabels
 from remora.model.ledger import Balance
@@ -557,12 +557,12 @@ class Telemetry:
 
     def started(self, version: str, config: str, workers: int) -> None:
         """The daemon begins."""
-        self._build.labels(version, platform.python_version(), fastest.IMPLEMENTATION).set(1)
+        self._build.labels(version, platform.python_version(), speedups.IMPLEMENTATION).set(1)
         _say(logging.INFO, "started", f"remora {version} started", config=config, workers=workers)
 
     def running(self, version: str) -> None:
         """A worker process begins."""
-        self._build.labels(version, platform.python_version(), fastest.IMPLEMENTATION).set(1)
+        self._build.labels(version, platform.python_version(), speedups.IMPLEMENTATION).set(1)
 
     def serving(self, address: str) -> None:
         """The admin server listens."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from remora.codec import event_entry, lock_ops, queue_ops, topic
-from remora.codec.render import Renderer
+from remora.codec.rendering_cached import Renderer
 from remora.model.entry import Time
 from unit.codec.samples import (
     MINIMAL,

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.codec import checksums, fastest
+from remora.codec import checksums, speedups
 
 Way = Callable[[Sequence[bytes], int], list[int]]
 Comparing = Callable[[Sequence[tuple[bytes, int | None]], int], list[int]]
-WAYS = dict.fromkeys([checksums.checksums, fastest.checksums])
-COMPARING = dict.fromkeys([checksums.mismatches, fastest.mismatches])
+WAYS = dict.fromkeys([checksums.checksums, speedups.checksums])
+COMPARING = dict.fromkeys([checksums.mismatches, speedups.mismatches])
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from remora.codec import columns, fastest
+from remora.codec import columns, speedups
 from remora.codec.columns import Totals
 from remora.model.record import Record
 
@@ -25,7 +25,7 @@ def module(way: Callable[..., object]) -> str:
     return way.__module__.rpartition(".")[2]
 
 
-@pytest.mark.parametrize("way", dict.fromkeys([columns.totals, fastest.totals]), ids=module)
+@pytest.mark.parametrize("way", dict.fromkeys([columns.totals, speedups.totals]), ids=module)
 @given(EVENTS)
 @example([])
 def test_totals_are_of_all_records(way: Callable[[Sequence[Record]], Totals], events: list[Record]) -> None:
@@ -37,10 +37,10 @@ def test_totals_are_of_all_records(way: Callable[[Sequence[Record]], Totals], ev
     )
 
     assert way(events) == wanted
-    assert way(fastest.joined([events])) == wanted
+    assert way(speedups.joined([events])) == wanted
 
 
-@pytest.mark.parametrize("way", dict.fromkeys([columns.joined, fastest.joined]), ids=module)
+@pytest.mark.parametrize("way", dict.fromkeys([columns.joined, speedups.joined]), ids=module)
 @given(st.lists(EVENTS, max_size=3), st.booleans())
 def test_joined_records_are_those_of_all_parts(way: Join, parts: list[list[Record]], again: bool) -> None:
     """One part stands behind the other, each record equal to the one that was given, also where parts were joined."""
@@ -53,7 +53,7 @@ def test_joined_records_are_those_of_all_parts(way: Join, parts: list[list[Recor
     assert [type(each) for each in made] == [Record] * len(made)
 
 
-@pytest.mark.parametrize("way", dict.fromkeys([columns.joined, fastest.joined]), ids=module)
+@pytest.mark.parametrize("way", dict.fromkeys([columns.joined, speedups.joined]), ids=module)
 @given(EVENTS, st.integers(-8, 8), st.slices(8))
 def test_joined_records_are_a_sequence(way: Join, events: list[Record], place: int, part: slice) -> None:
     """Places, also from the end, places where nothing is, slices and lengths are those of a list."""
@@ -67,12 +67,12 @@ def test_joined_records_are_a_sequence(way: Join, events: list[Record], place: i
             made[place]
 
 
-@pytest.mark.parametrize("way", dict.fromkeys([columns.joined, fastest.joined]), ids=module)
+@pytest.mark.parametrize("way", dict.fromkeys([columns.joined, speedups.joined]), ids=module)
 def test_records_outlive_what_they_were_joined_from(way: Join) -> None:
     """A part may be let go while the whole, or a batch of it, is still needed."""
     events = [Record(b"k%d" % i, b"body %d" % i * 100, b"id", i, b"%d" % i, b"%d" % (i + 1), i) for i in range(2_000)]
     made = way(way([events[i : i + 100]]) for i in range(0, 2_000, 100))
-    [(_, batch, _)] = fastest.in_batches(made, 1, 0, 1 << 30)
+    [(_, batch, _)] = speedups.in_batches(made, 1, 0, 1 << 30)
     others = [way([events]) for _ in range(3)]  # would take memory that was given back too early
 
     del made
@@ -81,7 +81,7 @@ def test_records_outlive_what_they_were_joined_from(way: Join) -> None:
     assert [len(each) for each in others] == [2_000] * 3
 
 
-@pytest.mark.parametrize("way", dict.fromkeys([columns.joined, fastest.joined]), ids=module)
+@pytest.mark.parametrize("way", dict.fromkeys([columns.joined, speedups.joined]), ids=module)
 def test_few_records_take_little_memory(way: Join) -> None:
     """A thousand queues with an event each need some kilobytes for each, and not what a backlog needs."""
     event = Record(b"k", bytes(1_000), b"id", 0, b"0/1", b"0/2", 0)
@@ -105,8 +105,8 @@ def test_few_records_take_little_memory(way: Join) -> None:
         b"1234567",
     ],
 )
-@pytest.mark.skipif(fastest.IMPLEMENTATION != "compiled", reason="only what was compiled copies records")
+@pytest.mark.skipif(speedups.IMPLEMENTATION != "compiled", reason="only what was compiled copies records")
 def test_what_is_no_record_is_not_joined(no_record: Record) -> None:
     """What rows cannot hold makes an error instead of other values."""
     with pytest.raises((TypeError, OverflowError)):
-        fastest.joined([[no_record]])
+        speedups.joined([[no_record]])

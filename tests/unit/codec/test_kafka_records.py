@@ -9,7 +9,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from remora.codec import fastest, kafka_records
+from remora.codec import kafka_records, speedups
 from remora.codec.kafka_records import FRAME_BYTES, HEADER_BYTES, RECORD_BYTES, encode_record, varint
 from remora.codec.murmur2 import partition
 from remora.model.record import Record
@@ -19,7 +19,7 @@ Headers = list[tuple[str, bytes]]
 
 each_way = pytest.mark.parametrize(
     "way",
-    dict.fromkeys([kafka_records.encode_events, fastest.encode_events]),
+    dict.fromkeys([kafka_records.encode_events, speedups.encode_events]),
     ids=lambda way: way.__module__.rpartition(".")[2],
 )
 
@@ -78,7 +78,7 @@ def test_events_are_written_as_aiokafka_writes_them(
 
 @pytest.mark.parametrize(
     "way",
-    dict.fromkeys([kafka_records.in_batches, fastest.in_batches]),
+    dict.fromkeys([kafka_records.in_batches, speedups.in_batches]),
     ids=lambda way: way.__module__.rpartition(".")[2],
 )
 @given(EVENTS, st.integers(1, 5), st.integers(0, 300), st.integers(0, 700))

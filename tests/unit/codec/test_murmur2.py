@@ -10,14 +10,14 @@ from aiokafka.partitioner import murmur2 as plain_murmur2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.codec import fastest
 from remora.codec import murmur2 as in_python
+from remora.codec import speedups
 from remora.codec.murmur2 import murmur2, partition
 
 Way = Callable[[Sequence[bytes], int], Sequence[int]]
 
 each_way = pytest.mark.parametrize(
-    "way", dict.fromkeys([in_python.partitions, fastest.partitions]), ids=lambda way: way.__module__.rpartition(".")[2]
+    "way", dict.fromkeys([in_python.partitions, speedups.partitions]), ids=lambda way: way.__module__.rpartition(".")[2]
 )
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from remora.codec.event_entry import decode
-from remora.codec.fastest import partitions
 from remora.codec.kafka_records import EVENT_ID, FRAME_BYTES, HEADER_BYTES, NEXT, POSITION, SHARD, encode_record
-from remora.codec.record import key
+from remora.codec.rendering_plain import key
+from remora.codec.speedups import partitions
 from remora.endpoints.kafka.batches import BATCH_BYTES, size_above
 from remora.model.errors import CodecError
 from remora.model.record import DeadLetter

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from remora.codec.fastest import encode_events, in_batches
 from remora.codec.kafka_records import RECORD_BYTES
+from remora.codec.speedups import encode_events, in_batches
 from remora.endpoints.kafka.batches import BATCH_BYTES, size_above
 from remora.model.record import Record
 

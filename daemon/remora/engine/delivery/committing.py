@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from remora.codec.fastest import totals
+from remora.codec.speedups import totals
 from remora.engine.delivery.letters import dead_letter
 from remora.engine.delivery.packing import pack_surely
 from remora.engine.delivery.session import Session

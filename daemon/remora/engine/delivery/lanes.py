@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from remora.codec.fastest import totals
+from remora.codec.speedups import totals
 from remora.engine.delivery.letters import dead_letter
 from remora.engine.delivery.packing import pack_surely
 from remora.engine.delivery.reading import at_most

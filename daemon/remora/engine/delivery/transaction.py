@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from remora.codec.fastest import joined
+from remora.codec.speedups import joined
 from remora.engine.delivery.triage import Rejected
 from remora.model.record import Page, Record
 from remora.policy.acks import PageAcks

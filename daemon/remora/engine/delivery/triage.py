@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from remora.codec.event_entry import attributes
-from remora.codec.fastest import totals
-from remora.codec.render import Renderer
+from remora.codec.rendering_cached import Renderer
+from remora.codec.speedups import totals
 from remora.engine.delivery.shard_state import Redelivery
 from remora.model.errors import CodecError
 from remora.model.record import Page, Record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from remora.codec.render import Renderer
+from remora.codec.rendering_cached import Renderer
 from remora.config import DeliverySettings
 from remora.engine.catalogue import Catalogue
 from remora.metrics import Telemetry

@@ -17,7 +17,7 @@ from remora.codec.queue_ops import (
     decode_spilled_reservations,
     encode_list,
 )
-from remora.codec.record import age_s
+from remora.codec.rendering_plain import age_s
 from remora.model.errors import CodecError, StoreError, StoreUnavailable
 from remora.model.position import Position
 from remora.model.record import Page

@@ -17,7 +17,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 
-from remora.codec import fastest
+from remora.codec import speedups
 
 _SPREAD = 0x9E3779B1
 """An odd number without a pattern: the same position in two queues begins with different values."""
@@ -25,7 +25,7 @@ _SPREAD = 0x9E3779B1
 
 def checksums(queue: int, first: int, entries: Sequence[bytes]) -> Sequence[int]:
     """The checksum of each of a queue's entries, the first of which has this position."""
-    return fastest.checksums(entries, _begun(queue, first))
+    return speedups.checksums(entries, _begun(queue, first))
 
 
 def changed(queue: int, first: int, rows: Sequence[tuple[bytes, int | None]]) -> Mapping[int, str]:
@@ -34,7 +34,7 @@ def changed(queue: int, first: int, rows: Sequence[tuple[bytes, int | None]]) ->
     None was kept for entries that a version before the checksums has stored, and they pass: a checksum made later, of
     whatever the bytes had become, would prove nothing, and reading all of them would hold up the start.
     """
-    places = fastest.mismatches(rows, _begun(queue, first))
+    places = speedups.mismatches(rows, _begun(queue, first))
     return {place: _reason(queue, first + place, *rows[place]) for place in places} if places else _NOTHING
 
 

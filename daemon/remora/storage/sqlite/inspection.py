@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
-from remora.codec.record import age_s
+from remora.codec.rendering_plain import age_s
 from remora.model.errors import ShardGone, StoreError
 from remora.model.record import CorruptBytes, Page
 from remora.model.shard import Shard, ShardStats

@@ -9,10 +9,10 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 
 from remora.codec import checksums as checksums_
-from remora.codec import columns, kafka_records, murmur2, shortcut
+from remora.codec import columns, kafka_records, murmur2, rendering_fast
 from remora.model.record import Record
 
-Shortcut: type[shortcut.Shortcut] = shortcut.Shortcut
+FastRendering: type[rendering_fast.FastRendering] = rendering_fast.FastRendering
 partitions: Callable[[Sequence[bytes], int], Sequence[int]] = murmur2.partitions
 in_batches: Callable[[Sequence[Record], int, int, int], Sequence[tuple[int, Sequence[Record], int]]] = (
     kafka_records.in_batches
@@ -31,7 +31,7 @@ if not os.environ.get("REMORA_PURE_PYTHON"):
     except ImportError:
         pass
     else:
-        Shortcut, partitions = _compiled.Shortcut, _compiled.partitions
+        FastRendering, partitions = _compiled.FastRendering, _compiled.partitions
         in_batches, encode_events = _compiled.in_batches, _compiled.encode_events
         totals, joined = _compiled.totals, _compiled.joined
         checksums, mismatches = _compiled.checksums, _compiled.mismatches

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.codec import record
+from remora.codec import rendering_plain
 from remora.codec.event_entry import decode
 from remora.model.entry import EventEntry, Time
 from unit.codec.samples import MINIMAL, entries, real_pairs, with_event
@@ -22,7 +22,7 @@ def test_bodies_equal_those_that_radosgw_posted() -> None:
 
     assert len(pairs) >= 36
     for pair in pairs:
-        assert record.body(decode(pair.entry)) == pair.body
+        assert rendering_plain.body(decode(pair.entry)) == pair.body
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_bodies_equal_those_that_radosgw_posted() -> None:
 )
 def test_strings_are_escaped_as_radosgw_escapes_them(text: bytes, written: bytes) -> None:
     """Quotes, backslash, tab and newline have short forms, other control characters do not, the rest stays."""
-    assert record.escape(b"a" + text + b"z") == b"a" + written + b"z"
+    assert rendering_plain.escape(b"a" + text + b"z") == b"a" + written + b"z"
 
 
 @given(st.text())
@@ -54,7 +54,7 @@ def test_every_json_reader_understands_the_escapes(text: str) -> None:
     """What is valid text comes back from the body unchanged."""
     entry = with_event(decode(MINIMAL), object_key=text.encode("utf-8", "replace"))
 
-    found = json.loads(record.body(entry))
+    found = json.loads(rendering_plain.body(entry))
 
     assert found["Records"][0]["s3"]["object"]["key"] == text.encode("utf-8", "replace").decode()
 
@@ -74,7 +74,7 @@ def test_every_json_reader_understands_the_escapes(text: str) -> None:
 )
 def test_times_are_written_as_radosgw_writes_them(time: Time, written: bytes) -> None:
     """Microseconds are cut off, the first ten years are seconds, and nanoseconds carry over."""
-    assert record.time_text(time) == written
+    assert rendering_plain.time_text(time) == written
 
 
 def test_an_event_of_version_one_has_empty_places_for_what_came_later() -> None:
@@ -82,11 +82,11 @@ def test_an_event_of_version_one_has_empty_places_for_what_came_later() -> None:
     entry = decode(MINIMAL)
     old = with_event(entry, version=1, bucket_id=b"", metadata=(), tags=(), opaque_data=b"")
 
-    found = json.loads(record.body(old))["Records"][0]
+    found = json.loads(rendering_plain.body(old))["Records"][0]
 
     assert (found["s3"]["bucket"]["id"], found["opaqueData"]) == ("", "")
     assert (found["s3"]["object"]["metadata"], found["s3"]["object"]["tags"]) == ([], [])
-    assert list(found) == list(json.loads(record.body(entry))["Records"][0])
+    assert list(found) == list(json.loads(rendering_plain.body(entry))["Records"][0])
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_opaque_data_follows_the_release_that_wrote_the_entry(version: int, opaq
     """Entries from version 3 on take the topic's current value, older ones keep their own."""
     entry = replace(decode(MINIMAL), version=version)
 
-    assert json.loads(record.body(entry, opaque))["Records"][0]["opaqueData"] == expected
+    assert json.loads(rendering_plain.body(entry, opaque))["Records"][0]["opaqueData"] == expected
 
 
 def test_metadata_and_tags_stand_in_the_order_in_which_radosgw_holds_them() -> None:
@@ -116,7 +116,7 @@ def test_metadata_and_tags_stand_in_the_order_in_which_radosgw_holds_them() -> N
         tags=((b"b", b"2"), (b"a", b"9"), (b"b", b"1")),
     )
 
-    found = json.loads(record.body(entry))["Records"][0]["s3"]["object"]
+    found = json.loads(rendering_plain.body(entry))["Records"][0]["s3"]["object"]
 
     assert [(p["key"], p["val"]) for p in found["metadata"]] == [("a", "3"), ("b", "4"), ("é", "2")]
     assert [(p["key"], p["val"]) for p in found["tags"]] == [("a", "9"), ("b", "2"), ("b", "1")]
@@ -125,7 +125,7 @@ def test_metadata_and_tags_stand_in_the_order_in_which_radosgw_holds_them() -> N
 @given(entries)
 def test_any_entry_has_one_record_without_spaces_between_its_parts(entry: EventEntry) -> None:
     """A body is always one JSON document, with its members in radosgw's order."""
-    found = json.loads(record.body(entry).decode("utf-8", "replace"))
+    found = json.loads(rendering_plain.body(entry).decode("utf-8", "replace"))
 
     assert list(found) == ["Records"]
     assert list(found["Records"][0])[-2:] == ["eventId", "opaqueData"]
@@ -153,4 +153,4 @@ def test_age_counts_from_the_commit_else_from_the_event_and_never_from_zero(
     entry = replace(decode(MINIMAL), creation_time=created, version=version)
     entry = with_event(entry, object_sequencer=sequencer, event_time=Time(1_600_000_000, 5))
 
-    assert record.created_ns(entry) == expected
+    assert rendering_plain.created_ns(entry) == expected

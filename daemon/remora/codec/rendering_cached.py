@@ -1,6 +1,6 @@
 """What is delivered of an event, the fast way: straight from an entry's bytes to its record.
 
-What repeats in entries is remembered here with the JSON that it makes, and `codec/shortcut.py` makes a record of
+What repeats in entries is remembered here with the JSON that it makes, and `codec/rendering_fast.py` makes a record of
 remembered regions and what varies. Everything unusual (a region not seen before, a format older or newer than today's,
 malformed bytes) goes the plain way through `event_entry` and `record`, which decide what is right and raise what is
 wrong. So a hit is only ever taken for bytes that were decoded in full once, and a miss costs nothing but time.
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from remora.codec import event_entry, fastest, record
+from remora.codec import event_entry, rendering_plain, speedups
 from remora.codec.ceph import Writer
-from remora.codec.shortcut import Bucket, Rendered, Shortcut
+from remora.codec.rendering_fast import Bucket, FastRendering, Rendered
 from remora.model.entry import EventEntry, S3Event
 from remora.model.errors import CodecError
 from remora.model.record import Page, Record
@@ -27,30 +27,33 @@ _COST_OF_OBJECTS = 600  # bytes that a region takes beside its contents
 class Renderer:
     """Makes records of entries. Keep one for long: what it remembers is its speed, and is bounded."""
 
-    def __init__(self, shortcut: type[Shortcut] = fastest.Shortcut) -> None:
+    def __init__(self, fast: type[FastRendering] = speedups.FastRendering) -> None:
         self._sources: dict[bytes, bytes] = {}
         self._actors: dict[bytes, bytes] = {}
         self._buckets: dict[bytes, Bucket] = {}
         self._opaques: dict[bytes, bytes] = {}
         self._cached_bytes = 0
-        self._shortcut = shortcut(self._sources, self._actors, self._buckets)
+        self._fast = fast(self._sources, self._actors, self._buckets)
 
     def render(self, page: Page, opaque: bytes | None = None) -> tuple[Sequence[Record], dict[int, CodecError]]:
         """The records of a listing in order, and what is wrong with its other entries, by their place in it.
 
-        `opaque` as in `record.body`.
+        `opaque` as in `rendering_plain.body`.
         """
         opaque_json = None if opaque is None else self._opaques.get(opaque) or self._learn_opaque(opaque)
-        return self._shortcut.render(
-            page.entries, page.positions, opaque_json, lambda entry: self._plain(entry, opaque)
-        )
+        return self._fast.render(page.entries, page.positions, opaque_json, lambda entry: self._plain(entry, opaque))
 
     def _plain(self, data: bytes, opaque: bytes | None) -> Rendered:
         """The record by decoding the entry in full; remembers its regions, which may come again."""
         entry = event_entry.decode(data)
         event = entry.event
         self._learn(entry)
-        return record.key(event), record.body(entry, opaque), event.event_id, record.created_ns(entry)
+        return (
+            rendering_plain.key(event),
+            rendering_plain.body(entry, opaque),
+            event.event_id,
+            rendering_plain.created_ns(entry),
+        )
 
     def _learn(self, entry: EventEntry) -> None:
         event = entry.event
@@ -115,7 +118,7 @@ def _bucket(entry: EventEntry) -> Bucket:
     tail = _strings(event.opaque_data) + attributes
     return Bucket(
         json=_bucket_json(event),
-        key=record.key_prefix(event),
+        key=rendering_plain.key_prefix(event),
         id=bucket_id,
         quiet=bucket_id + bytes(8) + tail,
         tail=tail,
@@ -156,8 +159,8 @@ def _bucket_json(event: S3Event) -> bytes:
 
 
 def _opaque_json(opaque: bytes) -> bytes:
-    return b'","opaqueData":"%b"}]}' % record.escape(opaque)
+    return b'","opaqueData":"%b"}]}' % rendering_plain.escape(opaque)
 
 
 def _escaped(*texts: bytes) -> tuple[bytes, ...]:
-    return tuple(map(record.escape, texts))
+    return tuple(map(rendering_plain.escape, texts))

@@ -1,8 +1,8 @@
 """An entry to its record by what repeats: the daemon's hot path, one pass over the entry, no values in between.
 
 Three regions of an entry are the same for all events of a bucket, a kind or a topic, so their bytes are kept with the
-JSON that they make (`codec/render.py`), and an entry that has the very same bytes at that place takes the JSON as it
-is. `_compiled.pyx` is the same for a C compiler; both have the same tests. Change them together.
+JSON that they make (`codec/rendering_cached.py`), and an entry that has the very same bytes at that place takes the
+JSON as it is. `_compiled.pyx` is the same for a C compiler; both have the same tests. Change them together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from struct import Struct
 from struct import error as struct_error
 from typing import NamedTuple
 
-from remora.codec import record
+from remora.codec import rendering_plain
 from remora.model.errors import CodecError
 from remora.model.record import Record
 
@@ -55,7 +55,7 @@ class Bucket(NamedTuple):
         return len(self.json) + len(self.quiet) + len(self.tail) + len(self.opaque)
 
 
-class Shortcut:
+class FastRendering:
     """Makes records of entries whose regions are known: `sources` (eventVersion .. awsRegion), `actors` (eventName ..
     sourceIPAddress) and `buckets` (x_amz_id_2 .. bucket_arn), by their bytes. Whoever made it may add to them."""
 
@@ -113,7 +113,7 @@ class Shortcut:
         if nsec > 999_999_999:
             return None
         if sec != self._second:
-            self._before, self._after = record.second_text(sec)
+            self._before, self._after = rendering_plain.second_text(sec)
             self._second = sec
 
         # Where a region ends is guessed from the lowest byte of each length. A wrong guess does not hit, since
@@ -187,7 +187,7 @@ class Shortcut:
         record_key, raw_id = key_prefix + key, event_id
         varying = b"".join((request_id, key, etag, version_id, sequencer, event_id))
         if len(varying.translate(None, _TO_ESCAPE)) != len(varying):
-            escape = record.escape
+            escape = rendering_plain.escape
             request_id, key, etag = escape(request_id), escape(key), escape(etag)
             version_id, sequencer, event_id = escape(version_id), escape(sequencer), escape(event_id)
         body = b'%b%b%06d%b%b%b%b%b","size":%d,"eTag":"%b","versionId":"%b","sequencer":"%b%b%b%b' % (
@@ -246,7 +246,7 @@ def pairs(d: bytes, p: int, *, strict: bool) -> tuple[bytes, int]:
         texts.append(d[q + 4 : p])
     varying = b"".join(texts)
     if len(varying.translate(None, _TO_ESCAPE)) != len(varying):
-        texts = [record.escape(text) for text in texts]
+        texts = [rendering_plain.escape(text) for text in texts]
     return (_PAIRS[count] if count < len(_PAIRS) else b",".join([_PAIR] * count)) % tuple(texts), p
 
 

@@ -13,17 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remora.codec import event_entry, fastest, record, render, shortcut
+from remora.codec import event_entry, rendering_cached, rendering_fast, rendering_plain, speedups
 from remora.codec.event_entry import decode, encode
-from remora.codec.render import Renderer
-from remora.codec.shortcut import Rendered
+from remora.codec.rendering_cached import Renderer
+from remora.codec.rendering_fast import Rendered
 from remora.model.entry import EventEntry, Time
 from remora.model.errors import CodecError
 from remora.model.record import Page, Record
 from unit.codec.samples import MINIMAL, entries, listing_of, mutated, real_pairs, texts, with_event
 
 each_way = pytest.mark.parametrize(
-    "way", dict.fromkeys([shortcut.Shortcut, fastest.Shortcut]), ids=lambda way: way.__module__.rpartition(".")[2]
+    "way",
+    dict.fromkeys([rendering_fast.FastRendering, speedups.FastRendering]),
+    ids=lambda way: way.__module__.rpartition(".")[2],
 )
 opaques = st.none() | st.sampled_from([b"", b"now", b'"\n\xff'])
 
@@ -34,7 +36,12 @@ def plainly(data: bytes, opaque: bytes | None = None) -> Rendered | str:
         entry = decode(data)
     except CodecError as error:
         return str(error)
-    return record.key(entry.event), record.body(entry, opaque), entry.event.event_id, record.created_ns(entry)
+    return (
+        rendering_plain.key(entry.event),
+        rendering_plain.body(entry, opaque),
+        entry.event.event_id,
+        rendering_plain.created_ns(entry),
+    )
 
 
 def rendered(renderer: Renderer, data: bytes, opaque: bytes | None = None) -> Rendered | str:
@@ -50,21 +57,21 @@ def fast(renderer: Renderer, data: bytes) -> Rendered | None:
     def plain(entry: bytes) -> Rendered:
         raise CodecError("entry", 0, "left to the plain way")
 
-    records, _ = renderer._shortcut.render([data], [b"0/0", b"0/1"], None, plain)
+    records, _ = renderer._fast.render([data], [b"0/0", b"0/1"], None, plain)
     return records[0][:4] if records else None
 
 
 def test_the_compiled_way_is_there() -> None:
     """It was built, and is what a renderer takes: else the tests with each way would run with one, unnoticed."""
-    if fastest.IMPLEMENTATION != "compiled" and not os.environ.get("CI"):
+    if speedups.IMPLEMENTATION != "compiled" and not os.environ.get("CI"):
         pytest.skip("nothing was compiled: install a C compiler and Python's headers, and run scripts/setup")
-    assert (fastest.IMPLEMENTATION, type(Renderer()._shortcut)) == ("compiled", fastest.Shortcut)
+    assert (speedups.IMPLEMENTATION, type(Renderer()._fast)) == ("compiled", speedups.FastRendering)
 
 
-@pytest.mark.parametrize(("pure", "expected"), [("", fastest.IMPLEMENTATION), ("1", "python")])
+@pytest.mark.parametrize(("pure", "expected"), [("", speedups.IMPLEMENTATION), ("1", "python")])
 def test_the_compiled_way_can_be_left_out(pure: str, expected: str) -> None:
     """REMORA_PURE_PYTHON=1 is for finding out whether what was compiled is to blame."""
-    program = "from remora.codec import fastest; print(fastest.IMPLEMENTATION)"
+    program = "from remora.codec import speedups; print(speedups.IMPLEMENTATION)"
     found = subprocess.run(
         [sys.executable, "-c", program], env={"REMORA_PURE_PYTHON": pure}, capture_output=True, text=True, check=True
     )
@@ -73,7 +80,7 @@ def test_the_compiled_way_can_be_left_out(pure: str, expected: str) -> None:
 
 
 @each_way
-def test_real_entries_become_what_radosgw_posted_on_both_ways(way: type[shortcut.Shortcut]) -> None:
+def test_real_entries_become_what_radosgw_posted_on_both_ways(way: type[rendering_fast.FastRendering]) -> None:
     """The first sight of an entry, which is decoded in full, and the second, which is not, give radosgw's bytes."""
     renderer = Renderer(way)
 
@@ -88,7 +95,7 @@ def test_real_entries_become_what_radosgw_posted_on_both_ways(way: type[shortcut
 @settings(max_examples=150)
 @given(st.lists(st.tuples(entries, opaques), max_size=4))
 def test_entries_of_every_version_agree_with_the_plain_way(
-    way: type[shortcut.Shortcut], some: Sequence[tuple[EventEntry, bytes | None]]
+    way: type[rendering_fast.FastRendering], some: Sequence[tuple[EventEntry, bytes | None]]
 ) -> None:
     """Key, body, event id and age are the same on first and on second sight, with and without opaque data."""
     renderer = Renderer(way)
@@ -102,7 +109,7 @@ def test_entries_of_every_version_agree_with_the_plain_way(
 @settings(max_examples=150)
 @given(st.lists(entries.map(encode) | mutated([MINIMAL, *(p.entry for p in real_pairs()[::11])]), max_size=12), opaques)
 def test_a_listing_is_divided_in_order(
-    way: type[shortcut.Shortcut], some: Sequence[bytes], opaque: bytes | None
+    way: type[rendering_fast.FastRendering], some: Sequence[bytes], opaque: bytes | None
 ) -> None:
     """Each entry of a listing is a record, with its place and the positions around it, or refused; in order."""
     page, renderer = listing_of(*some), Renderer(way)
@@ -120,7 +127,7 @@ def test_a_listing_is_divided_in_order(
 
 
 @each_way
-def test_a_defect_in_the_plain_way_is_no_refusal(way: type[shortcut.Shortcut]) -> None:
+def test_a_defect_in_the_plain_way_is_no_refusal(way: type[rendering_fast.FastRendering]) -> None:
     """What is raised besides CodecError comes out, so that no entry is parked for an error of ours."""
 
     def plain(entry: bytes) -> Rendered:
@@ -131,7 +138,7 @@ def test_a_defect_in_the_plain_way_is_no_refusal(way: type[shortcut.Shortcut]) -
 
 
 @each_way
-def test_positions_that_are_missing_are_noticed(way: type[shortcut.Shortcut]) -> None:
+def test_positions_that_are_missing_are_noticed(way: type[rendering_fast.FastRendering]) -> None:
     """A listing without the position behind its last entry is an error."""
     renderer = Renderer(way)
 
@@ -160,7 +167,7 @@ varying = st.fixed_dictionaries(
 @settings(max_examples=300)
 @given(st.sampled_from(real_pairs()), st.lists(varying, min_size=1, max_size=4), opaques)
 def test_events_of_a_known_bucket_agree_with_the_plain_way(
-    way: type[shortcut.Shortcut], pair: object, events: list[dict[str, object]], opaque: bytes | None
+    way: type[rendering_fast.FastRendering], pair: object, events: list[dict[str, object]], opaque: bytes | None
 ) -> None:
     """After an entry of a bucket was seen, others of it with any other values in the varying fields agree."""
     renderer = Renderer(way)
@@ -176,7 +183,7 @@ def test_events_of_a_known_bucket_agree_with_the_plain_way(
 @settings(max_examples=1000)
 @given(st.lists(mutated([MINIMAL, *(p.entry for p in real_pairs()[::11])]), min_size=1, max_size=3), opaques)
 def test_damaged_entries_agree_with_the_plain_way(
-    way: type[shortcut.Shortcut], damaged: list[bytes], opaque: bytes | None
+    way: type[rendering_fast.FastRendering], damaged: list[bytes], opaque: bytes | None
 ) -> None:
     """A damaged entry gives the plain way's bytes or its error, with every region of its origin remembered."""
     renderer = Renderer(way)
@@ -191,7 +198,7 @@ def test_damaged_entries_agree_with_the_plain_way(
 @each_way
 @pytest.mark.parametrize("number", [0, 5, -1])
 def test_an_entry_cut_off_anywhere_is_refused_as_the_plain_way_refuses_it(
-    way: type[shortcut.Shortcut], number: int
+    way: type[rendering_fast.FastRendering], number: int
 ) -> None:
     """The renderer, having seen the whole entry, takes none of its prefixes for one."""
     data = real_pairs()[number].entry
@@ -205,7 +212,9 @@ def test_an_entry_cut_off_anywhere_is_refused_as_the_plain_way_refuses_it(
 
 @each_way
 @pytest.mark.parametrize("number", [0, 5, -1])
-def test_an_entry_with_fields_missing_at_its_end_is_refused(way: type[shortcut.Shortcut], number: int) -> None:
+def test_an_entry_with_fields_missing_at_its_end_is_refused(
+    way: type[rendering_fast.FastRendering], number: int
+) -> None:
     """Though the entry's own length fits what is left of it, missing fields are noticed."""
     data = real_pairs()[number].entry
     renderer = Renderer(way)
@@ -219,7 +228,9 @@ def test_an_entry_with_fields_missing_at_its_end_is_refused(way: type[shortcut.S
 
 @each_way
 @pytest.mark.parametrize("word", [0, 1, 0xFF, 0x100, 0xFFFF_FFFF])
-def test_an_overwritten_word_anywhere_agrees_with_the_plain_way(way: type[shortcut.Shortcut], word: int) -> None:
+def test_an_overwritten_word_anywhere_agrees_with_the_plain_way(
+    way: type[rendering_fast.FastRendering], word: int
+) -> None:
     """Each four bytes of an entry overwritten, lengths and counts included, give the plain way's result."""
     for data in (MINIMAL, real_pairs()[-1].entry):
         renderer = Renderer(way)
@@ -231,7 +242,9 @@ def test_an_overwritten_word_anywhere_agrees_with_the_plain_way(way: type[shortc
 
 @each_way
 @pytest.mark.parametrize("at", [0, 1, 6, 7])
-def test_other_versions_of_known_regions_agree_with_the_plain_way(way: type[shortcut.Shortcut], at: int) -> None:
+def test_other_versions_of_known_regions_agree_with_the_plain_way(
+    way: type[rendering_fast.FastRendering], at: int
+) -> None:
     """Any version or compat of entry and event, around regions that are all known, gives the plain way's result."""
     renderer = Renderer(way)
     rendered(renderer, MINIMAL)
@@ -262,7 +275,9 @@ REGION_FIELDS = [
 
 @each_way
 @pytest.mark.parametrize("field", REGION_FIELDS)
-def test_a_region_that_differs_late_is_not_taken_for_a_known_one(way: type[shortcut.Shortcut], field: str) -> None:
+def test_a_region_that_differs_late_is_not_taken_for_a_known_one(
+    way: type[rendering_fast.FastRendering], field: str
+) -> None:
     """Entries that are equal for hundreds of bytes of a repeating field, and differ behind, keep their own values."""
     base = decode(MINIMAL)
     same = b"s" * 300
@@ -275,7 +290,9 @@ def test_a_region_that_differs_late_is_not_taken_for_a_known_one(way: type[short
 
 
 @each_way
-def test_bytes_moved_between_neighbouring_fields_are_not_taken_for_a_known_region(way: type[shortcut.Shortcut]) -> None:
+def test_bytes_moved_between_neighbouring_fields_are_not_taken_for_a_known_region(
+    way: type[rendering_fast.FastRendering],
+) -> None:
     """The same characters, divided differently among the fields of a region, are another region."""
     base = decode(MINIMAL)
     one = with_event(base, bucket_name=b"ab", bucket_owner_identity=b"c", event_name=b"xy", user_identity=b"z")
@@ -287,7 +304,7 @@ def test_bytes_moved_between_neighbouring_fields_are_not_taken_for_a_known_regio
 
 
 @each_way
-def test_a_region_seen_in_a_refused_entry_is_not_remembered(way: type[shortcut.Shortcut]) -> None:
+def test_a_region_seen_in_a_refused_entry_is_not_remembered(way: type[rendering_fast.FastRendering]) -> None:
     """An entry that cannot be decoded leaves nothing behind for the next one to hit."""
     renderer = Renderer(way)
     broken = MINIMAL[:-1]
@@ -298,7 +315,7 @@ def test_a_region_seen_in_a_refused_entry_is_not_remembered(way: type[shortcut.S
 
 
 @each_way
-def test_changed_attributes_of_a_known_bucket_do_not_hide_its_events(way: type[shortcut.Shortcut]) -> None:
+def test_changed_attributes_of_a_known_bucket_do_not_hide_its_events(way: type[rendering_fast.FastRendering]) -> None:
     """Another endpoint, or other opaque data, behind the same bucket is noticed at once."""
     renderer = Renderer(way)
     entry = replace(decode(MINIMAL), push_endpoint_args=b"a=1")
@@ -309,7 +326,7 @@ def test_changed_attributes_of_a_known_bucket_do_not_hide_its_events(way: type[s
 
 
 @each_way
-def test_two_regions_in_turn_stay_on_the_fast_way(way: type[shortcut.Shortcut]) -> None:
+def test_two_regions_in_turn_stay_on_the_fast_way(way: type[rendering_fast.FastRendering]) -> None:
     """Events of two zone groups and two buckets in turn are all hits after their first sight."""
     renderer = Renderer(way)
     base = decode(MINIMAL)
@@ -322,7 +339,7 @@ def test_two_regions_in_turn_stay_on_the_fast_way(way: type[shortcut.Shortcut]) 
 
 @each_way
 @pytest.mark.parametrize("version", [4, 9])
-def test_an_entry_newer_than_known_stays_on_the_fast_way(way: type[shortcut.Shortcut], version: int) -> None:
+def test_an_entry_newer_than_known_stays_on_the_fast_way(way: type[rendering_fast.FastRendering], version: int) -> None:
     """Fields that a newer radosgw appends to the entry cost no speed."""
     data = encode(replace(decode(MINIMAL), version=version, newer_fields=b"new"))
     renderer = Renderer(way)
@@ -332,10 +349,12 @@ def test_an_entry_newer_than_known_stays_on_the_fast_way(way: type[shortcut.Shor
 
 
 @each_way
-def test_what_is_remembered_is_bounded(way: type[shortcut.Shortcut], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_remembered_is_bounded(
+    way: type[rendering_fast.FastRendering], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many buckets, users and opaque values come by, a renderer stays within its bound, and right."""
     bound = 512 << 10
-    monkeypatch.setattr(render, "MAX_CACHED_BYTES", bound)
+    monkeypatch.setattr(rendering_cached, "MAX_CACHED_BYTES", bound)
     renderer = Renderer(way)
     base = with_event(decode(MINIMAL), bucket_arn=b"a" * 200)
     entries = [with_event(base, bucket_name=b"bucket-%d" % i, user_identity=b"user-%d" % i) for i in range(1000)]
@@ -358,10 +377,12 @@ def test_what_is_remembered_is_bounded(way: type[shortcut.Shortcut], monkeypatch
 
 
 @each_way
-def test_regions_that_grow_are_charged_for_it(way: type[shortcut.Shortcut], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_regions_that_grow_are_charged_for_it(
+    way: type[rendering_fast.FastRendering], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A bucket that is seen again with far longer opaque data takes more of the bound, and is still bounded."""
     bound = 512 << 10
-    monkeypatch.setattr(render, "MAX_CACHED_BYTES", bound)
+    monkeypatch.setattr(rendering_cached, "MAX_CACHED_BYTES", bound)
     renderer = Renderer(way)
     for length in (1, 2000):
         for i in range(200):
@@ -374,7 +395,7 @@ def test_regions_that_grow_are_charged_for_it(way: type[shortcut.Shortcut], monk
 
 @each_way
 @pytest.mark.parametrize("field", ["bucket_arn", "bucket_id", "opaque_data", "user_identity", "aws_region"])
-def test_huge_regions_are_not_remembered(way: type[shortcut.Shortcut], field: str) -> None:
+def test_huge_regions_are_not_remembered(way: type[rendering_fast.FastRendering], field: str) -> None:
     """A field of a megabyte is rendered, and not kept."""
     renderer = Renderer(way)
     data = encode(with_event(decode(MINIMAL), **{field: b"a" * 1_000_000}))
@@ -388,7 +409,7 @@ def test_huge_regions_are_not_remembered(way: type[shortcut.Shortcut], field: st
 
 @each_way
 def test_the_plain_way_is_not_asked_for_what_is_known(
-    way: type[shortcut.Shortcut], monkeypatch: pytest.MonkeyPatch
+    way: type[rendering_fast.FastRendering], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Events of known buckets never reach the full decoder, or the speed would be gone unnoticed."""
     renderer = Renderer(way)
