@@ -17,15 +17,29 @@ import ipaddress
 import re
 import socket
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from remora.model.errors import ConfigError, ConfigErrors
+from remora.model.traffic import (
+    BUCKETS,
+    PRIORITY_QUEUE,
+    Meter,
+    Principal,
+    Priority,
+    Scope,
+    ScopeKind,
+    TrafficClass,
+    check_principals,
+    check_scopes,
+)
+from remora.policy.classes import Rules
 from remora.policy.lease import LeaseTimes
 from remora.policy.lifetime import Limits
+from remora.policy.rates import Limit, rate_from
 
 MOST_BYTES = 1 << 20
 """A configuration file beyond this size is a mistake and is not read."""
@@ -112,6 +126,8 @@ class Unit:
 Seconds = Annotated[float, Unit("duration", 0.001, 7 * 86400)]
 Lifetime = Annotated[float, Unit("duration", 0, 3650 * 86400)]
 Bytes = Annotated[int, Unit("size", 64 << 10, 1 << 40)]
+Rate = Annotated[int, Unit("size", 0, 1 << 50)]
+"""Bytes per second, or bytes at once."""
 
 # -------------------------------------------------------------------------------------------- settings
 
@@ -355,6 +371,39 @@ def parse_listen(text: str) -> TcpAddress | UnixAddress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSettings:
+    """How many bytes and events per second the tokens, or the topics, that fit may send to a host together.
+
+    `burst` and `burst_events` are how much of it may come at once.
+    """
+
+    name: str
+    of: Literal["token", "topic"]
+    match: tuple[str, ...] = ("*",)
+    bytes: Rate | None = None
+    burst: Rate | None = None
+    events: Annotated[int, Unit("count", 0, 10**9)] | None = None
+    burst_events: Annotated[int, Unit("count", 0, 10**9)] | None = None
+
+    @property
+    def limit(self) -> Limit:
+        """What it means. Raises ConfigError for a rate without its burst, or a burst without its rate."""
+        path = f"ingest.limit.{self.name}"
+        return Limit(
+            self.of,
+            self.name,
+            self.match,
+            bytes=rate_from((self.bytes, self.burst), ("bytes", "burst"), path),
+            events=rate_from((self.events, self.burst_events), ("events", "burst_events"), path),
+        )
+
+    def problems(self) -> Iterator[ConfigError]:
+        """Each rule that these values break; `Checked` settings that contain it raise them."""
+        yield from _raised(lambda: check_scopes([Scope(self.name, ScopeKind.TOPIC, self.match)], "ingest.limit"))
+        yield from _raised(lambda: self.limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IngestSettings(Checked):
     """Where events are taken in over HTTP, from whom, and within which bounds. An empty `listen` turns it off."""
 
@@ -369,9 +418,13 @@ class IngestSettings(Checked):
     max_events: Annotated[int, Unit("count", 1, 1_000_000)] = 10_000
     request_timeout_s: Seconds = 30.0
     idle_timeout_s: Seconds = 75.0
+    limit: tuple[LimitSettings, ...] = ()
 
     def problems(self) -> Iterator[ConfigError]:
         """Each rule that these values break."""
+        yield from _repeated([each.name for each in self.limit], "ingest.limit")
+        for limit in self.limit:
+            yield from limit.problems()
         if not re.fullmatch("0?[0-7]{3}", self.socket_mode):
             yield ConfigError(
                 "ingest.socket_mode", f'expected three octal digits such as "0660", not "{self.socket_mode}"'
@@ -399,6 +452,159 @@ class IngestSettings(Checked):
     def address(self) -> TcpAddress | UnixAddress | None:
         """`listen`, taken apart; None where events are not taken in."""
         return parse_listen(self.listen) if self.listen else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeterSettings:
+    """The rates and the burst of one bucket of a scope; without `max` its rate has no limit."""
+
+    guaranteed: Rate
+    burst: Rate
+    max: Rate | None = None
+
+    @property
+    def meter(self) -> Meter:
+        """What it means: a guaranteed rate above its max is cut to it."""
+        return Meter(self.guaranteed if self.max is None else min(self.guaranteed, self.max), self.burst, self.max)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetersSettings:
+    """The meters of a scope: one for each priority, the highest first, and that of the spare."""
+
+    max: MeterSettings | None = None
+    client_high: MeterSettings | None = None
+    client_normal: MeterSettings | None = None
+    client_low: MeterSettings | None = None
+    background: MeterSettings | None = None
+    idle: MeterSettings | None = None
+    priority_queue: MeterSettings | None = None
+
+    @property
+    def by_bucket(self) -> dict[str, MeterSettings]:
+        """Those that are configured, by the name of their bucket."""
+        found = {bucket: getattr(self, bucket) for bucket in BUCKETS}
+        return {bucket: meter for bucket, meter in found.items() if meter is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeSettings:
+    """What is metered together, and how. `match` and `each` mean nothing for a host."""
+
+    name: str
+    of: Literal["host", "destination", "tenant", "topic"]
+    match: tuple[str, ...] = ("*",)
+    each: bool = True
+    enabled: bool = False
+    meters: MetersSettings = field(default_factory=MetersSettings)
+
+    @property
+    def scope(self) -> Scope:
+        """What it covers."""
+        return Scope(self.name, ScopeKind(self.of), self.match, self.each)
+
+    @property
+    def by_bucket(self) -> dict[str, Meter]:
+        """The meters that count, by bucket."""
+        return {bucket: each.meter for bucket, each in self.meters.by_bucket.items()}
+
+    def problems(self) -> Iterator[ConfigError]:
+        """Each rule that these values break; `Checked` settings that contain it raise them."""
+        yield from _raised(lambda: check_scopes([self.scope], "shaping.scope"))
+        for bucket, each in self.meters.by_bucket.items():
+            if each.meter.guaranteed and not each.burst:
+                path = f"shaping.scope.{self.name}.meters.{bucket}.burst"
+                yield ConfigError(path, "must be above 0 where the guaranteed rate is")
+
+    def remarks(self, workers: int, tick_s: float) -> Iterator[str]:
+        """What is allowed here, and may not be what is meant."""
+        path, meters = f"shaping.scope.{self.name}.meters", self.meters.by_bucket
+        for bucket, each in meters.items():
+            if each.max is not None and each.guaranteed > each.max:
+                cut, most = show_size(each.guaranteed), show_size(each.max)
+                yield f"{path}.{bucket}.guaranteed: {cut} is cut to its max, {most}"
+        if not self.enabled:
+            return
+        absent = [each for each in BUCKETS if each not in meters and each != PRIORITY_QUEUE]
+        if absent:
+            yield f"{path}: no credit for {', '.join(absent)}: no shard moves at these"
+        for bucket, each in meters.items():
+            if each.burst < workers * tick_s * each.meter.guaranteed:
+                yield (
+                    f"{path}.{bucket}.burst: {show_size(each.burst)} is less than {workers} workers take in a tick of"
+                    f" {show_duration(tick_s)}, so one busy worker alone cannot take the whole rate"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrincipalSettings:
+    """Topics by their label, and the highest class that they may have."""
+
+    name: str
+    match: tuple[str, ...]
+    max_class: Literal["realtime", "tail", "backlog", "replay", "idle"]
+
+    @property
+    def principal(self) -> Principal:
+        """What it means."""
+        return Principal(self.name, self.match, TrafficClass(self.max_class))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapingSettings(Checked):
+    """How the traffic to Kafka is divided by priority, within which scopes; without an enabled scope, not at all."""
+
+    tick_s: Annotated[float, Unit("duration", 0.001, 1)] = 0.01
+    default_class: Literal["realtime", "tail", "backlog", "replay", "idle"] = "tail"
+    backlog_age_s: Seconds = 5.0
+    relief_at: Annotated[int, Unit("count", 1, 100)] = 80
+    groups: Annotated[int, Unit("count", 1, 10_000)] = 256
+    scope: tuple[ScopeSettings, ...] = ()
+    principal: tuple[PrincipalSettings, ...] = ()
+
+    def problems(self) -> Iterator[ConfigError]:
+        """Each rule that these values break."""
+        yield from _repeated([each.name for each in self.scope], "shaping.scope")
+        yield from _repeated([each.name for each in self.principal], "shaping.principal")
+        for scope in self.scope:
+            yield from scope.problems()
+        for each in self.principal:
+            yield from _raised(functools.partial(check_principals, [each.principal], "shaping.principal"))
+
+    @property
+    def rules(self) -> Rules:
+        """Which class and which groups a shard has by these settings."""
+        return Rules(
+            scopes=tuple(each.scope for each in self.scope),
+            principals=tuple(each.principal for each in self.principal),
+            default=TrafficClass(self.default_class),
+            backlog_age_s=self.backlog_age_s,
+            relief_at=self.relief_at,
+            without_relief=frozenset(
+                each.name for each in self.scope if each.enabled and Priority.MAX not in each.by_bucket
+            ),
+        )
+
+    def remarks(self, workers: int) -> list[str]:
+        """What is allowed, and may not be what is meant, on a host with so many workers."""
+        return [remark for each in self.scope for remark in each.remarks(workers, self.tick_s)]
+
+
+def _repeated(names: Iterable[str], path: str) -> Iterator[ConfigError]:
+    """A problem for each name that stands for something before."""
+    seen: set[str] = set()
+    for each in names:
+        if each in seen:
+            yield ConfigError(f"{path}.{each}", "is there twice")
+        seen.add(each)
+
+
+def _raised(check: Callable[[], object]) -> Iterator[ConfigError]:
+    """The problem that a check raises, if it does."""
+    try:
+        check()
+    except ConfigError as exc:
+        yield exc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -486,6 +692,7 @@ class Settings(Checked):
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
     ingest: IngestSettings = field(default_factory=IngestSettings)
+    shaping: ShapingSettings = field(default_factory=ShapingSettings)
     admin: AdminSettings = field(default_factory=AdminSettings)
     sequencer: SequencerSettings = field(default_factory=SequencerSettings)
     log: LogSettings = field(default_factory=LogSettings)
@@ -528,7 +735,10 @@ LIVE = frozenset({
     "delivery.list_entries", "delivery.max_retries", "delivery.retry_base", "delivery.retry_cap",
     "delivery.retry_sleep_duration", "delivery.shard_bytes", "delivery.time_to_live",
     "delivery.transaction_records", "delivery.transaction_time",
+    "ingest.limit",
     "log.format", "log.level", "log.repeat_interval",
+    "shaping.backlog_age", "shaping.default_class", "shaping.groups", "shaping.principal", "shaping.relief_at",
+    "shaping.scope", "shaping.tick",
 })  # fmt: skip
 """The options that a reload changes in the running daemon; all others wait for its next start."""
 
@@ -670,11 +880,44 @@ def _values(name: str, cls: Any, table: Mapping[str, object], problems: list[Con
             problems.append(ConfigError(f"{name}.{key}", f"there is no such option{_elsewhere(key, known)}"))
             continue
         field_name, hint = known[key]
+        path = f"{name}.{key}"
         try:
-            values[field_name] = _value(hint, raw)
+            if (part := _part_of(hint)) is None:
+                values[field_name] = _value(hint, raw)
+            elif get_origin(hint) is tuple:
+                values[field_name] = _parts(path, part, raw, problems)
+            else:
+                values[field_name] = _part(path, part, raw, problems)
         except ValueError as exc:
-            problems.append(ConfigError(f"{name}.{key}", str(exc)))
+            problems.append(ConfigError(path, str(exc)))
     return values
+
+
+def _part_of(hint: Any) -> Any:
+    """The class of settings that an option has one of, or a list; None for an option with a plain value."""
+    return next((each for each in (hint, *get_args(hint)) if isinstance(each, type) and is_dataclass(each)), None)
+
+
+def _parts(path: str, cls: Any, raw: object, problems: list[ConfigError]) -> tuple[Any, ...]:
+    """The settings of tables `[[path]]`, each of which goes by its name in refusals."""
+    if not isinstance(raw, list) or not all(isinstance(each, Mapping) for each in raw):
+        raise ValueError(f"expected tables [[{path}]], not {_toml_name(raw)}")
+    names = [each.get("name") for each in raw]
+    paths = [f"{path}.{name if isinstance(name, str) and name else place}" for place, name in enumerate(names)]
+    found = [_part(each_path, cls, each, problems) for each_path, each in zip(paths, raw, strict=True)]
+    return tuple(each for each in found if each is not None)
+
+
+def _part(path: str, cls: Any, raw: object, problems: list[ConfigError]) -> Any:
+    """The settings of a table within a section; None where something is wrong with them, which joins `problems`."""
+    if not isinstance(raw, Mapping):
+        raise ValueError(f"expected a table, not {_toml_name(raw)}")
+    found: list[ConfigError] = []
+    values = _values(path, cls, raw, found)
+    required = [each for each in fields(cls) if each.default is MISSING and each.default_factory is MISSING]
+    found += [ConfigError(f"{path}.{_key(each.name)}", "is missing") for each in required if _key(each.name) not in raw]
+    problems += found
+    return None if found else cls(**values)
 
 
 def from_environment(environment: Mapping[str, str]) -> Mapping[str, str]:
@@ -734,14 +977,22 @@ def _key(field_name: str) -> str:
 
 
 def _unit(hint: Any) -> Unit | None:
-    return next((arg for arg in get_args(hint)[1:] if isinstance(arg, Unit)), None)
+    """The unit of an option, which may also be one that has no value where it is left out."""
+    args = [arg for each in get_args(hint) for arg in (each, *get_args(each))]
+    return next((arg for arg in args if isinstance(arg, Unit)), None)
 
 
 def _value(hint: Any, raw: object) -> object:
     if unit := _unit(hint):
         return unit.read(raw)
+    if part := _part_of(hint):
+        raise ValueError(f"only the file can have it, as tables, and not one text: {part.__doc__.splitlines()[0]}")
     if get_origin(hint) is tuple:
         return _texts(raw)
+    if hint is bool:
+        if not isinstance(raw, bool):
+            raise ValueError(f"expected true or false, not {_toml_name(raw)}")
+        return raw
     if not isinstance(raw, str):
         raise ValueError(f"expected text in quotes, not {_toml_name(raw)}")
     if not raw.isprintable():

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +26,8 @@ from remora.config import (
     parse_listen,
 )
 from remora.model.errors import ConfigError
+from remora.model.traffic import Meter, Principal, Scope, ScopeKind, TrafficClass
+from remora.policy.rates import Limit, Rate
 
 WORDS = ("", "x", "1s", "90s", "1KiB", "64MiB", "snappy", "-1s", "9999d", "\0", "ü")
 SHIPPED = Path(__file__).parents[2] / "config" / "remora.toml"
@@ -482,3 +485,154 @@ def test_nothing_changes_between_equal_settings() -> None:
 def test_every_live_option_exists() -> None:
     """The list of live options names only options that there are."""
     assert dict(config.options()).keys() >= config.LIVE
+
+
+# ------------------------------------------------------------------------------------------------ tables
+
+ALONE = "so one busy worker alone cannot take the whole rate"
+PATH = "shaping.scope.uplink.meters"
+
+SHAPING = """
+[shaping]
+default_class = "backlog"
+[[shaping.scope]]
+name = "uplink"
+of = "host"
+enabled = true
+[shaping.scope.meters]
+client_low = { guaranteed = "1MB", burst = "512KiB", max = "500000B" }
+priority_queue = { guaranteed = "2MB", burst = "1MB" }
+[[shaping.principal]]
+name = "batch"
+match = ["logs-*"]
+max_class = "replay"
+[[ingest.limit]]
+name = "gateways"
+of = "token"
+match = ["gateway-*"]
+bytes = "20MB"
+burst = "40MB"
+"""
+
+
+def test_tables_are_read(tmp_path: Path) -> None:
+    """Scopes with their meters, principals and limits get what the file says, and defaults elsewhere."""
+    settings = config.load(written(tmp_path, SHAPING.replace("500000B", "1MB")))
+
+    (scope,), (principal,), (limit,) = settings.shaping.scope, settings.shaping.principal, settings.ingest.limit
+    assert scope.scope == Scope("uplink", ScopeKind.HOST)
+    assert scope.by_bucket == {
+        "client_low": Meter(1_000_000, 524_288, 1_000_000),
+        "priority_queue": Meter(2_000_000, 1_000_000),
+    }
+    assert principal.principal == Principal("batch", ("logs-*",), TrafficClass.REPLAY)
+    assert limit.limit == Limit("token", "gateways", ("gateway-*",), bytes=Rate(20_000_000, 40_000_000))
+    assert config.changes(Settings(), settings).restart == ()
+
+
+def test_settings_with_tables_travel_as_json(tmp_path: Path) -> None:
+    """A worker gets the very settings that the supervisor has."""
+    settings = config.load(written(tmp_path, SHAPING.replace("500000B", "1MB")))
+
+    assert msgspec.json.decode(msgspec.json.encode(settings), type=Settings) == settings
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "message"),
+    [
+        ("[shaping]\nscope = 'uplink'", "shaping.scope", "expected tables [[shaping.scope]], not text"),
+        ("[[shaping.scope]]\nof = 'host'", "shaping.scope.0.name", "is missing"),
+        ("[[shaping.scope]]\nname = 'Up'\nof = 'host'", "shaping.scope.Up", "[a-z][a-z0-9-]{0,31}"),
+        ("[[shaping.scope]]\nname = 'u'\nof = 'hst'", "shaping.scope.u.of", 'did you mean "host"?'),
+        ("[[shaping.scope]]\nname = 'u'\nof = 'host'\nenabled = 'yes'", "shaping.scope.u.enabled", "true or false"),
+        ("[[shaping.scope]]\nname = 'u'\nof = 'topic'\nmatch = ['a*b']", "shaping.scope.u.match", "only be at the end"),
+        ("[[shaping.scope]]\nname = 'u'\nof = 'host'\nmeters = 'none'", "shaping.scope.u.meters", "expected a table"),
+        (
+            "[[shaping.scope]]\nname = 'u'\nof = 'host'\nmeters.client_lo = {}",
+            "shaping.scope.u.meters.client_lo",
+            'did you mean "client_low"?',
+        ),
+        (
+            "[[shaping.scope]]\nname = 'u'\nof = 'host'\nmeters.client_low = { guaranteed = '1MB' }",
+            "shaping.scope.u.meters.client_low.burst",
+            "is missing",
+        ),
+        (
+            "[[shaping.scope]]\nname = 'u'\nof = 'host'\nmeters.client_low = { guaranteed = '-1MB', burst = '1MB' }",
+            "shaping.scope.u.meters.client_low.guaranteed",
+            "expected a size with a unit",
+        ),
+        (
+            "[[shaping.scope]]\nname = 'u'\nof = 'host'\nmeters.client_low = { guaranteed = '1MB', burst = '0B' }",
+            "shaping.scope.u.meters.client_low.burst",
+            "must be above 0 where the guaranteed rate is",
+        ),
+        (
+            "[[shaping.principal]]\nname = 'p'\nmatch = ['x']\nmax_class = 'relief'",
+            "shaping.principal.p.max_class",
+            "is not one of realtime, tail",
+        ),
+        ("[shaping]\ndefault_class = 'relief'", "shaping.default_class", "is not one of realtime, tail"),
+        ("[shaping]\ntick = '2s'", "shaping.tick", "2s is outside 1ms to 1s"),
+        ("[[ingest.limit]]\nname = 'g'\nof = 'token'\nbytes = '1MB'", "ingest.limit.g.burst", "is missing"),
+        ("[[ingest.limit]]\nname = 'g'\nof = 'host'", "ingest.limit.g.of", "is not one of token, topic"),
+    ],
+)
+def test_a_wrong_table_is_refused_with_its_path(tmp_path: Path, text: str, key: str, message: str) -> None:
+    """The error names the table by its name, down to the option."""
+    with pytest.raises(ConfigError) as caught:
+        config.load(written(tmp_path, text))
+
+    assert caught.value.key == key
+    assert message in str(caught.value)
+
+
+def test_all_problems_of_tables_are_named_at_once(tmp_path: Path) -> None:
+    """One refusal names what is wrong in several tables, and each name that is there twice."""
+    text = """
+        [[shaping.scope]]
+        name = "a"
+        of = "host"
+        meters.max = { guaranteed = "1MB", burst = 7 }
+        meters.idle = { burst = "1MB" }
+        [[shaping.scope]]
+        name = "b"
+        of = "tenant"
+        matches = ["x"]
+        [[shaping.principal]]
+        name = "p"
+        match = ["x"]
+        max_class = "tail"
+        [[shaping.principal]]
+        name = "p"
+        match = ["y"]
+        max_class = "tail"
+    """
+
+    with pytest.raises(ConfigError) as caught:
+        config.load(written(tmp_path, text))
+
+    assert [each.key for each in caught.value.problems] == [
+        "shaping.scope.a.meters.max.burst",
+        "shaping.scope.a.meters.idle.guaranteed",
+        "shaping.scope.b.matches",
+        "shaping.principal.p",
+    ]
+
+
+def test_tables_are_not_for_the_environment() -> None:
+    """A variable cannot stand over a list of tables."""
+    with pytest.raises(ConfigError, match="only the file can have it"):
+        config.load(None, {"REMORA_SHAPING_SCOPE": "uplink"})
+
+
+def test_what_may_not_be_meant_is_remarked(tmp_path: Path) -> None:
+    """A cut guarantee, a priority without credit, and a burst that one busy worker would be held back by."""
+    settings = config.load(written(tmp_path, SHAPING.replace('burst = "1MB"', 'burst = "50000B"')))
+
+    assert settings.shaping.remarks(workers=4) == [
+        f"{PATH}.client_low.guaranteed: 1MB is cut to its max, 500000B",
+        f"{PATH}: no credit for max, client_high, client_normal, background, idle: no shard moves at these",
+        f"{PATH}.priority_queue.burst: 50000B is less than 4 workers take in a tick of 10ms, {ALONE}",
+    ]
+    assert Settings().shaping.remarks(workers=4) == []

@@ -17,6 +17,7 @@ from remora import config, supervisor
 from remora.cli.options import DEFAULT_CONFIG, config_file_option, load
 from remora.config import Settings
 from remora.model.exits import Exit
+from remora.supervisor.cores import usable_cores
 
 
 @click.command()
@@ -71,7 +72,8 @@ def check_config(file: Path | None, config_file: Path | None) -> None:
     """Check a configuration file; nothing is contacted.
 
     Options of the environment, REMORA_<SECTION>_<OPTION>, stand over those of the file, and are named. Exits with 78
-    and a line for each problem, which begins with the path of its key or the name of its variable.
+    and a line for each problem, which begins with the path of its key or the name of its variable. What is allowed and
+    may not be what is meant is remarked on.
 
     \b
     Example:
@@ -87,3 +89,5 @@ def check_config(file: Path | None, config_file: Path | None) -> None:
     if overrides:
         said += f"; from the environment: {', '.join(overrides)}"
     click.echo(said)
+    for remark in settings.shaping.remarks(settings.supervisor.workers or usable_cores()):
+        click.echo(f"remark: {remark}")

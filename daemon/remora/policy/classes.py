@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from remora.model.traffic import CONFIGURABLE, Principal, Scope, ScopeKind, TrafficClass
 
 NO_TENANT = "-"
+
+OTHER = "other"
+"""The key of the group that a scope has for all further ones, where there are too many."""
 
 
 def fits(patterns: Iterable[str], key: str) -> bool:
@@ -56,3 +60,39 @@ def groups_of(scopes: Sequence[Scope], *, label: str, tenant: str, destination: 
         if scope is not None:
             found.append(scope.name if key is None or not scope.each else f"{scope.name}/{key}")
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What is configured of classes and groups. `without_relief` are the enabled scopes that have no meter for it."""
+
+    scopes: tuple[Scope, ...] = ()
+    principals: tuple[Principal, ...] = ()
+    default: TrafficClass = TrafficClass.TAIL
+    backlog_age_s: float = 5.0
+    relief_at: float = 80
+    without_relief: frozenset[str] = frozenset()
+
+    def highest_class(self, label: str, asked: str) -> TrafficClass:
+        """The highest class of a topic that asks for this one."""
+        return highest_class(label, self.principals, self.default, asked)
+
+    def groups_of(self, label: str, tenant: str, destination: str) -> tuple[str, ...]:
+        """The groups of a topic's listings, narrow to wide."""
+        return groups_of(self.scopes, label=label, tenant=tenant, destination=destination)
+
+    def class_of(
+        self, highest: TrafficClass, groups: Iterable[str], *, at_tail: bool, full_percent: float
+    ) -> TrafficClass:
+        """The class of a shard's next listing; at most `highest`, save for relief."""
+        may_relieve = not any(scope_of(each) in self.without_relief for each in groups)
+        return class_of(highest, at_tail=at_tail, full=full_percent, relief_at=self.relief_at, may_relieve=may_relieve)
+
+    def has_backlog(self, *, truncated: bool, newest_age_s: float | None) -> bool:
+        """Whether a listing shows that its shard is catching up."""
+        return has_backlog(truncated=truncated, newest_age_s=newest_age_s, backlog_age_s=self.backlog_age_s)
+
+
+def scope_of(group: str) -> str:
+    """The name of a group's scope."""
+    return group.partition("/")[0]

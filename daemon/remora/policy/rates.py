@@ -12,6 +12,19 @@ from remora.policy.classes import fits
 MOST_RETRY_AFTER_S = 3600
 
 
+_LIMIT = "limit:"
+
+
+def bucket_name(limit: str, what: str) -> str:
+    """The name of a limit's bucket of bytes, or of events, among the groups of a host. No group of a scope has it."""
+    return f"{_LIMIT}{limit}:{what}"
+
+
+def is_of_limit(group: str) -> bool:
+    """Whether a group is a limit's bucket."""
+    return group.startswith(_LIMIT)
+
+
 @dataclass(frozen=True, slots=True)
 class Rate:
     """So much per second, and so much at once."""

@@ -66,6 +66,12 @@ class Tier:
         self.restart()
         self._share_burst()
 
+    def leave(self, member: int) -> None:
+        """One member goes with what it has; those behind it move up."""
+        del self.buckets[member]
+        self.restart()
+        self._share_burst()
+
     def visit(self, member: int, tick_us: int, spare: Bucket | None) -> int:
         """Fill one member's bucket in this tick, at last from its `spare`; answers what came from that."""
         bucket, meter, members = self.buckets[member], self.meter, len(self.buckets)
@@ -203,6 +209,30 @@ class Group:
             tier.resize(members)
         del self.granted[members:]
         self.granted.extend(dict.fromkeys(PRIORITIES, 0) for _ in range(members - len(self.granted)))
+
+    def leave(self, member: int) -> None:
+        """One member goes with its credit or its debt; those behind it move up."""
+        for tier in self.tiers.values():
+            tier.leave(member)
+        del self.granted[member]
+
+    def set_tick(self, tick_us: int) -> None:
+        """Ticks last this long from now on."""
+        self._tick_us = tick_us
+        for tier in self.tiers.values():
+            tier.restart()
+
+    def fill_up(self) -> None:
+        """Give every member all that its buckets hold."""
+        for tier in self.tiers.values():
+            for bucket, capacity in zip(tier.buckets, tier.capacities, strict=True):
+                bucket.level = bucket.capacity = capacity
+
+    def skip(self, ticks: int) -> None:
+        """So many ticks have passed in which every bucket was full: only the remainders go on."""
+        for tier in self.tiers.values():
+            tier.ticks += ticks
+            tier.ticks_max += ticks
 
     def window(self, unacked: int) -> None:
         """A second has passed, and so many bytes are granted and not acknowledged: scale the spare."""

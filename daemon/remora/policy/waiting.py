@@ -59,6 +59,9 @@ class Request:
         return self.path[self.place]
 
 
+_NOBODY: deque[Request] = deque()
+
+
 class Waiting:
     """The queues of one member, in the groups as they are ordered, narrow to wide."""
 
@@ -71,6 +74,10 @@ class Waiting:
 
     def __contains__(self, name: str) -> bool:
         return name in self._requests
+
+    def __bool__(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._requests)
 
     def waiting(self, group: str, priority: str) -> tuple[str, ...]:
         """Who waits in a group, the first one first."""
@@ -89,11 +96,14 @@ class Waiting:
         self._has_come_back = True
         while self._requests and self._has_come_back:
             self._has_come_back = False
-            for name, group in self._groups.items():
+            waited_in = {name for name, _ in self._queues}
+            for name in [name for name in self._groups if name in waited_in]:
+                group = self._groups[name]
                 for priority in PRIORITIES:
-                    queue = self._queues.get((name, priority))
+                    queue = self._queues.get((name, priority), _NOBODY)
                     while queue and group.is_open(self._member, priority):
                         request = queue.popleft()
+                        self._forget(request, queue)
                         del self._requests[request.name]
                         self._pay(request)
                         if self._go_on(request):
@@ -105,15 +115,22 @@ class Waiting:
         request = self._requests.pop(name, None)
         if request is None:
             return False
-        self._queues[request.waits_in, request.priority].remove(request)
+        queue = self._queues[request.waits_in, request.priority]
+        queue.remove(request)
+        self._forget(request, queue)
         self._give_back(request, 0)
         return True
 
+    def _forget(self, request: Request, queue: deque[Request]) -> None:
+        """A queue that has become empty is no more: so what nobody waits for costs nothing."""
+        if not queue:
+            del self._queues[request.waits_in, request.priority]
+
     def _go_on(self, request: Request) -> bool:
         while request.place < len(request.path):
-            queue = self._queues.setdefault((request.waits_in, request.priority), deque())
-            if queue or not self._groups[request.waits_in].is_open(self._member, request.priority):
-                queue.append(request)
+            key = (request.waits_in, request.priority)
+            if key in self._queues or not self._groups[request.waits_in].is_open(self._member, request.priority):
+                self._queues.setdefault(key, deque()).append(request)
                 self._requests[request.name] = request
                 return False
             self._pay(request)

@@ -1,0 +1,130 @@
+"""Credit of a host's workers, in memory that the supervisor and all of them see.
+
+The supervisor deals credit out, the workers spend it, and neither waits for the other. So each cell has one writer,
+which counts and never sets what another has counted: a level is what was granted less what was spent. A level that is
+read late is too high by what was spent meanwhile, so a deposit can be too small and never too large.
+
+A cell is an aligned number of 8 bytes in a `memoryview`, which is read and written in one piece; `struct.pack_into`
+goes byte by byte, and what it writes can be read torn. A queue between the processes would be the ready-made means, but
+costs a system call for each listing and each tick.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable
+
+from remora.policy.shaping import PRIORITIES
+
+MOST_GROUPS = 4096
+"""Groups and limits that a host can have at a time."""
+
+GRANTED, CAPACITY, SPENT, RETURNED = range(4)
+"""The cells of a priority in a worker: the supervisor writes the first two, the worker the others."""
+
+CELLS = 4
+"""Cells of a priority; those of a group's priorities follow each other in their order."""
+
+_ROW = len(PRIORITIES) * CELLS
+
+
+class CreditMemory:
+    """The cells, for so many workers. Each group has a slot, and each worker a place, both numbered from 0."""
+
+    def __init__(self, descriptor: int, workers: int) -> None:
+        self._map = mmap.mmap(descriptor, _nbytes(workers))
+        self._rows_at = (1 + workers) * MOST_GROUPS
+        self.cells = memoryview(self._map).cast("q")
+
+    @classmethod
+    def alone(cls, workers: int = 1) -> CreditMemory:
+        """Memory that no other process sees."""
+        descriptor = shared_memory(workers)
+        try:
+            return cls(descriptor, workers)
+        finally:
+            os.close(descriptor)
+
+    def state(self, slot: int) -> int:
+        """The cell of a group's state, which the supervisor writes: twice how often it was disabled, and 1 while it is
+        enabled."""
+        return slot
+
+    def moves(self, place: int, slot: int = 0) -> int:
+        """The cell in which a worker counts its movements in a group; those of all groups lie side by side."""
+        return (1 + place) * MOST_GROUPS + slot
+
+    def row(self, place: int, slot: int) -> int:
+        """The first cell of a worker's part of a group."""
+        return self._rows_at + (place * MOST_GROUPS + slot) * _ROW
+
+    def clear(self, place: int, slots: int) -> None:
+        """Nobody has credit or debt at a place any more, in any of so many groups: its worker has ended."""
+        cells = self.cells
+        begin, end = self.row(place, 0), self.row(place, slots)
+        cells[begin:end] = memoryview(bytes((end - begin) * 8)).cast("q")
+        begin = self.moves(place)
+        cells[begin : begin + slots] = memoryview(bytes(slots * 8)).cast("q")
+
+
+class SharedAccount:
+    """A worker's part of a group: what it may spend, and what it has spent."""
+
+    def __init__(self, memory: CreditMemory, place: int, slot: int, count: Callable[[str, int, bool], None]) -> None:
+        """`count` is called with the priority and the bytes of whatever goes, and whether it was charged."""
+        row = memory.row(place, slot)
+        self._cells = memory.cells
+        self._state = memory.state(slot)
+        self._moves = memory.moves(place, slot)
+        self._rows = {priority: row + i * CELLS for i, priority in enumerate(PRIORITIES)}
+        self._count = count
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the group is shaped now."""
+        return bool(self._cells[self._state] & 1)
+
+    @property
+    def times_disabled(self) -> int:
+        """How often the group was disabled, which forgets all charges."""
+        return self._cells[self._state] >> 1
+
+    def level(self, _member: int, bucket: str) -> int:
+        """This worker's credit; negative is a debt."""
+        row = self._rows[bucket]
+        return self._cells[row + GRANTED] - self._cells[row + SPENT]
+
+    def is_open(self, member: int, priority: str) -> bool:
+        """Whether something may pass that nobody waits before."""
+        return not self.enabled or self.level(member, priority) > 0
+
+    def charge(self, _member: int, priority: str, amount: int) -> None:
+        """Take from this worker's credit, from any level."""
+        self._cells[self._rows[priority] + SPENT] += amount
+        self._cells[self._moves] += 1
+
+    def give_back(self, member: int, priority: str, amount: int) -> None:
+        """Return credit that was charged; what does not fit serves the other workers."""
+        if not self.enabled:
+            return
+        row, level = self._rows[priority], self.level(member, priority)
+        fits = max(level, min(level + amount, self._cells[row + CAPACITY])) - level
+        self._cells[row + SPENT] -= fits
+        self._cells[row + RETURNED] += amount - fits
+        self._cells[self._moves] += 1
+
+    def count(self, _member: int, priority: str, amount: int, *, charged: bool) -> None:
+        """Something goes, charged here, or because the group is disabled."""
+        self._count(priority, amount, charged)
+
+
+def shared_memory(workers: int) -> int:
+    """The descriptor of memory for so many workers, which those inherit that are given it. Unused parts take none."""
+    descriptor = os.memfd_create("remora-credit")
+    os.ftruncate(descriptor, _nbytes(workers))
+    return descriptor
+
+
+def _nbytes(workers: int) -> int:
+    return (1 + workers * (1 + _ROW)) * MOST_GROUPS * 8

@@ -1,0 +1,287 @@
+"""Deals credit out to the workers of a host, tick by tick, in memory that all of them see.
+
+What is dealt out is decided by `policy.shaping`; here it is carried between its groups and the workers' cells. A worker
+spends what it was given without asking. A group that is full, and in which no worker moves anything, sleeps: ticks
+would change nothing, and its first movement wakes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+
+from remora.config import LimitSettings, ScopeSettings, ShapingSettings
+from remora.model.traffic import Meter, Priority
+from remora.policy.bucket import SECOND_US
+from remora.policy.classes import OTHER, scope_of
+from remora.policy.rates import bucket_name, is_of_limit
+from remora.policy.shaping import PRIORITIES, Group
+from remora.process.credit import CAPACITY, CELLS, GRANTED, MOST_GROUPS, RETURNED, SPENT, CreditMemory
+
+PIPELINE_TICKS = 4
+"""After so many ticks in which all buckets are full, what is left over of one is where it is left over of each."""
+
+MOST_LATE_S = 10.0
+"""Ticks that are later than this are not made up: by then every bucket is full that fills up at all."""
+
+
+@dataclass(slots=True)
+class Dealt:
+    """A group with what was last read from the workers' cells, a row for each member."""
+
+    name: str
+    slot: int
+    group: Group
+    spent: list[list[int]] = field(default_factory=list)
+    returned: list[list[int]] = field(default_factory=list)
+    asleep_since: int | None = None
+
+
+class Shaper:
+    """See the module. `run` is called once; it does nothing while nothing is enabled."""
+
+    def __init__(self, memory: CreditMemory, rng: Random) -> None:
+        self._memory = memory
+        self._rng = rng
+        self._settings = ShapingSettings()
+        self._places: list[int] = []
+        self._dealt: dict[str, Dealt] = {}
+        self._by_slot: dict[int, Dealt] = {}
+        self._free = list(range(MOST_GROUPS - 1, -1, -1))
+        self._used = 0
+        self.ticks = 0
+        """Ticks that were taken."""
+        self._seen: dict[int, bytes] = {}
+        self._has_work = asyncio.Event()
+        self._tick_us = 10_000
+        self.late_s = 0.0
+        """How late the last tick was."""
+
+    @property
+    def slots(self) -> dict[str, int]:
+        """The slot of each group, by its name, as the workers need to know."""
+        return {name: each.slot for name, each in self._dealt.items()}
+
+    @property
+    def groups(self) -> Mapping[str, Group]:
+        """The groups by name; what is waited for in them only the workers know."""
+        return {name: each.group for name, each in self._dealt.items()}
+
+    # --------------------------------------------------------------------------------- configuration
+
+    def configure(self, settings: ShapingSettings, limits: Iterable[LimitSettings] = ()) -> None:
+        """Shape as these settings say from the next tick on. Levels survive, save in a scope that is disabled."""
+        self._settings = settings
+        tick_us = round(settings.tick_s * SECOND_US)
+        if tick_us != self._tick_us:
+            self._tick_us = tick_us
+            for each in self._dealt.values():
+                each.group.set_tick(tick_us)
+        scopes, rates = {each.name: each for each in settings.scope}, _rates(limits)
+        for name, each in list(self._dealt.items()):
+            self._wake(each)
+            self._read(each)
+            scope = scopes.get(scope_of(name))
+            if name in rates:
+                each.group.configure({Priority.MAX: rates[name]})
+            elif scope is not None and ("/" in name) == _has_many(scope):
+                each.group.configure(scope.by_bucket, enabled=scope.enabled)
+            else:
+                self._remove(each)
+        for scope in settings.scope:
+            if not _has_many(scope):
+                self._add(scope.name)
+        for name in rates.keys() - self._dealt.keys():
+            self._make(name, Group({Priority.MAX: rates[name]}, len(self._places), tick_us)).group.fill_up()
+        for each in self._dealt.values():
+            self._write(each)
+        self._look_for_work()
+
+    def want(self, name: str) -> bool:
+        """A worker asks for a group; whether there is one now that was not there before.
+
+        Where `shaping.groups` are there already, it is given that of all further ones of its scope.
+        """
+        if name in self._dealt:
+            return False
+        scope, slash, _ = name.partition("/")
+        known = next((each for each in self._settings.scope if each.name == scope), None)
+        if known is None or bool(slash) != _has_many(known):
+            return False
+        if slash and sum("/" in each for each in self._dealt) >= self._settings.groups:
+            name = f"{scope}/{OTHER}"
+            if name in self._dealt:
+                return False
+        self._add(name)
+        self._look_for_work()
+        return True
+
+    def _add(self, name: str) -> None:
+        """A group of a configured scope, with no credit yet."""
+        scope = next(each for each in self._settings.scope if each.name == scope_of(name))
+        if name not in self._dealt:
+            group = Group(scope.by_bucket, len(self._places), self._tick_us, enabled=scope.enabled)
+            self._write(self._make(name, group))
+
+    def _make(self, name: str, group: Group) -> Dealt:
+        slot = self._free.pop()
+        # What was charged to an earlier group of this slot does not come back to this one.
+        group.times_disabled = (self._memory.cells[self._memory.state(slot)] >> 1) + 1
+        dealt = self._dealt[name] = self._by_slot[slot] = Dealt(name, slot, group)
+        self._used = max(self._used, slot + 1)
+        for place in self._places:
+            self._meet(dealt, place)
+        return dealt
+
+    def _remove(self, each: Dealt) -> None:
+        """Its workers learn of it in a moment; until then everything passes. Its slot is the last to be used again."""
+        each.group.configure(enabled=False)
+        self._write(each)
+        del self._dealt[each.name], self._by_slot[each.slot]
+        self._free.insert(0, each.slot)
+
+    # --------------------------------------------------------------------------------------- workers
+
+    def join(self, place: int) -> None:
+        """A worker comes, with nothing; at the start an ingest limit is full."""
+        self._places.append(place)
+        for each in self._dealt.values():
+            self._wake(each)
+            each.group.resize(len(self._places))
+            self._meet(each, place)
+            if not self.ticks and is_of_limit(each.name):
+                each.group.fill_up()
+            self._write(each)
+        self._look_for_work()
+
+    def leave(self, place: int) -> None:
+        """A worker has ended: its credit and its debt are gone, and the others share what it had."""
+        if place not in self._places:
+            return
+        member = self._places.index(place)
+        for each in self._dealt.values():
+            self._wake(each)
+            self._read(each)
+            each.group.leave(member)
+            del each.spent[member], each.returned[member]
+        del self._places[member]
+        self._seen.pop(place, None)
+        self._memory.clear(place, self._used)
+        for each in self._dealt.values():
+            self._write(each)
+        self._look_for_work()
+
+    def _meet(self, each: Dealt, place: int) -> None:
+        """Whatever the place's cells count by now is where a member begins."""
+        cells, row = self._memory.cells, self._memory.row(place, each.slot)
+        each.spent.append([cells[row + i * CELLS + SPENT] for i in range(len(PRIORITIES))])
+        each.returned.append([cells[row + i * CELLS + RETURNED] for i in range(len(PRIORITIES))])
+
+    # ----------------------------------------------------------------------------------------- ticks
+
+    async def run(self) -> None:
+        """Tick while anything is enabled. Late ticks are made up one by one."""
+        now = asyncio.get_running_loop().time
+        while True:
+            await self._has_work.wait()
+            due = now()
+            while self._has_work.is_set():
+                due += self._settings.tick_s
+                if (wait_s := due - now()) > 0:
+                    await asyncio.sleep(wait_s)
+                self.late_s = max(0.0, now() - due)
+                if self.late_s > MOST_LATE_S:
+                    due = now()
+                self.tick()
+
+    def tick(self) -> None:
+        """Deal out one tick's credit."""
+        self._wake_moved()
+        self.ticks += 1
+        order = list(range(len(self._places)))
+        self._rng.shuffle(order)
+        for each in self._dealt.values():
+            if each.asleep_since is None and each.group.enabled:
+                has_moved = self._read(each)
+                each.group.tick(order)
+                self._write(each)
+                if not has_moved and each.group.is_full:
+                    each.asleep_since = self.ticks
+
+    def _look_for_work(self) -> None:
+        if self._places and any(each.group.enabled for each in self._dealt.values()):
+            self._has_work.set()
+        else:
+            self._has_work.clear()
+
+    def _wake_moved(self) -> None:
+        """Wake the groups in which a worker moved something."""
+        cells = self._memory.cells
+        for place in self._places:
+            begin = self._memory.moves(place)
+            moves = cells[begin : begin + self._used].tobytes()
+            before = self._seen.get(place, b"")
+            if moves == before:
+                continue
+            self._seen[place] = moves
+            new, old = memoryview(moves).cast("q"), memoryview(before.ljust(len(moves), b"\0")[: len(moves)]).cast("q")
+            for slot, (after, ago) in enumerate(zip(new, old, strict=True)):
+                if after != ago and slot in self._by_slot:
+                    self._wake(self._by_slot[slot])
+
+    def _wake(self, each: Dealt) -> None:
+        """Go on as if there had been all the ticks of its sleep, in which everything was full."""
+        if each.asleep_since is None:
+            return
+        missed = self.ticks - each.asleep_since
+        each.asleep_since = None
+        each.group.skip(max(0, missed - PIPELINE_TICKS))
+        for _ in range(min(missed, PIPELINE_TICKS)):
+            each.group.tick(range(len(self._places)))
+
+    # ----------------------------------------------------------------------------------------- cells
+
+    def _read(self, each: Dealt) -> bool:
+        """Take note of what the workers spent and gave back since the last look; whether they did."""
+        cells, has_moved = self._memory.cells, False
+        tiers = [each.group.tiers[name] for name in PRIORITIES]
+        for member, place in enumerate(self._places):
+            row, spent, returned = self._memory.row(place, each.slot), each.spent[member], each.returned[member]
+            for i, tier in enumerate(tiers):
+                used, back = cells[row + i * CELLS + SPENT], cells[row + i * CELLS + RETURNED]
+                if used != spent[i]:
+                    tier.buckets[member].level -= used - spent[i]
+                    spent[i], has_moved = used, True
+                if back != returned[i]:
+                    tier.buckets[member].returned += back - returned[i]
+                    returned[i], has_moved = back, True
+        return has_moved
+
+    def _write(self, each: Dealt) -> None:
+        """Grant the workers what the group's buckets hold."""
+        cells, group = self._memory.cells, each.group
+        tiers = [group.tiers[name] for name in PRIORITIES]
+        for member, place in enumerate(self._places):
+            row, spent = self._memory.row(place, each.slot), each.spent[member]
+            for i, tier in enumerate(tiers):
+                bucket, at = tier.buckets[member], row + i * CELLS
+                cells[at + GRANTED] = bucket.level + spent[i]
+                cells[at + CAPACITY] = bucket.capacity
+        cells[self._memory.state(each.slot)] = group.times_disabled * 2 + group.enabled
+
+
+def _has_many(scope: ScopeSettings) -> bool:
+    """Whether a scope has a group for each destination, tenant or topic."""
+    return scope.each and scope.of != "host"
+
+
+def _rates(limits: Iterable[LimitSettings]) -> dict[str, Meter]:
+    """The buckets of limits of ingest, by the names of their groups."""
+    return {
+        bucket_name(each.name, what): Meter(rate.per_second, rate.burst)
+        for each in limits
+        for what, rate in (("bytes", each.limit.bytes), ("events", each.limit.events))
+        if rate is not None
+    }

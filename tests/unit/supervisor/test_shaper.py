@@ -1,0 +1,264 @@
+"""Credit that the supervisor deals out and workers spend, in memory that both see."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remora.config import LimitSettings, MeterSettings, MetersSettings, ScopeSettings, ShapingSettings
+from remora.model.traffic import Priority
+from remora.policy.rates import bucket_name
+from remora.policy.shaping import PRIORITIES, Group
+from remora.process.credit import CreditMemory, SharedAccount
+from remora.supervisor.shaper import Shaper
+from support.clock import in_virtual_time
+
+LOW = Priority.CLIENT_LOW
+HIGH = Priority.CLIENT_HIGH
+
+
+def a_meter(guaranteed: int, burst: int, most: int | None = None) -> MeterSettings:
+    return MeterSettings(guaranteed=guaranteed, burst=burst, max=most)
+
+
+def a_host(**meters: MeterSettings) -> ScopeSettings:
+    return ScopeSettings(name="uplink", of="host", enabled=True, meters=MetersSettings(**meters))
+
+
+def shaping(*scopes: ScopeSettings, tick_s: float = 0.01, groups: int = 256) -> ShapingSettings:
+    return ShapingSettings(scope=scopes, tick_s=tick_s, groups=groups)
+
+
+class Host:
+    """A shaper with workers at the first places."""
+
+    def __init__(self, settings: ShapingSettings, workers: int = 1, *limits: LimitSettings) -> None:
+        self.memory = CreditMemory.alone(workers)
+        self.shaper = Shaper(self.memory, Random(7))
+        self.shaper.configure(settings, limits)
+        for place in range(workers):
+            self.shaper.join(place)
+
+    def account(self, place: int = 0, group: str = "uplink") -> SharedAccount:
+        return SharedAccount(self.memory, place, self.shaper.slots[group], lambda *_: None)
+
+    def level(self, place: int = 0, priority: str = LOW, group: str = "uplink") -> int:
+        return self.account(place, group).level(0, priority)
+
+    def tick(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.shaper.tick()
+
+
+def test_a_worker_has_what_was_dealt_less_what_it_spent() -> None:
+    """Ticks fill a worker's level to its burst, a charge takes from it at once, and ticks pay a debt back."""
+    host = Host(shaping(a_host(client_low=a_meter(100_000, 3_000))))
+    host.tick(2)
+    assert host.level() == 2_000
+    host.account().charge(0, LOW, 5_000)
+    assert host.level() == -3_000
+    host.tick(4)
+    assert host.level() == 1_000
+    host.tick(10)
+    assert host.level() == 3_000
+
+
+def test_sixteen_workers_get_exactly_the_rate() -> None:
+    """Over a second, workers that spend all they are given get the rate to the byte, however small their shares are."""
+    host = Host(shaping(a_host(client_low=a_meter(25_000, 2_500)), tick_s=0.001), 16)
+    accounts, spent = [host.account(place) for place in range(16)], 0
+    for _ in range(1_000):
+        host.tick()
+        for each in accounts:
+            level = each.level(0, LOW)
+            if level > 0:
+                each.charge(0, LOW, level)
+                spent += level
+
+    assert spent == 25_000
+
+
+def test_an_idle_worker_leaves_its_share_to_the_others() -> None:
+    """While one of two workers does nothing the other one soon has the whole rate."""
+    host = Host(shaping(a_host(client_low=a_meter(100_000, 20_000, 100_000))), 2)
+    busy, spent = host.account(0), 0
+    for _ in range(1_000):
+        host.tick()
+        level = busy.level(0, LOW)
+        busy.charge(0, LOW, level)
+        spent += level
+
+    assert 980_000 <= spent <= 1_020_000
+
+
+def test_a_worker_that_ends_takes_its_debt_along() -> None:
+    """The others share the whole rate from then on, and its successor begins with nothing."""
+    host = Host(shaping(a_host(client_low=a_meter(300_000, 30_000))), 3)
+    host.tick()
+    host.account(1).charge(0, LOW, 1_000_000)
+    host.shaper.leave(1)
+    before = [host.level(place) for place in (0, 2)]
+    host.tick()
+    assert [host.level(place) - ago for place, ago in zip((0, 2), before, strict=True)] == [1_500, 1_500]
+
+    host.shaper.join(1)
+    assert host.level(1) == 0
+    host.tick()
+    assert host.level(1) == 1_000
+
+
+def test_disabling_a_scope_forgets_all_levels() -> None:
+    """A disabled group passes everything, holds nothing, and begins from nothing when it is enabled again."""
+    on = a_host(client_low=a_meter(100_000, 3_000))
+    host = Host(shaping(on))
+    host.tick(3)
+    host.shaper.configure(shaping(replace(on, enabled=False)))
+    host.tick(360_000)
+    assert host.account().is_open(0, LOW)
+    assert not host.account().enabled
+    assert host.level() == 0
+
+    host.shaper.configure(shaping(on))
+    assert host.account().times_disabled == 2
+    assert host.level() == 0
+    host.tick()
+    assert host.level() == 1_000
+
+
+def test_levels_survive_other_meters() -> None:
+    """Another rate counts from the next tick, and a smaller burst cuts what is held."""
+    host = Host(shaping(a_host(client_low=a_meter(100_000, 3_000))))
+    host.tick(2)
+    host.shaper.configure(shaping(a_host(client_low=a_meter(50_000, 3_000))))
+    assert host.level() == 2_000
+    host.tick()
+    assert host.level() == 2_500
+    host.shaper.configure(shaping(a_host(client_low=a_meter(50_000, 700))))
+    host.tick()
+    assert host.level() == 700
+
+
+def test_credit_that_does_not_fit_serves_others() -> None:
+    """What a full worker gives back goes to the other one, in a tick that visits the full one first."""
+    host = Host(shaping(a_host(client_low=a_meter(0, 2_000))), 2)
+    idle, busy = host.account(0), host.account(1)
+    host.tick()
+    while busy.level(0, LOW) <= 0:
+        idle.charge(0, LOW, 500)
+        idle.give_back(0, LOW, 1_700)
+        host.tick()
+
+    assert idle.level(0, LOW) == 1_000
+    assert busy.level(0, LOW) == 1_000
+
+
+def test_each_destination_has_a_group_up_to_a_number() -> None:
+    """A scope makes its groups as they are asked for; beyond `groups` they share one, and unknown ones are not made."""
+    scope = ScopeSettings(
+        name="brokers", of="destination", enabled=True, meters=MetersSettings(client_low=a_meter(100_000, 1_000))
+    )
+    host = Host(shaping(scope, groups=2))
+    assert host.shaper.slots == {}
+
+    made = [host.shaper.want(f"brokers/{key}") for key in ("a", "a", "b", "c", "d")]
+
+    assert made == [True, False, True, True, False]
+    assert list(host.shaper.slots) == ["brokers/a", "brokers/b", "brokers/other"]
+    assert not host.shaper.want("nothing/a")
+    assert not host.shaper.want("brokers")
+    host.shaper.configure(shaping())
+    assert host.shaper.slots == {}
+
+
+def test_a_limit_of_ingest_is_full_at_the_start() -> None:
+    """It holds its burst before the first tick, divided among the workers; a successor begins with nothing."""
+    limit = LimitSettings(name="gw", of="token", bytes=1_000, burst=2_000)
+    host, name = Host(shaping(), 2, limit), bucket_name("gw", "bytes")
+    assert [host.level(place, Priority.MAX, name) for place in (0, 1)] == [1_000, 1_000]
+
+    host.tick()
+    host.shaper.leave(1)
+    host.shaper.join(1)
+
+    assert [host.level(place, Priority.MAX, name) for place in (0, 1)] == [1_000, 0]
+
+
+MOVES = st.lists(
+    st.one_of(
+        st.tuples(st.just("tick"), st.just(0), st.just(0), st.integers(1, 30)),
+        st.tuples(st.just("charge"), st.integers(0, 2), st.sampled_from([0, 2, 4]), st.integers(0, 5_000)),
+        st.tuples(st.just("give_back"), st.integers(0, 2), st.sampled_from([0, 2, 4]), st.integers(0, 5_000)),
+    ),
+    max_size=30,
+)
+
+
+@given(moves=MOVES, burst=st.integers(0, 4_000), rate=st.integers(0, 300_000), most=st.none() | st.integers(0, 500_000))
+def test_what_is_shared_is_what_the_policy_says(
+    moves: list[tuple[str, int, int, int]], burst: int, rate: int, most: int | None
+) -> None:
+    """Whatever three workers spend and give back, their levels are those of the pure group, also after a sleep."""
+    scope = a_host(
+        max=a_meter(rate if burst else 0, burst, most),
+        client_normal=a_meter(7, 100),
+        background=a_meter(40_000, 900, 60_000),
+        priority_queue=a_meter(9_999, 1_500),
+    )
+    host = Host(shaping(scope), 3)
+    pure = Group(scope.by_bucket, 3, 10_000)
+    rng = Random(7)
+    for what, member, place, amount in moves:
+        priority, account = PRIORITIES[place], host.account(member)
+        match what:
+            case "tick":
+                for _ in range(amount):
+                    order = list(range(3))
+                    rng.shuffle(order)
+                    pure.tick(order)
+                host.tick(amount)
+            case "charge":
+                account.charge(0, priority, amount)
+                pure.charge(member, priority, amount)
+            case "give_back":
+                account.give_back(0, priority, amount)
+                pure.give_back(member, priority, amount)
+
+        levels = [[host.level(each, name) for name in PRIORITIES] for each in range(3)]
+        assert levels == [[pure.level(each, name) for name in PRIORITIES] for each in range(3)]
+
+
+@in_virtual_time
+async def test_nothing_ticks_while_nothing_is_enabled() -> None:
+    """A host without enabled scopes takes no tick; a scope that is enabled is dealt to from then on."""
+    off = replace(a_host(client_low=a_meter(100_000, 100_000)), enabled=False)
+    host = Host(shaping(off))
+    running = asyncio.ensure_future(host.shaper.run())
+    try:
+        await asyncio.sleep(3600)
+        assert host.shaper.ticks == 0
+        host.shaper.configure(shaping(replace(off, enabled=True)))
+        await asyncio.sleep(0.1001)
+        assert host.level() == 10_000
+    finally:
+        running.cancel()
+
+
+@pytest.mark.parametrize("seconds", [0, 3600])
+def test_a_group_that_is_full_sleeps(seconds: int) -> None:
+    """Ticks of a full group in which nothing moves do nothing, and its levels are the same as if they had."""
+    host = Host(shaping(a_host(client_low=a_meter(33_333, 1_000))), 3)
+    host.tick(200 + seconds * 100)
+    group = host.shaper.groups["uplink"]
+    counted = group.tiers[LOW].ticks
+    assert counted < 200
+
+    host.account(2).charge(0, LOW, 300)
+    host.tick()
+
+    assert group.tiers[LOW].ticks == 201 + seconds * 100
+    assert [host.level(place) for place in range(3)] == [334, 333, 333]
