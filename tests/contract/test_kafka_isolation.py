@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from remora.config import KafkaSettings
+from remora.endpoints.blocking import MOST_OPEN
 from remora.endpoints.kafka import KafkaEndpoint
-from remora.endpoints.kafka.blocking import MOST_OPEN
 from remora.model.errors import EndpointUnavailable
 from remora.model.shard import Shard
 from remora.model.topic import Target

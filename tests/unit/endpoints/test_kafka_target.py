@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint
-from remora.endpoints.kafka.target import Broker, Login, Tls, parse_target
+from remora.endpoints.kafka.target import Broker, Login, parse_target
+from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
 

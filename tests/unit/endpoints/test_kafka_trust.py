@@ -12,8 +12,7 @@ import pytest
 
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint
-from remora.endpoints.kafka.target import Tls
-from remora.endpoints.kafka.tls import RACY_S, TrustCache, build_context
+from remora.endpoints.tls import RACY_S, Tls, TrustCache, build_context
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
 from support.certificates import certificate

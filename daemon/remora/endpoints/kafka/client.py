@@ -23,7 +23,7 @@ import aiokafka.errors as kafka
 from aiokafka.client import AIOKafkaClient
 
 from remora.config import KafkaSettings
-from remora.endpoints.kafka.blocking import resolve
+from remora.endpoints.blocking import resolve
 from remora.endpoints.kafka.target import Broker
 from remora.model.errors import EndpointUnavailable, without_frames
 

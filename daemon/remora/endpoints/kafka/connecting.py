@@ -17,11 +17,11 @@ from aiokafka.protocol.admin import SaslHandShakeRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from remora.config import KafkaSettings
-from remora.endpoints.kafka.blocking import resolve, run_blocking
+from remora.endpoints.blocking import resolve, run_blocking
 from remora.endpoints.kafka.client import KafkaClient, cut
 from remora.endpoints.kafka.errors import CONFIGURATION, translate
 from remora.endpoints.kafka.target import Broker, Cluster
-from remora.endpoints.kafka.tls import Trust, build_context
+from remora.endpoints.tls import Trust, build_context
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, without_frames
 
 T = TypeVar("T")

@@ -13,9 +13,9 @@ import aiokafka.errors as kafka
 
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.config import KafkaSettings
+from remora.endpoints.blocking import run_blocking
 from remora.endpoints.kafka.batch_size import SmallerBatches
 from remora.endpoints.kafka.batches import CODECS
-from remora.endpoints.kafka.blocking import run_blocking
 from remora.endpoints.kafka.connecting import Connection, connection_options, find_live
 from remora.endpoints.kafka.errors import TOO_LARGE, translate
 from remora.endpoints.kafka.exact import ExactKafkaRoute, ExactRoutes
@@ -27,7 +27,7 @@ from remora.endpoints.kafka.sender import FailedInCompany, NotSent
 from remora.endpoints.kafka.sender_pool import KafkaObserver, SenderPool, SenderSlot
 from remora.endpoints.kafka.target import Cluster, KafkaTarget, parse_target
 from remora.endpoints.kafka.tasks import Tasks
-from remora.endpoints.kafka.tls import Trust, TrustCache
+from remora.endpoints.tls import Trust, TrustCache
 from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.record import DeadLetter, Record
 from remora.model.shard import Shard

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
+from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
 
@@ -47,14 +48,6 @@ class Login:
     user: str
     password: str = field(repr=False)
     mechanism: str = "PLAIN"
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """TLS to the broker; without `ca_location` the system's certificate authorities are trusted."""
-
-    ca_location: str = ""
-    verify: bool = True
 
 
 @dataclass(frozen=True, slots=True)

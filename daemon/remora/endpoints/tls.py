@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from remora.endpoints.kafka.target import Tls
 from remora.model.errors import EndpointMisconfigured
 
 MOST_CA_BYTES = 1 << 20
@@ -26,6 +25,14 @@ PEM_BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END C
 
 HASHED_NAME = re.compile(r"[0-9a-f]{8}\.[0-9]{1,3}")
 """Of a directory OpenSSL reads the files of such names, as `openssl rehash` makes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """TLS to a destination; without `ca_location` the system's certificate authorities are trusted."""
+
+    ca_location: str = ""
+    verify: bool = True
 
 
 @dataclass(frozen=True, slots=True)

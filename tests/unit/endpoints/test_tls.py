@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from remora.config import KafkaSettings
-from remora.endpoints.kafka.target import Tls
-from remora.endpoints.kafka.tls import MOST_CA_BYTES, build_context, read_trust
+from remora.endpoints.tls import MOST_CA_BYTES, Tls, build_context, read_trust
 from remora.model.errors import EndpointMisconfigured
 from support.certificates import certificate
 
