@@ -313,18 +313,26 @@ class KafkaSettings(Checked):
         "/etc/ceph:/etc/pki:/etc/remora:/etc/ssl:/usr/local/share/ca-certificates:/usr/share/ca-certificates"
     )
 
+    client_files: str = ""
+
     def problems(self) -> Iterator[ConfigError]:
         """Each rule that these values break."""
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", self.client_id):
             yield ConfigError("kafka.client_id", "1 to 64 letters, digits, '.', '_' and '-'")
-        for each in self.ca_places:
-            if not each.startswith("/"):
-                yield ConfigError("kafka.ca_directories", f'expected absolute paths, ":" between them, not "{each}"')
+        for option, places in (("ca_directories", self.ca_places), ("client_files", self.client_places)):
+            for each in places:
+                if not each.startswith("/"):
+                    yield ConfigError(f"kafka.{option}", f'expected absolute paths, ":" between them, not "{each}"')
 
     @property
     def ca_places(self) -> tuple[str, ...]:
         """`ca_directories`, taken apart."""
         return tuple(filter(None, self.ca_directories.split(":")))
+
+    @property
+    def client_places(self) -> tuple[str, ...]:
+        """`client_files`, taken apart."""
+        return tuple(filter(None, self.client_files.split(":")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from state import DevError, State
 
 HERE = Path(__file__).parent
 PLAIN_LISTENERS = ["plaintext", "controller"]
-SECURE_LISTENERS = ["ssl", "sasl_plaintext", "sasl_ssl"]
+SECURE_LISTENERS = ["ssl", "sasl_plaintext", "sasl_ssl", "mutual_ssl"]
 PROXIED, DOOR = "proxied", "proxied/door"
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 JAAS = "org.apache.kafka.common.security"
@@ -27,7 +27,7 @@ controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 listeners={listeners}
 advertised.listeners={advertised}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL,PROXIED:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL,MUTUAL_SSL:SSL,PROXIED:PLAINTEXT
 log.dirs={data}
 # As in production: a topic that nobody made is an error, not a new topic with one partition.
 auto.create.topics.enable=false
@@ -51,6 +51,10 @@ num.io.threads=4
 SECURITY = """\
 ssl.keystore.type=PEM
 ssl.keystore.location={tls}/broker.pem
+ssl.truststore.type=PEM
+ssl.truststore.location={tls}/ca.pem
+# This listener lets in who shows a certificate that the CA has signed.
+listener.name.mutual_ssl.ssl.client.auth=required
 sasl.enabled.mechanisms={mechanisms}
 """
 
@@ -189,7 +193,7 @@ class Cluster:
                 raise DevError(f"formatting {name} failed:\n{output[-2000:]}")
 
     def _make_certificates(self) -> None:
-        """A CA, the brokers' certificate signed by it, and a CA that has signed nothing here."""
+        """A CA, the brokers' certificate and a client's signed by it, and a CA that has signed one client's only."""
         script = """
             mkdir -p "$1"; cd "$1"; umask 077
             new_key="openssl req -newkey rsa:2048 -nodes"
@@ -201,6 +205,11 @@ class Cluster:
             openssl x509 -req -in broker.csr -CA ca.pem -CAkey ca.key -CAcreateserial \
                 -days 30 -extfile broker.ext -out broker.crt
             cat broker.key broker.crt >broker.pem
+            for client in client stranger; do
+                case $client in client) ca=ca ;; *) ca=other-ca ;; esac
+                $new_key -subj /CN=$client -keyout $client.key -out $client.csr
+                openssl x509 -req -in $client.csr -CA $ca.pem -CAkey $ca.key -CAcreateserial -days 30 -out $client.crt
+            done
         """
         tls = str(self.state / "tls")
         done = subprocess.run(["sh", "-euc", script, "sh", tls], capture_output=True, text=True, check=False)
@@ -212,6 +221,7 @@ class Cluster:
         values = {"name": self.state.name, "state": str(self.state.path), "bootstrap": bootstrap["plaintext"]}
         if "ssl" in kinds:
             values |= {f"{kind}_bootstrap": bootstrap[kind] for kind in SECURE_LISTENERS}
+            values |= {"client": str(self.state / "tls/client"), "stranger": str(self.state / "tls/stranger")}
             values |= {"user": "dev", "password": password, "mechanisms": ",".join(MECHANISMS)}
             values |= {"ca": str(self.state / "tls/ca.pem"), "other_ca": str(self.state / "tls/other-ca.pem")}
         if PROXIED in kinds:

@@ -9,7 +9,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -24,7 +24,7 @@ from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from support.certificates import certificate
+from support.certificates import certificate, encrypt
 from support.kafka import Kafka, create_topic, read_topic, running_kafka
 from support.kafka_sender import INCARNATION, ShardSender, Watcher, make_records, push_all, verdict
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.kafka
 
 SHARD = Shard("shard")
 
-ANYWHERE = KafkaSettings(ca_directories="/")
+ANYWHERE = KafkaSettings(ca_directories="/", client_files="/")
 """A test's files lie in temporary directories."""
 
 
@@ -110,6 +110,78 @@ async def test_unchecked_certificate(kafka: Kafka) -> None:
     assert len(await read_topic(kafka.address, topic)) == 10
 
 
+def client(kafka: Kafka, who: str = "client") -> str:
+    """TLS with a certificate of the client's."""
+    place = kafka.env[who]
+    return f"{tls(kafka)}&ssl-certificate-location={place}.crt&ssl-key-location={place}.key"
+
+
+async def test_client_certificate(kafka: Kafka) -> None:
+    """A client certificate lets in where the broker asks for one, to deliver at least once and exactly once."""
+    topic, records = await create_topic(kafka.address), make_records(0, 20)
+    target = Target(f"kafka://{kafka.env['mutual_ssl_bootstrap']}", client(kafka), topic)
+
+    async with asyncio.timeout(30), KafkaEndpoint(ANYWHERE) as endpoint:
+        async with endpoint.route(SHARD, INCARNATION, target) as route:
+            await push_all(route, records[:10])
+        async with endpoint.exact(SHARD, INCARNATION, target) as exact:
+            batches, refused = exact.pack(records[10:])
+            assert refused == []
+            await exact.commit(batches, records[-1].next_position)
+
+    assert verdict(await read_topic(kafka.address, topic), records) == (set(), 0, [])
+
+
+async def test_encrypted_key(kafka: Kafka, tmp_path: Path) -> None:
+    """An encrypted key is used with its password; without it, or with a wrong one, the topic stops and says so."""
+    made, folder = certificate(tmp_path / "own", "localhost"), tmp_path
+    (folder / "locked.key").write_bytes(encrypt(made.key, "open sesame"))
+    uri = f"kafka://{kafka.env['mutual_ssl_bootstrap']}"
+    args = f"{tls(kafka)}&ssl-certificate-location={made.certificate}&ssl-key-location={folder / 'locked.key'}"
+
+    assert "encrypted, and ssl-key-password is empty" in await refusal(uri, args)
+    assert "ssl-key-password is wrong" in await refusal(uri, f"{args}&ssl-key-password={WRONG}")
+    # The key opens: it is the broker that does not trust the certificate then.
+    assert "does not accept the client certificate" in await refusal(uri, f"{args}&ssl-key-password=open sesame")
+
+
+async def test_replaced_client_certificate(kafka: Kafka, tmp_path: Path) -> None:
+    """A renewed certificate and key under the same names are used by a connection of their own, from the next route."""
+    topic, watcher = await create_topic(kafka.address), Watcher()
+    place = tmp_path / "renewed"
+    args = f"{tls(kafka)}&ssl-certificate-location={place}.crt&ssl-key-location={place}.key"
+    target = Target(f"kafka://{kafka.env['mutual_ssl_bootstrap']}", args, topic)
+
+    def renew(who: str) -> None:
+        for kind in ("crt", "key"):
+            shutil.copy(f"{kafka.env[who]}.{kind}", f"{place}.{kind}")
+
+    async with asyncio.timeout(30), KafkaEndpoint(ANYWHERE, watcher) as endpoint:
+        for who in ("stranger", "client"):
+            renew(who)
+            with pytest.raises(EndpointMisconfigured) if who == "stranger" else nullcontext():
+                async with endpoint.route(SHARD, INCARNATION, target) as route:
+                    await push_all(route, make_records(0, 10))
+
+    assert watcher.opened == 1
+    assert len(await read_topic(kafka.address, topic)) == 10
+
+
+async def test_client_certificate_is_missing(kafka: Kafka) -> None:
+    """A broker that asks for a client certificate, or does not know the signer of ours, is said to."""
+    uri = f"kafka://{kafka.env['mutual_ssl_bootstrap']}"
+
+    assert "asks for a client certificate" in await refusal(uri, tls(kafka))
+    assert "does not accept the client certificate" in await refusal(uri, client(kafka, "stranger"))
+
+
+async def test_client_files_are_the_operators_choice(kafka: Kafka) -> None:
+    """Without kafka.client_files no topic uses a certificate of this host's."""
+    uri, nothing = f"kafka://{kafka.env['mutual_ssl_bootstrap']}", replace(ANYWHERE, client_files="")
+
+    assert "not below a directory of kafka.client_files" in await refusal(uri, client(kafka), nothing)
+
+
 async def test_one_broker_of_the_list_suffices(kafka: Kafka) -> None:
     """Brokers of the list that do not answer, or hang, delay nothing as long as one lets us in."""
     topic = await create_topic(kafka.address)
@@ -180,8 +252,10 @@ async def test_login_is_not_asked_for(kafka: Kafka) -> None:
 def test_reasons_on_uvloop(kafka: Kafka) -> None:
     """The same reasons are found on uvloop, whose broken connections look different."""
     ssl, plain = f"kafka://{kafka.env['ssl_bootstrap']}", f"kafka://{kafka.address}"
-    login_uri = f"kafka://{kafka.env['sasl_ssl_bootstrap']}"
+    login_uri, mutual = f"kafka://{kafka.env['sasl_ssl_bootstrap']}", f"kafka://{kafka.env['mutual_ssl_bootstrap']}"
     expected = {
+        (mutual, tls(kafka)): "asks for a client certificate",
+        (mutual, client(kafka, "stranger")): "does not accept the client certificate",
         (ssl, tls(kafka, "other_ca")): "certificate is not trusted",
         (ssl, ""): "this port speaks TLS",
         (plain, "use-ssl=true"): "speaks no TLS",

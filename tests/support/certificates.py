@@ -42,7 +42,20 @@ def certificate(folder: Path, name: str) -> Certificate:
     )
     made = Certificate(folder / "certificate.pem", folder / "key.pem")
     made.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-    made.key.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
+    made.key.write_bytes(pem(key))
     return made
+
+
+def pem(key: ec.EllipticCurvePrivateKey, password: str = "") -> bytes:
+    """A private key as files hold it, encrypted where there is a password."""
+    encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
+    if password:
+        encryption = serialization.BestAvailableEncryption(password.encode())
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+
+
+def encrypt(key: Path, password: str) -> bytes:
+    """What a key's file holds once the key is encrypted."""
+    loaded = serialization.load_pem_private_key(key.read_bytes(), None)
+    assert isinstance(loaded, ec.EllipticCurvePrivateKey)
+    return pem(loaded, password)

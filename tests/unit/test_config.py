@@ -149,6 +149,11 @@ def test_every_option_is_read_somewhere() -> None:
         ("[ownership]\nhost_id = 'a/b'", "ownership.host_id", "only letters"),
         ("[kafka]\nclient_id = ''", "kafka.client_id", "1 to 64"),
         (
+            "[kafka]\nclient_files = 'keys'",
+            "kafka.client_files",
+            'expected absolute paths, ":" between them, not "keys"',
+        ),
+        (
             "[kafka]\nca_directories = '/etc/ssl:ca'",
             "kafka.ca_directories",
             'absolute paths, ":" between them, not "ca"',

@@ -15,7 +15,7 @@ from remora.model.topic import NAME, UNSET, Delivery, Target, Topic
 
 ARGUMENTS = (
     "ca-location", "kafka-ack-level", "kafka-brokers", "mechanism", "remora-dead-letter-topic", DELIVERY, KEYS,
-    "use-ssl", "user-name", "verify-ssl",
+    "ssl-certificate-location", "ssl-key-location", "use-ssl", "user-name", "verify-ssl",
 )  # fmt: skip
 """The endpoint's arguments that `--arg` takes."""
 

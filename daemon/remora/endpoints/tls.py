@@ -1,7 +1,8 @@
-"""The certificate authorities of a target, read from this host's files.
+"""The certificate authorities of a target and its client certificate, read from this host's files.
 
-Whoever may create a topic names the file. So only what the operator allows is opened, and an answer tells neither
-whether another file exists nor what stands in one.
+Whoever may create a topic names the files. So only what the operator allows is opened, and an answer tells neither
+whether another file exists nor what stands in one. Who names another tenant's key speaks as that tenant: so client
+certificates have directories of their own, and there are none unless the operator says so.
 """
 
 from __future__ import annotations
@@ -13,13 +14,18 @@ import re
 import ssl
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from remora.model.errors import EndpointMisconfigured
 
 MOST_CA_BYTES = 1 << 20
 """A file of authorities is never larger, nor are those of a directory together; a system's own are a quarter of it."""
+
+MOST_CLIENT_BYTES = 1 << 18
+"""Of a client certificate with the authorities that signed it, and of its key."""
+
+PEM_KEY = re.compile(rb"-----BEGIN ([A-Z ]{0,24})PRIVATE KEY-----[^-].+?-----END \1PRIVATE KEY-----", re.DOTALL)
 
 PEM_BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----")
 
@@ -29,15 +35,44 @@ HASHED_NAME = re.compile(r"[0-9a-f]{8}\.[0-9]{1,3}")
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """TLS to a destination; without `ca_location` the system's certificate authorities are trusted."""
+    """TLS to a destination; without `ca_location` the system's certificate authorities are trusted.
+
+    With a `certificate_location` there is a `key_location`, and the client shows who it is.
+    """
 
     ca_location: str = ""
     verify: bool = True
+    certificate_location: str = ""
+    key_location: str = ""
+    key_password: str = field(default="", repr=False)
+
+    @property
+    def what(self) -> str:
+        """The files, for a reason why they do not answer."""
+        return ", ".join(filter(None, (self.ca_location, self.certificate_location, self.key_location)))
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The directories below which a target's files may lie."""
+
+    authorities: Sequence[str] = ()
+    clients: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCertificate:
+    """Who we are: certificates and private key, both in PEM. `digest` stands for all of it in comparisons."""
+
+    digest: str = field(repr=False)
+    certificate: bytes = field(repr=False, compare=False)
+    key: bytes = field(repr=False, compare=False)
+    password: str = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Whom to trust, with the certificates of the file: a replaced one makes another connection.
+    """Whom to trust, and as whom to come, with the contents of the files: a replaced one makes another connection.
 
     `digest` stands for `authorities`; the text itself takes no part in comparisons. Where it is empty the system's
     are trusted.
@@ -46,7 +81,15 @@ class Trust:
     verify: bool
     digest: str = ""
     authorities: str = field(default="", repr=False, compare=False)
+    client: ClientCertificate | None = None
 
+
+CLIENT_ALERTS = frozenset({
+    "SSLV3_ALERT_BAD_CERTIFICATE", "SSLV3_ALERT_CERTIFICATE_EXPIRED", "SSLV3_ALERT_CERTIFICATE_REVOKED",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN", "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE", "TLSV13_ALERT_CERTIFICATE_REQUIRED",
+    "TLSV1_ALERT_ACCESS_DENIED", "TLSV1_ALERT_UNKNOWN_CA",
+})  # fmt: skip
+"""What servers say of a client's certificate, or of its absence; with TLS 1.3 only after the handshake."""
 
 Fingerprint = tuple[tuple[object, ...], ...]
 """Where files lie, which they are and when they changed."""
@@ -58,16 +101,15 @@ MOST_CACHED = 256
 
 
 class TrustCache:
-    """Reads the authorities of targets, and a file again only when it changed."""
+    """Reads the files of targets, and a file again only when it changed."""
 
-    def __init__(self, allowed: Sequence[str]) -> None:
-        """`allowed` are the directories below which files may lie."""
+    def __init__(self, allowed: TlsFiles) -> None:
         self._allowed = allowed
         self._known: dict[Tls, tuple[Fingerprint, Trust]] = {}
 
     def read(self, tls: Tls) -> Trust:
         """As `read_trust`. The rules of what may be read are applied each time, also where nothing changed."""
-        found = _fingerprint(tls.ca_location, self._allowed) if tls.ca_location else None
+        found = _fingerprints(tls, self._allowed)
         known = self._known.get(tls)
         if found and known and known[0] == found:
             return known[1]
@@ -77,6 +119,22 @@ class TrustCache:
                 self._known.clear()
             self._known[tls] = found, trust
         return trust
+
+
+def _fingerprints(tls: Tls, allowed: TlsFiles) -> Fingerprint | None:
+    """Of all files of a target; None where one of them says nothing."""
+    clients = allowed.clients
+    places = (
+        (tls.ca_location, allowed.authorities), (tls.certificate_location, clients), (tls.key_location, clients)
+    )  # fmt: skip
+    found: Fingerprint = ()
+    for path, directories in places:
+        if path:
+            each = _fingerprint(path, directories)
+            if each is None:
+                return None
+            found += each
+    return found
 
 
 def _fingerprint(path: str, allowed: Sequence[str]) -> Fingerprint | None:
@@ -94,27 +152,62 @@ def _fingerprint(path: str, allowed: Sequence[str]) -> Fingerprint | None:
     return ((real, *places), *fields)
 
 
-def read_trust(tls: Tls, allowed: Sequence[str]) -> Trust:
-    """Read the authorities, which must lie below one of these directories; blocks on the file system.
+@dataclass(frozen=True, slots=True)
+class _Allowed:
+    """Which files an argument may name; `option` is the operator's that says so."""
+
+    argument: str
+    option: str
+    directories: Sequence[str]
+    most_bytes: int
+    read: Callable[[str, Sequence[str]], bytes]
+
+    def content(self, path: str) -> bytes:
+        """What the file holds. Raises EndpointMisconfigured with why it cannot be read."""
+        what = f"{self.argument} {path}"
+        if not _is_below(os.path.normpath(path), self.directories):  # by the names alone: no file is looked at
+            raise EndpointMisconfigured(f"{what}: not below a directory of {self.option}")
+        try:
+            content = self.read(path, [os.path.realpath(each) for each in self.directories])
+        except (OSError, ValueError):
+            # One text for all of it: another one for each would tell which files there are.
+            raise EndpointMisconfigured(f"{what}: missing or not readable") from None
+        if len(content) > self.most_bytes:
+            most = f"{self.most_bytes >> 10} KiB" if self.most_bytes < 1 << 20 else f"{self.most_bytes >> 20} MiB"
+            raise EndpointMisconfigured(f"{what}: larger than {most}")
+        return content
+
+
+def read_trust(tls: Tls, allowed: TlsFiles) -> Trust:
+    """Read the files of a target, which must lie below the allowed directories; blocks on the file system.
 
     Raises EndpointMisconfigured with why it cannot.
     """
+    client = _read_client(tls, allowed.clients) if tls.certificate_location else None
     if not tls.ca_location:
-        return Trust(tls.verify)
-    what = f"ca-location {tls.ca_location}"
-    if not _is_below(os.path.normpath(tls.ca_location), allowed):  # decided by the names alone: no file is looked at
-        raise EndpointMisconfigured(f"{what}: not below a directory of kafka.ca_directories")
-    try:
-        content = _read(tls.ca_location, [os.path.realpath(each) for each in allowed])
-    except (OSError, ValueError):
-        # One text for all of it: another one for each would tell which files there are.
-        raise EndpointMisconfigured(f"{what}: missing or not readable") from None
-    if len(content) > MOST_CA_BYTES:
-        raise EndpointMisconfigured(f"{what}: larger than {MOST_CA_BYTES >> 20} MiB")
+        return Trust(tls.verify, client=client)
+    files = _Allowed("ca-location", "kafka.ca_directories", allowed.authorities, MOST_CA_BYTES, _read)
+    content = files.content(tls.ca_location)
     authorities = b"\n".join(PEM_BLOCK.findall(content))  # what stands between the blocks may be in any encoding
     if not authorities:
-        raise EndpointMisconfigured(f"{what}: no certificate authority in PEM form")
-    return Trust(tls.verify, hashlib.sha256(authorities).hexdigest(), authorities.decode("ascii"))
+        raise EndpointMisconfigured(f"ca-location {tls.ca_location}: no certificate authority in PEM form")
+    return Trust(tls.verify, hashlib.sha256(authorities).hexdigest(), authorities.decode("ascii"), client)
+
+
+def _read_client(tls: Tls, directories: Sequence[str]) -> ClientCertificate:
+    def files(argument: str) -> _Allowed:
+        return _Allowed(argument, "kafka.client_files", directories, MOST_CLIENT_BYTES, _read_one)
+
+    certificates = PEM_BLOCK.findall(files("ssl-certificate-location").content(tls.certificate_location))
+    if not certificates:
+        raise EndpointMisconfigured(f"ssl-certificate-location {tls.certificate_location}: no certificate in PEM form")
+    key = PEM_KEY.search(files("ssl-key-location").content(tls.key_location))
+    if not key:
+        raise EndpointMisconfigured(f"ssl-key-location {tls.key_location}: no private key in PEM form")
+    certificate = b"\n".join(certificates)
+    parts = (certificate, key[0], tls.key_password.encode())
+    digest = hashlib.sha256(b"".join(hashlib.sha256(each).digest() for each in parts)).hexdigest()
+    return ClientCertificate(digest, certificate, key[0], tls.key_password)
 
 
 def _is_below(path: str, directories: Sequence[str]) -> bool:
@@ -134,6 +227,10 @@ def _read(path: str, allowed: Sequence[str]) -> bytes:
         if len(content) > MOST_CA_BYTES:
             break
     return content
+
+
+def _read_one(path: str, allowed: Sequence[str]) -> bytes:
+    return _read_file(_real(path, allowed))
 
 
 def _real(path: str, allowed: Sequence[str]) -> str:
@@ -158,9 +255,9 @@ def _read_file(real: str) -> bytes:
 
 
 def build_context(trust: Trust) -> ssl.SSLContext:
-    """A client's TLS context; blocks while it loads the authorities. Raises EndpointMisconfigured.
+    """A client's TLS context; blocks while it loads authorities and key. Raises EndpointMisconfigured.
 
-    That of a file is made once. The system's authorities are loaded each time, since they may have changed.
+    That of a file of authorities is made once. The system's are loaded each time, since they may have changed.
     """
     return _build_named(trust) if trust.digest else _build(trust)
 
@@ -178,4 +275,39 @@ def _build(trust: Trust) -> ssl.SSLContext:
     if not trust.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
+    if trust.client:
+        _load_client(context, trust.client)
     return context
+
+
+def _load_client(context: ssl.SSLContext, client: ClientCertificate) -> None:
+    """Load the very bytes that were read, from a file in memory: `load_cert_chain` takes paths only.
+
+    A password is always given: OpenSSL would ask the terminal for that of an encrypted key, and wait.
+    """
+
+    def password() -> str:
+        if not client.password:
+            raise EndpointMisconfigured("ssl-key-location: the private key is encrypted, and ssl-key-password is empty")
+        return client.password
+
+    file = os.memfd_create("remora-client-certificate", os.MFD_CLOEXEC)
+    try:
+        with open(file, "wb", closefd=False) as memory:
+            memory.write(client.certificate + b"\n" + client.key + b"\n")
+        context.load_cert_chain(f"/proc/self/fd/{file}", password=password)
+    except (ssl.SSLError, ValueError) as exc:
+        if getattr(exc, "reason", None) == "KEY_VALUES_MISMATCH":
+            raise EndpointMisconfigured("ssl-key-location: the key does not belong to the certificate") from None
+        why = "ssl-key-password is wrong, or the certificate or the key is damaged"
+        raise EndpointMisconfigured(f"ssl-key-location: {why}") from None
+    finally:
+        os.close(file)
+
+
+def refused_client(exc: BaseException, *, shown: bool) -> str:
+    """What the other side has against the certificate that we have `shown`, or not; empty where it says nothing."""
+    if not isinstance(exc, ssl.SSLError) or exc.reason not in CLIENT_ALERTS:
+        return ""
+    said = exc.reason.partition("_ALERT_")[2].replace("_", " ").lower()
+    return f"it does not accept the client certificate: {said}" if shown else "it asks for a client certificate"

@@ -17,6 +17,7 @@ from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
 
 SECRET = "s3cret"
+CLIENT = f"&use-ssl=true&ssl-certificate-location=/c&ssl-key-location=/k&ssl-key-password={SECRET}"
 
 
 def target(uri: str, args: str = "", topic: str = "events") -> Target:
@@ -75,6 +76,11 @@ def test_login(uri: str, args: str, login: Login | None) -> None:
         ("use-ssl=false&ca-location=/x", None),
         ("use-ssl=true", Tls()),
         ("use-ssl=True&verify-ssl=False&ca-location=/etc/ca.pem", Tls("/etc/ca.pem", verify=False)),
+        (
+            "use-ssl=true&ssl-certificate-location=/c&ssl-key-location=/k&ssl-key-password=s3cret",
+            Tls(certificate_location="/c", key_location="/k", key_password=SECRET),
+        ),
+        ("use-ssl=true&ssl-key-password=s3cret", Tls()),
     ],
 )
 def test_tls(args: str, tls: Tls | None) -> None:
@@ -110,7 +116,9 @@ def test_tls(args: str, tls: Tls | None) -> None:
         ("kafka://one", f"mechanism={SECRET}", "only PLAIN"),
         ("kafka://one", "use-ssl=yes", "use-ssl must be true or false"),
         ("kafka://one", "use-ssl=false&verify-ssl=perhaps", "verify-ssl must be true or false"),
-        ("kafka://one", "use-ssl=true&ssl-key-location=/k", "client certificates are not supported"),
+        ("kafka://one", "mechanism=OAUTHBEARER", "OAUTHBEARER is not supported: .* any URL that a topic names"),
+        ("kafka://one", "use-ssl=true&ssl-certificate-location=/c", "certificate-location without ssl-key-location"),
+        ("kafka://one", "use-ssl=true&ssl-key-location=/k", "ssl-key-location without ssl-certificate-location"),
         ("kafka://one", "kafka-ack-level=routable", "kafka-ack-level must be none or broker"),
         ("kafka://one", "kafka-brokers=two:x", "broker 1 of kafka-brokers"),
         ("kafka://one", "remora-dead-letter-topic=a/b", "remora-dead-letter-topic: Kafka allows no topic"),
@@ -155,6 +163,8 @@ def test_more_brokers() -> None:
         ("kafka://one", "mechanism=PLAIN", "no effect without user-name"),
         ("kafka://one", "ca-location=/x", "no effect without use-ssl"),
         ("kafka://one", "use-ssl=true&verify-ssl=false", "not checked"),
+        ("kafka://one", "ssl-certificate-location=/c&ssl-key-location=/k", "certificate has no effect without use-ssl"),
+        ("kafka://one", f"use-ssl=true&ssl-key-password={SECRET}", "no effect without ssl-key-location"),
     ],
 )
 async def test_remarks(uri: str, args: str, remark: str) -> None:
@@ -178,7 +188,7 @@ async def test_no_remarks() -> None:
 
 def test_secrets_stay_out_of_repr() -> None:
     """No value made of a target shows its password."""
-    parsed = parse_target(target(f"kafka://alice:{SECRET}@one", f"user-name=alice&password={SECRET}"))
+    parsed = parse_target(target(f"kafka://alice:{SECRET}@one", f"user-name=alice&password={SECRET}{CLIENT}"))
 
     assert SECRET not in f"{parsed!r} {parsed.cluster!r} {parsed.cluster} {parsed.cluster.login!r}"
 
@@ -191,6 +201,8 @@ def test_secrets_stay_out_of_repr() -> None:
         "use-ssl=true",
         "use-ssl=true&verify-ssl=false",
         "use-ssl=true&ca-location=/x",
+        "use-ssl=true&ssl-certificate-location=/c&ssl-key-location=/k",
+        CLIENT.removeprefix("&"),
         "user-name=alice&password=x&mechanism=SCRAM-SHA-256",
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint
-from remora.endpoints.tls import RACY_S, Tls, TrustCache, build_context
+from remora.endpoints.tls import RACY_S, Tls, TlsFiles, TrustCache, build_context
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
 from support.certificates import certificate
@@ -78,7 +78,7 @@ def test_a_file_that_changes(tmp_path: Path, one: bytes, other: bytes, change: C
     """Another certificate in the file makes another trust, whichever way it came there; the old one is not used."""
     file = tmp_path / "ca.pem"
     file.write_bytes(one)
-    cache, meant = TrustCache([str(tmp_path)]), Tls(str(file))
+    cache, meant = TrustCache(TlsFiles([str(tmp_path)])), Tls(str(file))
     first = cache.read(meant)
     assert cache.read(meant) is first
 
@@ -96,7 +96,7 @@ def test_a_directory_that_changes(tmp_path: Path, one: bytes, other: bytes) -> N
     folder = tmp_path / "ca"
     folder.mkdir()
     (folder / "0123abcd.0").write_bytes(one)
-    cache, meant = TrustCache([str(tmp_path)]), Tls(str(folder))
+    cache, meant = TrustCache(TlsFiles([str(tmp_path)])), Tls(str(folder))
     first = cache.read(meant)
 
     (folder / "0123abcd.1").write_bytes(other)
@@ -113,7 +113,7 @@ def test_what_may_no_longer_be_read(tmp_path: Path, one: bytes) -> None:
     (tmp_path / "secret.pem").write_bytes(one)
     file = tmp_path / "allowed/ca.pem"
     file.write_bytes(one)
-    cache, meant = TrustCache([str(tmp_path / "allowed")]), Tls(str(file))
+    cache, meant = TrustCache(TlsFiles([str(tmp_path / "allowed")])), Tls(str(file))
     cache.read(meant)
 
     file.unlink()
@@ -128,7 +128,7 @@ def test_a_file_that_changed_just_now(tmp_path: Path, one: bytes, reads: Counter
     """A file is read each time for a while after it changed: two changes may have the same time."""
     file = tmp_path / "ca.pem"
     file.write_bytes(one)
-    cache = TrustCache([str(tmp_path)])
+    cache = TrustCache(TlsFiles([str(tmp_path)]))
 
     for _ in range(3):
         cache.read(Tls(str(file)))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import ssl
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from remora.config import KafkaSettings
-from remora.endpoints.tls import MOST_CA_BYTES, Tls, build_context, read_trust
+from remora.endpoints.tls import MOST_CA_BYTES, Tls, TlsFiles, build_context, read_trust
 from remora.model.errors import EndpointMisconfigured
-from support.certificates import certificate
+from support.certificates import certificate, encrypt
 
 
 @pytest.fixture
@@ -33,7 +36,7 @@ def authorities(path: Path | str, folder: Path) -> int:
 
 
 def context(path: Path | str, folder: Path) -> ssl.SSLContext:
-    return build_context(read_trust(Tls(str(path)), (str(folder),)))
+    return build_context(read_trust(Tls(str(path)), TlsFiles((str(folder),))))
 
 
 def refusal(path: Path | str, folder: Path) -> str:
@@ -146,3 +149,89 @@ def test_defaults() -> None:
 
     assert {"/etc/ssl", "/etc/pki", "/etc/ceph", "/etc/remora", "/usr/share/ca-certificates"} <= set(places)
     assert KafkaSettings(ca_directories="").ca_places == ()
+
+
+# --------------------------------------------------------------------------------- client certificates
+
+
+def client(folder: Path, key: str = "key.pem", password: str = "") -> Tls:
+    return Tls("", True, str(folder / "certificate.pem"), str(folder / key), password)
+
+
+def load(tls: Tls, folder: Path) -> ssl.SSLContext:
+    return build_context(read_trust(tls, TlsFiles(clients=(str(folder),))))
+
+
+def why_not(tls: Tls, folder: Path) -> str:
+    with pytest.raises(EndpointMisconfigured) as caught:
+        load(tls, folder)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("password", ["", "geheim"])
+def test_a_client_certificate(folder: Path, password: str) -> None:
+    """Server and client know each other by certificates of the allowed directory, also with an encrypted key."""
+    own = certificate(folder / "own", "localhost")
+    if password:
+        own.key.write_bytes(encrypt(own.key, password))
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(own.certificate, own.key, password=lambda: password)
+    server.load_verify_locations(own.certificate)
+    server.verify_mode = ssl.CERT_REQUIRED
+    tls = replace(client(folder / "own", password=password), ca_location=str(own.certificate))
+    trust = read_trust(tls, TlsFiles((str(folder),), (str(folder),)))
+
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    theirs = server.wrap_bio(to_server, to_client, server_side=True)
+    ours = build_context(trust).wrap_bio(to_client, to_server, server_hostname="localhost")
+    for side in (ours, theirs, ours, theirs):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+
+    assert theirs.getpeercert() == ours.getpeercert()
+    assert ours.getpeercert()
+
+
+def test_what_makes_no_client_certificate(folder: Path) -> None:
+    """A key of another certificate, an encrypted one without or with a wrong password, and other files are named."""
+    own, other = certificate(folder / "own", "localhost"), certificate(folder / "other", "localhost")
+    (folder / "own/other.pem").write_bytes(other.key.read_bytes())
+    (folder / "own/locked.pem").write_bytes(encrypt(own.key, "geheim"))
+    (folder / "own/text.pem").write_text("nothing")
+
+    assert "does not belong to the certificate" in why_not(client(folder / "own", "other.pem"), folder)
+    assert "ssl-key-password is empty" in why_not(client(folder / "own", "locked.pem"), folder)
+    assert "ssl-key-password is wrong" in why_not(client(folder / "own", "locked.pem", "falsch"), folder)
+    assert "no private key in PEM form" in why_not(client(folder / "own", "text.pem"), folder)
+    assert "ssl-key-location" in why_not(client(folder / "own", "nothing.pem"), folder)
+    assert "missing or not readable" in why_not(client(folder / "own", "."), folder)
+    own.certificate.write_text("nothing")
+    assert "no certificate in PEM form" in why_not(client(folder / "own"), folder)
+
+
+@pytest.mark.guarantee("one-topics-trouble-stays-its-own")
+def test_client_certificates_of_others(folder: Path, tmp_path: Path) -> None:
+    """A certificate or key outside of the allowed directories, directly or through a link, is not used."""
+    certificate(tmp_path / "other", "localhost")
+    certificate(folder / "own", "localhost")
+    (folder / "own/link.pem").symlink_to(tmp_path / "other/key.pem")
+
+    assert "not below a directory of kafka.client_files" in why_not(client(tmp_path / "other"), folder)
+    assert "missing or not readable" in why_not(client(folder / "own", "link.pem"), folder)
+
+
+def test_identity_of_a_client_certificate(folder: Path) -> None:
+    """A renewed certificate is another trust, and no trust shows a key, its password or their digest."""
+    own, files = certificate(folder / "own", "localhost"), TlsFiles(clients=(str(folder),))
+    own.key.write_bytes(encrypt(own.key, "geheim"))
+    tls = client(folder / "own", password="geheim")
+    one = read_trust(tls, files)
+    same = read_trust(tls, files)
+    shutil.rmtree(folder / "own")
+    certificate(folder / "own", "localhost")
+
+    assert one == same
+    assert one != read_trust(tls, files)
+    assert one.client
+    assert one.client.digest not in repr(one)
+    assert "geheim" not in f"{one!r} {tls!r}"

@@ -21,7 +21,7 @@ from remora.endpoints.blocking import resolve, run_blocking
 from remora.endpoints.kafka.client import KafkaClient, cut
 from remora.endpoints.kafka.errors import CONFIGURATION, translate
 from remora.endpoints.kafka.target import Broker, Cluster
-from remora.endpoints.tls import Trust, build_context
+from remora.endpoints.tls import Trust, build_context, refused_client
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, without_frames
 
 T = TypeVar("T")
@@ -154,10 +154,8 @@ async def _explain(
     if isinstance(exc, EndpointUnavailable):
         return exc
     for each in _chain(exc):
-        if type(each) in CONFIGURATION:
-            return translate(each, str(broker))
-        if isinstance(each, ssl.SSLCertVerificationError):
-            return EndpointMisconfigured(f"{broker}: its certificate is not trusted: {each.verify_message}")
+        if refusal := _refusal(each, broker, cluster):
+            return refusal
     if isinstance(exc, TimeoutError):
         return EndpointUnavailable(f"{broker}: no answer in time")
     if isinstance(exc, ValueError) and cluster.login:
@@ -172,6 +170,17 @@ async def _explain(
     if isinstance(exc, ssl.SSLError):
         return EndpointMisconfigured(f"{broker}: TLS fails: {exc.reason or type(exc).__name__}")
     return translate(exc, str(broker))
+
+
+def _refusal(exc: Exception, broker: Broker, cluster: Cluster) -> EndpointError | None:
+    """What an exception says by itself of why a broker will never let us in."""
+    if type(exc) in CONFIGURATION:
+        return translate(exc, str(broker))
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return EndpointMisconfigured(f"{broker}: its certificate is not trusted: {exc.verify_message}")
+    if refused := refused_client(exc, shown=bool(cluster.tls and cluster.tls.certificate_location)):
+        return EndpointMisconfigured(f"{broker}: {refused}")
+    return None
 
 
 def _chain(exc: BaseException | None) -> Iterator[Exception]:

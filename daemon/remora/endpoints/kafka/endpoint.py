@@ -27,7 +27,7 @@ from remora.endpoints.kafka.sender import FailedInCompany, NotSent
 from remora.endpoints.kafka.sender_pool import KafkaObserver, SenderPool, SenderSlot
 from remora.endpoints.kafka.target import Cluster, KafkaTarget, parse_target
 from remora.endpoints.kafka.tasks import Tasks
-from remora.endpoints.tls import Trust, TrustCache
+from remora.endpoints.tls import TlsFiles, Trust, TrustCache
 from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.record import DeadLetter, Record
 from remora.model.shard import Shard
@@ -87,7 +87,7 @@ class KafkaEndpoint:
         self._tasks = Tasks(self._observer)
         self._exact = ExactRoutes(settings, self._observer, self._smaller, self._tasks)
         self._senders = SenderPool(settings, self._observer, self._tasks)
-        self._trusts = TrustCache(settings.ca_places)
+        self._trusts = TrustCache(TlsFiles(settings.ca_places, settings.client_places))
         self._sweeper: asyncio.Task[None] | None = None
 
     @property
@@ -138,9 +138,7 @@ class KafkaEndpoint:
         tls, trusts = cluster.tls, self._trusts
         if tls is None:
             return None
-        return await run_blocking(
-            ("trust", tls), lambda: trusts.read(tls), tls.ca_location, self._settings.connect_timeout_s
-        )
+        return await run_blocking(("trust", tls), lambda: trusts.read(tls), tls.what, self._settings.connect_timeout_s)
 
     @asynccontextmanager
     async def exact(self, shard: Shard, incarnation: str, target: Target) -> AsyncIterator[ExactKafkaRoute]:

@@ -24,6 +24,11 @@ MOST_BROKERS = 32
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
+REFUSED_MECHANISMS = {
+    "OAUTHBEARER": "its arguments would have remora ask any URL that a topic names for a token",
+}
+"""What radosgw takes, or will take, and remora does not, with why."""
+
 HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 CLIENT_CERTIFICATE = ("ssl-certificate-location", "ssl-key-location", "ssl-key-password")
@@ -159,6 +164,8 @@ def _login(user_info: str, args: Mapping[str, str]) -> Login | None:
     user = args.get("user-name") or unquote(user)
     password = args.get("password") or unquote(password)
     mechanism = (args.get("mechanism") or MECHANISMS[0]).upper()
+    if mechanism in REFUSED_MECHANISMS:
+        raise EndpointMisconfigured(f"mechanism: {mechanism} is not supported: {REFUSED_MECHANISMS[mechanism]}")
     if mechanism not in MECHANISMS:
         raise EndpointMisconfigured(f"mechanism: only {', '.join(MECHANISMS)} can be used")
     if bool(user) != bool(password):
@@ -172,10 +179,14 @@ def _tls(args: Mapping[str, str]) -> Tls | None:
     if not _boolean(args, "use-ssl", default=False):
         _boolean(args, "verify-ssl", default=True)
         return None
-    for name in CLIENT_CERTIFICATE:
-        if args.get(name):
-            raise EndpointMisconfigured(f"{name}: client certificates are not supported")
-    return Tls(args.get("ca-location", ""), _boolean(args, "verify-ssl", default=True))
+    certificate, key, password = (args.get(name, "") for name in CLIENT_CERTIFICATE)
+    if bool(certificate) != bool(key):
+        given, missing = CLIENT_CERTIFICATE[:2] if certificate else CLIENT_CERTIFICATE[1::-1]
+        raise EndpointMisconfigured(f"{given} without {missing}")
+    if "\0" in password:
+        raise EndpointMisconfigured("ssl-key-password must not contain a zero byte")
+    verify = _boolean(args, "verify-ssl", default=True)
+    return Tls(args.get("ca-location", ""), verify, certificate, key, password if key else "")
 
 
 def _boolean(args: Mapping[str, str], name: str, *, default: bool) -> bool:
@@ -203,7 +214,15 @@ def _remarks(cluster: Cluster, args: Mapping[str, str], user_info: str, rest: st
         yield "the password travels unencrypted, because use-ssl is not set"
     if not cluster.login and args.get("mechanism"):
         yield "mechanism has no effect without user-name and password"
-    if not cluster.tls and args.get("ca-location"):
+    yield from _tls_remarks(cluster.tls, args)
+
+
+def _tls_remarks(tls: Tls | None, args: Mapping[str, str]) -> Iterator[str]:
+    if not tls and args.get("ca-location"):
         yield "ca-location has no effect without use-ssl"
-    if cluster.tls and not cluster.tls.verify:
+    if not tls and any(args.get(name) for name in CLIENT_CERTIFICATE):
+        yield "the client certificate has no effect without use-ssl"
+    if tls and args.get("ssl-key-password") and not tls.key_location:
+        yield "ssl-key-password has no effect without ssl-key-location"
+    if tls and not tls.verify:
         yield "verify-ssl=false: the broker's certificate is not checked"
