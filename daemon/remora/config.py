@@ -335,6 +335,16 @@ class KafkaSettings(Checked):
         return tuple(filter(None, self.client_files.split(":")))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmqpSettings(Checked):
+    """How messages travel to AMQP brokers; where to is each topic's own affair."""
+
+    delivery_timeout_s: Seconds = 10.0
+    connect_timeout_s: Seconds = 5.0
+    idle_timeout_s: Seconds = 300.0
+    heartbeat_s: Seconds = 30.0
+
+
 @dataclass(frozen=True, slots=True)
 class TcpAddress:
     """A host and a port; port 0 takes any free one."""
@@ -699,6 +709,7 @@ class Settings(Checked):
     ownership: OwnershipSettings = field(default_factory=OwnershipSettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
+    amqp: AmqpSettings = field(default_factory=AmqpSettings)
     ingest: IngestSettings = field(default_factory=IngestSettings)
     shaping: ShapingSettings = field(default_factory=ShapingSettings)
     admin: AdminSettings = field(default_factory=AdminSettings)
@@ -730,11 +741,12 @@ class Settings(Checked):
                 "must be more than kafka.delivery_timeout, so that no transaction is ended that is still waited for",
                 binds=("kafka.delivery_timeout",),
             )
-        if self.kafka.delivery_timeout_s >= self.delivery.drain_timeout_s:
+        if max(self.kafka.delivery_timeout_s, self.amqp.delivery_timeout_s) >= self.delivery.drain_timeout_s:
             yield ConfigError(
                 "delivery.drain_timeout",
-                "must be more than kafka.delivery_timeout, so that what is in flight can still be answered",
-                binds=("kafka.delivery_timeout",),
+                "must be more than kafka.delivery_timeout and amqp.delivery_timeout, so that what is in flight can"
+                " still be answered",
+                binds=("kafka.delivery_timeout", "amqp.delivery_timeout"),
             )
 
 

@@ -56,7 +56,7 @@ SHORT = replace(KAFKA, connect_timeout_s=0.1)
 
 WAIT_S = 60.0
 
-LIFE = ("endpoints.kafka.endpoint.KafkaEndpoint.__a", "endpoints.kafka.tasks.Tasks.__a")
+LIFE = ("endpoints.kafka.endpoint.KafkaEndpoint.__a", "endpoints.tasks.Tasks.__a")
 """Where the endpoint itself begins and ends, and no topic is served."""
 
 

@@ -1,4 +1,4 @@
-"""Certificates that sign themselves, for servers on this host."""
+"""Certificates that sign themselves, for servers on this host, and others, for their clients."""
 
 from __future__ import annotations
 
@@ -21,24 +21,30 @@ class Certificate:
     key: Path
 
 
-def certificate(folder: Path, name: str) -> Certificate:
-    """Make a certificate for a name and for 127.0.0.1, that is its own authority."""
+def certificate(folder: Path, name: str, signer: Certificate | None = None) -> Certificate:
+    """Make a certificate for a name and for 127.0.0.1, that is its own authority unless another one signs it."""
     folder.mkdir()
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
+    issuer, issuers_key = subject, key
+    if signer is not None:
+        issuer = x509.load_pem_x509_certificate(signer.certificate.read_bytes()).subject
+        loaded = serialization.load_pem_private_key(signer.key.read_bytes(), None)
+        assert isinstance(loaded, ec.EllipticCurvePrivateKey)
+        issuers_key = loaded
     names = x509.SubjectAlternativeName([x509.DNSName(name), x509.IPAddress(ip_address("127.0.0.1"))])
     signed = (
         x509.CertificateBuilder()
         .subject_name(subject)
-        .issuer_name(subject)
+        .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
         .add_extension(names, critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
+        .add_extension(x509.BasicConstraints(ca=signer is None, path_length=0 if signer is None else None), True)
+        .sign(issuers_key, hashes.SHA256())
     )
     made = Certificate(folder / "certificate.pem", folder / "key.pem")
     made.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))

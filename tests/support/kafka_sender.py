@@ -15,7 +15,7 @@ from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.record import Record
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from remora.ports.endpoint import Batch, Route
+from remora.ports.endpoint import Batch, Endpoint, Route
 from support.kafka import Kafka, until
 
 INCARNATION = "inc"
@@ -127,7 +127,7 @@ async def push_lanes(route: Route, batches: Sequence[Batch]) -> None:
 class ShardSender:
     """Delivers one shard's records with up to two listings under way, for as long as it takes."""
 
-    def __init__(self, endpoint: KafkaEndpoint, name: str, target: Target) -> None:
+    def __init__(self, endpoint: Endpoint, name: str, target: Target) -> None:
         self.endpoint = endpoint
         self.shard = Shard(name)
         self.target = target

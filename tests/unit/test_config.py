@@ -182,6 +182,7 @@ def test_a_wrong_option_is_refused_with_its_path(tmp_path: Path, text: str, key:
         ("[delivery]\nshard_bytes = '65MiB'", "delivery.shard_bytes"),
         ("[delivery]\nendpoint_bytes = '65MiB'", "delivery.endpoint_bytes"),
         ("[delivery]\ndrain_timeout = '10s'", "delivery.drain_timeout"),
+        ("[amqp]\ndelivery_timeout = '25s'\n[delivery]\ndrain_timeout = '25s'", "delivery.drain_timeout"),
         ("[store]\nkind = 'rados'\n[rados]\nop_timeout = '31s'", "rados.op_timeout"),
         ("[kafka]\nmax_batch_bytes = '17MiB'", "kafka.max_batch_bytes"),
         ("[kafka]\ntransaction_timeout = '10s'", "kafka.transaction_timeout"),

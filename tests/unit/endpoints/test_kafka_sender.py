@@ -25,7 +25,7 @@ from remora.endpoints.kafka.batches import RecordBatch
 from remora.endpoints.kafka.client import KafkaClient
 from remora.endpoints.kafka.produce import SEQUENCES, Numbering, init_producer, produce
 from remora.endpoints.kafka.sender import FailedInCompany, NotSent, SharedSender
-from remora.endpoints.kafka.tasks import Tasks
+from remora.endpoints.tasks import Tasks
 from support.clock import ClockLoop, in_virtual_time
 
 PARTITIONS = 6

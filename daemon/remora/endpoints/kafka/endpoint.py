@@ -26,7 +26,7 @@ from remora.endpoints.kafka.packing import KafkaBatch, Packer
 from remora.endpoints.kafka.sender import FailedInCompany, NotSent
 from remora.endpoints.kafka.sender_pool import KafkaObserver, SenderPool, SenderSlot
 from remora.endpoints.kafka.target import Cluster, KafkaTarget, parse_target
-from remora.endpoints.kafka.tasks import Tasks
+from remora.endpoints.tasks import Tasks
 from remora.endpoints.tls import TlsFiles, Trust, TrustCache
 from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.record import DeadLetter, Record

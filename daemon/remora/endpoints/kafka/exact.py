@@ -23,7 +23,6 @@ from remora.endpoints.kafka.lookup import TopicFacts, follow, look_up
 from remora.endpoints.kafka.packing import KafkaBatch, Packer
 from remora.endpoints.kafka.sender_pool import KafkaObserver
 from remora.endpoints.kafka.target import KafkaTarget
-from remora.endpoints.kafka.tasks import Tasks
 from remora.endpoints.kafka.transactions import (
     FENCED,
     BatchFailed,
@@ -32,6 +31,7 @@ from remora.endpoints.kafka.transactions import (
     Sending,
     TransactionalProducer,
 )
+from remora.endpoints.tasks import Tasks
 from remora.model.errors import EndpointError, EndpointFenced, EndpointMisconfigured, EndpointUnavailable
 from remora.model.position import Position
 from remora.model.record import DeadLetter, Record

@@ -33,7 +33,7 @@ from remora.endpoints.kafka.client import CLOSE_PATIENCE_S, KafkaClient, request
 from remora.endpoints.kafka.errors import blames_records
 from remora.endpoints.kafka.lookup import follow
 from remora.endpoints.kafka.produce import Numbering, produce
-from remora.endpoints.kafka.tasks import Tasks
+from remora.endpoints.tasks import Tasks
 from remora.model.errors import without_frames
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from remora.endpoints.kafka.errors import translate
 from remora.endpoints.kafka.lookup import ask_until_reached
 from remora.endpoints.kafka.produce import init_producer
 from remora.endpoints.kafka.sender import SharedSender
-from remora.endpoints.kafka.tasks import CrashObserver, Tasks
+from remora.endpoints.tasks import CrashObserver, Tasks
 from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.shard import Shard
 

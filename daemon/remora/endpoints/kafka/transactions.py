@@ -52,7 +52,7 @@ from remora.endpoints.kafka.batches import RecordBatch
 from remora.endpoints.kafka.client import KafkaClient, writing
 from remora.endpoints.kafka.lookup import ask_anybody
 from remora.endpoints.kafka.produce import BUSY, MOVING, Numbering, init_producer, produce, until_answered
-from remora.endpoints.kafka.tasks import Tasks
+from remora.endpoints.tasks import Tasks
 from remora.model.errors import without_frames
 
 ABORT_PATIENCE_S = 2.0

@@ -1,0 +1,289 @@
+"""One channel of a connection: its messages, their confirms, and what the broker has against it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pamqp import commands, header
+
+from remora.endpoints.amqp.errors import NO_ROUTE, too_large, why_closed
+from remora.endpoints.amqp.frames import BadFrames, Confirm, Content, Envelope
+from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
+
+MOST_ARRIVED = 1 << 14
+"""Ids of messages that arrived after nobody waited for them any more, kept for each topic of a connection."""
+
+
+class Arrived:
+    """Messages that arrived although their push failed: when they are pushed again nothing is sent."""
+
+    def __init__(self) -> None:
+        self._ids: OrderedDict[bytes, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def add(self, message_id: bytes) -> None:
+        """Remember one; of too many the oldest is forgotten, which can only cost a copy."""
+        self._ids[message_id] = None
+        if len(self._ids) > MOST_ARRIVED:
+            self._ids.popitem(last=False)
+
+    def take(self, message_id: bytes) -> bool:
+        """Whether this message arrived; it is forgotten then."""
+        if message_id in self._ids:
+            del self._ids[message_id]
+            return True
+        return False
+
+
+class Run:
+    """Messages of one lane that are sent one after the other: the next one once the one before is confirmed.
+
+    `done` ends when all have arrived, or with an EndpointError. `make` encodes one that is due, `ids` name them.
+    """
+
+    __slots__ = ("arrived", "at", "done", "envelope", "ids", "make", "routable", "what")
+
+    def __init__(
+        self,
+        ids: Sequence[bytes],
+        make: Callable[[int], Content],
+        envelope: Envelope,
+        what: str,
+        *,
+        routable: bool,
+    ) -> None:
+        self.ids = ids
+        self.make = make
+        self.envelope = envelope
+        self.what = what
+        self.routable = routable
+        self.at = 0
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody waits any more."""
+        return self.done.done()
+
+    def fail(self, error: EndpointError) -> None:
+        """End it; each run gets an exception of its own, since each of them is raised."""
+        if not self.done.done():
+            self.done.set_exception(type(error)(str(error)))
+
+
+@dataclass(slots=True, eq=False)
+class Sent:
+    """A message without a confirm yet. `run` is who waits for it, or None; `returned` is the broker's reply code."""
+
+    message_id: bytes
+    nbytes: int
+    run: Run | None
+    returned: int = 0
+
+
+class Line(Protocol):
+    """What a channel needs of its connection."""
+
+    @property
+    def frame_bytes(self) -> int: ...
+
+    def due(self, channel: Channel, run: Run) -> None:
+        """Have the next message of a run written as soon as may be."""
+        ...
+
+    def learn_limit(self, nbytes: int) -> None:
+        """Remember the size of messages that the broker still takes."""
+        ...
+
+
+class Channel:
+    """A channel in confirm mode. `what` names its topic in errors; `unroutable` counts what reached no queue."""
+
+    def __init__(self, number: int, line: Line, what: str, arrived: Arrived, unroutable: Callable[[], None]) -> None:
+        self.number = number
+        self.what = what
+        self.flowing = True
+        self.error: EndpointError | None = None
+        self._line = line
+        self._arrived = arrived
+        self._unroutable = unroutable
+        self._tag = 0
+        self._sent: dict[int, Sent] = {}  # by delivery tag, in order
+        self._by_id: dict[bytes, Sent] = {}
+        self._runs: set[Run] = set()  # whose next message is not written yet
+        self._return: tuple[int, int] | None = None  # reply code, and bytes of the body to come; -1 before its header
+
+    @property
+    def unconfirmed(self) -> int:
+        """Messages without a confirm, whether somebody waits for it or not."""
+        return len(self._sent)
+
+    def submit(self, run: Run) -> None:
+        """Send a run's next message, unless it has arrived or is under way already; then wait for that one."""
+        ids = run.ids
+        while run.at < len(ids):
+            message_id = ids[run.at]
+            if self._arrived.take(message_id):
+                run.at += 1
+                continue
+            if self.error is not None:
+                self._remember(run)
+                run.fail(self.error)
+                return
+            sent = self._by_id.get(message_id)
+            if sent is not None:
+                sent.run = run
+            else:
+                self._runs.add(run)
+                self._line.due(self, run)
+            return
+        if not run.done.done():
+            run.done.set_result(None)
+
+    def encode(self, run: Run) -> list[bytes]:
+        """The frames of a run's next message, which counts as sent from now on; none where nobody waits any more."""
+        self._runs.discard(run)
+        if run.is_over or self.error is not None:
+            return []
+        under_way = self._by_id.get(run.ids[run.at])
+        if under_way is not None:
+            under_way.run = run
+            return []
+        content = run.make(run.at)
+        self._tag += 1
+        sent = Sent(content.message_id, len(content.body), run)
+        self._sent[self._tag] = self._by_id[content.message_id] = sent
+        return [run.envelope.publish(self.number), *content.frames(self.number, self._line.frame_bytes)]
+
+    # ------------------------------------------------------------------------------- what the broker says
+
+    def acked(self, confirm: Confirm) -> None:
+        """Messages are where the broker wants them. Raises BadFrames for one that it never got."""
+        for sent in self._confirmed(confirm) if self.error is None else ():
+            self._ack(sent)
+
+    def nacked(self, confirm: Confirm) -> None:
+        """The broker did not take messages. Raises BadFrames for one that it never got."""
+        refused = EndpointUnavailable(f"{self.what}: the broker did not take the message; a queue may be full")
+        for sent in self._confirmed(confirm) if self.error is None else ():
+            self._fail(sent, refused)
+
+    def _confirmed(self, confirm: Confirm) -> list[Sent]:
+        tag, found = confirm.tag, []
+        if not 0 < tag <= self._tag:
+            raise BadFrames("the broker confirms a message that it never got")
+        if not confirm.multiple:
+            one = self._sent.pop(tag, None)
+            if one is None:
+                raise BadFrames("the broker confirms a message twice")
+            found = [one]
+        else:
+            for each in list(self._sent):
+                if each > tag:
+                    break
+                found.append(self._sent.pop(each))
+        for sent in found:
+            self._by_id.pop(sent.message_id, None)
+        return found
+
+    def _ack(self, sent: Sent) -> None:
+        run = sent.run
+        waits = run is not None and not run.is_over
+        if sent.returned:
+            if run is None or run.routable:
+                why = "no queue is bound with this routing key" if sent.returned == NO_ROUTE else "it was returned"
+                self._fail(sent, EndpointMisconfigured(f"{self.what}: {why}, and amqp-ack-level is routable"))
+                return
+            self._unroutable()
+        if run is None or not waits:
+            self._arrived.add(sent.message_id)
+            return
+        run.at += 1
+        self.submit(run)
+
+    def _fail(self, sent: Sent, error: EndpointError) -> None:
+        run = sent.run
+        if run is not None and not run.is_over:
+            self._remember(run)
+            run.fail(error)
+
+    def _remember(self, run: Run) -> None:
+        """Those of a run that arrived before it fails."""
+        for message_id in run.ids[: run.at]:
+            self._arrived.add(message_id)
+        run.at = 0
+
+    def abandon(self, run: Run) -> None:
+        """Nobody waits for a run any more. A message of it that was written keeps its place until it is confirmed."""
+        if not run.done.done():
+            self._remember(run)
+            run.done.cancel()
+        elif not run.done.cancelled():
+            run.done.exception()  # whoever waited may have been cancelled in the same turn of the loop
+
+    def returned(self, method: commands.Basic.Return) -> None:
+        """A message reached no queue; its header and body follow, then its confirm."""
+        if self.error is not None:
+            return
+        if self._return is not None:
+            raise BadFrames("a message is returned within another one")
+        self._return = method.reply_code or NO_ROUTE, -1
+
+    def content_header(self, found: header.ContentHeader) -> None:
+        """The header of a returned message."""
+        if self.error is not None:
+            return
+        if self._return is None or self._return[1] >= 0:
+            raise BadFrames("a header of no message")
+        code, left = self._return[0], found.body_size or 0
+        message_id = (found.properties.message_id or "").encode()
+        sent = self._by_id.get(message_id)
+        if sent is None:
+            raise BadFrames("the broker returns a message that it never got")
+        sent.returned = code
+        self._return = (code, left) if left else None
+
+    def content_body(self, nbytes: int) -> None:
+        """A piece of the body of a returned message."""
+        if self.error is not None:
+            return
+        if self._return is None or nbytes > self._return[1]:
+            raise BadFrames("a body of no message")
+        code, left = self._return
+        self._return = (code, left - nbytes) if left > nbytes else None
+
+    def closed(self, code: int, text: str) -> None:
+        """The broker closed the channel, and with it whatever has no confirm."""
+        error = why_closed(code, self.what, channel=True)
+        sizes = too_large(code, text)
+        if sizes is not None:
+            nbytes, most = sizes
+            self._line.learn_limit(most)
+            error = EndpointUnavailable(f"{self.what}: a message was larger than the broker takes ({most} bytes)")
+            for sent in self._sent.values():
+                if sent.nbytes == nbytes:
+                    self._fail(sent, EntryRefused(f"{self.what}: {nbytes} bytes, the broker takes {most}"))
+                    break
+        self.end(error)
+
+    def end(self, error: EndpointError) -> None:
+        """Nothing of this channel is confirmed any more."""
+        if self.error is not None:
+            return
+        self.error = error
+        lost, waiting = list(self._sent.values()), list(self._runs)
+        self._sent.clear()
+        self._by_id.clear()
+        self._runs.clear()
+        for sent in lost:
+            self._fail(sent, error)
+        for run in waiting:
+            if not run.is_over:
+                self._remember(run)
+                run.fail(error)

@@ -1,0 +1,490 @@
+"""A connection to an AMQP broker: handshake, heartbeats, channels, and what is due written at once.
+
+aio-pika and aiormq were weighed: the first repeats publishes after its own reconnecting, below the policy of the
+engine; the second takes several futures and a lock for a message and ignores `connection.blocked` when it publishes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar, cast
+
+from pamqp import base, commands, frame, header
+from pamqp.common import FieldTable
+
+from remora import __version__
+from remora.config import AmqpSettings
+from remora.endpoints.amqp.channels import Arrived, Channel, Run
+from remora.endpoints.amqp.errors import why_closed
+from remora.endpoints.amqp.frames import (
+    ACK,
+    BODY,
+    DEFAULT_FRAME_BYTES,
+    HEADER,
+    HEARTBEAT,
+    HEARTBEAT_FRAME,
+    LEAST_FRAME_BYTES,
+    METHOD,
+    MOST_FRAME_BYTES,
+    NACK,
+    PREAMBLE,
+    BadFrames,
+    Frame,
+    Splitter,
+    look_for_exchange,
+    open_vhost,
+    read_confirm,
+)
+from remora.endpoints.amqp.target import Server
+from remora.endpoints.blocking import run_blocking
+from remora.endpoints.tls import Trust, build_context, refused_client
+from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, without_frames
+
+M = TypeVar("M", bound=base.Frame)
+
+WRITE_BYTES = 256 << 10
+"""About as much is handed to the transport at once; what is due beyond that waits until it was taken."""
+
+MOST_CHANNELS = 2047
+MOST_BLOCKED_CHARS = 120
+GOODBYE_S = 1.0
+
+CAPABILITIES: FieldTable = {
+    "publisher_confirms": True, "basic.nack": True, "connection.blocked": True, "authentication_failure_close": True,
+}  # fmt: skip
+
+
+class Connection(asyncio.Protocol):
+    """One connection. It ends by itself when the broker falls silent; `error` then says why, and is set first."""
+
+    def __init__(
+        self, name: str, heartbeat_s: float, on_end: Callable[[Connection], None], *, shows_certificate: bool = False
+    ) -> None:
+        self.name = name
+        self._shows_certificate = shows_certificate
+        self.error: EndpointError | None = None
+        self.blocked: str | None = None
+        self.message_bytes: int | None = None
+        self.frame_bytes = LEAST_FRAME_BYTES
+        self.most_channels = MOST_CHANNELS
+        self._heartbeat_s = heartbeat_s
+        self._on_end = on_end
+        self._transport: asyncio.Transport | None = None
+        self._splitter = Splitter()
+        self._channels: dict[int, Channel] = {}
+        self._replies: dict[int, tuple[tuple[type[base.Frame], ...], asyncio.Future[Any]]] = {}
+        self._early: deque[base.Frame] = deque(maxlen=4)
+        self._due: deque[tuple[Channel, Run]] = deque()
+        self._flushing = False
+        self._writable = True
+        self._heard = 0.0
+        self._beat: asyncio.TimerHandle | None = None
+        self._ended = asyncio.get_running_loop().create_future()
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another channel may be opened."""
+        return self.error is None and len(self._channels) < self.most_channels
+
+    # ----------------------------------------------------------------------------- asyncio's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's over TLS is of no such class
+        transport.set_write_buffer_limits(high=WRITE_BYTES)
+        self._heard = asyncio.get_running_loop().time()
+        transport.write(PREAMBLE)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = asyncio.get_running_loop().time()
+        try:
+            for each in self._splitter.feed(data):
+                self._take(each)
+                if self.error is not None:
+                    return
+        except BadFrames as exc:
+            self._end(_explain_bytes(exc, data, self))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        # A client certificate that is refused shows only here with TLS 1.3.
+        refused = refused_client(exc, shown=self._shows_certificate) if exc else ""
+        self._end(
+            EndpointMisconfigured(f"{self}: {refused}")
+            if refused
+            else EndpointUnavailable(f"{self}: the connection broke")
+        )
+        self._transport = None  # one of asyncio's over TLS must not be aborted any more
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._flush_soon()
+
+    # -------------------------------------------------------------------------------------- writing
+
+    def due(self, channel: Channel, run: Run) -> None:
+        """Have a run's next message written at the end of this turn of the loop, with all others that are due."""
+        self._due.append((channel, run))
+        self._flush_soon()
+
+    def learn_limit(self, nbytes: int) -> None:
+        """Messages of more bytes are refused by this broker, as it said."""
+        self.message_bytes = nbytes
+
+    def _flush_soon(self) -> None:
+        if not self._flushing and self._due and self.blocked is None and self._writable and self.error is None:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self.blocked is not None or self.error is not None or self._transport is None:
+            return
+        stopped: list[tuple[Channel, Run]] = []
+        while self._due and self._writable:
+            chunks: list[bytes] = []
+            nbytes = 0
+            while self._due and nbytes < WRITE_BYTES:
+                channel, run = self._due.popleft()
+                if not channel.flowing and channel.error is None:
+                    stopped.append((channel, run))
+                    continue
+                made = channel.encode(run)
+                chunks += made
+                nbytes += sum(map(len, made))
+            if chunks:
+                self._transport.write(b"".join(chunks))
+        self._due.extend(stopped)
+
+    def _send(self, channel: int, method: base.Frame | bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(method if isinstance(method, bytes) else frame.marshal(method, channel))
+
+    # ------------------------------------------------------------------------------------- reading
+
+    def _take(self, found: Frame) -> None:
+        if found.kind == METHOD:
+            start = found.payload[:4]
+            if start == ACK:
+                self._channel(found).acked(read_confirm(found.payload))
+            elif start == NACK:
+                self._channel(found).nacked(read_confirm(found.payload))
+            else:
+                self._take_method(found.channel, _decode(found))
+        elif found.kind == HEADER:
+            decoded = _decode(found)
+            assert isinstance(decoded, header.ContentHeader)
+            self._channel(found).content_header(decoded)
+        elif found.kind == BODY:
+            self._channel(found).content_body(len(found.payload))
+        elif found.kind == HEARTBEAT and found.channel:
+            raise BadFrames("a heartbeat on a channel")
+
+    def _channel(self, found: Frame) -> Channel:
+        channel = self._channels.get(found.channel)
+        if channel is None:
+            raise BadFrames(f"a frame on channel {found.channel}, which is not open")
+        return channel
+
+    def _take_method(self, number: int, method: Any) -> None:
+        match method:
+            case commands.Connection.Close():
+                self._send(0, commands.Connection.CloseOk())
+                self._end(why_closed(method.reply_code or 0, str(self), channel=False))
+            case commands.Connection.Blocked():
+                self.blocked = "".join(filter(str.isprintable, method.reason or ""))[:MOST_BLOCKED_CHARS]
+            case commands.Connection.Unblocked():
+                self.blocked = None
+                self._flush_soon()
+            case commands.Channel.Close():
+                self._send(number, commands.Channel.CloseOk())
+                self._channel_closed(number, method)
+            case commands.Channel.Flow():
+                self._flow(number, active=bool(method.active))
+            case commands.Basic.Return():
+                self._channel(Frame(METHOD, number, b"")).returned(method)
+            case _:
+                self._answer(number, method)
+
+    def _flow(self, number: int, *, active: bool) -> None:
+        self._channel(Frame(METHOD, number, b"")).flowing = active
+        self._send(number, commands.Channel.FlowOk(active))
+        self._flush_soon()
+
+    def _channel_closed(self, number: int, method: commands.Channel.Close) -> None:
+        channel = self._channels.pop(number, None)
+        if channel is None:
+            raise BadFrames(f"the broker closes channel {number}, which is not open")
+        channel.closed(method.reply_code or 0, method.reply_text or "")
+        _, reply = self._replies.pop(number, ((), None))
+        if reply is not None and not reply.done():
+            assert channel.error is not None
+            reply.set_exception(type(channel.error)(str(channel.error)))
+
+    def _answer(self, number: int, method: base.Frame) -> None:
+        expected, reply = self._replies.get(number, ((), None))
+        if reply is None and number == 0 and isinstance(method, commands.Connection.Start):
+            self._early.append(method)  # it may come before it is asked for
+            return
+        if number in self._channels and self._channels[number].error and not isinstance(method, expected):
+            return  # the answer to what was asked before the channel was closed
+        if reply is None or not isinstance(method, expected):
+            raise BadFrames(f"{method.name} out of turn")
+        del self._replies[number]
+        if not reply.done():
+            reply.set_result(method)
+
+    async def call(self, channel: int, method: base.Frame | bytes | None, reply: type[M]) -> M:
+        """Send a method, or the frame of one, and return the broker's answer; without one, what comes by itself.
+
+        Raises what ended channel or connection.
+        """
+        if self.error is not None:
+            raise type(self.error)(str(self.error))
+        if method is None and self._early and isinstance(self._early[0], reply):
+            return self._early.popleft()  # type: ignore[return-value]  # it was just looked at
+        answer: asyncio.Future[M] = asyncio.get_running_loop().create_future()
+        self._replies[channel] = (reply,), answer
+        if method is not None:
+            self._send(channel, method)
+        try:
+            return await answer
+        finally:
+            if self._replies.get(channel, (None, None))[1] is answer:
+                del self._replies[channel]
+
+    # ----------------------------------------------------------------------------------- life and end
+
+    async def shake_hands(self, server: Server) -> None:
+        """Log in and open the virtual host. Raises EndpointError."""
+        start = await self.call(0, None, commands.Connection.Start)
+        if (start.version_major, start.version_minor) != (0, 9):
+            raise EndpointMisconfigured(f"{self}: it speaks another version of AMQP")
+        if "PLAIN" not in (start.mechanisms or "").split():
+            raise EndpointMisconfigured(f"{self}: it offers no log-in with user and password (PLAIN)")
+        about: FieldTable = {"product": "remora", "version": __version__, "capabilities": CAPABILITIES}
+        login = f"\0{server.user}\0{server.password}"
+        ready = commands.Connection.StartOk(about, "PLAIN", login, "en_US")
+        tune = await self.call(0, ready, commands.Connection.Tune)
+        self._tune(tune)
+        await self.call(0, open_vhost(server.vhost.encode()), commands.Connection.OpenOk)
+        self._splitter.most_bytes = self.frame_bytes
+        self._beat_later()
+
+    def _tune(self, tune: commands.Connection.Tune) -> None:
+        offered = tune.frame_max or DEFAULT_FRAME_BYTES
+        if offered < LEAST_FRAME_BYTES:
+            raise EndpointUnavailable(f"{self}: it takes frames of {offered} bytes, less than AMQP allows")
+        self.frame_bytes = min(offered, MOST_FRAME_BYTES)
+        self.most_channels = min(tune.channel_max or MOST_CHANNELS, MOST_CHANNELS)
+        if tune.heartbeat:
+            self._heartbeat_s = min(self._heartbeat_s, float(tune.heartbeat))
+        seconds = max(1, round(self._heartbeat_s))
+        self._send(0, commands.Connection.TuneOk(self.most_channels, self.frame_bytes, seconds))
+
+    def _beat_later(self) -> None:
+        self._beat = asyncio.get_running_loop().call_later(self._heartbeat_s / 2, self._beat_now)
+
+    def _beat_now(self) -> None:
+        if self.error is not None or self._transport is None:
+            return
+        silent_s = asyncio.get_running_loop().time() - self._heard
+        if silent_s > 2 * self._heartbeat_s:
+            self._end(EndpointUnavailable(f"{self}: silent for {silent_s:.0f} s, two heartbeats were missed"))
+            return
+        self._transport.write(HEARTBEAT_FRAME)
+        self._beat_later()
+
+    async def open_channel(self, exchange: str, what: str, arrived: Arrived, unroutable: Callable[[], None]) -> Channel:
+        """A channel in confirm mode for an exchange that exists. Raises EndpointError."""
+        number = next((n for n in range(1, self.most_channels + 1) if n not in self._channels), 0)
+        if not number:
+            raise EndpointUnavailable(f"{self}: all {self.most_channels} channels of a connection are in use")
+        self._channels[number] = channel = Channel(number, self, what, arrived, unroutable)
+        try:
+            await self.call(number, commands.Channel.Open(), commands.Channel.OpenOk)
+            await self.call(number, commands.Confirm.Select(), commands.Confirm.SelectOk)
+            declare = look_for_exchange(number, exchange.encode())
+            await self.call(number, declare, commands.Exchange.DeclareOk)
+        except BaseException:
+            self.close_channel(channel)
+            raise
+        return channel
+
+    def close_channel(self, channel: Channel) -> None:
+        """Close a channel that nobody uses; its number is free once the broker has said so."""
+        if channel.error is not None or self._channels.get(channel.number) is not channel:
+            return
+        channel.end(EndpointUnavailable(f"{channel.what}: its channel was closed"))
+        closing = commands.Channel.Close(200, "", 0, 0)
+        ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._replies[channel.number] = (commands.Channel.CloseOk,), ended
+        ended.add_done_callback(lambda _: self._channels.pop(channel.number, None))
+        self._send(channel.number, closing)
+
+    async def close(self) -> None:
+        """Say goodbye, in bounded time."""
+        if self.error is None:
+            try:
+                async with asyncio.timeout(GOODBYE_S):
+                    await self.call(0, commands.Connection.Close(200, "", 0, 0), commands.Connection.CloseOk)
+            except (TimeoutError, EndpointError) as exc:
+                without_frames(exc)
+        self._end(EndpointUnavailable(f"{self}: the connection is closed"))
+        await self.ended()
+
+    async def ended(self) -> None:
+        """Return when nothing is left of it, in bounded time."""
+        await asyncio.wait([self._ended], timeout=2 * GOODBYE_S)
+
+    def abort(self, why: EndpointError) -> None:
+        """End at once, without goodbye."""
+        self._end(why)
+        self._cut()
+
+    def _cut(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _end(self, error: EndpointError) -> None:
+        if self.error is not None:
+            return
+        self.error = error
+        if self._beat is not None:
+            self._beat.cancel()
+        if self._transport is not None:
+            self._transport.close()  # which sends what was written, the goodbye above all
+            asyncio.get_running_loop().call_later(GOODBYE_S, self._cut)
+        for channel in list(self._channels.values()):
+            channel.end(error)
+        self._channels.clear()
+        self._due.clear()
+        for _, reply in list(self._replies.values()):
+            if not reply.done():
+                reply.set_exception(type(error)(str(error)))
+        self._replies.clear()
+        self._on_end(self)
+
+
+def _decode(found: Frame) -> Any:
+    try:
+        _, _, decoded = frame.unmarshal(found.whole)
+    except Exception as exc:  # whatever pamqp stumbles over, the frame is none
+        raise BadFrames("a frame that cannot be read") from exc
+    return decoded
+
+
+def _explain_bytes(exc: BadFrames, data: bytes, connection: Connection) -> EndpointError:
+    """What speaks there instead, where its first bytes tell."""
+    if data.startswith(b"AMQP"):
+        return EndpointMisconfigured(f"{connection}: it speaks another version of AMQP")
+    if data.startswith((b"\x15\x03", b"\x16\x03")):
+        return EndpointMisconfigured(f"{connection}: this port speaks TLS, but the endpoint is amqp and not amqps")
+    return EndpointUnavailable(f"{connection}: {exc}")
+
+
+# -------------------------------------------------------------------------------------------- opening
+
+Address = tuple[socket.AddressFamily, Any]
+
+
+async def look_up(host: str, port: int, timeout_s: float) -> list[Address]:
+    """The addresses of a host, in the resolver's order. Raises EndpointUnavailable."""
+
+    def ask() -> list[Address]:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return [(family, place) for family, _, _, _, place in found]
+
+    try:
+        return await run_blocking(("addresses", host, port), ask, f"{host}: its address", timeout_s)
+    except OSError as exc:
+        text = exc.strerror if isinstance(exc, socket.gaierror) else ""
+        raise EndpointUnavailable(f"{host}:{port}: {text or type(exc).__name__}") from exc
+
+
+async def open_connection(
+    server: Server, trust: Trust | None, settings: AmqpSettings, on_end: Callable[[Connection], None]
+) -> Connection:
+    """A connection that is logged in. Every address of the host is tried, the first that lets us in is used.
+
+    Raises EndpointMisconfigured or EndpointUnavailable, within the time to connect.
+    """
+    try:
+        async with asyncio.timeout(settings.connect_timeout_s):
+            context = None
+            if trust is not None:
+                context = await run_blocking(("authorities", trust), lambda: build_context(trust), str(server))
+            addresses = await look_up(server.host, server.port, settings.connect_timeout_s)
+            cause: EndpointError | None = None
+            for address in addresses:
+                try:
+                    async with asyncio.timeout(settings.connect_timeout_s / len(addresses)):
+                        return await _open(address, server, context, settings, on_end)
+                except TimeoutError:
+                    cause = EndpointUnavailable(f"{server}: no answer in time")
+                except EndpointUnavailable as exc:
+                    cause = without_frames(exc)
+            raise cause or EndpointUnavailable(f"{server}: it has no address")
+    except TimeoutError as exc:
+        raise EndpointUnavailable(f"{server}: no answer in time") from exc
+
+
+async def _open(
+    address: Address,
+    server: Server,
+    context: ssl.SSLContext | None,
+    settings: AmqpSettings,
+    on_end: Callable[[Connection], None],
+) -> Connection:
+    shown = bool(server.tls and server.tls.certificate_location)
+    connection = Connection(str(server), settings.heartbeat_s, on_end, shows_certificate=shown)
+    loop = asyncio.get_running_loop()
+    _, place = address
+    name = server.host if context else None
+    try:
+        await loop.create_connection(lambda: connection, place[0], place[1], ssl=context, server_hostname=name)
+    except (OSError, ssl.SSLError) as exc:
+        raise _explain(exc, server) from exc
+    try:
+        await connection.shake_hands(server)
+    except BaseException:
+        connection.abort(EndpointUnavailable(f"{server}: the log-in did not end"))
+        raise
+    return connection
+
+
+def _explain(exc: OSError, server: Server) -> EndpointError:
+    """What is wrong with a broker that we cannot connect to, in words."""
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return EndpointMisconfigured(f"{server}: its certificate is not trusted: {exc.verify_message}")
+    shown = bool(server.tls and server.tls.certificate_location)
+    if refused := refused_client(exc, shown=shown):
+        return EndpointMisconfigured(f"{server}: {refused}")
+    if isinstance(exc, ssl.SSLError):
+        if exc.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+            return EndpointMisconfigured(f"{server}: the endpoint is amqps, but this port speaks no TLS")
+        return EndpointMisconfigured(f"{server}: TLS fails: {exc.reason or type(exc).__name__}")
+    text = os.strerror(exc.errno) if exc.errno else ""
+    return EndpointUnavailable(f"{server}: {text or type(exc).__name__}")
+
+
+@asynccontextmanager
+async def briefly(server: Server, trust: Trust | None, settings: AmqpSettings) -> AsyncIterator[Connection]:
+    """A connection that is only there to see whether the broker lets us in."""
+    connection = await open_connection(server, trust, settings, lambda _: None)
+    try:
+        yield connection
+    finally:
+        await connection.close()

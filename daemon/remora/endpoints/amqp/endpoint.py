@@ -1,0 +1,188 @@
+"""The AMQP endpoint: routes from shards to an exchange of a broker, over shared connections."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Self
+
+from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
+from remora.config import AmqpSettings
+from remora.endpoints.amqp.channels import Channel, Run
+from remora.endpoints.amqp.connection import Connection, briefly
+from remora.endpoints.amqp.frames import Content, Envelope
+from remora.endpoints.amqp.messages import Origin, letter_content
+from remora.endpoints.amqp.packing import AmqpBatch, Packer
+from remora.endpoints.amqp.pool import AmqpObserver, Identity, Outlet, Pool
+from remora.endpoints.amqp.target import AmqpTarget, Server, parse_target
+from remora.endpoints.blocking import run_blocking
+from remora.endpoints.tasks import Tasks
+from remora.endpoints.tls import TlsFiles, TrustCache
+from remora.model.errors import EndpointError, EndpointUnavailable
+from remora.model.record import DeadLetter, Record
+from remora.model.shard import Shard
+from remora.model.topic import Target
+from remora.ports.endpoint import Batch
+
+log = logging.getLogger(__name__)
+
+LANES = 256
+"""Lanes of a shard, each with one message under way. They cost no connection, and the broker takes as much at once."""
+
+
+class LogObserver:
+    """Tells the log, where nobody else wants to know."""
+
+    def amqp_connected(self, broker: str) -> None:
+        log.debug("%s: connected", broker)
+
+    def amqp_disconnected(self, broker: str, reason: str) -> None:
+        log.debug("%s: disconnected: %s", broker, reason)
+
+    def amqp_unroutable(self, broker: str, exchange: str) -> None:
+        log.debug("%s: a message for exchange %s reached no queue", broker, exchange)
+
+    def crashed(self, what: str) -> None:
+        log.error("%s failed in a way that nobody foresaw", what, exc_info=True)  # noqa: LOG014 # called in a handler
+
+
+class AmqpEndpoint:
+    """Delivers to `amqp://[user:password@]host[:port][/vhost]` and `amqps://...`, AMQP 0-9-1.
+
+    Used as `async with`; leaving it closes every connection within seconds.
+    """
+
+    schemes = frozenset({"amqp", "amqps"})
+
+    def __init__(
+        self, settings: AmqpSettings, observer: AmqpObserver | None = None, files: TlsFiles | None = None
+    ) -> None:
+        """`files` are the directories below which files may lie that topics name."""
+        self._settings = settings
+        self._observer = observer or LogObserver()
+        self._trusts = TrustCache(files or TlsFiles())
+        self._tasks = Tasks(self._observer)
+        self._pool = Pool(settings, self._observer, self._tasks)
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        self._sweeper = self._tasks.begin(self._pool.sweep(), name="close idle AMQP channels")
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        assert self._sweeper is not None
+        self._sweeper.cancel()
+        self._pool.close()
+        await self._tasks.__aexit__(None, None, None)
+
+    def check(self, target: Target) -> list[str]:
+        return list(parse_target(target).remarks)
+
+    def publishes_letters(self, target: Target) -> bool:
+        return bool(parse_args(target.args).get(DEAD_LETTER_TOPIC))  # asked of targets that cannot work, too
+
+    async def up(self, target: Target) -> frozenset[str]:
+        try:
+            identity = await self._identity(parse_target(target).server)
+            live = self._pool.live(identity)
+            if live:
+                return frozenset(str(each) for each in live if each.blocked is None)
+            async with briefly(identity.server, identity.trust, self._settings) as connection:
+                return frozenset({str(connection)})
+        except EndpointError:
+            return frozenset()
+
+    @asynccontextmanager
+    async def route(self, shard: Shard, incarnation: str, target: Target) -> AsyncIterator[AmqpRoute]:
+        meant = parse_target(target)
+        outlet = self._pool.outlet(await self._identity(meant.server), meant.exchange, meant.routing_key)
+        with outlet.in_use():
+            connection, _ = await outlet.ready()
+            _check_open(connection)
+            yield AmqpRoute(outlet, connection, shard, incarnation, meant, self._settings)
+
+    async def _identity(self, server: Server) -> Identity:
+        """Whom to trust as this host's files say now."""
+        tls, trusts = server.tls, self._trusts
+        if tls is None:
+            return Identity(server)
+        trust = await run_blocking(("trust", tls), lambda: trusts.read(tls), tls.what, self._settings.connect_timeout_s)
+        return Identity(server, trust)
+
+
+def _check_open(connection: Connection) -> None:
+    """A broker that blocks publishers stops reading from each that writes: what was written comes when it is over."""
+    if connection.blocked is not None:
+        raise EndpointUnavailable(f"{connection}: the broker blocks publishers: {connection.blocked}")
+
+
+class AmqpRoute:
+    """From one shard to an exchange with one routing key, and with that for its dead letters, if any."""
+
+    stale = False
+
+    def __init__(
+        self,
+        outlet: Outlet,
+        connection: Connection,
+        shard: Shard,
+        incarnation: str,
+        meant: AmqpTarget,
+        settings: AmqpSettings,
+    ) -> None:
+        exchange = meant.exchange.encode()
+        self._outlet = outlet
+        self._connection = connection
+        self._meant = meant
+        self._settings = settings
+        self._what = f"exchange {meant.exchange} at {connection}"
+        self._origin = Origin(shard.queue.encode(), incarnation.encode() + b":")
+        self._packer = Packer(self._origin, LANES)
+        self._events = Envelope(exchange, meant.routing_key.encode())
+        self._letters = Envelope(exchange, meant.letters.encode())
+
+    def pack(self, records: Sequence[Record]) -> tuple[list[Batch], list[tuple[Record, str]]]:
+        batches, refused = self._packer.pack(records, self._connection.frame_bytes, self._connection.message_bytes)
+        return list(batches), refused
+
+    async def look_again(self) -> None:
+        """The broker tells its limit with each connection only, and one that raised it closes those that it had."""
+
+    async def push(self, batch: Batch) -> None:
+        assert isinstance(batch, AmqpBatch)
+        origin, records = self._origin, batch.records
+        ids = [origin.message_id(each.position) for each in records]
+        await self._send(ids, lambda at: origin.content(records[at]), self._events, routable=self._meant.routable)
+
+    async def publish_letters(self, letters: Sequence[DeadLetter]) -> None:
+        if not self._meant.letters or not letters:
+            return
+        contents = [letter_content(each) for each in letters]
+        ids = [each.message_id for each in contents]
+        await self._send(ids, contents.__getitem__, self._letters, routable=True)
+
+    async def _send(
+        self, ids: Sequence[bytes], make: Callable[[int], Content], envelope: Envelope, *, routable: bool
+    ) -> None:
+        """Return when all messages are confirmed, each of which is sent when the one before it is."""
+        timeout_s = self._settings.delivery_timeout_s
+        connection, channel = await self._outlet.ready()
+        self._connection = connection
+        run = Run(ids, make, envelope, self._what, routable=routable)
+        channel.submit(run)
+        try:
+            done, _ = await asyncio.wait([run.done], timeout=timeout_s)
+        finally:
+            channel.abandon(run)
+        if not done:
+            raise _too_late(connection, channel, timeout_s)
+        run.done.result()
+
+
+def _too_late(connection: Connection, channel: Channel, timeout_s: float) -> EndpointUnavailable:
+    if connection.blocked is not None:
+        return EndpointUnavailable(f"{connection}: the broker blocks publishers: {connection.blocked}")
+    return EndpointUnavailable(f"{channel.what}: not confirmed within {timeout_s:g} s")

@@ -1,0 +1,62 @@
+"""Records and dead letters as messages of AMQP. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from dataclasses import dataclass
+
+from remora.codec.event_entry import decode
+from remora.codec.kafka_records import EVENT_ID, NEXT, POSITION, SHARD
+from remora.endpoints.amqp.frames import BYTES, MOST_SHORT_BYTES, Content, make_content
+from remora.model.errors import CodecError
+from remora.model.record import DeadLetter, Record
+
+# The names of the headers are those of Kafka's records, so that one sentence of the guarantees covers both.
+_SHARD, _POSITION, _NEXT, _EVENT_ID = SHARD.encode(), POSITION.encode(), NEXT.encode(), EVENT_ID.encode()
+
+MOST_REASON_BYTES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The queue that messages come from. `prefix` is its incarnation with a colon, in front of every position."""
+
+    shard: bytes
+    prefix: bytes
+
+    def message_id(self, position: bytes) -> bytes:
+        """What names an entry for ever: `<shard>/<incarnation>:<pos>`, or a digest of that where it is too long."""
+        name = self.shard + b"/" + self.prefix + position
+        return name if len(name) <= MOST_SHORT_BYTES else hashlib.sha256(name).hexdigest().encode()
+
+    def content(self, record: Record) -> Content:
+        """The message of an event."""
+        headers = (
+            (_SHARD, self.shard),
+            (_POSITION, self.prefix + record.position),
+            (_NEXT, self.prefix + record.next_position),
+            (_EVENT_ID, record.event_id),
+        )
+        return make_content(self.message_id(record.position), headers, record.body)
+
+
+def letter_content(letter: DeadLetter) -> Content:
+    """The message of a dead letter: the entry as its queue held it, and in headers everything that is known of it."""
+    origin = Origin(letter.queue.encode(), letter.incarnation.encode() + b":")
+    headers = [
+        (_SHARD, origin.shard),
+        (_POSITION, origin.prefix + letter.position.encode()),
+        (_NEXT, origin.prefix + letter.next_position.encode()),
+        (b"remora-incarnation", letter.incarnation.encode()),
+        (b"remora-cause", letter.cause.encode()),
+        (b"remora-reason", letter.reason.encode()[:MOST_REASON_BYTES]),
+        (b"remora-attempts", b"%d" % letter.attempts),
+        (b"remora-first-seen", b"%.3f" % letter.first_seen),
+        (b"remora-parked-at", b"%.3f" % letter.parked_at),
+    ]
+    if letter.is_as_committed:
+        with suppress(CodecError):  # the letter's cause tells so
+            headers.append((_EVENT_ID, decode(letter.raw).event.event_id))
+    name = hashlib.sha256(b"letter/" + origin.message_id(letter.position.encode())).hexdigest().encode()
+    return make_content(name, headers, letter.raw, BYTES)

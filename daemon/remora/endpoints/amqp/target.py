@@ -1,0 +1,189 @@
+"""A topic's AMQP endpoint and its arguments, as radosgw's topics carry them, read into values. Pure.
+
+No message made here repeats any part of the URI or of an argument that could hold a secret.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import unquote
+
+from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
+from remora.endpoints.amqp.frames import MOST_SHORT_BYTES
+from remora.endpoints.tls import Tls
+from remora.model.errors import EndpointMisconfigured
+from remora.model.topic import Target
+
+PORTS = {"amqp": 5672, "amqps": 5671}
+LEVELS = ("none", "broker", "routable")
+
+HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
+CLIENT_CERTIFICATE = ("ssl-certificate-location", "ssl-key-location", "ssl-key-password")
+BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """All that makes a connection, and nothing else: topics share connections exactly when this is equal."""
+
+    host: str
+    port: int
+    vhost: str = "/"
+    user: str = "guest"
+    password: str = field(default="guest", repr=False)
+    tls: Tls | None = None
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class AmqpTarget:
+    """What a target means, and in `remarks` where it works otherwise than it was asked for.
+
+    `routable` tells that a message which reaches no queue is not delivered. `letters` is the routing key with which
+    dead letters go to the same exchange; empty where none do.
+    """
+
+    server: Server
+    exchange: str
+    routing_key: str
+    routable: bool = False
+    letters: str = ""
+    remarks: tuple[str, ...] = ()
+
+
+def parse_target(target: Target) -> AmqpTarget:
+    """Read a topic's endpoint and its arguments. Raises EndpointMisconfigured with the reason."""
+    if target.scheme not in PORTS:
+        raise EndpointMisconfigured("the endpoint is not an amqp:// or amqps:// URI")
+    args = parse_args(target.args)
+    if args.get("amqp-version") not in (None, "", "0-9-1"):
+        raise EndpointMisconfigured("amqp-version must be 0-9-1")
+    level = args.get("amqp-ack-level") or "broker"
+    if level not in LEVELS:
+        raise EndpointMisconfigured(f"amqp-ack-level must be {', '.join(LEVELS[:-1])} or {LEVELS[-1]}")
+    exchange = args.get("amqp-exchange", "")
+    if not exchange:
+        raise EndpointMisconfigured("amqp-exchange is missing")
+    letters = args.get(DEAD_LETTER_TOPIC, "")
+    for name, text in (("amqp-exchange", exchange), ("the routing key", target.topic), (DEAD_LETTER_TOPIC, letters)):
+        _check_short(name, text)
+    if not target.topic:
+        raise EndpointMisconfigured("the routing key, which is the topic's name, is empty")
+    if letters == target.topic:
+        raise EndpointMisconfigured(f"{DEAD_LETTER_TOPIC}: events and dead letters must not share a routing key")
+    server = _server(target, args)
+    remarks = tuple(_remarks(server, args, level))
+    return AmqpTarget(server, exchange, target.topic, level == "routable", letters, remarks)
+
+
+def _check_short(name: str, text: str) -> None:
+    try:
+        long = len(text.encode()) > MOST_SHORT_BYTES
+    except UnicodeEncodeError:
+        raise EndpointMisconfigured(f"{name} is not UTF-8") from None
+    if long:
+        raise EndpointMisconfigured(f"{name} is longer than {MOST_SHORT_BYTES} bytes, the most that AMQP allows")
+    if "\0" in text:
+        raise EndpointMisconfigured(f"{name} must not contain a zero byte")
+
+
+def _server(target: Target, args: Mapping[str, str]) -> Server:
+    rest = target.uri.partition("://")[2]
+    if not rest.isascii() or any(each <= " " or each == "\x7f" for each in rest):
+        raise EndpointMisconfigured("the endpoint holds a space, or something else than printable ASCII")
+    authority, slash, path = rest.partition("/")
+    user_info, at, place = authority.rpartition("@")
+    user, password = _login(user_info if at else None, args)
+    host, port = _place(place, PORTS[target.scheme])
+    vhost = unquote(path) if slash else "/"
+    if "/" in path:
+        raise EndpointMisconfigured("a virtual host's name ends at the next '/': write %2F for one that belongs to it")
+    _check_short("the virtual host's name", vhost)
+    return Server(host, port, vhost, user, password, _tls(target.scheme, args))
+
+
+def _login(user_info: str | None, args: Mapping[str, str]) -> tuple[str, str]:
+    """The arguments win over the URI; without either it is the user that every broker has, as in radosgw."""
+    user, _, password = (user_info or "").partition(":")
+    user, password = args.get("user-name") or unquote(user), args.get("password") or unquote(password)
+    if not user and not password:
+        return "guest", "guest"
+    if not (user and password):
+        raise EndpointMisconfigured(f"a {'user' if user else 'password'} without a {'password' if user else 'user'}")
+    if "\0" in user or "\0" in password:
+        raise EndpointMisconfigured("user and password must not contain a zero byte")
+    return user, password
+
+
+def _place(text: str, default_port: int) -> tuple[str, int]:
+    if text.startswith("["):
+        host, bracket, port = text[1:].partition("]")
+        if not bracket or (port and not port.startswith(":")):
+            raise EndpointMisconfigured("expected an IPv6 address as [address]:port")
+        try:
+            return str(ipaddress.IPv6Address(host)), _port(port[1:] if port else None, default_port)
+        except ipaddress.AddressValueError:
+            raise EndpointMisconfigured("what stands in brackets is not an IPv6 address") from None
+    host, colon, port = text.partition(":")
+    if ":" in port:
+        raise EndpointMisconfigured("more than one ':'; an IPv6 address needs brackets, [address]:port")
+    if not host:
+        raise EndpointMisconfigured("the endpoint names no host")
+    if not HOST_NAME.fullmatch(host):
+        raise EndpointMisconfigured("the endpoint's host is not a host name or address")
+    return host.lower(), _port(port if colon else None, default_port)
+
+
+def _port(text: str | None, default: int) -> int:
+    if text is None:
+        return default
+    if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
+        raise EndpointMisconfigured("the port is not a number from 1 to 65535")
+    return int(text)
+
+
+def _tls(scheme: str, args: Mapping[str, str]) -> Tls | None:
+    verify = _boolean(args, "verify-ssl", default=True)
+    if scheme != "amqps":
+        return None
+    certificate, key, password = (args.get(name, "") for name in CLIENT_CERTIFICATE)
+    if bool(certificate) != bool(key):
+        given, missing = CLIENT_CERTIFICATE[:2] if certificate else CLIENT_CERTIFICATE[1::-1]
+        raise EndpointMisconfigured(f"{given} without {missing}")
+    if "\0" in password:
+        raise EndpointMisconfigured("ssl-key-password must not contain a zero byte")
+    return Tls(args.get("ca-location", ""), verify, certificate, key, password if key else "")
+
+
+def _boolean(args: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = args.get(name, "")
+    if not text:
+        return default
+    value = BOOLEANS.get(text.lower())
+    if value is None:
+        raise EndpointMisconfigured(f"{name} must be true or false")
+    return value
+
+
+def _remarks(server: Server, args: Mapping[str, str], level: str) -> Iterator[str]:
+    if level == "none":
+        yield "amqp-ack-level=none: delivered with publisher confirms, which is stronger than asked"
+    if level == "routable":
+        yield "amqp-ack-level=routable: a message that reaches no queue stays here, which is stricter than radosgw"
+    if not server.vhost:
+        yield "the virtual host's name is empty, as the endpoint ends in '/'; without the '/' it would be '/'"
+    if server.tls is None and server.user != "guest":
+        yield "the password travels unencrypted, because the endpoint is amqp and not amqps"
+    if server.tls is None and any(args.get(name) for name in ("ca-location", *CLIENT_CERTIFICATE)):
+        yield "certificates have no effect without amqps"
+    if server.tls and not server.tls.verify:
+        yield "verify-ssl=false: the broker's certificate is not checked"
+    if _boolean(args, "cloudevents", default=False):
+        yield "cloudevents has no effect with AMQP 0-9-1, as in radosgw"
+    if any(args.get(name) for name in ("kafka-ack-level", "kafka-brokers", "mechanism", "http-ack-level")):
+        yield "arguments of other kinds of endpoints have no effect"
