@@ -38,6 +38,7 @@ RUNS: dict[str, list[str]] = {
     "renewals-rados": ["renewals", "--store", "rados"],
     "replay": ["replay", "--seconds", "6"],
     "replay-verify": ["replay-verify"],
+    "sequencer": ["sequencer", "--seconds", "0.3", "--rounds", "3"],
 }
 
 

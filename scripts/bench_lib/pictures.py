@@ -182,6 +182,17 @@ def _enqueue(figures: Figures) -> list[Panel]:
     return [Panel("events/s", {"radosgw's reserve and commit": [figures["enqueued"]["rate"]]})]
 
 
+def _sequencer(figures: Figures) -> list[Panel]:
+    servers = figures["figures"]["one"]
+    return [
+        Panel(
+            f"{of['of']} for a second of one CPU, {load}",
+            {server: loads[load]["rates"] for server, loads in servers.items() if load in loads},
+        )
+        for load, of in servers["python"].items()
+    ]
+
+
 _PANELS: Mapping[str, Callable[[Figures], list[Panel]]] = {
     "drain": _drain,
     "exactly-once": _exact,
@@ -196,4 +207,5 @@ _PANELS: Mapping[str, Callable[[Figures], list[Panel]]] = {
     "replay": _replay,
     "replay-verify": _replay_verify,
     "enqueue-radosgw": _enqueue,
+    "sequencer": _sequencer,
 }

@@ -72,6 +72,24 @@ def test_renewals_are_told_for_all_workers(tmp_path: Path) -> None:
     assert found["looks"] > 0
 
 
+def test_sequencers_are_measured_beside_each_other(tmp_path: Path) -> None:
+    """Each server has rates with every load, all checked by the load generator, and the gates are told."""
+    found = figures(
+        tmp_path, "sequencer", "--seconds", "0.05", "--rounds", "1", "--connections", "4", "--depth", "4",
+        "--logs", "1,2",
+    )  # fmt: skip
+
+    one = found["figures"]["one"]
+    assert {"naive", "python", "ceiling"} <= set(one)
+    assert {"4 synchronous", "8 x 4", "8 x 4, 2 logs", "32 synchronous, range of 64", "client, 32 tasks"} <= set(
+        one["python"]
+    )
+    assert all(each["rate"] > 0 and each["server_ns"] > 0 for loads in one.values() for each in loads.values())
+    assert one["python"]["32 synchronous, range of 64"]["of"] == "positions"
+    assert found["recovery_s"][0] > 0
+    assert {gate["core"] for gate in found["gates"]} == {"python", "compiled"}
+
+
 @pytest.mark.kafka
 def test_exactly_once_is_measured_beside_at_least_once(tmp_path: Path, name: str) -> None:
     """Each mode delivers the whole backlog, without a copy, at a rate that is told."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from remora.client import OutcomeUnknown, SequencerClient, SequencerUnavailable
 from remora.codec.sequencer import INIT_LOG, Core, parse_request, reply
@@ -73,6 +74,17 @@ async def test_positions_tail_and_range(tmp_path: Path) -> None:
         assert await client.next_range(LOG, 10_000) == (Token(3, 12), 4096)
         assert await client.next(OTHER) == Token(3, 51)
         assert await client.tail(LOG) == Token(3, 4107)
+
+
+def test_it_works_on_uvloop(tmp_path: Path) -> None:
+    """Its transports are no subclasses of asyncio's, and positions come all the same."""
+
+    async def positions() -> list[int]:
+        async with served(tmp_path, a_core()) as address, SequencerClient([address]) as client:
+            return [token.position for token in await asyncio.gather(*(client.next(LOG) for _ in range(3)))]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(positions()) == [1, 2, 3]
 
 
 async def test_thousands_at_once_get_each_position_once(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Self, cast
 
 from remora.model.errors import RemoraError
 from remora.model.log import LogName, Token
@@ -132,8 +132,7 @@ class _Connection(asyncio.Protocol):
         self.transport: asyncio.WriteTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self.transport = transport
+        self.transport = cast("asyncio.WriteTransport", transport)  # uvloop's is no subclass of it
 
     def data_received(self, data: bytes) -> None:
         data = self._rest + data if self._rest else data
