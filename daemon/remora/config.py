@@ -40,6 +40,7 @@ from remora.policy.classes import Rules
 from remora.policy.lease import LeaseTimes
 from remora.policy.lifetime import Limits
 from remora.policy.rates import Limit, rate_from
+from remora.policy.shedding import RESOURCES, Options
 
 MOST_BYTES = 1 << 20
 """A configuration file beyond this size is a mistake and is not read."""
@@ -250,6 +251,60 @@ class OwnershipSettings(Checked):
     def host(self) -> str:
         """The name of this host in lock cookies: `host_id`, else one that this machine always gets again."""
         return self.host_id or own_host_id()
+
+
+Percent = Annotated[int, Unit("count", 0, 100)]
+AnyBytes = Annotated[int, Unit("size", 0, 1 << 40)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalanceSettings(Checked):
+    """When shards move from busy workers to others; `strategy` "count" evens out their numbers only.
+
+    Thresholds are points of usage, up to 100. A limit of 0 is one that is not known: its resource counts as unused,
+    but for memory, where that of the control group stands in.
+    """
+
+    strategy: Literal["count", "threshold", "overload"] = "threshold"
+    interval_s: Seconds = 60.0
+    threshold: Percent = 10
+    history: Percent = 90
+    overload: Percent = 85
+    min_throughput: AnyBytes = 10 << 20
+    difference: Percent = 10
+    grace_s: Lifetime = 1800.0
+    lower_boundary: bool = False
+    memory_limit: AnyBytes = 0
+    network_bytes: AnyBytes = 0
+    weights: dict[str, float] = field(default_factory=lambda: dict.fromkeys(RESOURCES, 1.0))
+
+    def problems(self) -> Iterator[ConfigError]:
+        """Each rule that these values break."""
+        for name, weight in self.weights.items():
+            if name not in RESOURCES:
+                problem = f"there is no such resource; known: {', '.join(RESOURCES)}"
+                yield ConfigError(f"balance.weights.{name}", problem)
+            if not 0 <= weight <= 1000:
+                yield ConfigError(f"balance.weights.{name}", f"{weight:g} is outside 0 to 1000")
+
+    @property
+    def by_load(self) -> bool:
+        """Whether shards move for their load."""
+        return self.strategy != "count"
+
+    @property
+    def options(self) -> Options:
+        """How they do."""
+        return Options(
+            by_overload=self.strategy == "overload",
+            threshold=self.threshold,
+            history=self.history / 100,
+            overload=self.overload,
+            minimum=self.min_throughput,
+            difference=self.difference,
+            grace_s=self.grace_s,
+            lower_boundary=self.lower_boundary,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -707,6 +762,7 @@ class Settings(Checked):
     sqlite: SqliteSettings = field(default_factory=SqliteSettings)
     rados: RadosSettings = field(default_factory=RadosSettings)
     ownership: OwnershipSettings = field(default_factory=OwnershipSettings)
+    balance: BalanceSettings = field(default_factory=BalanceSettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
     amqp: AmqpSettings = field(default_factory=AmqpSettings)
@@ -751,6 +807,9 @@ class Settings(Checked):
 
 
 LIVE = frozenset({
+    "balance.difference", "balance.grace", "balance.history", "balance.interval", "balance.lower_boundary",
+    "balance.memory_limit", "balance.min_throughput", "balance.network_bytes", "balance.overload",
+    "balance.strategy", "balance.threshold", "balance.weights",
     "delivery.configuration_recheck", "delivery.drain_timeout", "delivery.idle_max", "delivery.idle_min",
     "delivery.list_entries", "delivery.max_retries", "delivery.retry_base", "delivery.retry_cap",
     "delivery.retry_sleep_duration", "delivery.shard_bytes", "delivery.time_to_live",
@@ -966,8 +1025,10 @@ def _override(
     field_name, hint = known[option]
     unit = _unit(hint)
     is_count = unit is not None and unit.kind == "count" and re.fullmatch("-?[0-9]{1,18}", text)
+    is_flag = hint is bool and text in ("true", "false")
+    raw = int(text) if is_count else text == "true" if is_flag else text
     try:
-        values.setdefault(section, {})[field_name] = _value(hint, int(text) if is_count else text)
+        values.setdefault(section, {})[field_name] = _value(hint, raw)
     except ValueError as exc:
         problems.append(ConfigError(variable, str(exc), binds=(key,)))
 
@@ -1009,6 +1070,8 @@ def _value(hint: Any, raw: object) -> object:
         raise ValueError(f"only the file can have it, as tables, and not one text: {part.__doc__.splitlines()[0]}")
     if get_origin(hint) is tuple:
         return _texts(raw)
+    if get_origin(hint) is dict:
+        return _numbers(raw)
     if hint is bool:
         if not isinstance(raw, bool):
             raise ValueError(f"expected true or false, not {_toml_name(raw)}")
@@ -1030,6 +1093,16 @@ def _texts(raw: object) -> tuple[str, ...]:
     if not all(each.isprintable() for each in items):
         raise ValueError("control characters are not allowed here")
     return tuple(filter(None, map(str.strip, items)))
+
+
+def _numbers(raw: object) -> dict[str, float]:
+    """A table of numbers by name."""
+    if not isinstance(raw, Mapping):
+        raise ValueError(f"expected a table such as {{ cpu = 1.0 }}, not {_toml_name(raw)}")
+    for name, value in raw.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"expected a number for {name}, not {_toml_name(value)}")
+    return {str(name): float(value) for name, value in raw.items()}
 
 
 def _elsewhere(key: str, known: Mapping[str, object]) -> str:

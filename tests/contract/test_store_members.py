@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine.fakes import FakeEndpoint
@@ -13,10 +15,12 @@ from engine.runs import a_worker
 from remora.config import Settings, SupervisorSettings
 from remora.metrics import Telemetry
 from remora.model.errors import OwnershipLost
-from remora.model.member import Member, Offer
+from remora.model.member import Ask, Member, Offer
 from remora.model.shard import LockHolder, LockToken, Origin, Shard
 from remora.ports.store import ShardStore
 from remora.process.pipe import Start
+from remora.storage.rados import members as rados_members
+from remora.storage.sqlite import members as sqlite_members
 from remora.worker.dead_owner_sweep import DeadOwnerSweep
 from support.stores import QUIET_S, Bench, renew, until
 
@@ -48,6 +52,101 @@ async def test_workers_know_each_other(bench: Bench) -> None:
     assert list(await known(other, one, two)) == [one, two]
     await bench.store.members.withdraw(one.cookie)
     await other.members.withdraw(two.cookie)
+
+
+@dataclass(frozen=True, slots=True)
+class FormerOffer:
+    """An offer as releases wrote it that knew no balance by load."""
+
+    to: str
+    shards: tuple[Shard, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FormerMember:
+    """A row as such releases wrote it."""
+
+    cookie: str
+    host: str
+    shards: int = 0
+    draining: bool = False
+    offers: tuple[FormerOffer, ...] = ()
+    expects: tuple[Shard, ...] = ()
+
+
+class FormerRow(msgspec.Struct, frozen=True):
+    """What they read of a row in RADOS."""
+
+    number: int
+    ttl_s: float
+    member: FormerMember
+
+
+def a_loaded_member() -> Member:
+    """A row that says all that a row can say."""
+    offers = (
+        Offer("remora/h/b/two", (Shard("t.1"), Shard("t.2")), 0.25, 1.5e6),
+        Offer("remora/h/b/two", (Shard("t.3", Origin.REMORA),)),
+    )
+    return Member(
+        f"remora/h/b/{uuid.uuid4().hex}",
+        "h",
+        9,
+        True,
+        offers,
+        (Shard("u"),),
+        usage=0.875,
+        history=0.5,
+        bytes=3.25e7,
+        skew=-2,
+        asks=(Ask(Shard("t.4"), "remora/h/b/two"),),
+    )
+
+
+async def test_what_a_worker_says_of_its_load_is_read_as_it_was(bench: Bench) -> None:
+    """Usage, history, bytes, skew, what an offer takes along, and what a command asks for reach the other workers."""
+    other, member = await bench.another(), a_loaded_member()
+
+    await bench.store.members.announce(member, LONG_S)
+
+    assert list(await known(other, member)) == [member]
+    await bench.store.members.withdraw(member.cookie)
+
+
+async def test_rows_of_older_releases_are_read(bench: Bench) -> None:
+    """A worker that says nothing of its load counts all the same, without usage and skew, and its offers even out."""
+    offers = (FormerOffer("remora/h/b/two", (Shard("t.1"),)),)
+    former = FormerMember(f"remora/h/b/{uuid.uuid4().hex}", "h", 4, offers=offers, expects=(Shard("u"),))
+
+    await bench.store.members.announce(former, LONG_S)  # type: ignore[arg-type]  # an older row
+
+    expected = Member(former.cookie, "h", 4, offers=(Offer("remora/h/b/two", (Shard("t.1"),)),), expects=(Shard("u"),))
+    assert list(await known(bench.store, expected)) == [expected]
+    assert expected.usage is None
+    await bench.store.members.withdraw(former.cookie)
+
+
+async def test_older_releases_read_rows_of_this_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of an older release finds in a row what it knows, with all shards on offer, and skips the rest."""
+    other, member = await bench.another(), a_loaded_member()
+    await bench.store.members.announce(member, LONG_S)
+    monkeypatch.setattr(rados_members, "_decoder", msgspec.msgpack.Decoder(FormerRow))
+    monkeypatch.setattr(sqlite_members, "_decoder", msgspec.msgpack.Decoder(FormerMember))
+
+    [row] = await known(other, member)
+
+    assert row == FormerMember(
+        member.cookie,
+        "h",
+        9,
+        draining=True,
+        offers=(
+            FormerOffer("remora/h/b/two", (Shard("t.1"), Shard("t.2"))),
+            FormerOffer("remora/h/b/two", (Shard("t.3", Origin.REMORA),)),
+        ),
+        expects=(Shard("u"),),
+    )
+    await bench.store.members.withdraw(member.cookie)
 
 
 async def test_who_withdraws_counts_no_more(bench: Bench) -> None:

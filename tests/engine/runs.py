@@ -9,6 +9,7 @@ from random import Random
 
 from engine.fakes import FakeEndpoint, FakeStore
 from remora.config import DeliverySettings, OwnershipSettings
+from remora.engine.ownership.shedder import Meters
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.topic import Target, Topic
@@ -37,9 +38,11 @@ def a_worker(
     telemetry: Telemetry | None = None,
     ownership: OwnershipSettings = QUICK,
     fellows: int = 1,
+    meters: Meters | None = None,
 ) -> Worker:
     telemetry, delivery = telemetry or Telemetry(), delivery or DeliverySettings()
-    return Worker(store, [endpoint], telemetry, WorkerSetup(cookie, ownership, delivery, fellows), Random(7))
+    setup = WorkerSetup(cookie, ownership, delivery, fellows, meters)
+    return Worker(store, [endpoint], telemetry, setup, Random(7))
 
 
 @asynccontextmanager

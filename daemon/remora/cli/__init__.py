@@ -22,6 +22,7 @@ COMMANDS = MappingProxyType(
         "drain": "host:drain",
         "topic": "topic:topic",
         "shard": "shard:shard",
+        "balance": "balance:balance",
         "ledger": "ledger:ledger",
         "entry": "entry:entry",
         "dlq": "dlq:dlq",

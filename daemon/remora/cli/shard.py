@@ -19,6 +19,7 @@ from remora.cli.rows import AT_ONCE, Row, complain, look_at, origin_option, row_
 from remora.config import Settings
 from remora.engine.catalogue import topic_of
 from remora.engine.claims import claim, is_workers, release
+from remora.engine.moves import move
 from remora.model.cookie import WorkerCookie
 from remora.model.errors import RemoraError, ShardGone
 from remora.model.shard import LockHolder, Origin, Shard, ShardStats
@@ -40,7 +41,7 @@ class AmbiguousQueue(RemoraError):
 
 @click.group(cls=Group)
 def shard() -> None:
-    """Show who holds each queue, take one from radosgw, or give one back."""
+    """Show who holds each queue, take one from radosgw, give one back, or move one to another worker."""
 
 
 @shard.command("list")
@@ -201,6 +202,30 @@ def release_command(settings: Settings, which: Which) -> None:
         return _released_text(found, await release(store, found))
 
     _for_each(settings, which, work)
+
+
+@shard.command("move")
+@click.argument("queue")
+@click.option("--to", "worker", required=True, metavar="WORKER", help="The worker's id, or the beginning of it.")
+@origin_option
+@config_option
+def move_command(settings: Settings, queue: str, worker: str, origin: Origin | None) -> None:
+    """Have QUEUE's worker hand it to another one, on whichever host.
+
+    The queue rests for a moment, and nothing is sent twice. It stays there: evening out the numbers does not take it
+    back, and balance by load leaves it alone for balance.grace.
+
+    
+    Example:
+      remora shard move orders.3 --to 5f0c
+    """
+
+    async def work() -> str:
+        async with app.store_of(settings) as store:
+            found = await _find(store, queue, origin)
+            return f"{found} is held by {owner_text(await move(store, found, worker))}"
+
+    click.echo(run_async(work()))
 
 
 def _released_text(shard: Shard, was: LockHolder | None) -> str:

@@ -10,7 +10,7 @@ from typing import Literal
 from weakref import WeakValueDictionary
 
 from remora.codec.rendering_cached import Renderer
-from remora.config import DeliverySettings, OwnershipSettings
+from remora.config import BalanceSettings, DeliverySettings, OwnershipSettings
 from remora.engine.backlog import BacklogMonitor
 from remora.engine.byte_budget import ByteBudget
 from remora.engine.catalogue import Catalogue
@@ -20,6 +20,7 @@ from remora.engine.dispatcher import Dispatcher
 from remora.engine.lease import Lease
 from remora.engine.lookout import Lookout
 from remora.engine.ownership.coordinator import Coordinator
+from remora.engine.ownership.shedder import Meters
 from remora.engine.ownership.taker import Identity
 from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
@@ -39,13 +40,15 @@ BACKLOG_INTERVAL_S = 15.0
 class WorkerSetup:
     """How a worker is set up. `cookie` names it in locks and in the list of workers.
 
-    `fellows` is how many workers start together, this one included: they wait for each other for a moment.
+    `fellows` is how many workers start together, this one included: they wait for each other for a moment. `meters` say
+    how busy this worker is.
     """
 
     cookie: str
     ownership: OwnershipSettings
     delivery: DeliverySettings
     fellows: int = 1
+    meters: Meters | None = None
 
 
 class Worker:
@@ -78,12 +81,14 @@ class Worker:
 
         pace = Pace(most_per_second(store.queue.poll_cost_s))
         self._context = WorkerContext(store, self.catalogue, telemetry, Renderer(), delivery, pace)
+        self._meters = meters = setup.meters or Meters()
+        meters.held = lambda: self.budget.held / delivery.worker_bytes
 
         def serve(lease: Lease) -> Dispatcher:
             return Dispatcher(self._context, lease, by_scheme, destination, rng)
 
         identity = Identity(setup.cookie, frozenset(by_scheme), setup.fellows)
-        self.ownership = Coordinator(store, self.catalogue, telemetry, ownership, identity, serve)
+        self.ownership = Coordinator(store, self.catalogue, telemetry, ownership, identity, serve, meters)
         self._backlog = BacklogMonitor(store, self.catalogue, self.ownership, telemetry, BACKLOG_INTERVAL_S)
 
     @property
@@ -135,9 +140,11 @@ class Worker:
         """Seconds since the slower of the worker's own loops last did something, whatever came of it."""
         return asyncio.get_running_loop().time() - min(self.catalogue.beat_at, self.ownership.beat_at)
 
-    def reload(self, delivery: DeliverySettings) -> None:
-        """Use other delivery settings from the next step on; the bounds on bytes stay as they were."""
+    def reload(self, delivery: DeliverySettings, balance: BalanceSettings | None = None) -> None:
+        """Use other settings from the next step on; the bounds on bytes stay as they were."""
         self._context.settings = delivery
+        if balance is not None:
+            self._meters.settings = balance
 
     async def clear(self, is_dead: Callable[[str, bool], bool]) -> None:
         """Break the locks of all workers whose cookies are dead, count these no more, and take what is free at once.

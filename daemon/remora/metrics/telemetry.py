@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import platform
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import (
     CollectorRegistry,
@@ -55,6 +55,8 @@ class Telemetry:
         self._failures: dict[str, tuple[float, int]] = {}
         self._remarks: dict[str, set[str]] = {}
         self._store_connected = False
+        self.taken_in_bytes = 0
+        """Bytes of the entries made of events that were taken in."""
         self._make_topic_metrics()
         self._make_worker_metrics()
         ProcessCollector(registry=self.registry)
@@ -127,6 +129,11 @@ class Telemetry:
         self._target = gauge("remora_target_shards", "Queues that are this process's share of all.")
         self._moves = counter(
             "remora_shard_moves", "Queues taken from another worker, by why it held them no more.", "kind"
+        )
+        self._usage = gauge("remora_usage_ratio", "What this process uses of a resource, as a fraction.", "resource")
+        self._usage_history = gauge("remora_usage_history_ratio", "Its busiest resource over time.")
+        self._balance_skipped = counter(
+            "remora_balance_skipped", "Rounds in which no queue was given away for its load, by reason.", "reason"
         )
         self._acquired = counter("remora_lock_acquisitions", "Queue locks taken.")
         self._takeovers = counter("remora_lock_takeovers", "Queue locks taken from an owner that let them run out.")
@@ -350,8 +357,31 @@ class Telemetry:
         )
 
     def moved(self, kind: str) -> None:
-        """A queue came from another worker: planned, cleared (that one is dead), or stale (its lock ran out)."""
+        """A queue came from another worker.
+
+        Planned, for its load, cleared (that one is dead), or stale (its lock ran out).
+        """
         self._moves.labels(kind).inc()
+
+    def usage(self, percents: Mapping[str, float], history: float) -> None:
+        """So much of each resource this process uses, in percent; `history` is of the busiest, as a fraction."""
+        for resource, percent in percents.items():
+            self._usage.labels(resource).set(percent / 100)
+        self._usage_history.set(history)
+
+    def balance_skipped(self, reason: str) -> None:
+        """A round moved none of this process's queues; with one queue only, a busy process can give none."""
+        self._balance_skipped.labels(reason).inc()
+        if reason == "only_shard":
+            text = "this worker is busier than others, and has one queue, which cannot be divided"
+            self._say_seldom(logging.INFO, "balance_skipped", "balance", text, reason=reason)
+
+    def sheds(self, shards: int, needed: float, usage: float, average: float) -> None:
+        """So many queues are to go to other workers, since this one is busier."""
+        _say(
+            logging.INFO, "shards_shed", "queues go to workers that are less busy",
+            queues=shards, bytes_per_second=round(needed), usage=round(usage, 3), average=round(average, 3),
+        )  # fmt: skip
 
     def acquired_many(self, shards: int) -> None:
         """So many queues were locked that they are not named."""
@@ -442,6 +472,7 @@ class Telemetry:
         """Events were taken in and are stored; `dropped` members of them had no place in an entry."""
         self._ingested_events.add(topic, events)
         self._ingested_bytes.add(topic, nbytes)
+        self.taken_in_bytes += nbytes
         if dropped:
             self._ingest_dropped.add(topic, dropped)
         if _log.isEnabledFor(logging.DEBUG):

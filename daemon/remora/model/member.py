@@ -13,17 +13,35 @@ CLAIM_COOKIE = "remora/claim/"
 """The beginning of the cookie of a lock that is kept for the first worker that asks for it."""
 
 
+COMMAND_COOKIE = "remora/command/"
+"""The beginning of the cookie of a command that announces itself to the workers, to ask them for something."""
+
+
 def is_workers(cookie: str) -> bool:
-    """Whether this is a worker's cookie, and not a gateway's or that of a claim."""
-    return cookie.startswith(WORKER_COOKIE) and not cookie.startswith(CLAIM_COOKIE)
+    """Whether this is a worker's cookie, and not a gateway's or that of a claim or command."""
+    return cookie.startswith(WORKER_COOKIE) and not cookie.startswith((CLAIM_COOKIE, COMMAND_COOKIE))
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Shards that their owner is about to give to one other worker."""
+    """Shards that their owner is about to give to one other worker.
+
+    `load` is None for shards that even out numbers. For shards that move for their load, or by command, it is the part
+    of the owner's usage that goes with them, and `bytes` are theirs per second.
+    """
 
     to: str
     shards: tuple[Shard, ...]
+    load: float | None = None
+    bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A command's request to a shard's owner: hand it to the worker with the cookie `to`."""
+
+    shard: Shard
+    to: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +52,13 @@ class Member:
     one other worker; `expects` are those that others offer to it, from when it has seen the offer until it owns the
     shard and the offer is gone. `shards` counts the locks that it holds, without those that it expects. So in any two
     rows that are read together, each shard on its way shows as such.
+
+    `usage` and `history` are fractions of what the worker can do, now and with its past; `bytes` are per second, of its
+    shards together. `usage` is None for a worker that takes no part in balance by load, as those of older releases.
+    `skew` counts the shards that it received for their load, without those that it gave: shards on their way count as
+    received by who expects them, and as given by who offers them.
+
+    `asks` are those of a command, whose row is no worker's.
     """
 
     cookie: str
@@ -42,3 +67,8 @@ class Member:
     draining: bool = False
     offers: tuple[Offer, ...] = ()
     expects: tuple[Shard, ...] = ()
+    usage: float | None = None
+    history: float = 0.0
+    bytes: float = 0.0
+    skew: int = 0
+    asks: tuple[Ask, ...] = ()

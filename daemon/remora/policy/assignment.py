@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from remora.model.shard import Shard
 from remora.policy.balance import choose, deal, gifts, is_short, own_part_first
-from remora.policy.membership import PATIENCE_S, Membership, Outgoing
+from remora.policy.membership import Membership, Outgoing
 from remora.policy.not_owned import Broken, Deferred, Foreign, GivenBack, NotOwned, Released, transferred
 from remora.policy.view import View
 
@@ -240,11 +240,13 @@ def _follow_offers(view: View) -> tuple[list[Shard], dict[Shard, NotOwned]]:
             withdraw.append(shard)
         elif shard in expected[out.to] or _is_out_of_patience(view, out):
             transfer[shard] = transferred(out.to, view.now + TRANSFERRED_S)
+        elif members.is_unheard(out, view.now):
+            withdraw.append(shard)
     return withdraw, transfer
 
 
 def _is_out_of_patience(view: View, out: Outgoing) -> bool:
-    return view.members.draining and view.now - out.since > PATIENCE_S
+    return view.members.draining and view.now - out.since > view.members.patience_s
 
 
 def _new_offers(view: View, members: Membership, transfer: Mapping[Shard, NotOwned]) -> dict[Shard, str]:

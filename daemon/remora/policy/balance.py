@@ -33,12 +33,30 @@ def counts(members: Collection[Member]) -> dict[str, int]:
     return {each.cookie: each.shards - outgoing[each.cookie] + len(incoming[each.cookie]) for each in members}
 
 
+def skews(members: Collection[Member]) -> dict[str, int]:
+    """How many shards each worker has received for their load, without those given, once all have arrived.
+
+    A receiver counts a shard from when it expects it, its owner from the offer on. One that drains has no skew.
+    """
+    known = {each.cookie: frozenset(each.expects) for each in members}
+    skew = {each.cookie: each.skew for each in members}
+    for each in members:
+        for offer in each.offers:
+            if offer.load is not None and offer.to in skew:
+                skew[offer.to] += sum(shard not in known[offer.to] for shard in offer.shards)
+    return skew | {each.cookie: 0 for each in members if each.draining}
+
+
 def targets(members: Collection[Member], shards: int) -> dict[str, int]:
     """How many of the `shards` each worker should hold: the fair share, rounded down or up; those that drain nothing.
 
     Whoever holds either number keeps it where that is possible; else the first in the order of their cookies changes.
+    Shards that were moved for their load stand beside that: the fair share is of the others, and a worker's skew joins
+    its own. So evening out numbers never takes such a move back.
     """
-    held = counts(members)
+    skew = skews(members)
+    held = {cookie: number - skew[cookie] for cookie, number in counts(members).items()}
+    shards = max(0, shards - sum(skew.values()))
     active = sorted(each.cookie for each in members if not each.draining)
     if not active:
         return dict.fromkeys(held, 0)
@@ -49,7 +67,7 @@ def targets(members: Collection[Member], shards: int) -> dict[str, int]:
     change = 1 if missing > 0 else -1
     for cookie in [each for each in active if shares[each] == (least if missing > 0 else most)][: abs(missing)]:
         shares[cookie] += change
-    return {cookie: shares.get(cookie, 0) for cookie in held}
+    return {cookie: max(0, shares[cookie] + skew[cookie]) if cookie in shares else 0 for cookie in held}
 
 
 def gifts(giver: str, members: Collection[Member], shards: int) -> list[tuple[str, int]]:

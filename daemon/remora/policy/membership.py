@@ -1,6 +1,7 @@
 """What one worker knows of the others, and what it has announced to them.
 
-Every second or so each worker writes a row and reads the rows of all. A shard moves in three steps:
+Every second or so each worker writes a row and reads the rows of all; where they are very many, each does so less
+often, so that the rows read in a second grow with the workers and not with their square. A shard moves in three steps:
 
 1. its owner offers it in its row, and goes on delivering;
 2. the receiver sees the offer, expects the shard in its own row, and asks for the lock again and again;
@@ -16,12 +17,15 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from remora.model.member import Member, Offer
+from remora.model.member import COMMAND_COOKIE, Member, Offer
 from remora.model.shard import Shard
 from remora.policy.balance import targets
 
 POLL_S, POLL_OFTEN_S = 1.0, 0.25
 """The pause between two readings of the rows: usually, and while shards move or workers begin."""
+
+ROWS_PER_SECOND = 100
+"""Rows that a worker reads in a second, at most, while it moves no shard: among more workers its pauses are longer."""
 
 STEADY_S = 1.0
 """Nothing is offered before the workers have been the same for this long: those that start together come one by one."""
@@ -32,14 +36,35 @@ PATIENCE_S = 3.0
 EXPECT_S = 2.0
 """A shard is expected for this long after its offer was last seen: then it is free, or another worker's."""
 
+UNHEARD_S = 30.0
+"""An offer for a shard's load is withdrawn after this long if its receiver does not expect the shard."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A shard on offer to one worker since a moment; `begun` when it is being released, which nothing stops."""
+    """A shard on offer to one worker since a moment; `begun` when it is being released, which nothing stops.
+
+    `load` and `bytes` are those of `model.member.Offer`, for this shard alone.
+    """
 
     to: str
     since: float
     begun: bool = False
+    load: float | None = None
+    bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """What a worker's row says of its load; see `model.member.Member`."""
+
+    usage: float | None = None
+    history: float = 0.0
+    bytes: float = 0.0
+
+    def with_more(self, load: float) -> Announced:
+        """The same, where shards with that part of a worker's usage have come: until its usage is measured again."""
+        return self if self.usage is None or not load else replace(self, usage=self.usage + load)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +73,15 @@ class Membership:
 
     `offers` are this worker's shards on offer, `expects` those offered to this one with the time at which the offer was
     last seen, `promised` those on their way between any two workers, likewise. `steady_since` is when the workers
-    last changed. `fair` is this worker's fair number of shards; `target` is the same, or None while the worker is alone
-    and may take all. `known` is how many shards all workers share. `leaving`: this worker ends and releases all.
+    last changed.
+
+    `load` is what this worker says of its own. `for_load` are the shards among `expects` that come for their load, each
+    with that part of it, `moved` those that are here since they came so, with the time of it, and `skew` counts these,
+    without those that this worker gave for their load. `asked` are the shards that commands want moved, each with the
+    cookie of its receiver.
+
+    `fair` is this worker's fair number of shards; `target` is the same, or None while the worker is alone and may take
+    all. `known` is how many shards all workers share. `leaving`: this worker ends and releases all.
     """
 
     cookie: str
@@ -59,6 +91,11 @@ class Membership:
     expects: Mapping[Shard, float] = field(default_factory=dict)
     promised: Mapping[Shard, float] = field(default_factory=dict)
     steady_since: float = 0.0
+    load: Announced = field(default_factory=Announced)
+    for_load: Mapping[Shard, float] = field(default_factory=dict)
+    moved: Mapping[Shard, float] = field(default_factory=dict)
+    skew: int = 0
+    asked: Mapping[Shard, str] = field(default_factory=dict)
     fair: int = 0
     target: int | None = None
     known: int = 0
@@ -101,19 +138,44 @@ class Membership:
         """Whether the workers have been the same for long enough to move shards between them."""
         return now - self.steady_since >= STEADY_S
 
+    @property
+    def look_s(self) -> float:
+        """The usual pause between two readings of the rows, by their number."""
+        return max(POLL_S, (len(self.others) + 1) / ROWS_PER_SECOND)
+
+    @property
+    def patience_s(self) -> float:
+        """How long a draining worker waits for a receiver to say that it expects a shard."""
+        return max(PATIENCE_S, 2 * self.look_s)
+
     def poll_again_s(self, now: float) -> float:
         """The pause before the rows are read again."""
-        is_moving = bool(self.offers or self.expects or self.draining)
-        return POLL_OFTEN_S if is_moving or now - self.steady_since < 2 * STEADY_S else POLL_S
+        if self.offers or self.expects or self.draining:
+            return POLL_OFTEN_S
+        return self.look_s * POLL_OFTEN_S / POLL_S if now - self.steady_since < 2 * STEADY_S else self.look_s
+
+    def is_unheard(self, offer: Outgoing, now: float) -> bool:
+        """Whether an offer for a shard's load is to be withdrawn, since its receiver does not want the shard."""
+        return offer.load is not None and now - offer.since > max(UNHEARD_S, 4 * self.look_s)
 
     def row(self, owned: Collection[Shard]) -> Member:
         """The row that this worker announces, for the shards that it owns."""
-        offers: defaultdict[str, list[Shard]] = defaultdict(list)
+        offers: defaultdict[tuple[str, bool], list[tuple[Shard, Outgoing]]] = defaultdict(list)
         for shard, outgoing in self.offers.items():
-            offers[outgoing.to].append(shard)
-        grouped = tuple(Offer(to, tuple(shards)) for to, shards in offers.items())
-        count = len(owned) - sum(shard in owned for shard in self.expects)
-        return Member(self.cookie, self.host, count, self.draining, grouped, tuple(self.expects))
+            offers[outgoing.to, outgoing.load is not None].append((shard, outgoing))
+        given = sum(len(each) for (_, is_load), each in offers.items() if is_load)
+        return Member(
+            self.cookie,
+            self.host,
+            len(owned) - sum(shard in owned for shard in self.expects),
+            self.draining,
+            tuple(_offer(to, each) for (to, _), each in offers.items()),
+            tuple(self.expects),
+            usage=self.load.usage,
+            history=self.load.history,
+            bytes=self.load.bytes,
+            skew=self.skew + len(self.for_load) - given,
+        )
 
     def rows(self, owned: Collection[Shard]) -> list[Member]:
         """The rows of all workers, this one included."""
@@ -137,20 +199,30 @@ class Membership:
         return replace(now_known, fair=fair, target=fair if self.active or self.draining else None)
 
 
+def _offer(to: str, given: Sequence[tuple[Shard, Outgoing]]) -> Offer:
+    """Shards on offer to one worker, which move all for their load, or all to even out numbers."""
+    loads = [each.load for _, each in given if each.load is not None]
+    load = sum(loads) if loads else None
+    return Offer(to, tuple(shard for shard, _ in given), load, sum(each.bytes for _, each in given))
+
+
 def updated(view: Membership, rows: Sequence[Member], now: float) -> Membership:
     """The view once these rows were read."""
-    others = {each.cookie: each for each in rows if each.cookie != view.cookie}
+    commands = [each for each in rows if each.cookie.startswith(COMMAND_COOKIE)]
+    asked = {ask.shard: ask.to for each in commands for ask in each.asks}
+    others = {each.cookie: each for each in rows if each.cookie != view.cookie and each not in commands}
     offered = [shard for each in others.values() for offer in each.offers for shard in offer.shards]
     expected = [shard for each in others.values() for shard in each.expects]
     promised = {shard: view.promised.get(shard, now) for shard in expected} | dict.fromkeys(offered, now)
-    new = replace(view, others=others, promised=promised)
+    new = replace(view, others=others, promised=promised, asked=asked)
     return new if new.workers == view.workers else replace(new, steady_since=now)
 
 
 def expecting(view: Membership, owned: Collection[Shard], wanted: Collection[Shard], now: float) -> Membership:
     """The view with the shards that this worker expects: those offered to it that it owns already, or wants.
 
-    A shard stays expected until it is here and its offer is gone, or for a moment after the offer was last seen.
+    A shard stays expected until it is here and its offer is gone, or for a moment after the offer was last seen. One
+    that came for its load is noted then.
     """
     offered = offered_to(view)
     expects = dict(view.expects)
@@ -163,13 +235,27 @@ def expecting(view: Membership, owned: Collection[Shard], wanted: Collection[Sha
         and now - seen_at <= EXPECT_S
         and not (view.draining and shard not in owned)
     }
-    return replace(view, expects=kept)
+    loads = {shard: offered.get(shard, view.for_load.get(shard)) for shard in kept}
+    came = [shard for shard in view.for_load if shard not in kept and shard in owned]
+    load = view.load.with_more(sum(view.for_load[shard] for shard in came))
+    moved = {shard: at for shard, at in view.moved.items() if shard in owned} | dict.fromkeys(came, now)
+    return replace(
+        view,
+        expects=kept,
+        for_load={shard: load for shard, load in loads.items() if load is not None},
+        load=load,
+        moved=moved,
+        skew=view.skew + len(came),
+    )
 
 
-def offered_to(view: Membership) -> dict[Shard, None]:
-    """The shards that other workers offer to this one, in the order of the rows."""
+def offered_to(view: Membership) -> dict[Shard, float | None]:
+    """The shards that other workers offer to this one, in the order of the rows.
+
+    Each has its part of the load, or None where it is to even out numbers.
+    """
     return {
-        shard: None
+        shard: None if offer.load is None else offer.load / len(offer.shards)
         for each in view.others.values()
         for offer in each.offers
         if offer.to == view.cookie

@@ -152,10 +152,7 @@ def news(last: Report, now: Report) -> str:
 
 def targets(members: Sequence[Member], skews: Mapping[str, int], shards: int) -> dict[str, int]:
     """The fair numbers of shards, beside those that were moved for their load: what is skewed stays so."""
-    skew = {each.cookie: 0 if each.draining else skews.get(each.cookie, 0) for each in members}
-    even = [replace(each, shards=each.shards - skew[each.cookie]) for each in members]
-    fair = balance.targets(even, shards - sum(skew.values()))
-    return {cookie: max(0, number + skew[cookie]) for cookie, number in fair.items()}
+    return balance.targets([replace(each, skew=skews.get(each.cookie, 0)) for each in members], shards)
 
 
 def _needs(loads: Sequence[Load], options: Options) -> tuple[dict[str, float], dict[str, str]]:

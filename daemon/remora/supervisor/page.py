@@ -29,6 +29,8 @@ GAUGES: Mapping[str, Meaning] = MappingProxyType(
         "remora_eligible_shards": "most",
         "remora_members": "most",
         "remora_topic_failing": "most",
+        "remora_usage_ratio": "most",
+        "remora_usage_history_ratio": "most",
         "remora_store_connected": "least",
         "remora_store_failing": "most",
         # What the supervisor alone knows.

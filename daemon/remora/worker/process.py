@@ -19,6 +19,7 @@ import uvloop
 from remora import __version__
 from remora.app import make_store, open_endpoints, open_servers
 from remora.config import Settings
+from remora.engine.ownership.shedder import Meters
 from remora.engine.status import ShardStatus, State
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry, configure_logging
@@ -48,6 +49,7 @@ from remora.process.pipe import (
     ToWorker,
 )
 from remora.process.samples import families
+from remora.process.usage import Usage
 from remora.servers.serving import Server, Serving
 from remora.worker.dead_owner_sweep import DeadOwnerSweep, store_name
 from remora.worker.memory import FINISH_S, PROBE_BYTES, START_BYTES, MemoryGuard
@@ -157,7 +159,7 @@ class Process:
                 self._store,
                 endpoints,
                 telemetry,
-                WorkerSetup(self._start.cookie, settings.ownership, settings.delivery, self._start.fellows),
+                self._setup(),
                 rng,
             )
             worker.drain(self._drains)
@@ -165,6 +167,15 @@ class Process:
                 async with self._serving():
                     self._pipe.send(Ready())
                     return await self._serve(worker)
+
+    def _setup(self) -> WorkerSetup:
+        settings = self._settings
+        meters = Meters(
+            settings.balance,
+            probe=Usage(self._start.workers).percents,
+            taken_in=lambda: self._telemetry.taken_in_bytes,
+        )
+        return WorkerSetup(self._start.cookie, settings.ownership, settings.delivery, self._start.fellows, meters)
 
     def _was_used(self) -> bool:
         """Whether the store has been in use on this host: where there is none now, it is not begun anew."""
@@ -280,7 +291,7 @@ class Process:
         """Use settings that differ in nothing but what can change in a running worker."""
         self._settings = new
         if self._worker is not None:
-            self._worker.reload(new.delivery)
+            self._worker.reload(new.delivery, new.balance)
         self._telemetry.repeats.interval_s = new.log.repeat_interval_s
         configure_logging(new.log)
         for each in self._servers.values():
@@ -357,6 +368,7 @@ class Process:
             },
             "ingest": self._servers["ingest"].address if "ingest" in self._servers else "",
             "in_flight_bytes": worker.budget.held if worker else 0,
+            "balance": worker.ownership.shedder.status() if worker else {},
             "shards": [_shard_json(each) for each in worker.shards] if worker else [],
             "left": [
                 {

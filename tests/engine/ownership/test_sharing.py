@@ -37,6 +37,22 @@ async def test_a_row_is_written_when_it_is_news_or_gets_old() -> None:
 
 
 @in_virtual_time
+async def test_a_row_counts_for_several_looks() -> None:
+    """Where there are so many workers that looks are far apart, a row is written at each and lives for four of them."""
+    store = FakeStore()
+    rows, row = MemberRows(store.members, ME, 9.0), Member(ME, "h", 1)
+    await rows.announce(row, 40.0)
+    _, until_s = store.announced[ME]
+    assert until_s == 160.0
+    await asyncio.sleep(39)
+    await rows.announce(row, 40.0)
+    assert store.calls["announce"] == 1
+    await asyncio.sleep(1)
+    await rows.announce(row, 40.0)
+    assert store.calls["announce"] == 2
+
+
+@in_virtual_time
 async def test_a_worker_withdraws_its_row_and_removes_those_of_the_dead() -> None:
     """A store that hangs or is away keeps no worker from ending."""
     store = FakeStore()

@@ -143,7 +143,7 @@ class Acquirer:
 
     def _count_move(self, shard: Shard, taken_over: bool) -> None:
         if shard in self._situation.members.expects:
-            self._telemetry.moved("planned")
+            self._telemetry.moved("load" if shard in self._situation.members.for_load else "planned")
             self._situation.poll_soon.set()
         elif shard in self._situation.reaped:
             self._telemetry.moved("cleared")

@@ -29,6 +29,7 @@ from remora.engine.ownership.rebalancer import Rebalancer
 from remora.engine.ownership.releaser import LeaseReleaser
 from remora.engine.ownership.renewer import LeaseRenewer, is_lost
 from remora.engine.ownership.roster import Roster
+from remora.engine.ownership.shedder import Meters, Shedder
 from remora.engine.ownership.situation import Situation
 from remora.engine.ownership.taker import Identity, LeaseTaker
 from remora.engine.status import ShardStatus
@@ -64,8 +65,9 @@ class Coordinator:
         settings: OwnershipSettings,
         identity: Identity,
         serve: Callable[[Lease], Service],
+        meters: Meters | None = None,
     ) -> None:
-        """`serve` makes what runs for an active shard."""
+        """`serve` makes what runs for an active shard; `meters` say how busy this worker is."""
         now, interval_s = asyncio.get_running_loop().time(), settings.discovery_interval_s
         worker = WorkerCookie.parse(identity.cookie)
         self._store = store
@@ -81,7 +83,8 @@ class Coordinator:
         self._acquirer = Acquirer(self._situation, taker, self._idle, catalogue, telemetry, interval_s)
         self._renewer = LeaseRenewer(store, telemetry, settings)
         self._rows = MemberRows(store.members, identity.cookie, settings.lease_s)
-        self._rebalancer = Rebalancer(self._situation, self._rows, telemetry, identity.fellows)
+        self.shedder = Shedder(self._situation, meters or Meters(), telemetry)
+        self._rebalancer = Rebalancer(self._situation, self._rows, telemetry, identity.fellows, self.shedder)
         self._finishing = asyncio.Event()
 
     # -------------------------------------------------------------------------------------- looks
@@ -177,6 +180,7 @@ class Coordinator:
                 ]
                 keeping = [
                     tasks.create_task(self._rebalancer.run(), name="share shards"),
+                    tasks.create_task(self.shedder.run(), name="balance load"),
                     tasks.create_task(self._renew(), name="renew locks"),
                     tasks.create_task(self._listen(), name="listen for arrivals"),
                 ]

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from remora.model.errors import StoreError
 from remora.model.member import Member
+from remora.policy.membership import POLL_S
 from remora.ports.delivery import Members
 
 TTL_S = 10.0
@@ -27,12 +28,16 @@ class MemberRows:
         self._announced: Member | None = None
         self._announced_at = asyncio.get_running_loop().time()
 
-    async def announce(self, row: Member) -> None:
-        """Write this worker's row when it says something new, or will soon count no more. Raises StoreError."""
+    async def announce(self, row: Member, look_s: float = 0.0) -> None:
+        """Write this worker's row when it says something new, or will soon count no more. Raises StoreError.
+
+        `look_s` is the usual pause between two readings of the rows: each row counts for several of them.
+        """
         now = asyncio.get_running_loop().time()
-        if row == self._announced and now - self._announced_at < self._ttl_s / ANNOUNCEMENTS_IN_TTL:
+        ttl_s = max(self._ttl_s, ANNOUNCEMENTS_IN_TTL * look_s) if look_s > POLL_S else self._ttl_s
+        if row == self._announced and now - self._announced_at < ttl_s / ANNOUNCEMENTS_IN_TTL:
             return
-        await self._store.announce(row, self._ttl_s)
+        await self._store.announce(row, ttl_s)
         self._announced, self._announced_at = row, now
 
     async def read(self) -> Sequence[Member]:

@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Protocol
 
 from remora.engine.ownership.members import MemberRows
 from remora.engine.ownership.situation import Situation
 from remora.metrics import Telemetry
 from remora.model.errors import StoreError
 from remora.model.member import Member
+from remora.model.shard import Shard
 from remora.policy.assignment import shared_number, transfers
 from remora.policy.attempt import wants
 from remora.policy.membership import Membership, Outgoing, expecting, offered_to, updated
+from remora.policy.view import View
 
 LEAST_PAUSE_S = 0.05
 """Between two readings of the rows: what comes together, as many shards that arrive, is announced together."""
 
 
+class Mover(Protocol):
+    """Says which shards this worker offers to which others for their load."""
+
+    def offers(self, view: View, on_offer: Mapping[Shard, Outgoing]) -> Mapping[Shard, Outgoing]:
+        """What to offer now, beside what is on offer already."""
+        ...
+
+
 class Rebalancer:
     """See the module. It acts on the other workers' rows; the coordinator on the locks."""
 
-    def __init__(self, situation: Situation, rows: MemberRows, telemetry: Telemetry, fellows: int) -> None:
-        """`fellows` workers start together, this one included."""
+    def __init__(
+        self, situation: Situation, rows: MemberRows, telemetry: Telemetry, fellows: int, mover: Mover
+    ) -> None:
+        """`fellows` workers start together, this one included. `mover` says which shards move for their load."""
         self.expected = asyncio.Event()
         """Set when other workers offer shards to this one; whoever acquires them clears it."""
         self.found_fellows = asyncio.Event()
@@ -34,6 +47,7 @@ class Rebalancer:
         self._rows = rows
         self._telemetry = telemetry
         self._fellows = fellows
+        self._mover = mover
 
     async def run(self) -> None:
         """Read the other workers' rows, and do this worker's part; when cancelled, remove its own row."""
@@ -54,7 +68,7 @@ class Rebalancer:
 
     async def _poll(self) -> None:
         owned, situation = self._roster.owned, self._situation
-        await self._rows.announce(self._members.row(owned))
+        await self._rows.announce(self._members.row(owned), self._members.look_s)
         self.see(await self._rows.read())
         view = situation.view()
         wanted = {shard for shard in offered_to(view.members) if wants(view, shard)}
@@ -62,7 +76,7 @@ class Rebalancer:
         if self._members.expects:
             self.expected.set()
         self._transfer()
-        await self._rows.announce(self._members.row(owned))
+        await self._rows.announce(self._members.row(owned), self._members.look_s)
 
     def see(self, rows: Sequence[Member]) -> None:
         """These are the rows of the workers now."""
@@ -85,13 +99,16 @@ class Rebalancer:
     def _transfer(self) -> None:
         """Offer, withdraw and transfer as planned."""
         view = self._situation.view()
-        plan, offers = transfers(view), dict(self._members.offers)
+        plan, offers, skew = transfers(view), dict(self._members.offers), self._members.skew
         for shard in plan.withdraw:
-            del offers[shard]
+            withdrawn = offers.pop(shard)
+            if withdrawn.begun and withdrawn.load is not None:
+                skew -= 1
         for shard in plan.transfer:
             offers[shard] = replace(offers[shard], begun=True)
         offers |= {shard: Outgoing(to, view.now) for shard, to in plan.offer.items()}
-        self._situation.members = replace(self._members, offers=offers)
+        offers |= self._mover.offers(view, offers)
+        self._situation.members = replace(self._members, offers=offers, skew=0 if view.members.draining else skew)
         for shard, outcome in (*plan.transfer.items(), *plan.release.items()):
             self._roster.give_back(shard, outcome)
 

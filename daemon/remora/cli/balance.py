@@ -1,0 +1,126 @@
+"""`remora balance`: what the workers do, and what balance by load would move."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from remora import app
+from remora.cli.groups import Group
+from remora.cli.options import config_option, json_option
+from remora.cli.output import print_json, print_table, run_async, size
+from remora.config import Settings
+from remora.model.cookie import WorkerCookie
+from remora.model.member import COMMAND_COOKIE, Member
+
+REASONS: Mapping[str, str] = {
+    "alone": "no other worker takes part",
+    "below": "not busier than the others",
+    "minimum": "too little to be worth a move",
+    "only_shard": "has one queue only",
+    "no_shards": "has no queue",
+    "later": "busier workers come first",
+    "grace": "its queues were moved a while ago",
+    "helps_nobody": "every move would make another worker as busy",
+}
+
+
+@click.group(cls=Group)
+def balance() -> None:
+    """Show how busy the workers are, and which queues would move for it."""
+
+
+@balance.command("show")
+@config_option
+@json_option
+def show_command(settings: Settings, as_json: bool) -> None:
+    """Show what a round of balance by load would do now, and change nothing.
+
+    Asks the daemon of this host what each of its workers would do; of workers on other hosts it shows what they
+    announce. USAGE is that of a worker's busiest resource, MOVED the queues that it received for their load without
+    those that it gave.
+
+    
+    Example, the resources of each worker of this host:
+      remora balance show --json | jq '.workers[] | {worker, resources}'
+    """
+
+    async def figures() -> tuple[list[Member], dict[str, dict[str, Any]]]:
+        status = await app.fetch_status(settings.admin)
+        async with app.store_of(settings) as store:
+            rows = await store.members.live()
+        own = {each["cookie"]: each.get("balance", {}) for each in status["workers"]}
+        return [each for each in rows if not each.cookie.startswith(COMMAND_COOKIE)], own
+
+    rows, own = run_async(figures())
+    workers = [as_json_row(each, own.get(each.cookie, {})) for each in rows]
+    if as_json:
+        print_json({"workers": workers})
+        return
+    print_table(
+        ("WORKER", "HOST", "QUEUES", "MOVED", "USAGE", "HISTORY", "PER SECOND", "NEED", "WHY NOT"), map(_row, workers)
+    )
+    for line in _moves(workers):
+        click.echo(line)
+
+
+def as_json_row(member: Member, own: Mapping[str, Any]) -> dict[str, Any]:
+    """A worker with the names that `remora balance show --json` promises; `own` is what it says if asked."""
+    parsed = WorkerCookie.parse(member.cookie)
+    return {
+        "cookie": member.cookie,
+        "worker": parsed.worker if parsed else member.cookie,
+        "host": member.host,
+        "shards": member.shards,
+        "draining": member.draining,
+        "strategy": own.get("strategy"),
+        "skew": own.get("skew", member.skew),
+        "usage": own.get("usage", member.usage),
+        "history": own.get("history", member.history if member.usage is not None else None),
+        "bytes_per_second": own.get("bytes_per_second", round(member.bytes)),
+        "resources": own.get("resources"),
+        "average": own.get("average"),
+        "needed_bytes_per_second": own.get("needed_bytes_per_second"),
+        "skipped": own.get("skipped"),
+        "moves": own.get("moves"),
+    }
+
+
+def _row(worker: Mapping[str, Any]) -> Sequence[object]:
+    return (
+        worker["worker"],
+        worker["host"],
+        worker["shards"],
+        f"{worker['skew']:+d}" if worker["skew"] else "0",
+        _percent(worker["usage"]),
+        _percent(worker["history"]),
+        size(worker["bytes_per_second"]),
+        size(worker["needed_bytes_per_second"]) if worker["needed_bytes_per_second"] else "-",
+        _why_not(worker),
+    )
+
+
+def _percent(fraction: float | None) -> str:
+    return "-" if fraction is None else f"{100 * fraction:.0f}%"
+
+
+def _why_not(worker: Mapping[str, Any]) -> str:
+    if worker["draining"]:
+        return "drains"
+    if worker["usage"] is None:
+        return "takes no part"
+    if worker["moves"]:
+        return "-"
+    return REASONS.get(worker["skipped"] or "", "-")
+
+
+def _moves(workers: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = {each["cookie"]: each["worker"] for each in workers}
+    return [
+        f"{worker['worker']} would give {move['queue']} to {names.get(move['to'], move['to'])}"
+        f" ({size(move['bytes_per_second'])} per second)"
+        for worker in workers
+        for move in worker["moves"] or ()
+    ]
