@@ -133,7 +133,7 @@ async def test_older_releases_read_rows_of_this_one(bench: Bench, monkeypatch: p
     monkeypatch.setattr(rados_members, "_decoder", msgspec.msgpack.Decoder(FormerRow))
     monkeypatch.setattr(sqlite_members, "_decoder", msgspec.msgpack.Decoder(FormerMember))
 
-    [row] = await known(other, member)
+    row: object = (await known(other, member))[0]
 
     assert row == FormerMember(
         member.cookie,
