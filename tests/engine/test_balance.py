@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from typing import Literal
 
 import pytest
 
 from engine.fakes import FakeEndpoint, FakeStore
-from engine.runs import a_topic, a_worker, running, until
-from remora.config import BalanceSettings
+from engine.runs import a_topic, a_worker, drained, running, until
+from remora.config import BalanceSettings, DeliverySettings
 from remora.engine.moves import MOVE_S, MoveRefused, move
 from remora.engine.ownership.shedder import Meters
 from remora.engine.worker import Worker
@@ -17,6 +18,7 @@ from remora.metrics import Telemetry
 from remora.model.member import COMMAND_COOKIE, Ask, Member
 from remora.model.shard import Shard
 from support.clock import in_virtual_time
+from support.entries import raw_entry
 
 MIB = 1 << 20
 CAN_MIB = 100.0
@@ -277,3 +279,28 @@ async def test_status_says_what_a_round_would_do_and_changes_nothing() -> None:
         assert {move["to"] for move in said[0]["moves"]} == {"remora/h/b/w1"}
         assert second.ownership.shedder.status()["skipped"] == "below"
         assert fleet.moves("load") == 0
+
+
+@pytest.mark.parametrize("mode", ["at-least-once", "exactly-once"])
+@in_virtual_time
+async def test_what_is_read_and_what_arrives_is_traffic_of_its_shard(
+    mode: Literal["at-least-once", "exactly-once"],
+) -> None:
+    """The bytes that count for a shard are those listed in its queue and those that the endpoint acknowledged."""
+    store, meters, telemetry = FakeStore(tells=True), Meters(), Telemetry()
+    store.metadata["t"] = topic = a_topic("t", shards=2)
+    for shard in topic.all_shards():
+        store.make(shard.queue)
+    store.queues["t.1"].append(*(raw_entry(f"k{number % 3}", number) for number in range(50)))
+    worker = a_worker(store, FakeEndpoint(), DeliverySettings(mode=mode), telemetry=telemetry, meters=meters)
+
+    async with running(worker):
+        await drained(store, within_s=5)
+        passed = meters.traffic.take()
+
+    def counted(name: str) -> float:
+        return telemetry.registry.get_sample_value(f"remora_{name}_total", {"topic": "t"}) or 0
+
+    assert passed.read == counted("listed_bytes") > 0
+    assert passed.acknowledged == counted("delivered_bytes") > 0
+    assert passed.shards == {Shard("t.1"): passed.read + passed.acknowledged}

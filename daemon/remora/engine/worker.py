@@ -80,8 +80,8 @@ class Worker:
             return found
 
         pace = Pace(most_per_second(store.queue.poll_cost_s))
-        self._context = WorkerContext(store, self.catalogue, telemetry, Renderer(), delivery, pace)
         self._meters = meters = setup.meters or Meters()
+        self._context = WorkerContext(store, self.catalogue, telemetry, Renderer(), delivery, pace, meters.traffic)
         meters.held = lambda: self.budget.held / delivery.worker_bytes
 
         def serve(lease: Lease) -> Dispatcher:

@@ -82,9 +82,7 @@ class Committer:
         for part in transaction.parts:
             positions, (nbytes, created_ns, ordinals) = part.page.positions, totals(part.records)
             if ordinals:
-                self._scope.context.telemetry.delivered(
-                    self._scope.topic.label, len(ordinals), nbytes, created_ns, now_ns
-                )
+                self._scope.delivered(len(ordinals), nbytes, created_ns, now_ns)
             self._session.trimmer.finish(part.acks, ordinals, Cause.DELIVERED)
             for each in part.rejected:
                 self._session.trimmer.finish(part.acks, [each.ordinal], Cause.of_letter(each.cause))

@@ -228,9 +228,7 @@ class LaneSender:
 
     def _arrived(self, load: InFlightBatch) -> None:
         nbytes, created_ns, ordinals = totals(load.batch.records)
-        self._scope.context.telemetry.delivered(
-            self._scope.topic.label, len(ordinals), nbytes, created_ns, time.time_ns()
-        )
+        self._scope.delivered(len(ordinals), nbytes, created_ns, time.time_ns())
         self._finish(load.page, load.acks, ordinals, Cause.DELIVERED)
 
     def _finish(self, page: Page, of: PageAcks, ordinals: Sequence[int], cause: Cause) -> None:

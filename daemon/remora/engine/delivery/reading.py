@@ -94,6 +94,7 @@ class Reader:
         if not page.truncated:
             self._context.caught_up_at = asyncio.get_running_loop().time()
         self._context.telemetry.listed(self._label, entries, nbytes)
+        self._context.traffic.read(self._lease.shard, nbytes)
 
     # ------------------------------------------------------------------------------------------ room
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from remora.engine.delivery.shard_state import ShardState
@@ -24,3 +25,8 @@ class Scope:
     def limits(self) -> Limits:
         """How long and how often an entry is tried, as the settings say now where the topic leaves it open."""
         return self.context.settings.limits.of(self.topic)
+
+    def delivered(self, events: int, nbytes: int, created_ns: Sequence[int], now_ns: int) -> None:
+        """Count events that have arrived, created and acknowledged at these times."""
+        self.context.telemetry.delivered(self.topic.label, events, nbytes, created_ns, now_ns)
+        self.context.traffic.acknowledged(self.lease.shard, nbytes)

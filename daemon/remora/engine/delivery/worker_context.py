@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from remora.codec.rendering_cached import Renderer
 from remora.config import DeliverySettings
 from remora.engine.catalogue import Catalogue
+from remora.engine.traffic import Traffic
 from remora.metrics import Telemetry
 from remora.policy.idle import Looks
 from remora.policy.pace import Pace
@@ -26,5 +27,6 @@ class WorkerContext:
     renderer: Renderer
     settings: DeliverySettings
     pace: Pace
+    traffic: Traffic = field(default_factory=Traffic)
     looks: Looks = field(default_factory=Looks)
     caught_up_at: float = float("-inf")
