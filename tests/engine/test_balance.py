@@ -134,9 +134,8 @@ async def test_a_shard_that_alone_has_all_load_stays_where_it_is() -> None:
         await asyncio.sleep(600)
 
         assert fleet.owner(hot) == owner
-        assert fleet.moves("planned") == 0
-        assert fleet.skipped("helps_nobody") + fleet.skipped("below") > 0
-        assert all(fleet.load[shard] == 0 or fleet.owner(shard) == owner for shard in fleet.shards)
+        assert fleet.moves("planned") == fleet.moves("load") == 0
+        assert fleet.skipped("helps_nobody") > 0
 
 
 @in_virtual_time

@@ -44,9 +44,16 @@ def write_config(file: Path, sections: Sections) -> Path:
     lines = []
     for name, options in sections.items():
         lines.append(f"[{name}]")
-        lines += [f"{key} = {json.dumps(value)}" for key, value in options.items()]
+        lines += [f"{key} = {_in_toml(value)}" for key, value in options.items()]
     file.write_text("\n".join(lines) + "\n")
     return file
+
+
+def _in_toml(value: object) -> str:
+    """A value of an option; a table is written in one line."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_in_toml(each)}" for key, each in value.items()) + " }"
+    return json.dumps(value)
 
 
 @dataclass(frozen=True)

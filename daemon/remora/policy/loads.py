@@ -95,7 +95,10 @@ def loads(rows: Collection[Member], own: Mapping[str, Load] | None = None) -> li
 
 
 def round_of(own: Own, rows: Collection[Member], options: Options, now: float) -> Round:
-    """What a round has this worker do; `rows` are those of all workers, this one's included."""
+    """What a round has this worker do; `rows` are those of all workers, this one's included.
+
+    A shard without any bytes stays: its move would relieve nobody.
+    """
     by_name = {_name(shard): shard for shard in own.shards}
     shards = {name: own.shards[shard] for name, shard in by_name.items()}
     load = Load(own.cookie, own.usage, own.history, shards, sum(shards.values()))
@@ -104,9 +107,10 @@ def round_of(own: Own, rows: Collection[Member], options: Options, now: float) -
     moves = {
         by_name[move.shard]: Due(move.to, _points(load, move.shard), shards[move.shard])
         for move in done.moves
-        if move.giver == own.cookie
+        if move.giver == own.cookie and shards[move.shard] > 0
     }
-    return Round(moves, done.average, done.needed.get(own.cookie, 0.0), done.skipped.get(own.cookie, ""))
+    skipped = done.skipped.get(own.cookie, "" if moves else "helps_nobody")
+    return Round(moves, done.average, done.needed.get(own.cookie, 0.0), skipped)
 
 
 def _name(shard: Shard) -> str:
