@@ -36,10 +36,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from remora.codec.fastest import IMPLEMENTATION
-
 from bench_lib.clusters import BenchError
 from remora.client import SequencerClient
+from remora.codec.speedups import IMPLEMENTATION
 from remora.model.log import LogName
 
 TITLE = "sequencer: positions a second, beside a naive server and the ceiling"

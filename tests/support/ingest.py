@@ -14,15 +14,18 @@ from typing import Any
 import aiohttp
 from multidict import CIMultiDict
 
-from remora.config import IngestSettings
+from remora.config import IngestSettings, Settings
 from remora.metrics import Telemetry
 from remora.model.errors import RemoraError, TopicUnknown
 from remora.model.ingest import IdempotencyKey, PublishResult, Removed, ReservedRoom, RoutedEvent
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic
+from remora.ports.credit import Bank, NoBank
 from remora.ports.producing import IngestStore
+from remora.process.host_load import HostLoad
 from remora.process.sockets import ingest_sockets
 from remora.servers.ingest import IngestServer, serve_ingest
+from remora.servers.serving import OfHost
 
 
 def own_topic(name: str, **changes: Any) -> Topic:
@@ -135,6 +138,7 @@ class Site:
     server: IngestServer
     telemetry: Telemetry
     session: aiohttp.ClientSession = field(repr=False)
+    settings: Settings
     base: str = "http://remora"
 
     async def ask(
@@ -156,27 +160,29 @@ class Site:
 
 @asynccontextmanager
 async def listening_ingest(
-    settings: IngestSettings, store: IngestStore, telemetry: Telemetry
+    settings: IngestSettings, store: IngestStore, telemetry: Telemetry, bank: Bank | None = None
 ) -> AsyncIterator[IngestServer]:
     """A server with sockets of its own, as one worker under a supervisor has them."""
     with ingest_sockets(settings) as sockets:
-        async with serve_ingest(settings, sockets, store, telemetry) as server:
+        host = OfHost(HostLoad.alone(), bank or NoBank())
+        async with serve_ingest(settings, sockets, store, telemetry, host=host) as server:
             yield server
 
 
 @asynccontextmanager
 async def ingest_site(store: IngestStore, folder: Path, **settings: Any) -> AsyncIterator[Site]:
-    """A server on a socket in the folder, unless the settings say where."""
+    """A server on a socket in the folder, unless the settings say where; its limits are those of a `bank`."""
+    bank = settings.pop("bank", None)
     path = folder / "ingest.sock"
     given = IngestSettings(**{"listen": f"unix:{path}"} | settings)
     telemetry = Telemetry()
-    async with listening_ingest(given, store, telemetry) as server:
+    async with listening_ingest(given, store, telemetry, bank) as server:
         on_socket = server.address.startswith("unix:")
         connector = aiohttp.UnixConnector(str(path)) if on_socket else aiohttp.TCPConnector(ssl=False)
         base = "http://remora" if on_socket else server.address
         timeout = aiohttp.ClientTimeout(total=60)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:
-            yield Site(server, telemetry, session, base)
+            yield Site(server, telemetry, session, Settings(ingest=given), base)
 
 
 def record(key: str = "k", **changes: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from remora.metrics import Telemetry
 from remora.model.ledger import Balance, Tally
 from remora.model.shard import Shard
+from remora.model.traffic import Meter
 
 NOW_NS = 1_795_227_938_000_000_000
 
@@ -52,7 +53,18 @@ def exercise(telemetry: Telemetry) -> None:  # noqa: PLR0915 - a line for each e
     telemetry.ingest_repeated("t")
     telemetry.ingest_answered("publish", 200, 0.01)
     telemetry.ingest_refused("SlowDown", 503, "the queue is full")
+    telemetry.ingest_limited("token")
     telemetry.ingest_connection_cut("slow")
+    telemetry.shaping_granted("uplink", "client_low", 100, True)
+    telemetry.shaping_granted("uplink", "client_low", 100, False)
+    telemetry.shaping_waits("uplink", "client_low")
+    telemetry.shaping_waited("uplink", "client_low", 0.1)
+    telemetry.shaping_waiting({("uplink", "client_low"): 1})
+    telemetry.shaping_level("uplink", "client_low", -100)
+    telemetry.shaping_moved("transferred", "uplink", "client_low", 7)
+    telemetry.shaping_moved("donated", "uplink", "client_low", 7)
+    telemetry.shaping_lost("uplink", 7)
+    telemetry.shaping_meters({"uplink": {"client_low": Meter(100, 50, 200)}}, 0.001)
     telemetry.ingest_load(3, 2, 100)
     telemetry.ingest_serving("unix:/run/remora/ingest.sock", 2)
     telemetry.ingest_credentials("tokens")

@@ -173,6 +173,22 @@ async def test_the_client_waits_as_long_as_it_is_asked_to(folder: Path) -> None:
     assert times[1] - times[0] >= 1
 
 
+def limited(seconds: int) -> Reply:
+    """The limit of a token is used up for so long."""
+    return lambda _: web.Response(status=429, headers={"Retry-After": str(seconds)})
+
+
+async def test_what_a_limit_asks_for_does_not_count_against_the_deadline(folder: Path) -> None:
+    """A sender that is too quick for its limit waits as told, and its events are stored; a limit that lets nothing
+    pass for an hour ends like any failure."""
+    async with serving(folder, limited(1), STORED) as server, IngestClient(server.address, deadline_s=0.5) as client:
+        await client.publish("t", [b"{}"])
+        assert len(server.asked) == 2
+    async with serving(folder, limited(3600)) as server, IngestClient(server.address, deadline_s=0.5) as client:
+        with pytest.raises(IngestUnavailable, match="status 429"):
+            await client.publish("t", [b"{}"])
+
+
 @pytest.mark.parametrize(
     ("failure", "unknown", "text"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,8 @@ def host(proc: Path, ticks: str, pages: int = 0) -> Path:
 def test_percents_are_of_the_time_since_the_last_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a core is 50 % of `cpu`; waiting for a disk is no use of the host; memory is of the configured limit."""
     clock, process = iter([100.0, 110.0, 120.0]), iter([5.0, 10.0, 12.0])
-    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(module.time, "process_time", lambda: next(process))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(time, "process_time", lambda: next(process))
     settings = BalanceSettings(memory_limit=64 << 20)
     used = Usage(1, host(tmp_path, "100 0 100 700 100 0 0 0 50 50", pages=0))
 

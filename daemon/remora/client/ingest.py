@@ -79,6 +79,12 @@ class Failure:
     retry_after_s: float = 0.0
     problem: Problem | None = None
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether the request is beyond a limit that lets it pass soon: then it is the sender who is too quick."""
+        is_soon = self.retry_after_s < _LONGEST_RETRY_AFTER_S
+        return self.problem is not None and self.problem.status == HTTPStatus.TOO_MANY_REQUESTS and is_soon
+
 
 class _TakenJson(msgspec.Struct):
     stored: int
@@ -108,8 +114,8 @@ class IngestClient:
     certificate is checked with, in place of the system's authorities.
 
     Each call is repeated, with pauses, while the server is away, does not answer, or has no room: as long as an
-    attempt can begin within `deadline_s`, and then it raises IngestUnavailable. A repetition never stores anything
-    twice. Each attempt may take `attempt_s`; the last one too, because one that is cut off leaves its outcome
+    attempt can begin within `deadline_s`, and then it raises IngestUnavailable. Waits of less than a minute that a
+    limit of the token or the topic asks for (429) do not count there. A repetition never stores anything twice. Each attempt may take `attempt_s`; the last one too, because one that is cut off leaves its outcome
     unknown. Every other refusal is raised at once, as one of the errors of this package.
     """
 
@@ -237,6 +243,8 @@ class IngestClient:
             failures += 1
             outcome_unknown = outcome_unknown or failure.outcome_unknown
             delay_s = max(failure.retry_after_s, _BACKOFF.delay(failures, self._rng.random()))
+            if failure.is_limited:
+                give_up += delay_s
             if loop.time() + delay_s >= give_up:
                 text = f"{self._address}: {failure.text}; tried {failures} times in {self._deadline_s:g} s"
                 raise IngestUnavailable(text, failure.problem, outcome_unknown=outcome_unknown)

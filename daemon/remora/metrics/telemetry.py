@@ -13,6 +13,7 @@ import logging
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from prometheus_client import (
     CollectorRegistry,
@@ -27,6 +28,7 @@ from remora.codec import speedups
 from remora.metrics.logs import Repeats
 from remora.metrics.series import AgeHistogram, Backlog, Backlogs, Books, Failing, Ledgers, TopicCounter, TopicLabels
 from remora.model.ledger import Balance
+from remora.model.traffic import Meter, Priority, limit_of
 
 MOST_REMARKS = 10_000
 MOST_REMARKS_EACH = 16
@@ -171,6 +173,7 @@ class Telemetry:
 
         self._make_kafka_metrics(counter, gauge)
         self._make_ingest_metrics(counter, gauge)
+        self._make_shaping_metrics(counter, gauge)
 
     def _make_kafka_metrics(self, counter: Callable[..., Counter], gauge: Callable[..., Gauge]) -> None:
         self._producers = gauge(
@@ -202,9 +205,53 @@ class Telemetry:
         self._ingest_times: dict[tuple[str, int], Histogram] = {}
         self._ingest_refused = counter("remora_ingest_refusals", "Requests refused, by the code of the answer.", "code")
         self._ingest_cut = counter("remora_ingest_cut_connections", "Connections cut, by what was wrong.", "reason")
+        self._ingest_limited = counter(
+            "remora_ingest_limited", "Requests that were told to come back later, by what their limit is of.", "of"
+        )
         self._ingest_requests = gauge("remora_ingest_requests", "Requests that are under way.")
         self._ingest_held = gauge("remora_ingest_held_bytes", "Bytes of bodies of the requests that are under way.")
         self._ingest_connections = gauge("remora_ingest_connections", "Connections that are open.")
+
+    def _make_shaping_metrics(self, counter: Callable[..., Counter], gauge: Callable[..., Gauge]) -> None:
+        both = ("scope", "priority")
+        self._shaping_granted = counter("remora_shaping_granted_bytes", "Bytes that credit was granted for.", *both)
+        self._shaping_passed = counter(
+            "remora_shaping_passed_bytes", "Bytes that went through a scope that is not enabled.", *both
+        )
+        self._shaping_waits = counter("remora_shaping_waits", "Listings that had to wait for credit.", *both)
+        self._shaping_wait_s = Histogram(
+            "remora_shaping_wait_seconds",
+            "Time that listings waited for credit, of those that had to.",
+            both,
+            registry=self.registry,
+            buckets=(0.001, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+        )
+        self._shaping_waiting = gauge("remora_shaping_waiting", "Listings that wait for credit now.", *both)
+        self._shaping_level = gauge(
+            "remora_shaping_level_bytes", "Credit of all workers in all groups; negative is a debt.", *both
+        )
+        self._shaping_moved = {
+            "transferred": counter(
+                "remora_shaping_transferred_bytes", "Credit that the spare gave to a priority.", *both
+            ),
+            "donated": counter(
+                "remora_shaping_donated_bytes", "Credit that a priority left over, for the spare.", *both
+            ),
+        }
+        self._shaping_lost = counter("remora_shaping_lost_bytes", "Credit that nobody used.", "scope")
+        self._shaping_limit = gauge(
+            "remora_shaping_limit_bytes", "Guaranteed bytes per second of all priorities and the spare.", "scope"
+        )
+        self._shaping_meter = {
+            what: gauge(f"remora_shaping_{what}_bytes", text, "scope", "meter")
+            for what, text in (
+                ("guaranteed", "Bytes per second that a meter guarantees."),
+                ("max", "Bytes per second that a meter allows at most; absent without a limit."),
+                ("burst", "Bytes that a meter allows at once."),
+            )
+        }
+        self._shaping_late_s = gauge("remora_shaping_late_seconds", "How late the last tick of credit was.")
+        self._shown_scopes: set[str] = set()
 
     # ---------------------------------------------------------------------------------- batches
 
@@ -238,6 +285,56 @@ class Telemetry:
         """The store has synced so many transactions since it was opened."""
         self._syncs.inc(transactions - self._synced)
         self._synced = transactions
+
+    # ---------------------------------------------------------------------------------- shaping
+
+    def shaping_granted(self, scope: str, priority: str, nbytes: int, charged: bool) -> None:
+        """A listing may send so many bytes, `charged` in a scope that is enabled."""
+        (self._shaping_granted if charged else self._shaping_passed).labels(scope, priority).inc(nbytes)
+
+    def shaping_waits(self, scope: str, priority: str) -> None:
+        """A listing waits for credit."""
+        self._shaping_waits.labels(scope, priority).inc()
+
+    def shaping_waited(self, scope: str, priority: str, seconds: float) -> None:
+        """A listing has waited for credit, and goes on."""
+        self._shaping_wait_s.labels(scope, priority).observe(seconds)
+
+    def shaping_waiting(self, waiting: Mapping[tuple[str, str], int]) -> None:
+        """How many listings wait now, by scope and priority; those that are left out have none."""
+        self._shaping_waiting.clear()
+        for labels, count in waiting.items():
+            self._shaping_waiting.labels(*labels).set(count)
+
+    def shaping_level(self, scope: str, priority: str, nbytes: int) -> None:
+        """The credit of all workers in the groups of a scope."""
+        self._shaping_level.labels(scope, priority).set(nbytes)
+
+    def shaping_moved(self, what: str, scope: str, priority: str, nbytes: int) -> None:
+        """Credit was moved: `transferred` to a priority, or `donated` by it."""
+        self._shaping_moved[what].labels(scope, priority).inc(nbytes)
+
+    def shaping_lost(self, scope: str, nbytes: int) -> None:
+        """Credit was left over for good."""
+        self._shaping_lost.labels(scope).inc(nbytes)
+
+    def shaping_meters(self, meters: Mapping[str, Mapping[str, Meter]], late_s: float) -> None:
+        """The meters that count, by scope and bucket; scopes that are left out are no more."""
+        self._shaping_late_s.set(late_s)
+        for each in (self._shaping_limit, *self._shaping_meter.values()):
+            each.clear()
+        for gone in self._shown_scopes - meters.keys():
+            for priority in Priority:
+                with suppress(KeyError):
+                    self._shaping_level.remove(gone, priority)
+        self._shown_scopes = set(meters)
+        for scope, by_bucket in meters.items():
+            self._shaping_limit.labels(scope).set(limit_of(by_bucket))
+            for bucket, meter in by_bucket.items():
+                self._shaping_meter["guaranteed"].labels(scope, bucket).set(meter.guaranteed)
+                self._shaping_meter["burst"].labels(scope, bucket).set(meter.burst)
+                if meter.max is not None:
+                    self._shaping_meter["max"].labels(scope, bucket).set(meter.max)
 
     # --------------------------------------------------------------------------------- failures
 
@@ -497,6 +594,10 @@ class Telemetry:
                 logging.WARNING, "ingest_refused", ("ingest", code), "events were not taken",
                 code=code, reason=reason, **({"client": client} if client else {}),
             )  # fmt: skip
+
+    def ingest_limited(self, of: str) -> None:
+        """A limit of a token or of a topic was used up; the refusal itself is counted by its code."""
+        self._ingest_limited.labels(of).inc()
 
     def ingest_connection_cut(self, reason: str) -> None:
         """A connection was ended from this side; `reason` is one of few."""

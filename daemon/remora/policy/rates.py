@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from remora.model.errors import ConfigError
 from remora.policy.bucket import SECOND_US, Bucket
@@ -70,12 +71,34 @@ class RateBucket:
     @property
     def retry_after_s(self) -> int:
         """Seconds until something may pass again; 0 where it may now."""
-        if self.bucket.level > 0:
-            return 0
-        if not self.rate.per_second:
-            return MOST_RETRY_AFTER_S
-        missing = 1 - self.bucket.level
-        return min(max(1, -(-missing // self.rate.per_second)), MOST_RETRY_AFTER_S)
+        return seconds_to_wait(self.bucket.level, self.rate)
+
+    def charge(self, amount: int) -> None:
+        """Take by force; a negative amount is given back."""
+        if amount > 0:
+            self.bucket.drain(amount, force=True)
+        elif amount < 0:
+            self.bucket.give_back(-amount)
+
+
+def seconds_to_wait(level: int, rate: Rate) -> int:
+    """Seconds until a level is above 0, at least 1 and at most an hour; 0 where it is by now."""
+    if level > 0:
+        return 0
+    if not rate.per_second:
+        return MOST_RETRY_AFTER_S
+    return min(max(1, -((level - 1) // rate.per_second)), MOST_RETRY_AFTER_S)
+
+
+class Counted(Protocol):
+    """What a limit needs of a bucket: one in memory, or a view of what the supervisor deals out."""
+
+    @property
+    def retry_after_s(self) -> int:
+        """Seconds until something may pass again; 0 where it may now."""
+
+    def charge(self, amount: int) -> None:
+        """Take by force; a negative amount is given back."""
 
 
 @dataclass(slots=True)
@@ -83,19 +106,17 @@ class Limited:
     """The buckets of one limit."""
 
     limit: Limit
-    bytes: RateBucket | None
-    events: RateBucket | None
+    bytes: Counted | None
+    events: Counted | None
 
     def charge(self, cost: Cost) -> None:
         """Take by force; a negative cost is given back."""
         for counted, amount in ((self.bytes, cost.bytes), (self.events, cost.events)):
-            if counted is not None and amount > 0:
-                counted.bucket.drain(amount, force=True)
-            elif counted is not None and amount < 0:
-                counted.bucket.give_back(-amount)
+            if counted is not None:
+                counted.charge(amount)
 
     @property
-    def buckets(self) -> list[RateBucket]:
+    def buckets(self) -> list[Counted]:
         """Those that there are."""
         return [each for each in (self.bytes, self.events) if each is not None]
 
@@ -103,21 +124,8 @@ class Limited:
 class Limits:
     """All limits, and which of them count for a request: the first that fits its token, and the first for its topic."""
 
-    def __init__(self, limits: Iterable[Limit], tick_us: int) -> None:
-        self.all = [
-            Limited(
-                each,
-                None if each.bytes is None else RateBucket(each.bytes, tick_us),
-                None if each.events is None else RateBucket(each.events, tick_us),
-            )
-            for each in limits
-        ]
-
-    def tick_to(self, ticks: int) -> None:
-        """So many ticks have happened since the start."""
-        for each in self.all:
-            for counted in each.buckets:
-                counted.tick_to(ticks)
+    def __init__(self, limits: Iterable[Limited]) -> None:
+        self.all = list(limits)
 
     def for_request(self, token: str, topic: str) -> list[Limited]:
         """The limits under which a request is, at most two."""

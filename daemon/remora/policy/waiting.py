@@ -16,9 +16,13 @@ from remora.policy.shaping import PRIORITIES
 class Account(Protocol):
     """What a request needs of a group: one in memory, or a view of what the supervisor deals out."""
 
-    enabled: bool
-    times_disabled: int
-    """Tells charges apart that a group has forgotten, since it was disabled: they are not given back."""
+    @property
+    def enabled(self) -> bool:
+        """Whether the group is shaped now; else everything passes."""
+
+    @property
+    def times_disabled(self) -> int:
+        """Tells charges apart that a group has forgotten, since it was disabled: they are not given back."""
 
     def is_open(self, member: int, priority: str) -> bool:
         """Whether something may pass that nobody waits before."""

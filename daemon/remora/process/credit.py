@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from remora.policy.classes import OTHER, scope_of
+from remora.policy.rates import is_of_limit
 from remora.policy.shaping import PRIORITIES
 
 MOST_GROUPS = 4096
@@ -90,7 +92,7 @@ class SharedAccount:
         """How often the group was disabled, which forgets all charges."""
         return self._cells[self._state] >> 1
 
-    def level(self, _member: int, bucket: str) -> int:
+    def level(self, member: int, bucket: str) -> int:
         """This worker's credit; negative is a debt."""
         row = self._rows[bucket]
         return self._cells[row + GRANTED] - self._cells[row + SPENT]
@@ -99,7 +101,7 @@ class SharedAccount:
         """Whether something may pass that nobody waits before."""
         return not self.enabled or self.level(member, priority) > 0
 
-    def charge(self, _member: int, priority: str, amount: int) -> None:
+    def charge(self, member: int, priority: str, amount: int) -> None:
         """Take from this worker's credit, from any level."""
         self._cells[self._rows[priority] + SPENT] += amount
         self._cells[self._moves] += 1
@@ -114,9 +116,40 @@ class SharedAccount:
         self._cells[row + RETURNED] += amount - fits
         self._cells[self._moves] += 1
 
-    def count(self, _member: int, priority: str, amount: int, *, charged: bool) -> None:
+    def count(self, member: int, priority: str, amount: int, *, charged: bool) -> None:
         """Something goes, charged here, or because the group is disabled."""
         self._count(priority, amount, charged)
+
+
+class HostCredit:
+    """The accounts of one worker in the groups of its host, as far as the supervisor has told of them."""
+
+    def __init__(self, memory: CreditMemory, place: int, want: Callable[[str], None]) -> None:
+        """`want` asks the supervisor for a group."""
+        self._memory = memory
+        self._place = place
+        self._want = want
+        self._wanted: set[str] = set()
+        self._slots: Mapping[str, int] = {}
+
+    def learn(self, slots: Mapping[str, int]) -> None:
+        """These groups there are, by name, with their slots."""
+        self._slots = slots
+        self._wanted.clear()
+
+    def find(self, group: str) -> str | None:
+        """The name under which a group is metered; None where there is none yet, which is asked for once."""
+        if group in self._slots:
+            return group
+        if group not in self._wanted and not is_of_limit(group):
+            self._wanted.add(group)
+            self._want(group)
+        other = f"{scope_of(group)}/{OTHER}"
+        return other if other in self._slots else None
+
+    def account(self, group: str, count: Callable[[str, int, bool], None]) -> SharedAccount:
+        """The account in a group by the name that `find` gave."""
+        return SharedAccount(self._memory, self._place, self._slots[group], count)
 
 
 def shared_memory(workers: int) -> int:

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from remora.config import Settings
+from remora.config import Settings, ShapingSettings
 
 MOST_LINE = 256 << 20
 """A line longer than this is a defect: the metrics of 500 topics take about 4 MB."""
@@ -34,6 +34,10 @@ class Start(Message, frozen=True, kw_only=True):
     """The descriptor of the memory in which workers write how much of the ingest server's bounds they use."""
     workers: int
     """How many have a place there; this one's comes from its number, which counts from 1."""
+    credit: int = -1
+    """The descriptor of the memory in which credit to send is dealt out; -1: everything passes."""
+    groups: dict[str, int] = {}
+    """The slots of the groups there, by name."""
     dead: tuple[str, ...]
     """Cookies of workers that have ended without giving their locks back."""
     sweeps: bool
@@ -57,6 +61,15 @@ class Reload(Message, frozen=True, kw_only=True):
     """Use what can change of these settings, and read tokens and certificates again."""
 
     settings: Settings
+    groups: dict[str, int] = {}
+    """The slots of the groups that credit is dealt out to, by name."""
+
+
+class Groups(Message, frozen=True, kw_only=True):
+    """The groups that credit is dealt out to, with their slots, and how traffic is shaped from now on."""
+
+    groups: dict[str, int]
+    shaping: ShapingSettings
 
 
 class Drain(Message, frozen=True, kw_only=True):
@@ -78,7 +91,7 @@ class Ask(Message, frozen=True, kw_only=True):
     what: Literal["use", "status", "metrics"]
 
 
-ToWorker: TypeAlias = Start | Finish | StopNow | Reload | Drain | Dead | Ask
+ToWorker: TypeAlias = Start | Finish | StopNow | Reload | Groups | Drain | Dead | Ask
 
 # ------------------------------------------------------------------------------------ to the supervisor
 
@@ -104,6 +117,12 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     failing_shards: int
 
 
+class WantGroup(Message, frozen=True, kw_only=True):
+    """Listings are to be metered in a group that the worker has not heard of."""
+
+    group: str
+
+
 class Reply(Message, frozen=True, kw_only=True):
     """The answer to a question, as JSON."""
 
@@ -111,7 +130,7 @@ class Reply(Message, frozen=True, kw_only=True):
     body: msgspec.Raw
 
 
-ToSupervisor: TypeAlias = Ready | Failed | Heartbeat | Reply
+ToSupervisor: TypeAlias = Ready | Failed | Heartbeat | WantGroup | Reply
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from remora.config import Settings
 from remora.metrics import Telemetry
+from remora.ports.credit import Bank, NoBank
 from remora.ports.store import ShardStore
 from remora.process.host_load import HostLoad
 
@@ -19,8 +20,8 @@ class Server(Protocol):
         """Where it listens, for people."""
         ...
 
-    def reload(self) -> None:
-        """Use what has changed in its files."""
+    def reload(self, settings: Settings) -> None:
+        """Use these settings, as far as they may change in a running daemon, and what has changed in its files."""
         ...
 
     def finish(self) -> None:
@@ -29,10 +30,18 @@ class Server(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class OfHost:
+    """What the workers of a host share: their load, and the buckets of limits, without which there are no limits."""
+
+    load: HostLoad
+    bank: Bank = field(default_factory=NoBank)
+
+
+@dataclass(frozen=True, slots=True)
 class Serving:
-    """What a worker process gives to each of its servers. `host` counts what the servers of all workers hold."""
+    """What a worker process gives to each of its servers."""
 
     settings: Settings
     store: ShardStore
     telemetry: Telemetry
-    host: HostLoad
+    host: OfHost

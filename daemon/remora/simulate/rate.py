@@ -8,7 +8,7 @@ from typing import Any
 
 from remora.model.errors import ConfigError
 from remora.policy.bucket import SECOND_US
-from remora.policy.rates import Cost, Limit, Limited, Limits, Reserved, admit, rate_from
+from remora.policy.rates import Cost, Limit, Limited, Limits, Rate, RateBucket, Reserved, admit, rate_from
 from remora.simulate.checks import TICK_US, no_doubles, not_negative, one_of, within
 from remora.simulate.form import Optional, listed, members, number, or_null, text, whole
 from remora.simulate.script import Form
@@ -27,9 +27,16 @@ class RateModel:
         limits = [_limit(each) for each in config.limits]
         no_doubles((f"{each.of}:{each.name}" for each in limits), "limits")
         self._tick_us: int = config.tick_us
-        self._limits = Limits(limits, config.tick_us)
+        self._buckets: list[RateBucket] = []
+        self._limits = Limits(Limited(each, self._bucket(each.bytes), self._bucket(each.events)) for each in limits)
         self._reserved: dict[str, Reserved] = {}
         self._now = Fraction(0)
+
+    def _bucket(self, rate: Rate | None) -> RateBucket | None:
+        if rate is None:
+            return None
+        self._buckets.append(RateBucket(rate, self._tick_us))
+        return self._buckets[-1]
 
     def step(self, _op: str, given: SimpleNamespace) -> dict[str, Any]:
         """One request."""
@@ -41,7 +48,9 @@ class RateModel:
         not_negative(bytes=given.bytes, events=given.events)
         self._check_reservation(given)
         self._now = at
-        self._limits.tick_to(int(at * SECOND_US // self._tick_us))
+        ticks = int(at * SECOND_US // self._tick_us)
+        for each in self._buckets:
+            each.tick_to(ticks)
         cost = Cost(given.bytes, given.events)
         answer = self._end(given, cost) if given.kind in ("commit", "abort") else self._begin(given, cost)
         return {**answer, "levels": {_name(each): _levels(each) for each in self._limits.all}}
@@ -101,7 +110,7 @@ def _name(limited: Limited) -> str:
 
 def _levels(limited: Limited) -> dict[str, int]:
     both = {"bytes": limited.bytes, "events": limited.events}
-    return {name: each.bucket.level for name, each in both.items() if each is not None}
+    return {name: each.bucket.level for name, each in both.items() if isinstance(each, RateBucket)}
 
 
 _RATE = Optional(or_null(whole), None)

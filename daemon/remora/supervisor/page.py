@@ -39,6 +39,12 @@ GAUGES: Mapping[str, Meaning] = MappingProxyType(
         "remora_ready": "supervisor",
         "remora_delivery_ready": "supervisor",
         "remora_workers": "supervisor",
+        "remora_shaping_burst_bytes": "supervisor",
+        "remora_shaping_guaranteed_bytes": "supervisor",
+        "remora_shaping_late_seconds": "supervisor",
+        "remora_shaping_level_bytes": "supervisor",
+        "remora_shaping_limit_bytes": "supervisor",
+        "remora_shaping_max_bytes": "supervisor",
         "process_start_time_seconds": "supervisor",
         "process_max_fds": "supervisor",
         # What all processes use together, the supervisor's own included.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from remora.config import LimitSettings, ScopeSettings, ShapingSettings
+from remora.metrics import Telemetry
 from remora.model.traffic import Meter, Priority
 from remora.policy.bucket import SECOND_US
 from remora.policy.classes import OTHER, scope_of
@@ -22,6 +23,8 @@ from remora.process.credit import CAPACITY, CELLS, GRANTED, MOST_GROUPS, RETURNE
 
 PIPELINE_TICKS = 4
 """After so many ticks in which all buckets are full, what is left over of one is where it is left over of each."""
+
+REPORT_S = 1.0
 
 MOST_LATE_S = 10.0
 """Ticks that are later than this are not made up: by then every bucket is full that fills up at all."""
@@ -37,6 +40,15 @@ class Dealt:
     spent: list[list[int]] = field(default_factory=list)
     returned: list[list[int]] = field(default_factory=list)
     asleep_since: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What the counters of a group were."""
+
+    transferred: Mapping[str, int]
+    donated: Mapping[str, int]
+    lost: int
 
 
 class Shaper:
@@ -195,6 +207,39 @@ class Shaper:
                 if self.late_s > MOST_LATE_S:
                     due = now()
                 self.tick()
+
+    async def report(self, telemetry: Telemetry) -> None:
+        """Let the metrics follow, once a second."""
+        before: dict[str, Moved] = {}
+        while True:
+            before = self._report(telemetry, before)
+            await asyncio.sleep(REPORT_S)
+
+    def _report(self, telemetry: Telemetry, before: Mapping[str, Moved]) -> dict[str, Moved]:
+        """Report what was moved since then; answers what had been moved until now, by group."""
+        if not self._dealt and not before:
+            return {}
+        now: dict[str, Moved] = {}
+        levels: dict[tuple[str, str], int] = {}
+        for name, each in self._dealt.items():
+            if is_of_limit(name):
+                continue
+            group, scope, ago = each.group, scope_of(name), before.get(name)
+            now[name] = moved = Moved(dict(group.transferred), dict(group.donated), group.lost)
+            is_new = ago is None or ago.lost > moved.lost
+            ago = Moved({}, {}, 0) if is_new or ago is None else ago
+            telemetry.shaping_lost(scope, moved.lost - ago.lost)
+            for priority in PRIORITIES:
+                transferred = moved.transferred[priority] - ago.transferred.get(priority, 0)
+                telemetry.shaping_moved("transferred", scope, priority, transferred)
+                donated = moved.donated[priority] - ago.donated.get(priority, 0)
+                telemetry.shaping_moved("donated", scope, priority, donated)
+                level = sum(bucket.level for bucket in group.tiers[priority].buckets)
+                levels[scope, priority] = levels.get((scope, priority), 0) + level
+        for (scope, priority), level in levels.items():
+            telemetry.shaping_level(scope, priority, level)
+        telemetry.shaping_meters({each.name: each.by_bucket for each in self._settings.scope}, self.late_s)
+        return now
 
     def tick(self) -> None:
         """Deal out one tick's credit."""

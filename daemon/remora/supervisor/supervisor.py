@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from random import Random
 
 from remora import __version__, config
 from remora.app import listeners
@@ -21,12 +22,27 @@ from remora.model.cookie import WorkerCookie
 from remora.model.errors import ConfigError, WorkerFailed
 from remora.model.exits import Exit
 from remora.policy.restart import Watchdog, failures_in_a_row, restart_pause_s
-from remora.process import host_load
+from remora.process import credit, host_load
+from remora.process.credit import CreditMemory
 from remora.process.notify import Notifier
-from remora.process.pipe import Dead, Drain, Finish, Heartbeat, Message, Ready, Reload, Start, StopNow, ToSupervisor
+from remora.process.pipe import (
+    Dead,
+    Drain,
+    Finish,
+    Groups,
+    Heartbeat,
+    Message,
+    Ready,
+    Reload,
+    Start,
+    StopNow,
+    ToSupervisor,
+    WantGroup,
+)
 from remora.process.sockets import listening_sockets
 from remora.supervisor.child import Child, start_process
 from remora.supervisor.cores import usable_cores
+from remora.supervisor.shaper import Shaper
 from remora.supervisor.view import View
 
 START_S = 60.0
@@ -80,6 +96,10 @@ class Supervisor:
         self._failure: WorkerFailed | None = None
         self._listeners: Mapping[str, Sequence[socket.socket]] = {}
         self._load = host_load.shared_memory(len(self._slots))
+        self._credit = credit.shared_memory(len(self._slots))
+        # A permutation of the workers each tick guards nothing.
+        self._shaper = Shaper(CreditMemory(self._credit, len(self._slots)), Random())  # noqa: S311
+        self._shaper.configure(settings.shaping, settings.ingest.limit)
         self._watchdog = Watchdog(settings.supervisor.watchdog_s, 0.0)
         self._tasks = asyncio.TaskGroup()
         self._notifier = Notifier(os.environ)
@@ -118,6 +138,8 @@ class Supervisor:
             helpers = [
                 self._tasks.create_task(self._notifier.run(lambda: True, view.line), name="notify"),
                 self._tasks.create_task(self._look(), name="watchdog"),
+                self._tasks.create_task(self._shaper.run(), name="shaper"),
+                self._tasks.create_task(self._shaper.report(self._telemetry), name="report of shaping"),
             ]
             while not (self._stops or self._failure):
                 await self._news.wait()
@@ -156,7 +178,8 @@ class Supervisor:
     def _start(self, slot: Slot, now: float) -> None:
         cookie = str(WorkerCookie(self._settings.ownership.host, self._boot, str(uuid.uuid4())))
         descriptors = {name: tuple(each.fileno() for each in sockets) for name, sockets in self._listeners.items()}
-        process, channel = start_process((*chain(*descriptors.values()), self._load))
+        process, channel = start_process((*chain(*descriptors.values()), self._load, self._credit))
+        self._shaper.join(slot.number - 1)
         child = slot.child = Child(process, cookie, slot.number, self._hear)
         start = Start(
             number=slot.number,
@@ -165,6 +188,8 @@ class Supervisor:
             listeners=descriptors,
             load=self._load,
             workers=len(self._slots),
+            credit=self._credit,
+            groups=self._shaper.slots,
             dead=tuple(self._dead),
             sweeps=slot.number == 1,
             drains=self._drains,
@@ -179,6 +204,7 @@ class Supervisor:
         """A worker ended by itself: that ends a start, and later on it is replaced."""
         slot.child = None
         host_load.clear(self._load, slot.number - 1)
+        self._shaper.leave(slot.number - 1)
         self._watchdog.forget(slot.number)
         self._view.ended(child.cookie)
         if not self._view.has_started:
@@ -200,6 +226,9 @@ class Supervisor:
         match message:
             case Heartbeat(is_alive=True):
                 self._watchdog.heard(child.number, now)
+            case WantGroup(group=group):
+                if self._shaper.want(group):
+                    self._tell(Groups(groups=self._shaper.slots, shaping=self._settings.shaping))
             case Ready():
                 self._watchdog.watch(child.number, now)
                 self._telemetry.worker_ready(child.number, child.pid, now - child.started_at)
@@ -289,7 +318,8 @@ class Supervisor:
             self._telemetry.reloaded(changed.live, changed.restart)
             self._telemetry.repeats.interval_s = new.log.repeat_interval_s
             configure_logging(new.log)
-            self._tell(Reload(settings=self._settings))
+            self._shaper.configure(self._settings.shaping, self._settings.ingest.limit)
+            self._tell(Reload(settings=self._settings, groups=self._shaper.slots))
         self._notifier.ready()
 
     def _drain(self, on: bool) -> None:

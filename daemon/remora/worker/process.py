@@ -18,8 +18,9 @@ import uvloop
 
 from remora import __version__
 from remora.app import make_store, open_endpoints, open_servers
-from remora.config import Settings
+from remora.config import Settings, ShapingSettings
 from remora.engine.ownership.shedder import Meters
+from remora.engine.shaping.gate import Gate
 from remora.engine.status import ShardStatus, State
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry, configure_logging
@@ -29,7 +30,9 @@ from remora.model.health import Use
 from remora.policy import readiness
 from remora.policy.not_owned import Deferred
 from remora.policy.readiness import Host
+from remora.ports.credit import NoBank
 from remora.ports.store import ShardStore
+from remora.process.credit import CreditMemory, HostCredit
 from remora.process.host_load import HostLoad
 from remora.process.lag import measure_lag
 from remora.process.liveness_lock import has_been_used, remember_store
@@ -39,6 +42,7 @@ from remora.process.pipe import (
     Drain,
     Failed,
     Finish,
+    Groups,
     Heartbeat,
     Pipe,
     Ready,
@@ -47,10 +51,11 @@ from remora.process.pipe import (
     Start,
     StopNow,
     ToWorker,
+    WantGroup,
 )
 from remora.process.samples import families
 from remora.process.usage import Usage
-from remora.servers.serving import Server, Serving
+from remora.servers.serving import OfHost, Server, Serving
 from remora.worker.dead_owner_sweep import DeadOwnerSweep, store_name
 from remora.worker.memory import FINISH_S, PROBE_BYTES, START_BYTES, MemoryGuard
 
@@ -116,6 +121,13 @@ class Process:
         )
         self.memory = MemoryGuard(start.number, self._telemetry)
         self._sweep = DeadOwnerSweep(start, self._telemetry)
+        self._credit: HostCredit | None = None
+        if start.credit >= 0:
+            memory = CreditMemory(start.credit, start.workers)
+            self._credit = HostCredit(memory, start.number - 1, lambda group: pipe.send(WantGroup(group=group)))
+            self._credit.learn(start.groups)
+        self._gate = Gate(self._telemetry, self._credit)
+        self._gate.configure(start.settings.shaping.rules, start.settings.shaping.tick_s)
         self._store: ShardStore
         self._worker: Worker | None = None
         self._servers: Mapping[str, Server] = {}
@@ -193,7 +205,7 @@ class Process:
     async def _serving(self) -> AsyncIterator[None]:
         """Serve what the supervisor listens for, while the block runs."""
         start = self._start
-        host = HostLoad(start.load, start.workers, start.number - 1)
+        host = OfHost(HostLoad(start.load, start.workers, start.number - 1), self._credit or NoBank())
         sockets = {name: [socket.socket(fileno=each) for each in found] for name, found in start.listeners.items()}
         async with open_servers(sockets, Serving(self._settings, self._store, self._telemetry, host)) as self._servers:
             yield
@@ -245,6 +257,7 @@ class Process:
             self._telemetry.in_flight(worker.budget.held)
             self._telemetry.store_synced(self._store.synced)
             self._telemetry.store_failing(self._store.failing)
+            self._telemetry.shaping_waiting(self._gate.waiting_by_scope())
             await asyncio.sleep(1)
 
     # -------------------------------------------------------------------------------- the supervisor
@@ -272,8 +285,10 @@ class Process:
             case StopNow():
                 self._finish.set()
                 self._stop_now.set()
-            case Reload(settings=settings):
-                self._reload(settings)
+            case Reload(settings=settings, groups=groups):
+                self._reload(settings, groups)
+            case Groups(groups=groups, shaping=shaping):
+                self._shape(shaping, groups)
             case Drain(on=on):
                 self._drains = on
                 if self._worker is not None:
@@ -287,15 +302,22 @@ class Process:
             case _:
                 assert_never(message)
 
-    def _reload(self, new: Settings) -> None:
+    def _shape(self, shaping: ShapingSettings, groups: Mapping[str, int]) -> None:
+        """Shape as these settings say; credit is dealt out to these groups."""
+        if self._credit is not None:
+            self._credit.learn(groups)
+        self._gate.configure(shaping.rules, shaping.tick_s)
+
+    def _reload(self, new: Settings, groups: Mapping[str, int]) -> None:
         """Use settings that differ in nothing but what can change in a running worker."""
         self._settings = new
         if self._worker is not None:
             self._worker.reload(new.delivery, new.balance)
         self._telemetry.repeats.interval_s = new.log.repeat_interval_s
         configure_logging(new.log)
+        self._shape(new.shaping, groups)
         for each in self._servers.values():
-            each.reload()
+            each.reload(new)
 
     async def _answer(self, asked: Ask) -> None:
         """Answer a question. A defect in an answer costs the answer only."""

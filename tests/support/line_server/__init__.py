@@ -27,7 +27,7 @@ class LineServer:
         self.address = address
         self._servers = servers
 
-    def reload(self) -> None:
+    def reload(self, settings: Settings) -> None:
         """Nothing: it has no files."""
 
     def finish(self) -> None:

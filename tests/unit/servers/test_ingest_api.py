@@ -563,9 +563,9 @@ async def test_tokens_are_read_again(guarded: tuple[Site, str], tmp_path: Path) 
         return (await site.ask("GET", "/v1/topics/t", headers={"Authorization": f"Bearer {token}"})).status
 
     path.write_text(tokens.line_of("x", new, "t"))
-    site.server.reload()
+    site.server.reload(site.settings)
     assert (await status(old), await status(new)) == (401, 200)
 
     path.write_text("nonsense")
-    site.server.reload()
+    site.server.reload(site.settings)
     assert (await status(old), await status(new)) == (401, 200)

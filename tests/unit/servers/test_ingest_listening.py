@@ -160,10 +160,10 @@ async def test_a_renewed_certificate_is_shown_from_then_on(
 
         other = certificate(tmp_path / "other", "localhost")
         made.certificate.write_bytes(other.certificate.read_bytes())
-        site.server.reload()
+        site.server.reload(site.settings)
         assert await handshake(site.server.address, anybody) == first
         made.key.write_bytes(other.key.read_bytes())
-        site.server.reload()
+        site.server.reload(site.settings)
         assert await handshake(site.server.address, anybody) != first
 
 

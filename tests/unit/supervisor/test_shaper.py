@@ -10,49 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.config import LimitSettings, MeterSettings, MetersSettings, ScopeSettings, ShapingSettings
+from remora.config import LimitSettings, MetersSettings, ScopeSettings
 from remora.model.traffic import Priority
 from remora.policy.rates import bucket_name
 from remora.policy.shaping import PRIORITIES, Group
-from remora.process.credit import CreditMemory, SharedAccount
-from remora.supervisor.shaper import Shaper
 from support.clock import in_virtual_time
+from support.credit import Host, a_host, a_meter, shaping
 
 LOW = Priority.CLIENT_LOW
 HIGH = Priority.CLIENT_HIGH
-
-
-def a_meter(guaranteed: int, burst: int, most: int | None = None) -> MeterSettings:
-    return MeterSettings(guaranteed=guaranteed, burst=burst, max=most)
-
-
-def a_host(**meters: MeterSettings) -> ScopeSettings:
-    return ScopeSettings(name="uplink", of="host", enabled=True, meters=MetersSettings(**meters))
-
-
-def shaping(*scopes: ScopeSettings, tick_s: float = 0.01, groups: int = 256) -> ShapingSettings:
-    return ShapingSettings(scope=scopes, tick_s=tick_s, groups=groups)
-
-
-class Host:
-    """A shaper with workers at the first places."""
-
-    def __init__(self, settings: ShapingSettings, workers: int = 1, *limits: LimitSettings) -> None:
-        self.memory = CreditMemory.alone(workers)
-        self.shaper = Shaper(self.memory, Random(7))
-        self.shaper.configure(settings, limits)
-        for place in range(workers):
-            self.shaper.join(place)
-
-    def account(self, place: int = 0, group: str = "uplink") -> SharedAccount:
-        return SharedAccount(self.memory, place, self.shaper.slots[group], lambda *_: None)
-
-    def level(self, place: int = 0, priority: str = LOW, group: str = "uplink") -> int:
-        return self.account(place, group).level(0, priority)
-
-    def tick(self, times: int = 1) -> None:
-        for _ in range(times):
-            self.shaper.tick()
 
 
 def test_a_worker_has_what_was_dealt_less_what_it_spent() -> None:
@@ -178,7 +144,7 @@ def test_each_destination_has_a_group_up_to_a_number() -> None:
 def test_a_limit_of_ingest_is_full_at_the_start() -> None:
     """It holds its burst before the first tick, divided among the workers; a successor begins with nothing."""
     limit = LimitSettings(name="gw", of="token", bytes=1_000, burst=2_000)
-    host, name = Host(shaping(), 2, limit), bucket_name("gw", "bytes")
+    host, name = Host(shaping(), 2, [limit]), bucket_name("gw", "bytes")
     assert [host.level(place, Priority.MAX, name) for place in (0, 1)] == [1_000, 1_000]
 
     host.tick()

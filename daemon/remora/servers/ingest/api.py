@@ -28,6 +28,7 @@ from remora.model.errors import OnceConflict, StoreError, TopicUnknown
 from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
 from remora.model.shard import Origin
 from remora.model.topic import Topic
+from remora.policy.rates import Cost
 from remora.ports.producing import IngestStore
 from remora.process.host_load import HostLoad
 from remora.servers.ingest.body import read_body
@@ -35,6 +36,7 @@ from remora.servers.ingest.body_budget import BodyBudget, Share
 from remora.servers.ingest.connections import Connection, Connections
 from remora.servers.ingest.credentials import Credentials
 from remora.servers.ingest.handler import VERSION
+from remora.servers.ingest.limits import IngestLimits, Receipt
 from remora.servers.ingest.openapi import DOCUMENT
 from remora.servers.ingest.problems import (
     BAD_REQUEST,
@@ -53,6 +55,7 @@ from remora.servers.ingest.problems import (
     of_error,
 )
 from remora.servers.ingest.reading import JSON, digest, idempotency_key, is_ndjson, malformed, rooms_of
+from remora.servers.ingest.tokens import ANYBODY, Grant
 from remora.servers.ingest.topics import TopicLookup
 
 T = TypeVar("T")
@@ -89,15 +92,15 @@ class Api:
         store: IngestStore,
         telemetry: Telemetry,
         credentials: Credentials,
-        reservation_s: float,
         host: HostLoad,
+        limits: IngestLimits,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._settings = settings
         self._store = store
         self._telemetry = telemetry
         self._credentials = credentials
-        self._reservation_s = reservation_s
+        self.limits = limits
         self._topics = TopicLookup(store.own_topics)
         self.body_budget = BodyBudget(settings.max_held_bytes, host)
         self.under_way = 0
@@ -166,56 +169,79 @@ class Api:
 
     # ------------------------------------------------------------------------------------------ rights
 
-    def _permit(self, call: Call, topic: str) -> None:
-        """Raise Problem unless the request may send to the topic."""
-        may_send = self._rights(call)
-        if not may_send(topic):
+    def _permit(self, call: Call, topic: str) -> str:
+        """The name of the request's token. Raises Problem unless it may send to the topic."""
+        sender = self._sender(call)
+        if not sender.allows(topic):
             raise Problem(FORBIDDEN, f"this token may not send to {topic}")
+        return sender.name
 
-    def _rights(self, call: Call) -> Callable[[str], bool]:
+    def _sender(self, call: Call) -> Grant:
         tokens = self._credentials.tokens
         if tokens is None:
-            return _everything
+            return ANYBODY
         scheme, _, token = call.request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             raise _unauthorized("send the token as Authorization: Bearer", "")
         grant = tokens.grant(token.strip())
         if grant is None:
             raise _unauthorized("this token is not known here", ', error="invalid_token"')
-        return grant.allows
+        return grant
 
     # ------------------------------------------------------------------------------------------ events
 
     async def publish(self, call: Call) -> web.Response:
         """Store events in one step."""
-        self._permit(call, call.argument)
+        token = self._permit(call, call.argument)
         ndjson, key = is_ndjson(call.request), idempotency_key(call.request)
         await self._topics.get(call.argument)
+        receipt = self.limits.admit(token, call.argument)
+        receipt.received(call.request.content_length or 0)
         body = await self._body(call)
+        receipt.received(len(body))
         once = IdempotencyKey(key, await digest(body, ndjson)) if key else None
-        stored, dropped, nbytes = await self._in_topic(
-            call.argument, lambda topic: self._publish(topic, body, ndjson, once)
-        )
+        try:
+            stored, dropped, nbytes = await self._in_topic(
+                call.argument, lambda topic: self._publish(topic, body, ndjson, once, receipt)
+            )
+        except BaseException:
+            receipt.holds(0)
+            raise
+        if stored.repeated:
+            receipt.holds(0)
         self._count(call.argument, stored, nbytes, dropped)
         return _json(200, {"stored": stored.events, "repeated": stored.repeated, "dropped_fields": dropped})
 
     async def _publish(
-        self, topic: Topic, body: bytes, ndjson: bool, once: IdempotencyKey | None
+        self, topic: Topic, body: bytes, ndjson: bool, once: IdempotencyKey | None, receipt: Receipt
     ) -> tuple[PublishResult, int, int]:
         seed = f"{topic.name}\0{once.key}".encode() if once else os.urandom(16)
         events, dropped = await self._placed(body, topic, ndjson, seed)
+        receipt.holds(len(events))
         stored = await self._store.ingest.publish(topic, events, once) if events else PublishResult(0)
         return stored, dropped, _nbytes(events)
 
     async def reserve(self, call: Call) -> web.Response:
         """Reserve room for events to come."""
-        self._permit(call, call.argument)
+        token = self._permit(call, call.argument)
         if is_ndjson(call.request):
             raise Problem(WRONG_TYPE, f"a reservation is {JSON}")
         topic = await self._topics.get(call.argument)
+        receipt = self.limits.admit(token, call.argument)
         rooms = rooms_of(await self._body(call), topic, self._settings.max_events)
-        reservation = await self._in_topic(call.argument, lambda topic: self._store.ingest.reserve(topic, rooms))
-        answer = {"reservation": reservation, "expires_in_seconds": int(self._reservation_s), "events": len(rooms)}
+        receipt.received(sum(each.nbytes for each in rooms))
+        receipt.holds(len(rooms))
+        try:
+            reservation = await self._in_topic(call.argument, lambda topic: self._store.ingest.reserve(topic, rooms))
+        except BaseException:
+            receipt.holds(0)
+            raise
+        self.limits.reserved(reservation, receipt)
+        answer = {
+            "reservation": reservation,
+            "expires_in_seconds": int(self.limits.reservation_s),
+            "events": len(rooms),
+        }
         return _json(201, answer, {"Location": f"/v1/reservations/{reservation}"})
 
     async def commit(self, call: Call) -> web.Response:
@@ -227,6 +253,7 @@ class Api:
         stored, dropped, nbytes = await self._in_topic(
             name, lambda topic: self._commit(topic, call.argument, body, ndjson, asked)
         )
+        self.limits.ended(call.argument, Cost(nbytes, stored.events))
         self._count(name, stored, nbytes, dropped)
         return _json(200, {"stored": stored.events, "repeated": stored.repeated, "dropped_fields": dropped})
 
@@ -248,6 +275,7 @@ class Api:
             await self._in_topic(name, lambda topic: self._store.ingest.abort(topic, call.argument))
         except OnceConflict as exc:
             raise Problem(DECIDED, str(exc)) from exc
+        self.limits.ended(call.argument, Cost())
         return web.Response(status=204, headers={"Server": "remora"})
 
     async def _in_topic(self, name: str, work: Callable[[Topic], Awaitable[T]]) -> T:
@@ -301,9 +329,9 @@ class Api:
 
     async def topics(self, call: Call) -> web.Response:
         """The topics that may be sent to."""
-        may_send = self._rights(call)
+        sender = self._sender(call)
         found = (await self._store.catalog.topics()).values()
-        shown = [each for each in found if each.origin is Origin.REMORA and may_send(each.name)]
+        shown = [each for each in found if each.origin is Origin.REMORA and sender.allows(each.name)]
         return _json(200, {"topics": [_topic_json(each) for each in sorted(shown, key=lambda each: each.name)]})
 
     async def topic(self, call: Call) -> web.Response:
@@ -346,10 +374,6 @@ def template_of(path: str) -> tuple[str, str]:
             return "/v1/topics/{topic}", name
         case _:
             return path, ""
-
-
-def _everything(_: str) -> bool:
-    return True
 
 
 def _unauthorized(detail: str, error: str) -> Problem:

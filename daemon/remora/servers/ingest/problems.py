@@ -34,6 +34,8 @@ STORE_DAMAGED = Kind(500, "StoreDamaged", "A part of the store cannot be read")
 STORE_WRONG = Kind(500, "StoreMisconfigured", "The store cannot be used")
 DEFECT = Kind(500, "InternalError", "The request failed in a way that nobody foresaw")
 
+RATE_LIMITED = Kind(429, "RateLimited", "The limit of this token or topic is used up")
+
 BAD_REQUEST = Kind(400, "BadRequest", "The request cannot be understood")
 UNAUTHORIZED = Kind(401, "Unauthorized", "A valid token is needed")
 FORBIDDEN = Kind(403, "Forbidden", "The token has no right to this topic")

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
 
-from remora.config import IngestSettings
+from remora.config import IngestSettings, Settings
 from remora.metrics import Telemetry
 from remora.ports.producing import IngestStore
 from remora.process.host_load import HostLoad
@@ -19,7 +19,9 @@ from remora.servers.ingest.api import Api
 from remora.servers.ingest.connections import LOOK_S, Connections
 from remora.servers.ingest.credentials import Credentials
 from remora.servers.ingest.handler import Handlers
+from remora.servers.ingest.limits import IngestLimits
 from remora.servers.ingest.listening import accepting
+from remora.servers.serving import OfHost
 
 GRACE_S = 3.0
 STORE_S = 30.0
@@ -63,8 +65,10 @@ class IngestServer:
         """Bytes of bodies of the requests that are under way."""
         return self._api.body_budget.nbytes
 
-    def reload(self) -> None:
-        """Read tokens and certificate again, as happens by itself within a second or two of their change."""
+    def reload(self, settings: Settings) -> None:
+        """Use these limits of tokens and topics from the next request on; read tokens and certificate again, as
+        happens by itself within a second or two of their change."""
+        self._api.limits.configure(settings.ingest.limit)
         self._credentials.reload()
 
     def finish(self) -> None:
@@ -104,16 +108,18 @@ async def serve_ingest(
     telemetry: Telemetry,
     *,
     reservation_s: float = 120.0,
-    host: HostLoad | None = None,
+    host: OfHost | None = None,
 ) -> AsyncIterator[IngestServer]:
     """Take events in by sockets that listen, while the block runs; when it ends, requests under way are finished.
 
-    `reservation_s` is how long the store keeps a reservation open, `host` what other workers hold, too. Raises
-    ConfigError for tokens or certificates that cannot be used.
+    `reservation_s` is how long the store keeps a reservation open. Raises ConfigError for tokens or
+    certificates that cannot be used.
     """
     credentials = Credentials(settings, telemetry)
-    host = host or HostLoad.alone()
-    api = Api(settings, store, telemetry, credentials, reservation_s, host)
+    host = host or OfHost(HostLoad.alone())
+    limits = IngestLimits(telemetry, host.bank, reservation_s)
+    limits.configure(settings.limit)
+    api = Api(settings, store, telemetry, credentials, host.load, limits)
 
     async def answer(request: BaseRequest) -> web.Response:
         return await api.answer(request, connections)
@@ -122,7 +128,7 @@ async def serve_ingest(
     connections = Connections(
         handlers,
         telemetry,
-        host,
+        host.load,
         most=settings.max_connections,
         request_timeout_s=settings.request_timeout_s,
         idle_timeout_s=settings.idle_timeout_s,

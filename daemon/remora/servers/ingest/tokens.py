@@ -55,6 +55,10 @@ class Grant:
         return any(topic.startswith(each[:-1]) if each.endswith("*") else topic == each for each in self.topics)
 
 
+ANYBODY = Grant("", b"", ("*",))
+"""Whose requests come where no tokens are configured."""
+
+
 class Tokens:
     """The grants of a file."""
 

@@ -1,0 +1,285 @@
+"""Where a worker's shards wait for credit before they read what they are to send.
+
+A shard asks before it lists its queue, so who waits holds no memory, no open transaction and nothing in a lane. What
+was read has been paid for: it goes as fast as its endpoint takes it, also while the shard is handed over. Each request
+goes along the groups of its topic, narrow to wide, and waits in the first that does not let it pass.
+
+Off, when no scope is configured, it costs a comparison for each listing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from remora.codec.topic import parse_args
+from remora.metrics import Telemetry
+from remora.model.shard import Shard
+from remora.model.topic import Topic
+from remora.model.traffic import ScopeKind, TrafficClass
+from remora.policy.classes import Rules, scope_of
+from remora.policy.waiting import Account, Request, Waiting
+from remora.ports.credit import Bank, NoBank
+
+TRAFFIC_CLASS = "remora-traffic-class"
+"""The endpoint argument by which a topic asks for a lower class; radosgw keeps it, as it keeps all it does not know."""
+
+_MEMBER = 0
+_RANK = MappingProxyType({kind: rank for rank, kind in enumerate(ScopeKind)})
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Which groups the listings of a topic pass, narrow to wide, and the highest class that they may have."""
+
+    groups: tuple[str, ...]
+    highest: TrafficClass
+
+
+class Passing:
+    """The account of a group that is no more: everything passes."""
+
+    enabled = False
+    times_disabled = -1
+
+    def is_open(self, member: int, priority: str) -> bool:
+        """True."""
+        return True
+
+    def level(self, member: int, bucket: str) -> int:
+        """Nothing."""
+        return 0
+
+    def charge(self, member: int, priority: str, amount: int) -> None:
+        """Nothing happens."""
+
+    def give_back(self, member: int, priority: str, amount: int) -> None:
+        """Nothing happens."""
+
+    def count(self, member: int, priority: str, amount: int, *, charged: bool) -> None:
+        """Nothing is counted."""
+
+
+@dataclass(slots=True)
+class Grant:
+    """What a listing may send, in bytes. It is settled when its records are known, and closed when they are sent.
+
+    Closing gives back what was charged and not handed to the endpoint, whatever the reason.
+    """
+
+    gate: Gate
+    request: Request
+    nbytes: int
+    handed: int = 0
+
+    def settle(self, actual: int) -> None:
+        """The records have so many bytes: the difference comes back, or is taken by force."""
+        self.gate.settle(self.request, self.nbytes, actual)
+        self.nbytes = actual
+
+    def hand(self, nbytes: int) -> None:
+        """So many of them are handed to the endpoint, and count whatever becomes of them."""
+        self.handed += nbytes
+
+    def close(self) -> None:
+        """Nothing more of it will be sent."""
+        self.settle(min(self.nbytes, self.handed))
+
+
+@dataclass(slots=True)
+class Pending:
+    """A request for credit. `grant` is there as soon as it was granted."""
+
+    gate: Gate
+    request: Request
+    asked_at: float
+    grant: Grant | None = None
+    _granted: asyncio.Future[None] | None = None
+    _watchers: list[Callable[[], None]] = field(default_factory=list)
+
+    @property
+    def reason(self) -> str:
+        """Where it waits, for the status."""
+        return f"waits for {self.request.priority} of {self.request.waits_in}"
+
+    async def wait(self) -> Grant:
+        """Return when it is granted. Cancelling this leaves the request in its place: `cancel` gives it up."""
+        if self.grant is None:
+            if self._granted is None:
+                self._granted = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._granted)
+        assert self.grant is not None
+        return self.grant
+
+    def cancel(self) -> None:
+        """Give the request up, and what it was charged or granted back. Doing so again is no error."""
+        self.gate.cancel(self)
+
+    def pass_(self) -> None:
+        """It has been granted."""
+        self.grant = Grant(self.gate, self.request, self.request.want)
+        if self._granted is not None and not self._granted.done():
+            self._granted.set_result(None)
+
+
+class Gate:
+    """See the module. It belongs to one worker and its event loop."""
+
+    def __init__(self, telemetry: Telemetry, bank: Bank | None = None) -> None:
+        self._telemetry = telemetry
+        self._bank: Bank = bank or NoBank()
+        self._rules = Rules()
+        self._tick_s = 0.01
+        self._accounts: dict[str, Account] = {}
+        self._kinds: Mapping[str, ScopeKind] = {}
+        self._waiting = Waiting(_MEMBER, self._accounts)
+        self._pending: dict[str, Pending] = {}
+        self._ways: dict[tuple[str, str, str, str], Way] = {}
+        self._asked = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self.full: Mapping[Shard, float] = {}
+        """How full the queues are, in percent, as last looked at; those that are left out are nearly empty."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any scope is configured, enabled or not."""
+        return bool(self._rules.scopes)
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return len(self._pending)
+
+    def waiting_by_scope(self) -> dict[tuple[str, str], int]:
+        """How many requests wait, by scope and priority."""
+        found: dict[tuple[str, str], int] = {}
+        for each in self._pending.values():
+            key = (scope_of(each.request.waits_in), each.request.priority)
+            found[key] = found.get(key, 0) + 1
+        return found
+
+    def configure(self, rules: Rules, tick_s: float) -> None:
+        """Use other rules from the next request on. Who waits in a group that is no more goes on at once."""
+        self._rules, self._tick_s = rules, tick_s
+        self._kinds = {each.name: each.of for each in rules.scopes}
+        self._ways.clear()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Groups have come or gone: what is known of them is asked for anew."""
+        for name in list(self._accounts):
+            known = self._bank.find(name) == name and scope_of(name) in self._kinds
+            self._accounts[name] = self._open(name) if known else Passing()
+        self._look()
+        for name, account in list(self._accounts.items()):
+            if isinstance(account, Passing):
+                del self._accounts[name]
+
+    # ------------------------------------------------------------------------------------------ asking
+
+    def way_of(self, topic: Topic) -> Way:
+        """Which groups a topic's listings pass."""
+        destination = topic.target.redacted.partition("://")[2]
+        asked = parse_args(topic.target.args).get(TRAFFIC_CLASS, "")
+        key = (topic.label, topic.tenant, destination, asked)
+        way = self._ways.get(key)
+        if way is None:
+            groups = self._rules.groups_of(topic.label, topic.tenant, destination)
+            way = self._ways[key] = Way(groups, self._rules.highest_class(topic.label, asked))
+        return way
+
+    def has_backlog(self, *, truncated: bool, newest_age_s: float) -> bool:
+        """Whether a listing shows that its shard is catching up."""
+        return self._rules.has_backlog(truncated=truncated, newest_age_s=newest_age_s)
+
+    def ask(self, topic: Topic, shard: Shard, *, at_tail: bool, want: int, least: int) -> Pending:
+        """Ask for the bytes of a listing: `want` of them, and those of one entry at least."""
+        pending, is_granted = self._ask(topic, shard, at_tail=at_tail, want=want, least=least)
+        if is_granted:
+            pending.pass_()
+        else:
+            self._pending[pending.request.name] = pending
+            self._telemetry.shaping_waits(scope_of(pending.request.waits_in), pending.request.priority)
+            self._tick_soon()
+        return pending
+
+    def ask_now(self, topic: Topic, shard: Shard, *, at_tail: bool, want: int, least: int) -> Grant | None:
+        """As `ask`, without waiting; None where it would."""
+        pending, is_granted = self._ask(topic, shard, at_tail=at_tail, want=want, least=least)
+        if is_granted:
+            pending.pass_()
+            return pending.grant
+        self._waiting.cancel(pending.request.name)
+        return None
+
+    def _ask(self, topic: Topic, shard: Shard, *, at_tail: bool, want: int, least: int) -> tuple[Pending, bool]:
+        way, full = self.way_of(topic), self.full.get(shard, 0.0)
+        highest = self._rules.class_of(way.highest, way.groups, at_tail=at_tail, full_percent=full)
+        path = [name for group in way.groups if (name := self._bank.find(group)) is not None]
+        for name in path:
+            if name not in self._accounts:
+                self._add(name)
+        self._asked += 1
+        request = Request(str(self._asked), highest.priority, tuple(path), want, least)
+        pending = Pending(self, request, asyncio.get_running_loop().time())
+        return pending, self._waiting.ask(request)
+
+    def _add(self, name: str) -> None:
+        """Let a group be known; groups are gone through from narrow to wide."""
+        self._accounts[name] = self._open(name)
+        in_order = sorted(self._accounts.items(), key=lambda each: _RANK[self._kinds[scope_of(each[0])]])
+        self._accounts.clear()
+        self._accounts.update(in_order)
+
+    def _open(self, name: str) -> Account:
+        scope, telemetry = scope_of(name), self._telemetry
+
+        def count(priority: str, nbytes: int, charged: bool) -> None:
+            telemetry.shaping_granted(scope, priority, nbytes, charged)
+
+        return self._bank.account(name, count)
+
+    # ---------------------------------------------------------------------------------------- granting
+
+    def settle(self, request: Request, granted: int, actual: int) -> None:
+        """A grant was really worth this much."""
+        has_come_back = False
+        for name, _, times_disabled in request.charges:
+            account = self._accounts.get(name)
+            if account is None or account.times_disabled != times_disabled:
+                continue
+            if actual > granted:
+                account.charge(_MEMBER, request.priority, actual - granted)
+            elif actual < granted:
+                account.give_back(_MEMBER, request.priority, granted - actual)
+                has_come_back = True
+        if has_come_back and self._waiting:
+            self._look()
+
+    def cancel(self, pending: Pending) -> None:
+        """Give a request up."""
+        if self._pending.pop(pending.request.name, None) is not None:
+            self._waiting.cancel(pending.request.name)
+        elif pending.grant is not None:
+            pending.grant.close()
+
+    def _look(self) -> None:
+        """Let go on who can by now."""
+        now = asyncio.get_running_loop().time() if self._pending else 0.0
+        for request in self._waiting.release():
+            pending = self._pending.pop(request.name)
+            self._telemetry.shaping_waited(scope_of(request.path[-1]), request.priority, now - pending.asked_at)
+            pending.pass_()
+
+    def _tick_soon(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
+
+    def _tick(self) -> None:
+        """One timer for all who wait, while anybody does."""
+        self._timer = None
+        self._look()
+        if self._pending:
+            self._tick_soon()

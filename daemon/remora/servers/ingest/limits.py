@@ -1,0 +1,128 @@
+"""How much tokens and topics may send: bytes and events per second, of all workers of the host together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from remora.config import LimitSettings
+from remora.metrics import Telemetry
+from remora.model.traffic import Priority
+from remora.policy.rates import Cost, Limited, Limits, Rate, Reserved, bucket_name, retry_after_s, seconds_to_wait
+from remora.policy.waiting import Account
+from remora.ports.credit import Bank
+from remora.servers.ingest.problems import RATE_LIMITED, Problem
+
+_MEMBER = 0
+
+
+class SharedRate:
+    """A limit's bucket of bytes or of events, as far as it is this worker's."""
+
+    def __init__(self, rate: Rate, account: Account) -> None:
+        self._rate = rate
+        self._account = account
+
+    @property
+    def retry_after_s(self) -> int:
+        """Seconds until something may pass again; 0 where it may now."""
+        return seconds_to_wait(self._account.level(_MEMBER, Priority.MAX), self._rate)
+
+    def charge(self, amount: int) -> None:
+        """Take by force; a negative amount is given back."""
+        if amount > 0:
+            self._account.charge(_MEMBER, Priority.MAX, amount)
+        elif amount < 0:
+            self._account.give_back(_MEMBER, Priority.MAX, -amount)
+
+
+@dataclass(slots=True)
+class Receipt:
+    """What a request was charged, as far as it is known by now, and under which limits."""
+
+    limits: Sequence[Limited]
+    nbytes: int = 0
+    events: int = 0
+
+    def received(self, nbytes: int) -> None:
+        """The request has so many bytes, inflated."""
+        self._charge(Cost(bytes=nbytes - self.nbytes))
+        self.nbytes = nbytes
+
+    def holds(self, events: int) -> None:
+        """The request has so many events; 0 where it stored none after all, since its bytes were received."""
+        self._charge(Cost(events=events - self.events))
+        self.events = events
+
+    def _charge(self, cost: Cost) -> None:
+        for each in self.limits:
+            each.charge(cost)
+
+
+class IngestLimits:
+    """The limits of the ingest API. It costs a comparison for each request where there are none."""
+
+    def __init__(
+        self, telemetry: Telemetry, bank: Bank, reservation_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """A reservation returns what it did not use within `reservation_s`, to the worker that took it."""
+        self._telemetry = telemetry
+        self._bank = bank
+        self.reservation_s = reservation_s
+        self._clock = clock
+        self._limits = Limits(())
+        self._reserved: dict[str, tuple[Reserved, float]] = {}
+
+    def configure(self, limits: Iterable[LimitSettings]) -> None:
+        """Use these limits from the next request on; one without a group yet lets everything pass."""
+        bank = self._bank
+
+        def shared(name: str, what: str, rate: Rate | None) -> SharedRate | None:
+            group = None if rate is None else bank.find(bucket_name(name, what))
+            if rate is None or group is None:
+                return None
+            return SharedRate(rate, bank.account(group, _uncounted))
+
+        self._limits = Limits(
+            Limited(
+                each.limit,
+                shared(each.name, "bytes", each.limit.bytes),
+                shared(each.name, "events", each.limit.events),
+            )
+            for each in limits
+        )
+
+    def admit(self, token: str, topic: str) -> Receipt:
+        """Let a request in, whose body was not read yet. Raises Problem where it has to come back later."""
+        limits = self._limits.for_request(token, topic) if self._limits.all else []
+        wait_s = retry_after_s(limits)
+        if wait_s:
+            slowest = max(limits, key=lambda each: retry_after_s([each])).limit
+            self._telemetry.ingest_limited(slowest.of)
+            raise Problem(
+                RATE_LIMITED,
+                f"the limit {slowest.name} of this {slowest.of} is used up for {wait_s} s",
+                headers={"Retry-After": str(wait_s)},
+            )
+        return Receipt(limits)
+
+    def reserved(self, reservation: str, receipt: Receipt) -> None:
+        """Room was reserved, and charged."""
+        if not receipt.limits:
+            return
+        now = self._clock()
+        while self._reserved and next(iter(self._reserved.values()))[1] <= now:
+            del self._reserved[next(iter(self._reserved))]  # it has expired, and returns nothing
+        kept = Reserved(tuple(receipt.limits), Cost(receipt.nbytes, receipt.events))
+        self._reserved[reservation] = (kept, now + self.reservation_s)
+
+    def ended(self, reservation: str, used: Cost) -> None:
+        """A reservation was committed or aborted: what it did not use comes back. No limit can refuse this."""
+        found = self._reserved.pop(reservation, None)
+        if found is not None and found[1] > self._clock():
+            found[0].settle(used)
+
+
+def _uncounted(_priority: str, _nbytes: int, _charged: bool) -> None:
+    """Nothing: what came in has counters of its own."""
