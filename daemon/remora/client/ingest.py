@@ -82,7 +82,7 @@ class Failure:
     @property
     def is_limited(self) -> bool:
         """Whether the request is beyond a limit that lets it pass soon: then it is the sender who is too quick."""
-        is_soon = self.retry_after_s < _LONGEST_RETRY_AFTER_S
+        is_soon = 0 < self.retry_after_s < _LONGEST_RETRY_AFTER_S
         return self.problem is not None and self.problem.status == HTTPStatus.TOO_MANY_REQUESTS and is_soon
 
 
@@ -115,8 +115,9 @@ class IngestClient:
 
     Each call is repeated, with pauses, while the server is away, does not answer, or has no room: as long as an
     attempt can begin within `deadline_s`, and then it raises IngestUnavailable. Waits of less than a minute that a
-    limit of the token or the topic asks for (429) do not count there. A repetition never stores anything twice. Each attempt may take `attempt_s`; the last one too, because one that is cut off leaves its outcome
-    unknown. Every other refusal is raised at once, as one of the errors of this package.
+    limit of the token or the topic asks for (429) do not count there. A repetition never stores anything twice. Each
+    attempt may take `attempt_s`; the last one too, because one that is cut off leaves its outcome unknown. Every other
+    refusal is raised at once, as one of the errors of this package.
     """
 
     def __init__(
