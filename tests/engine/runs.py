@@ -10,6 +10,7 @@ from random import Random
 from engine.fakes import FakeEndpoint, FakeStore
 from remora.config import DeliverySettings, OwnershipSettings
 from remora.engine.ownership.shedder import Meters
+from remora.engine.shaping.gate import Gate
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.topic import Target, Topic
@@ -39,9 +40,10 @@ def a_worker(
     ownership: OwnershipSettings = QUICK,
     fellows: int = 1,
     meters: Meters | None = None,
+    gate: Gate | None = None,
 ) -> Worker:
     telemetry, delivery = telemetry or Telemetry(), delivery or DeliverySettings()
-    setup = WorkerSetup(cookie, ownership, delivery, fellows, meters)
+    setup = WorkerSetup(cookie, ownership, delivery, fellows, meters, gate)
     return Worker(store, [endpoint], telemetry, setup, Random(7))
 
 

@@ -20,6 +20,7 @@ from remora.engine.delivery.triage import Rejected
 from remora.engine.delivery.trimmer import Trimmer
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.lease import Lease
+from remora.engine.shaping.gate import Gate
 from remora.metrics import Telemetry
 from remora.model.errors import OwnershipLost, RemoraError, StoreUnavailable
 from remora.model.ledger import Cause, Tally
@@ -54,7 +55,8 @@ async def a_stand(entries: int, settings: DeliverySettings | None = None) -> Sta
     lock = await taken(store, "t")
     lease = Lease(lock.token, lock.term, lambda: 1)
     catalogue = Catalogue(store, telemetry, 30)
-    context = WorkerContext(store, catalogue, telemetry, Renderer(), settings or DeliverySettings(), Pace(1000))
+    settings, gate = settings or DeliverySettings(), Gate(telemetry)
+    context = WorkerContext(store, catalogue, telemetry, Renderer(), settings, Pace(1000), gate)
     return Stand(store, Scope(context, lease, a_topic(), ShardState()))
 
 
@@ -135,7 +137,7 @@ async def test_a_reader_holds_bytes_until_they_are_given_back() -> None:
     async with asyncio.TaskGroup() as tasks:
         reader = stand.reader(tasks, budget)
         room = await reader.take_room(3)
-        refused = reader.take_room_now(3)
+        refused = reader.take_turn_now(3)
         reader.hold(-1000)
         held = (budget.held, stand.scope.state.progress.held_bytes)
         reader.hold_nothing()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from remora.engine.catalogue import Catalogue
+from remora.engine.shaping.gate import Gate
 from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
 from remora.model.errors import CodecError, StoreError
@@ -69,12 +70,14 @@ class BacklogMonitor:
         ownership: Owner,
         telemetry: Telemetry,
         interval_s: float,
+        gate: Gate,
     ) -> None:
         self._store = store
         self._catalogue = catalogue
         self._ownership = ownership
         self._telemetry = telemetry
         self._interval_s = interval_s
+        self._gate = gate
         self._shown: set[str] = set()
         self._empty: set[str] = set()
         self._labelled: Mapping[Shard, Topic] = {}
@@ -115,6 +118,8 @@ class BacklogMonitor:
         except (StoreError, CodecError):
             return
         self._ownership.notify([each.shard for each in found if each.entries])
+        if self._gate.is_on:
+            self._gate.full = {each.shard: _full_percent(each) for each in found if each.capacity_bytes}
         backlogs: dict[str, Backlog] = {}
         for stats in found:
             backlogs.setdefault(self._label(stats.shard), Backlog()).add(stats)
@@ -144,3 +149,8 @@ class BacklogMonitor:
             topic = self._catalogue.topic(shard)
             label = self._labels[shard] = topic.label if topic is not None else shard.queue
         return label
+
+
+def _full_percent(stats: ShardStats) -> float:
+    """How full a queue is, reservations included."""
+    return 100 * (stats.used_bytes + stats.reserved_bytes) / stats.capacity_bytes

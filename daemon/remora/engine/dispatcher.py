@@ -69,6 +69,7 @@ class Dispatcher:
         self._rng = rng
         self._shard_state = state = ShardState()
         self._redelivery, self._reads, self._progress = state.redelivery, state.reads, state.progress
+        self._shaped = state.shaped
         self._session: Session | None = None
         self._finishing = asyncio.Event()
         self._head = HeadExpiry(context, lease, self._shard_state, self._finishing.is_set)
@@ -96,11 +97,14 @@ class Dispatcher:
     def status(self) -> ShardStatus:
         """How this shard is doing."""
         now = asyncio.get_running_loop().time()
-        state, since, empty_since = self._state, self._since, self._progress.empty_since
+        state, reason, since, empty_since = self._state, self._reason, self._since, self._progress.empty_since
         if state is State.DELIVERING and empty_since is not None and is_quiet(now - empty_since):
             state = State.IDLE
         if state is State.IDLE and empty_since is not None:
             since = empty_since
+        pending = self._shaped.pending
+        if state is State.DELIVERING and pending is not None and pending.grant is None:
+            state, reason, since = State.SHAPED, pending.reason, pending.asked_at
         remarks = self._remarks
         if state is State.IDLE and self._last_failure:
             remarks = (*remarks, f"nothing waits; the last attempt failed: {self._last_failure}")
@@ -110,7 +114,7 @@ class Dispatcher:
             endpoint=self._topic.target.redacted if self._topic else "",
             delivery=self._delivery,
             state=state,
-            reason=self._reason,
+            reason=reason,
             since_s=now - since,
             failures=self._failures,
             in_flight_bytes=self._progress.held_bytes,
@@ -130,6 +134,12 @@ class Dispatcher:
 
         Raises OwnershipLost, ShardGone or NotOurs when the hold must end.
         """
+        try:
+            await self._run()
+        finally:
+            self._shaped.cancel()
+
+    async def _run(self) -> None:
         while not self._finishing.is_set():
             failure: EndpointError | StoreError | None = None
             try:
@@ -143,6 +153,7 @@ class Dispatcher:
             except (EndpointError, StoreError) as exc:
                 failure = without_frames(exc)
             if failure is not None:
+                self._shaped.cancel()
                 await self._pause(failure)
 
     # ------------------------------------------------------------------------------- one session
@@ -179,7 +190,14 @@ class Dispatcher:
             return False
         if self._is_exact and not await self._entries_wait():
             return tells
-        async with self._begin(endpoint, topic, self._destination) as (session, sender):
+        passivates = await self._run_session(endpoint, topic, self._destination)
+        if self._shaped.waits:
+            await self._wait_for_credit()
+        return passivates and tells
+
+    async def _run_session(self, endpoint: Endpoint, topic: Topic, destination: Destination) -> bool:
+        """Open the way, and deliver; returns whether nothing came for long."""
+        async with self._begin(endpoint, topic, destination) as (session, sender):
             self._opened = True
             if self._finishing.is_set():
                 return False
@@ -191,7 +209,24 @@ class Dispatcher:
                 self._session = None
             if session.passivates:
                 self._recovered()
-        return session.passivates and tells
+        return session.passivates
+
+    async def _wait_for_credit(self) -> None:
+        """Wait in the place of a session, which the next one takes over; what expires meanwhile is given up."""
+        pending = self._shaped.pending
+        if pending is None:
+            return
+        while pending.grant is None:
+            again_s = await self._look_at_front(tried=False)
+            if again_s is None or self._finishing.is_set() or not self._progress.has_work:
+                break
+            changed = self._context.catalogue.wait_for_change(self._lease.shard, self._seen)
+            if await self._first_of(again_s, changed, pending.wait()) and pending.grant is None:
+                break
+        else:
+            self._progress.progress_at = asyncio.get_running_loop().time()
+            return
+        self._shaped.cancel()
 
     async def _is_early(self) -> bool:
         """Wait where an earlier holder's attempt was a moment ago and a pace is set; once, and whether it came to that.
@@ -235,6 +270,7 @@ class Dispatcher:
         """
         if (await self._first_entry()).entries:
             return True
+        self._shaped.cancel()
         if not self._context.store.arrivals.notifies:
             changes = self._context.catalogue.wait_for_change(self._lease.shard, self._seen)
             await self._first_of(self._context.settings.idle_max_s, changes)

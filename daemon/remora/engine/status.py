@@ -15,6 +15,7 @@ class State(StrEnum):
     DELIVERING = "delivering"
     RETRYING = "retrying"
     STOPPED = "stopped"
+    SHAPED = "shaped"
     FINISHING = "finishing"
     IDLE = "idle"
 

@@ -22,7 +22,8 @@ from remora.engine.lookout import Lookout
 from remora.engine.ownership.coordinator import Coordinator
 from remora.engine.ownership.shedder import Meters
 from remora.engine.ownership.taker import Identity
-from remora.engine.status import ShardStatus
+from remora.engine.shaping.gate import Gate
+from remora.engine.status import ShardStatus, State
 from remora.metrics import Telemetry
 from remora.model.health import Waiting
 from remora.model.shard import Shard
@@ -41,7 +42,7 @@ class WorkerSetup:
     """How a worker is set up. `cookie` names it in locks and in the list of workers.
 
     `fellows` is how many workers start together, this one included: they wait for each other for a moment. `meters` say
-    how busy this worker is.
+    how busy this worker is. `gate` is where its shards wait for credit to send; without one they never do.
     """
 
     cookie: str
@@ -49,6 +50,7 @@ class WorkerSetup:
     delivery: DeliverySettings
     fellows: int = 1
     meters: Meters | None = None
+    gate: Gate | None = None
 
 
 class Worker:
@@ -79,9 +81,12 @@ class Worker:
                 destinations[key] = found
             return found
 
+        gate = setup.gate or Gate(telemetry)
         pace = Pace(most_per_second(store.queue.poll_cost_s))
         self._meters = meters = setup.meters or Meters()
-        self._context = WorkerContext(store, self.catalogue, telemetry, Renderer(), delivery, pace, meters.traffic)
+        self._context = WorkerContext(
+            store, self.catalogue, telemetry, Renderer(), delivery, pace, gate, meters.traffic
+        )
         meters.held = lambda: self.budget.held / delivery.worker_bytes
 
         def serve(lease: Lease) -> Dispatcher:
@@ -89,7 +94,7 @@ class Worker:
 
         identity = Identity(setup.cookie, frozenset(by_scheme), setup.fellows)
         self.ownership = Coordinator(store, self.catalogue, telemetry, ownership, identity, serve, meters)
-        self._backlog = BacklogMonitor(store, self.catalogue, self.ownership, telemetry, BACKLOG_INTERVAL_S)
+        self._backlog = BacklogMonitor(store, self.catalogue, self.ownership, telemetry, BACKLOG_INTERVAL_S, gate)
 
     @property
     def shards(self) -> list[ShardStatus]:
@@ -120,7 +125,7 @@ class Worker:
         """What waits here, by destination and cause."""
         groups: dict[tuple[str, Literal["", "away", "refused"]], list[ShardStatus]] = {}
         for each in self.ownership.active():
-            if each.has_work:
+            if each.has_work and each.state is not State.SHAPED:  # to wait for credit is no stall
                 groups.setdefault((each.endpoint, _cause(each)), []).append(each)
         return tuple(
             Waiting(

@@ -187,7 +187,9 @@ class Process:
             probe=Usage(self._start.workers).percents,
             taken_in=lambda: self._telemetry.taken_in_bytes,
         )
-        return WorkerSetup(self._start.cookie, settings.ownership, settings.delivery, self._start.fellows, meters)
+        return WorkerSetup(
+            self._start.cookie, settings.ownership, settings.delivery, self._start.fellows, meters, self._gate
+        )
 
     def _was_used(self) -> bool:
         """Whether the store has been in use on this host: where there is none now, it is not begun anew."""

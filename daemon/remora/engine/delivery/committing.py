@@ -73,6 +73,8 @@ class Committer:
             letters += await dead_letter(self._scope, part.page, part.rejected)
         self._scope.lease.require_trust()
         self._redelivery.in_doubt = True
+        for part in transaction.parts:
+            self._session.reader.credit.hand(part.records)
         await self._route.commit(batches, transaction.upto, letters)
         self._reached, self._redelivery.in_doubt = transaction.upto, False
 

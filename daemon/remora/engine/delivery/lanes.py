@@ -93,7 +93,7 @@ class LaneSender:
         room, busy_at = 0, now()
         while not self._route.stale:
             if not self._reader.is_ahead:
-                room = await self._reader.take_room()
+                room = await self._reader.take_turn()
                 self._reader.fetch(start, self._reader.entries_in(room))
             page = await self._reader.fetched()
             while (storing := self._last_storing) is not None:
@@ -113,6 +113,7 @@ class LaneSender:
                 elif is_last:
                     await self._gather(batches)
             else:
+                self._reader.credit.end_page()
                 if self._session.trimmer.is_empty:
                     self._progress.end_work()
                 if self._reader.may_passivate(busy_at):
@@ -132,7 +133,7 @@ class LaneSender:
     def _read_ahead(self, page: Page) -> int:
         """Start the next read when there is more to read and room at once; returns the bytes held for it."""
         room = 0
-        if page.truncated and self._reads.pages_delivered and (room := self._reader.take_room_now()):
+        if page.truncated and self._reads.pages_delivered and (room := self._reader.take_turn_now()):
             self._reader.fetch(page.positions[-1], self._reader.entries_in(room))
         return room
 
@@ -156,6 +157,7 @@ class LaneSender:
         A page that came after others were turned back would overtake them.
         """
         added, triaged = self._session.take_in(page)
+        self._reader.credit.end_page()
         for ordinal in triaged.skipped:
             self._finish(page, added, [ordinal], self._redelivery.done.pop(page.positions[ordinal]))
         return await self._deal(page, added, triaged.records, triaged.rejected)
@@ -207,6 +209,7 @@ class LaneSender:
             began = now()
             try:
                 self._scope.lease.require_trust()
+                self._reader.credit.hand(records)
                 await self._route.push(load.batch)
             except EntryRefused as exc:
                 await self._refuse(load, exc)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from remora.engine.byte_budget import ByteBudget
+from remora.engine.delivery.credit import SessionCredit
 from remora.engine.delivery.scope import Scope
 from remora.model.errors import CodecError, RemoraError, StoreError
 from remora.model.record import Page
@@ -25,8 +26,12 @@ class Reader:
         *,
         on_failure: Callable[[RemoraError], None],
         all_removed: Callable[[], bool],
+        on_long_wait: Callable[[], None] = lambda: None,
     ) -> None:
-        """`tasks` are the session's; `all_removed` tells whether everything that was read has left the queue."""
+        """`tasks` are the session's; `all_removed` tells whether everything that was read has left the queue.
+
+        `on_long_wait` is called when a session waits for credit that must not wait for long.
+        """
         self._context = scope.context
         self._lease = scope.lease
         self._redelivery = scope.state.redelivery
@@ -38,6 +43,8 @@ class Reader:
         self._budget = budget
         self._on_failure = on_failure
         self._all_removed = all_removed
+        self.credit = SessionCredit(scope, on_long_wait)
+        self._scope = scope
 
     @property
     def is_ahead(self) -> bool:
@@ -98,18 +105,34 @@ class Reader:
 
     # ------------------------------------------------------------------------------------------ room
 
-    async def take_room(self, entries: int | None = None) -> int:
-        """Wait until so many entries, or another listing, may be held; returns the bytes that are held for them."""
-        room = self.bytes_for(entries or self.flow().page_entries)
-        await self._budget.acquire(room)
+    async def take_room(self, entries: int) -> int:
+        """Wait until so many entries may be held, which are not sent; returns the bytes that are held for them."""
+        return await self._hold_room(self.bytes_for(entries))
+
+    async def take_turn(self, entries: int | None = None) -> int:
+        """Wait until so many entries, or another page, may be sent and held; returns the bytes held for them.
+
+        Credit comes first and room second: whoever waits for credit holds nothing that others need. A session with a
+        producer for transactions does, and one with a lifetime keeps its dispatcher from looking for what expires.
+        """
+        wanted, is_exact = entries or self.flow().page_entries, entries is not None
+        may_wait = not (is_exact or self._scope.limits.time_to_live_s)
+        credit = await self.credit.acquire(self.bytes_for(wanted), self.bytes_for(1), may_wait=may_wait)
+        return await self._hold_room(credit)
+
+    def take_turn_now(self, entries: int | None = None) -> int:
+        """As `take_turn`, without waiting; 0 when there is no credit or no room."""
+        room = self.credit.try_acquire(self.bytes_for(entries or self.flow().page_entries), self.bytes_for(1))
+        if not room:
+            return 0
+        if not self._budget.try_acquire(room):
+            self.credit.cancel_last()
+            return 0
         self._progress.held_bytes += room
         return room
 
-    def take_room_now(self, entries: int | None = None) -> int:
-        """As `take_room`, without waiting; 0 when there is no room."""
-        room = self.bytes_for(entries or self.flow().page_entries)
-        if not self._budget.try_acquire(room):
-            return 0
+    async def _hold_room(self, room: int) -> int:
+        await self._budget.acquire(room)
         self._progress.held_bytes += room
         return room
 

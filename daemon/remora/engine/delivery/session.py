@@ -65,18 +65,27 @@ class Session:
     def __init__(self, scope: Scope, budget: ByteBudget, on_progress: Callable[[], None]) -> None:
         """`on_progress` is called whenever a whole page has arrived, or a transaction was committed.
 
-        `passivates` is true after a session that ended because nothing came for long.
+        `passivates` is true after a session that ended because nothing came for long, `leaves_waiting` after one that
+        leaves the waiting for credit to its dispatcher.
         """
         self.scope = scope
         self._redelivery = scope.state.redelivery
         self.on_progress = on_progress
         self.passivates = False
+        self.leaves_waiting = False
         self.failure: RemoraError | None = None
         self.tasks = asyncio.TaskGroup()
         self._over = asyncio.Event()
         self._sender: Sender | None = None
         self.trimmer = Trimmer(scope, on_failure=self.fail, more_to_come=self._is_busy)
-        self.reader = Reader(scope, budget, self.tasks, on_failure=self.fail, all_removed=lambda: self.trimmer.is_empty)
+        self.reader = Reader(
+            scope,
+            budget,
+            self.tasks,
+            on_failure=self.fail,
+            all_removed=lambda: self.trimmer.is_empty,
+            on_long_wait=self._leave_waiting,
+        )
 
     @property
     def limits(self) -> Limits:
@@ -114,6 +123,7 @@ class Session:
         finally:
             self._redelivery.done.update(self.trimmer.abandon())
             self.reader.hold_nothing()
+            self.reader.credit.close(keeps_place=self.leaves_waiting and self.failure is None)
         if self.failure is not None:
             raise self.failure
 
@@ -128,6 +138,7 @@ class Session:
             self._redelivery,
             scope.context.renderer,
         )
+        self.reader.credit.take_in(page, triaged.records)
         return self.trimmer.add(page), triaged
 
     def count_attempts(self, records: Sequence[Record]) -> None:
@@ -147,6 +158,11 @@ class Session:
         """Begin nothing more: what is not under way is read again by the next session."""
         if self._sender is not None:
             self._sender.turn_back()
+        self.end()
+
+    def _leave_waiting(self) -> None:
+        """There is no credit: read nothing more, and let go of what others need."""
+        self.leaves_waiting = True
         self.end()
 
     async def _watch(self) -> None:

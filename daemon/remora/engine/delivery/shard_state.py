@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from remora.engine.shaping.gate import Pending
 from remora.model.ledger import Cause
 from remora.model.position import Position
 from remora.model.record import Attempt, CorruptLetter, DeadLetter
@@ -130,10 +131,31 @@ class Progress:
             self.empty_since = asyncio.get_running_loop().time()
 
 
+@dataclass(slots=True)
+class Shaped:
+    """What traffic shaping knows of the shard: whether it is delivered as entries come in, which is not so before
+    anything is known, and its request for credit, which may outlive a session."""
+
+    at_tail: bool = False
+    pending: Pending | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether the shard waits for credit now."""
+        return self.pending is not None and self.pending.grant is None
+
+    def cancel(self) -> None:
+        """Give the request up, and what it was granted back."""
+        if self.pending is not None:
+            self.pending.cancel()
+            self.pending = None
+
+
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """The three parts of it."""
+    """The four parts of it."""
 
     redelivery: Redelivery = field(default_factory=Redelivery)
     reads: ReadStatistics = field(default_factory=ReadStatistics)
     progress: Progress = field(default_factory=Progress)
+    shaped: Shaped = field(default_factory=Shaped)

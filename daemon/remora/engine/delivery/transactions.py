@@ -104,7 +104,7 @@ class TransactionSender:
 
     async def _next_page(self, start: bytes) -> Page | None:
         if not self._reader.is_ahead:
-            await self._take_room()
+            await self._take_turn()
             self._reader.fetch(start, min(self._page_entries(), self._reader.entries_in(self._room)))
         return await self._reader.fetched()
 
@@ -138,25 +138,26 @@ class TransactionSender:
         entries = self._reader.flow().joining_entries(self._most, joined)
         return entries if self._room >= self._reader.bytes_for(entries) else 0
 
-    async def _take_room(self) -> None:
+    async def _take_turn(self) -> None:
         """Hold the bytes of the next page, and where there is a backlog those of a whole transaction.
 
-        A transaction with no room to grow goes as it is, so that nobody waits for room that somebody holds who waits.
+        A transaction with no room or no credit to grow goes as it is: no open one waits for what others give back.
         """
         if self._room >= self._page_bytes():
             return
         wanted = self._left_entries() if self._backlog else self._page_entries()
-        room = self._reader.take_room_now(wanted)
+        room = self._reader.take_turn_now(wanted)
         if not room:
             if self._open is not None:
                 self._open.is_due = True
                 self._changed.set()
-            room = await self._reader.take_room(wanted)
+            room = await self._reader.take_turn(wanted)
         self._room += room
 
     def _give_room_back(self) -> None:
         self._reader.hold(-self._room)
         self._room = 0
+        self._reader.credit.end_pages()
 
     @property
     def _most(self) -> int:

@@ -79,6 +79,11 @@ class Grant:
         self.gate.settle(self.request, self.nbytes, actual)
         self.nbytes = actual
 
+    def part(self, nbytes: int) -> Grant:
+        """A grant of its own for so many of them, which this one has no longer."""
+        self.nbytes -= nbytes
+        return Grant(self.gate, self.request, nbytes)
+
     def hand(self, nbytes: int) -> None:
         """So many of them are handed to the endpoint, and count whatever becomes of them."""
         self.handed += nbytes
@@ -204,15 +209,6 @@ class Gate:
             self._telemetry.shaping_waits(scope_of(pending.request.waits_in), pending.request.priority)
             self._tick_soon()
         return pending
-
-    def ask_now(self, topic: Topic, shard: Shard, *, at_tail: bool, want: int, least: int) -> Grant | None:
-        """As `ask`, without waiting; None where it would."""
-        pending, is_granted = self._ask(topic, shard, at_tail=at_tail, want=want, least=least)
-        if is_granted:
-            pending.pass_()
-            return pending.grant
-        self._waiting.cancel(pending.request.name)
-        return None
 
     def _ask(self, topic: Topic, shard: Shard, *, at_tail: bool, want: int, least: int) -> tuple[Pending, bool]:
         way, full = self.way_of(topic), self.full.get(shard, 0.0)

@@ -1,0 +1,136 @@
+"""What one session asks of the gate before it reads, and gives back of what it did not send.
+
+Credit is taken before a page is read, so whoever waits for it holds no room, no transaction and no lock that must be
+trusted; nothing waits for credit after that. What is granted is settled when the page's records are known, and what
+the session has not handed to its endpoint comes back when it ends, whatever ended it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from remora.codec.fastest import totals
+from remora.engine.delivery.scope import Scope
+from remora.engine.shaping.gate import Grant, Pending
+from remora.model.record import Page, Record
+
+LONG_WAIT_S = 1.0
+"""After so long a session that must not wait leaves the waiting to its dispatcher, which keeps its place."""
+
+
+class SessionCredit:
+    """See the module. Without a configured scope each call is one comparison."""
+
+    def __init__(self, scope: Scope, on_long_wait: Callable[[], None]) -> None:
+        """`on_long_wait` is called when a session waits that must not wait for long."""
+        self._scope = scope
+        self._gate = scope.context.gate
+        self._shaped = scope.state.shaped
+        self._progress = scope.state.progress
+        self._on_long_wait = on_long_wait
+        self._reading: deque[Grant] = deque()
+        self._sending: deque[Grant] = deque()
+
+    async def acquire(self, nbytes: int, least: int, *, may_wait: bool) -> int:
+        """Wait until something may be read; returns the bytes: `nbytes`, or fewer, and those of an entry at least.
+
+        A session that may not wait for long is told so when it comes to that.
+        """
+        if not self._gate.is_on:
+            return nbytes
+        pending = self._shaped.pending
+        if pending is None:
+            pending = self._shaped.pending = self._ask(nbytes, least)
+        if pending.grant is None:
+            await self._wait(pending, may_wait=may_wait)
+        return self._granted(pending, nbytes)
+
+    def try_acquire(self, nbytes: int, least: int) -> int:
+        """As `acquire`, without waiting; 0 where it would wait."""
+        if not self._gate.is_on:
+            return nbytes
+        pending = self._ask(nbytes, least)
+        if pending.grant is None:
+            pending.cancel()
+            return 0
+        return self._granted(pending, nbytes)
+
+    def _ask(self, nbytes: int, least: int) -> Pending:
+        """A look into a queue that was empty the last time charges nothing: what it brings is taken by force."""
+        is_look = self._progress.empty_since is not None
+        want, smallest = (0, 0) if is_look else (nbytes, min(nbytes, least))
+        topic, shard = self._scope.topic, self._scope.lease.shard
+        return self._gate.ask(topic, shard, at_tail=self._shaped.at_tail, want=want, least=smallest)
+
+    async def _wait(self, pending: Pending, *, may_wait: bool) -> None:
+        if not may_wait:
+            try:
+                async with asyncio.timeout(LONG_WAIT_S):
+                    await pending.wait()
+            except TimeoutError:
+                self._on_long_wait()
+        await pending.wait()
+        self._progress.progress_at = asyncio.get_running_loop().time()  # to wait for credit is no stall
+
+    def _granted(self, pending: Pending, nbytes: int) -> int:
+        grant = pending.grant
+        assert grant is not None
+        if self._shaped.pending is pending:
+            self._shaped.pending = None
+        self._reading.append(grant)
+        return grant.nbytes or nbytes
+
+    def cancel_last(self) -> None:
+        """What was granted last is not read after all."""
+        if self._reading:
+            self._reading.pop().close()
+
+    def take_in(self, page: Page, records: Sequence[Record]) -> None:
+        """Settle a page whose records are known: more than was granted is taken by force."""
+        if not self._reading:
+            return
+        nbytes, created_ns, _ = totals(records)
+        newest_age_s = (time.time_ns() - max(created_ns)) / 1e9 if created_ns else 0.0
+        self._shaped.at_tail = not self._gate.has_backlog(truncated=page.truncated, newest_age_s=newest_age_s)
+        while len(self._reading) > 1 and self._reading[0].nbytes <= nbytes:
+            nbytes -= self._reading[0].nbytes
+            self._sending.append(self._reading.popleft())
+        first = self._reading[0]
+        if first.nbytes < nbytes:
+            first.settle(nbytes)
+        if nbytes:
+            self._sending.append(first.part(nbytes))
+
+    def end_page(self) -> None:
+        """The page that was read first is taken in: what is left of its grant comes back."""
+        if self._reading:
+            self._reading.popleft().close()
+
+    def end_pages(self) -> None:
+        """Nothing more is read with what was granted: it comes back."""
+        while self._reading:
+            self._reading.popleft().close()
+
+    def hand(self, records: Sequence[Record]) -> None:
+        """These records are handed to the endpoint: their credit is used, whatever becomes of them."""
+        if not self._sending:
+            return
+        nbytes, _, _ = totals(records)
+        while nbytes and self._sending:
+            first = self._sending[0]
+            part = min(nbytes, first.nbytes - first.handed)
+            first.hand(part)
+            nbytes -= part
+            if first.handed >= first.nbytes:
+                self._sending.popleft()
+
+    def close(self, *, keeps_place: bool) -> None:
+        """The session is over. A request that waits is given up, or kept for the next session."""
+        if not keeps_place:
+            self._shaped.cancel()
+        self.end_pages()
+        while self._sending:
+            self._sending.popleft().close()
