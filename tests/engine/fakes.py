@@ -79,6 +79,7 @@ class FakeStore:
         self.metadata: dict[str, Topic] = {}
         self.left_to_radosgw: frozenset[Shard] = frozenset()
         self.announced: dict[str, tuple[Member, float]] = {}
+        self.full_percent = 1
         self.parked: dict[tuple[str, str, str], DeadLetter] = {}
         self.calls: dict[str, int] = defaultdict(int)
         self.removals: list[tuple[str, int]] = []
@@ -331,7 +332,7 @@ class FakeStore:
     async def backlog(self, shards: Sequence[Shard]) -> Sequence[ShardStats]:
         async with self._call("backlog"):
             return [
-                ShardStats(each, self.queues[each.queue].waiting, True, 1, 128_000_000, 0, 0, 1.0, None)
+                ShardStats(each, self.queues[each.queue].waiting, True, self.full_percent, 100, 0, 0, 1.0, None)
                 for each in shards
                 if each.queue in self.queues and self.queues[each.queue].waiting
             ]

@@ -26,8 +26,9 @@ def a_topic(
     max_retries: int | None = None,
     retry_sleep_s: int | None = None,
     shards: int = 1,
+    args: str = "",
 ) -> Topic:
-    target = Target(uri, "", to)
+    target = Target(uri, args, to)
     return Topic(queue, "", queue, target, max_retries=max_retries, retry_sleep_s=retry_sleep_s, shards=shards)
 
 

@@ -119,7 +119,7 @@ class BacklogMonitor:
             return
         self._ownership.notify([each.shard for each in found if each.entries])
         if self._gate.is_on:
-            self._gate.full = {each.shard: _full_percent(each) for each in found if each.capacity_bytes}
+            self._gate.surveyed({each.shard: _full_percent(each) for each in found if each.capacity_bytes})
         backlogs: dict[str, Backlog] = {}
         for stats in found:
             backlogs.setdefault(self._label(stats.shard), Backlog()).add(stats)

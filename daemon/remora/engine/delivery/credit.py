@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from remora.codec.fastest import totals
 from remora.engine.delivery.scope import Scope
-from remora.engine.shaping.gate import Grant, Pending
+from remora.engine.shaping.gate import Grant, Pending, Wish
 from remora.model.record import Page, Record
 
 LONG_WAIT_S = 1.0
@@ -63,7 +63,7 @@ class SessionCredit:
         is_look = self._progress.empty_since is not None
         want, smallest = (0, 0) if is_look else (nbytes, min(nbytes, least))
         topic, shard = self._scope.topic, self._scope.lease.shard
-        return self._gate.ask(topic, shard, at_tail=self._shaped.at_tail, want=want, least=smallest)
+        return self._gate.ask(Wish(topic, shard, want, smallest, self._shaped.at_tail))
 
     async def _wait(self, pending: Pending, *, may_wait: bool) -> None:
         if not may_wait:
@@ -88,29 +88,35 @@ class SessionCredit:
         if self._reading:
             self._reading.pop().close()
 
-    def take_in(self, page: Page, records: Sequence[Record]) -> None:
-        """Settle a page whose records are known: more than was granted is taken by force."""
+    def settle(self, page: Page, records: Sequence[Record]) -> None:
+        """Settle the grant of a page whose records are known: what was not needed comes back, and more is taken."""
+        if self._reading:
+            grant = self._reading.popleft()
+            grant.settle(self._bytes_of(page, records))
+            self._sending.append(grant)
+
+    def spend(self, page: Page, records: Sequence[Record]) -> None:
+        """Take the bytes of a page from what was granted for several; more than that is taken by force."""
         if not self._reading:
             return
-        nbytes, created_ns, _ = totals(records)
-        newest_age_s = (time.time_ns() - max(created_ns)) / 1e9 if created_ns else 0.0
-        self._shaped.at_tail = not self._gate.has_backlog(truncated=page.truncated, newest_age_s=newest_age_s)
+        nbytes = self._bytes_of(page, records)
         while len(self._reading) > 1 and self._reading[0].nbytes <= nbytes:
             nbytes -= self._reading[0].nbytes
             self._sending.append(self._reading.popleft())
         first = self._reading[0]
         if first.nbytes < nbytes:
             first.settle(nbytes)
-        if nbytes:
-            self._sending.append(first.part(nbytes))
+        self._sending.append(first.part(nbytes))
 
-    def end_page(self) -> None:
-        """The page that was read first is taken in: what is left of its grant comes back."""
-        if self._reading:
-            self._reading.popleft().close()
+    def _bytes_of(self, page: Page, records: Sequence[Record]) -> int:
+        """The bytes that are sent of a page, which also tells what the shard's class is next."""
+        nbytes, created_ns, _ = totals(records)
+        newest_age_s = (time.time_ns() - max(created_ns)) / 1e9 if created_ns else 0.0
+        self._shaped.at_tail = not self._gate.has_backlog(truncated=page.truncated, newest_age_s=newest_age_s)
+        return nbytes
 
     def end_pages(self) -> None:
-        """Nothing more is read with what was granted: it comes back."""
+        """Nothing is read with what was granted and not spent: it comes back."""
         while self._reading:
             self._reading.popleft().close()
 

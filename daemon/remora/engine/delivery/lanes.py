@@ -113,7 +113,7 @@ class LaneSender:
                 elif is_last:
                     await self._gather(batches)
             else:
-                self._reader.credit.end_page()
+                self._reader.credit.end_pages()
                 if self._session.trimmer.is_empty:
                     self._progress.end_work()
                 if self._reader.may_passivate(busy_at):
@@ -157,7 +157,7 @@ class LaneSender:
         A page that came after others were turned back would overtake them.
         """
         added, triaged = self._session.take_in(page)
-        self._reader.credit.end_page()
+        self._reader.credit.settle(page, triaged.records)
         for ordinal in triaged.skipped:
             self._finish(page, added, [ordinal], self._redelivery.done.pop(page.positions[ordinal]))
         return await self._deal(page, added, triaged.records, triaged.rejected)

@@ -138,7 +138,6 @@ class Session:
             self._redelivery,
             scope.context.renderer,
         )
-        self.reader.credit.take_in(page, triaged.records)
         return self.trimmer.add(page), triaged
 
     def count_attempts(self, records: Sequence[Record]) -> None:

@@ -197,6 +197,7 @@ class TransactionSender:
     def _add(self, page: Page) -> Transaction:
         """Divide a page, and let all of it join the open transaction."""
         added, triaged = self._session.take_in(page)
+        self._reader.credit.spend(page, triaged.records)
         part = Part(page, added, triaged.records, triaged.rejected, triaged.skipped)
         if self._redelivery.refused:
             reject(part, "refused", self._redelivery.refused)

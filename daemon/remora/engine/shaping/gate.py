@@ -10,8 +10,8 @@ Off, when no scope is configured, it costs a comparison for each listing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from remora.codec.topic import parse_args
@@ -93,16 +93,30 @@ class Grant:
         self.settle(min(self.nbytes, self.handed))
 
 
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a shard asks for: `want` bytes of a topic, and those of one entry, `least`, at least.
+
+    `at_tail` is False with a backlog, and where nothing is known yet.
+    """
+
+    topic: Topic
+    shard: Shard
+    want: int
+    least: int
+    at_tail: bool = False
+
+
 @dataclass(slots=True)
 class Pending:
     """A request for credit. `grant` is there as soon as it was granted."""
 
     gate: Gate
+    wish: Wish
     request: Request
     asked_at: float
     grant: Grant | None = None
     _granted: asyncio.Future[None] | None = None
-    _watchers: list[Callable[[], None]] = field(default_factory=list)
 
     @property
     def reason(self) -> str:
@@ -144,8 +158,7 @@ class Gate:
         self._ways: dict[tuple[str, str, str, str], Way] = {}
         self._asked = 0
         self._timer: asyncio.TimerHandle | None = None
-        self.full: Mapping[Shard, float] = {}
-        """How full the queues are, in percent, as last looked at; those that are left out are nearly empty."""
+        self._full: Mapping[Shard, float] = {}
 
     @property
     def is_on(self) -> bool:
@@ -177,6 +190,7 @@ class Gate:
         for name in list(self._accounts):
             known = self._bank.find(name) == name and scope_of(name) in self._kinds
             self._accounts[name] = self._open(name) if known else Passing()
+        self.surveyed(self._full)
         self._look()
         for name, account in list(self._accounts.items()):
             if isinstance(account, Passing):
@@ -199,28 +213,43 @@ class Gate:
         """Whether a listing shows that its shard is catching up."""
         return self._rules.has_backlog(truncated=truncated, newest_age_s=newest_age_s)
 
-    def ask(self, topic: Topic, shard: Shard, *, at_tail: bool, want: int, least: int) -> Pending:
-        """Ask for the bytes of a listing: `want` of them, and those of one entry at least."""
-        pending, is_granted = self._ask(topic, shard, at_tail=at_tail, want=want, least=least)
-        if is_granted:
-            pending.pass_()
-        else:
-            self._pending[pending.request.name] = pending
+    def ask(self, wish: Wish) -> Pending:
+        """Ask for the bytes of a listing."""
+        pending = Pending(self, wish, self._request(wish), asyncio.get_running_loop().time())
+        self._enter(pending)
+        if pending.grant is None:
             self._telemetry.shaping_waits(scope_of(pending.request.waits_in), pending.request.priority)
             self._tick_soon()
         return pending
 
-    def _ask(self, topic: Topic, shard: Shard, *, at_tail: bool, want: int, least: int) -> tuple[Pending, bool]:
-        way, full = self.way_of(topic), self.full.get(shard, 0.0)
-        highest = self._rules.class_of(way.highest, way.groups, at_tail=at_tail, full_percent=full)
+    def surveyed(self, full: Mapping[Shard, float]) -> None:
+        """How full the queues are, in percent; those that are left out are nearly empty. Who waits in a class that its
+        shard has no longer goes to the end of the other one."""
+        self._full = full
+        for pending in list(self._pending.values()):
+            if self._priority_of(pending.wish, self.way_of(pending.wish.topic)) != pending.request.priority:
+                self.cancel(pending)
+                pending.request = self._request(pending.wish)
+                self._enter(pending)
+
+    def _enter(self, pending: Pending) -> None:
+        if self._waiting.ask(pending.request):
+            pending.pass_()
+        else:
+            self._pending[pending.request.name] = pending
+
+    def _request(self, wish: Wish) -> Request:
+        way = self.way_of(wish.topic)
         path = [name for group in way.groups if (name := self._bank.find(group)) is not None]
         for name in path:
             if name not in self._accounts:
                 self._add(name)
         self._asked += 1
-        request = Request(str(self._asked), highest.priority, tuple(path), want, least)
-        pending = Pending(self, request, asyncio.get_running_loop().time())
-        return pending, self._waiting.ask(request)
+        return Request(str(self._asked), self._priority_of(wish, way), tuple(path), wish.want, wish.least)
+
+    def _priority_of(self, wish: Wish, way: Way) -> str:
+        full = self._full.get(wish.shard, 0.0)
+        return self._rules.class_of(way.highest, way.groups, at_tail=wish.at_tail, full_percent=full).priority
 
     def _add(self, name: str) -> None:
         """Let a group be known; groups are gone through from narrow to wide."""

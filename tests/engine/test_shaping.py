@@ -1,0 +1,293 @@
+"""Traffic shaping: who waits for credit, what that holds up, and what it never does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from engine.fakes import FakeEndpoint, FakeStore
+from engine.runs import a_topic, a_worker, drained, running, until
+from remora.config import DeliverySettings, MetersSettings, ScopeSettings, ShapingSettings
+from remora.engine.shaping.gate import Gate
+from remora.engine.status import State
+from remora.engine.worker import Worker
+from remora.metrics import Telemetry
+from remora.model.errors import EndpointUnavailable
+from remora.model.record import Record
+from remora.model.topic import Delivery
+from support.clock import in_virtual_time
+from support.credit import Host, a_host, a_meter, shaping
+from support.entries import raw_entry
+
+BOTH = pytest.mark.parametrize("mode", Delivery)
+NOTHING = a_meter(0, 0)
+MUCH = a_meter(10**9, 10**9)
+
+
+class Shaped:
+    """A worker whose host deals credit out every 10 ms."""
+
+    def __init__(self, settings: ShapingSettings, mode: Delivery, **delivery: Any) -> None:
+        self.store, self.endpoint = FakeStore(tells=True), FakeEndpoint()
+        self.telemetry = Telemetry()
+        self.host = Host(settings)
+        self.bank = self.host.bank()
+        self.gate = Gate(self.telemetry, self.bank)
+        self.gate.configure(settings.rules, settings.tick_s)
+        chosen = DeliverySettings(mode=mode.value, **delivery)
+        self.worker: Worker = a_worker(self.store, self.endpoint, chosen, telemetry=self.telemetry, gate=self.gate)
+
+    def make(self, queue: str, entries: int, padding: int = 0) -> None:
+        self.store.make(queue, *(raw_entry("k", i, padding=padding) for i in range(entries)))
+        self.store.metadata[queue] = a_topic(queue, to=queue)
+
+    def configure(self, settings: ShapingSettings) -> None:
+        """As a reload does it."""
+        self.host.shaper.configure(settings)
+        self.bank.learn(self.host.shaper.slots)
+        self.gate.configure(settings.rules, settings.tick_s)
+
+    def sent(self) -> list[Record]:
+        return [record for _, record in self.endpoint.arrived]
+
+    def give(self, nbytes: int, *priorities: str) -> None:
+        """Let a worker have credit that no tick has dealt out."""
+        self.host.tick()  # from then on it knows its capacity
+        for each in priorities or ("client_low",):
+            self.host.account().give_back(0, each, nbytes)
+
+    def level(self, priority: str = "client_low") -> int:
+        return self.host.level(0, priority)
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.telemetry.registry.get_sample_value(name, labels) or 0.0
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        ticking = asyncio.ensure_future(self.host.shaper.run())
+        try:
+            async with running(self.worker):
+                yield
+        finally:
+            ticking.cancel()
+
+
+def of_backlogs(guaranteed: int, burst: int, most: int | None = None) -> ShapingSettings:
+    """A limit for what catches up, and as much as they like for all others."""
+    low = a_meter(guaranteed, burst, most)
+    return shaping(a_host(max=MUCH, client_high=MUCH, client_normal=MUCH, client_low=low))
+
+
+@BOTH
+@in_virtual_time
+async def test_a_backlog_keeps_its_rate(mode: Delivery) -> None:
+    """A queue that catches up is delivered whole, in order, and at its limited rate."""
+    it = Shaped(of_backlogs(guaranteed=100_000, burst=10_000, most=100_000), mode)
+    it.make("t", 600, padding=1_000)
+    async with it.running():
+        began = asyncio.get_running_loop().time()
+        await until(lambda: len(it.endpoint.arrived) >= 500)
+        took_s = asyncio.get_running_loop().time() - began
+        nbytes = sum(len(each.body) for each in it.sent()[:500])
+        await drained(it.store)
+
+    assert it.endpoint.events() == [b"id-%d" % i for i in range(600)]
+    assert nbytes / 100_000 * 0.8 <= took_s <= nbytes / 100_000 * 1.2
+    assert it.metric("remora_shaping_granted_bytes_total", scope="uplink", priority="client_low") > 0
+    assert it.metric("remora_shaping_waits_total", scope="uplink", priority="client_low") > 0
+
+
+@BOTH
+@in_virtual_time
+async def test_without_credit_nothing_is_read_or_held(mode: Delivery) -> None:
+    """A class without credit stands still: nothing is held, nothing fails, the shard is shaped and the host ready."""
+    it = Shaped(shaping(a_host(client_normal=MUCH, client_low=NOTHING)), mode)
+    it.make("t", 10)
+    async with it.running():
+        await until(lambda: it.worker.shards and it.worker.shards[0].state is State.SHAPED)
+        await asyncio.sleep(60)
+        (status,) = it.worker.shards
+
+        assert it.endpoint.arrived == []
+        assert it.worker.budget.held == 0
+        assert (status.state, status.reason) == (State.SHAPED, "waits for client_low of uplink")
+        assert 59 <= status.since_s <= 62
+        assert status.failures == 0
+        assert it.worker.waiting() == ()
+        assert it.gate.waiting_by_scope() == {("uplink", "client_low"): 1}
+
+        it.configure(shaping(a_host(client_normal=MUCH, client_low=MUCH)))
+        await drained(it.store)
+
+    assert it.endpoint.events() == [b"id-%d" % i for i in range(10)]
+
+
+@BOTH
+@in_virtual_time
+async def test_finishing_needs_no_credit(mode: Delivery) -> None:
+    """A shard that waits is given back at once, and what it had read is delivered."""
+    it = Shaped(of_backlogs(guaranteed=0, burst=4_000), mode)
+    it.make("t", 100)
+    async with it.running():
+        it.give(4_000)
+        await until(lambda: it.endpoint.arrived and it.gate.waiting)
+        read = len(it.endpoint.arrived)
+        began = asyncio.get_running_loop().time()
+    took_s = asyncio.get_running_loop().time() - began
+
+    assert took_s < 1
+    assert 0 < read <= len(it.endpoint.arrived) < 100
+    assert it.store.queues["t"].waiting == 100 - len(it.endpoint.arrived)
+    assert it.store.queues["t"].holder is None
+    assert it.gate.waiting == 0
+
+
+@BOTH
+@in_virtual_time
+async def test_disabling_a_scope_releases_all_that_wait(mode: Delivery) -> None:
+    """What waits goes at once when the scope is disabled, or removed."""
+    off = shaping(ScopeSettings(name="uplink", of="host", enabled=False, meters=MetersSettings()))
+    for other in (off, shaping()):
+        await _released_by(other, mode)
+
+
+async def _released_by(other: ShapingSettings, mode: Delivery) -> None:
+    it = Shaped(shaping(a_host(client_normal=MUCH, client_low=NOTHING)), mode)
+    it.make("t", 10)
+    async with it.running():
+        await until(lambda: it.gate.waiting)
+        it.configure(other)
+        await drained(it.store, within_s=1)
+    assert len(it.endpoint.arrived) == 10
+
+
+@BOTH
+@in_virtual_time
+async def test_what_was_not_sent_costs_nothing(mode: Delivery) -> None:
+    """Credit for records that a failure turned back is there again, and is used for the next attempt."""
+    it = Shaped(of_backlogs(guaranteed=0, burst=10**9), mode)
+    it.make("t", 50)
+    async with it.running():
+        it.give(10**6)
+        await drained(it.store)
+
+    assert it.level() == 10**6 - sum(len(each.body) for each in it.sent())
+
+
+@in_virtual_time
+async def test_a_transaction_goes_as_it_is_where_there_is_no_credit_for_more() -> None:
+    """An open transaction is committed at once with what it has when the next listing finds no credit."""
+    it = Shaped(
+        of_backlogs(guaranteed=0, burst=10**9),
+        Delivery.EXACTLY_ONCE,
+        list_entries=10,
+        transaction_time_s=3600.0,
+        transaction_records=50,
+    )
+    it.make("t", 100)
+    size = len(it.store.queues["t"].entries[0])
+    async with it.running():
+        await until(lambda: it.gate.waiting)
+        it.give(20 * size)
+        await until(lambda: it.endpoint.arrived, within_s=60)
+        assert len(it.endpoint.transactions) == 1
+        assert it.gate.waiting
+
+
+@BOTH
+@in_virtual_time
+async def test_entries_expire_while_their_shard_waits_for_credit(mode: Delivery) -> None:
+    """A lifetime holds in a class without credit: what outlives it becomes a dead letter."""
+    it = Shaped(shaping(a_host(client_normal=MUCH, client_low=NOTHING)), mode, time_to_live_s=10.0)
+    it.make("t", 5)
+    async with it.running():
+        await drained(it.store)
+
+    assert it.endpoint.arrived == []
+    assert {each.cause for each in it.store.parked.values()} == {"expired"}
+    assert len(it.store.parked) == 5
+
+
+@BOTH
+@in_virtual_time
+async def test_a_class_without_credit_holds_up_no_other(mode: Delivery) -> None:
+    """Beside many shards that wait, a shard of another class is delivered."""
+    settings = shaping(a_host(client_normal=MUCH, client_low=MUCH, background=NOTHING))
+    it = Shaped(settings, mode, worker_bytes=1 << 20, shard_bytes=1 << 19, endpoint_bytes=1 << 20)
+    for i in range(100):
+        it.make(f"slow-{i}", 5)
+        it.store.metadata[f"slow-{i}"] = a_topic(f"slow-{i}", args="remora-traffic-class=replay")
+    it.make("t", 20)
+    async with it.running():
+        await drained(it.store, "t")
+        await until(lambda: it.gate.waiting == 100 and not it.worker.budget.held)
+
+    assert len(it.endpoint.arrived) == 20
+
+
+@in_virtual_time
+async def test_an_empty_queue_takes_no_credit() -> None:
+    """Looks into a queue in which nothing waits charge nothing, and what they bring is taken by force."""
+    it = Shaped(shaping(a_host(client_normal=a_meter(0, 10**6), client_low=a_meter(0, 10**6))), Delivery.AT_LEAST_ONCE)
+    it.make("t", 1)
+    async with it.running():
+        await asyncio.sleep(1)
+        it.give(10**6, "client_normal", "client_low")
+        await drained(it.store)
+        before = it.level("client_normal") + it.level()
+        await asyncio.sleep(30)
+        assert it.level("client_normal") + it.level() == before
+        it.store.queues["t"].append(raw_entry("k", 1))
+        await drained(it.store)
+        charged = before - it.level("client_normal") - it.level()
+
+    assert charged == len(it.sent()[-1].body)
+
+
+@BOTH
+@in_virtual_time
+async def test_credit_is_given_back_when_the_endpoint_is_away(mode: Delivery) -> None:
+    """A shard whose endpoint does not open keeps no credit while it pauses."""
+    it = Shaped(of_backlogs(guaranteed=0, burst=10**9), mode)
+    it.make("t", 5)
+    it.endpoint.opening = lambda _: EndpointUnavailable("away")
+    async with it.running():
+        it.give(10**6)
+        await asyncio.sleep(30)
+        assert it.level() == 10**6
+
+
+@BOTH
+@in_virtual_time
+async def test_live_entries_pass_a_backlog_at_the_same_brokers(mode: Delivery) -> None:
+    """Beside a backlog that is held to its rate, what comes in is delivered within two ticks and a moment."""
+    it = Shaped(of_backlogs(guaranteed=500_000, burst=50_000, most=500_000), mode, idle_max_s=0.05)
+    it.make("old", 5_000, padding=1_000)
+    it.make("live", 1)
+    async with it.running():
+        await drained(it.store, "live")
+        for i in range(1, 50):
+            it.store.queues["live"].append(raw_entry("k", i))
+            await drained(it.store, "live", within_s=1)
+        assert it.store.queues["old"].waiting > 1_000
+
+
+@BOTH
+@in_virtual_time
+async def test_a_queue_that_is_nearly_full_goes_first(mode: Delivery) -> None:
+    """Once the survey finds it that full, a shard asks at the highest priority, however old its entries are."""
+    it = Shaped(shaping(a_host(max=MUCH, client_normal=MUCH, client_low=NOTHING)), mode)
+    it.make("t", 10)
+    it.store.full_percent = 79
+    async with it.running():
+        await until(lambda: it.gate.waiting)
+        await asyncio.sleep(60)
+        assert it.endpoint.arrived == []
+        it.store.full_percent = 80
+        it.make("u", 10)
+        await drained(it.store, "u")
+        assert it.metric("remora_shaping_granted_bytes_total", scope="uplink", priority="max") > 0
