@@ -193,7 +193,7 @@ async def test_a_transaction_goes_as_it_is_where_there_is_no_credit_for_more() -
     async with it.running():
         await until(lambda: it.gate.waiting)
         it.give(20 * size)
-        await until(lambda: it.endpoint.arrived, within_s=60)
+        await until(lambda: it.endpoint.arrived, within_s=0.5)
         assert len(it.endpoint.transactions) == 1
         assert it.gate.waiting
 
