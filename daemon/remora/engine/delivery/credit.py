@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from remora.codec.fastest import totals
+from remora.codec.speedups import totals
 from remora.engine.delivery.scope import Scope
 from remora.engine.shaping.gate import Grant, Pending, Wish
 from remora.model.record import Page, Record
