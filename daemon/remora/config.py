@@ -37,6 +37,7 @@ from remora.model.traffic import (
     check_scopes,
 )
 from remora.policy.classes import Rules
+from remora.policy.destinations import DEFAULT_DENY, DestinationRules, read_rules
 from remora.policy.lease import LeaseTimes
 from remora.policy.lifetime import Limits
 from remora.policy.rates import Limit, rate_from
@@ -398,6 +399,51 @@ class AmqpSettings(Checked):
     connect_timeout_s: Seconds = 5.0
     idle_timeout_s: Seconds = 300.0
     heartbeat_s: Seconds = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings(Checked):
+    """How records travel to HTTP receivers: connections of each receiver, and how long things may take."""
+
+    connections: Annotated[int, Unit("count", 1, 4096)] = 1024
+    connect_timeout_s: Seconds = 5.0
+    request_timeout_s: Seconds = 10.0
+    idle_timeout_s: Seconds = 60.0
+    connection_age_s: Seconds = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DestinationsSettings(Checked):
+    """Where http endpoints may lie. `deny` are networks; `allow`, when not empty, is the whole truth."""
+
+    deny: tuple[str, ...] = DEFAULT_DENY
+    allow: tuple[str, ...] = ()
+
+    def problems(self) -> Iterator[ConfigError]:
+        """Each rule that these values break."""
+        for key in ("deny", "allow"):
+            try:
+                read_rules(**{"deny": (), "allow": (), key: getattr(self, key)}, listeners=())
+            except ValueError as exc:
+                yield ConfigError(f"destinations.{key}", str(exc))
+
+    def rules(self, listeners: Iterable[tuple[str, int]]) -> DestinationRules:
+        """The rules, with the hosts and ports that this daemon listens on itself."""
+        return read_rules(self.deny, self.allow, listeners)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CredentialsSettings(Checked):
+    """Where the files of credentials lie that topics name, and those of clients' certificates; empty: nowhere."""
+
+    directory: str = ""
+    client_files: str = ""
+
+    def problems(self) -> Iterator[ConfigError]:
+        """Each rule that these values break."""
+        for key in ("directory", "client_files"):
+            if (path := getattr(self, key)) and not path.startswith("/"):
+                yield ConfigError(f"credentials.{key}", f'expected an absolute path, not "{path}"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -766,6 +812,9 @@ class Settings(Checked):
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
     amqp: AmqpSettings = field(default_factory=AmqpSettings)
+    http: HttpSettings = field(default_factory=HttpSettings)
+    destinations: DestinationsSettings = field(default_factory=DestinationsSettings)
+    credentials: CredentialsSettings = field(default_factory=CredentialsSettings)
     ingest: IngestSettings = field(default_factory=IngestSettings)
     shaping: ShapingSettings = field(default_factory=ShapingSettings)
     admin: AdminSettings = field(default_factory=AdminSettings)
@@ -797,13 +846,18 @@ class Settings(Checked):
                 "must be more than kafka.delivery_timeout, so that no transaction is ended that is still waited for",
                 binds=("kafka.delivery_timeout",),
             )
-        if max(self.kafka.delivery_timeout_s, self.amqp.delivery_timeout_s) >= self.delivery.drain_timeout_s:
-            yield ConfigError(
-                "delivery.drain_timeout",
-                "must be more than kafka.delivery_timeout and amqp.delivery_timeout, so that what is in flight can"
-                " still be answered",
-                binds=("kafka.delivery_timeout", "amqp.delivery_timeout"),
-            )
+        for name, longest_s in (
+            ("kafka.delivery_timeout", self.kafka.delivery_timeout_s),
+            ("amqp.delivery_timeout", self.amqp.delivery_timeout_s),
+            ("http.request_timeout", self.http.request_timeout_s),
+        ):
+            if longest_s >= self.delivery.drain_timeout_s:
+                yield ConfigError(
+                    "delivery.drain_timeout",
+                    f"must be more than {name}, so that what is in flight can still be answered",
+                    binds=(name,),
+                )
+                break
 
 
 LIVE = frozenset({

@@ -110,6 +110,22 @@ class Telemetry:
         )
         return self._ingested_events, self._ingested_bytes, self._ingest_dropped, self._ingest_repeated
 
+    def _make_http_metrics(self) -> None:
+        registry = self.registry
+        self._http_connections = Gauge(
+            "remora_http_connections", "Connections to HTTP receivers that are open.", registry=registry
+        )
+        self._http_opened = Counter(
+            "remora_http_opened_connections", "Connections to HTTP receivers that were opened.", registry=registry
+        )
+        self._http_requests = Counter(
+            "remora_http_requests", "Requests to HTTP receivers, by answer; none: no whole answer.", ("answer",),
+            registry=registry,
+        )  # fmt: skip
+        self._http_retried = Counter(
+            "remora_http_quick_retries", "Records tried again while others of the receiver arrived.", registry=registry
+        )
+
     def _make_worker_metrics(self) -> None:
         registry = self.registry
 
@@ -180,6 +196,7 @@ class Telemetry:
             "remora_kafka_producers", "Kafka producers that are open: shared ones, and those of one queue each.", "kind"
         )
         self._retired = counter("remora_kafka_retired_producers", "Kafka producers given up after a failure.")
+        self._make_http_metrics()
         self._transactions = counter(
             "remora_kafka_transactions",
             "Transactions, by outcome: committed, aborted, fenced (by the queue's next producer) or unknown.",
@@ -630,6 +647,25 @@ class Telemetry:
         self._say_seldom(
             logging.WARNING, "arrivals_failed", "arrivals", "new entries were not told of by the store", reason=why
         )
+
+    # ------------------------------------------------------------------------------------- HTTP
+
+    def http_opened(self) -> None:
+        """A connection to a receiver was opened."""
+        self._http_connections.inc()
+        self._http_opened.inc()
+
+    def http_closed(self) -> None:
+        """A connection to a receiver was closed."""
+        self._http_connections.dec()
+
+    def http_answered(self, kind: str, requests: int) -> None:
+        """So many requests were answered alike: 2xx, 3xx, 4xx, 5xx, other, or none for no whole answer."""
+        self._http_requests.labels(kind).inc(requests)
+
+    def http_retried(self) -> None:
+        """A record is tried again by its own lane, while others are delivered."""
+        self._http_retried.inc()
 
     # ------------------------------------------------------------------------------------ Kafka
 

@@ -6,7 +6,7 @@ translate their driver's exceptions into these at their own edge.
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 E = TypeVar("E", bound=BaseException)
 
@@ -164,13 +164,30 @@ class TopicRefused(StoreError):
 
 
 class EndpointError(RemoraError):
-    """An endpoint did not take what was pushed; the class says what may help."""
+    """An endpoint did not take what was pushed; the class says what may help.
+
+    `arrived` is how many records of the parcel, from its front, are durable at the endpoint; the others may be.
+    `tries` is how often the first of the others was tried in vain. Where it is None all others count as tried once: the
+    parcel travelled as one, or the destination failed and not a record.
+    """
+
+    arrived = 0
+    tries: int | None = None
+
+    def at(self, arrived: int, tries: int | None = None) -> Self:
+        """This error, of a push that came so far."""
+        self.arrived, self.tries = arrived, tries
+        return self
 
 
 class EndpointUnavailable(EndpointError):
-    """Transient: the same push may succeed later (broker away, time-out, leader election, throttled)."""
+    """Transient: the same push may succeed later (broker away, time-out, leader election, throttled).
+
+    `retry_after_s` is how long the endpoint asks to be left alone; None where it does not say.
+    """
 
     retriable = True
+    retry_after_s: float | None = None
 
 
 class EndpointMisconfigured(EndpointError):

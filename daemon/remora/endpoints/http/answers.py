@@ -1,0 +1,126 @@
+"""What an answer means, by its status: the only place that decides it. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from enum import Enum
+
+
+class Verdict(Enum):
+    """What a receiver's status says about the record that was posted."""
+
+    ACK = "acknowledged"
+    TRANSIENT = "transient"
+    POISON = "poison"
+    CONFIGURATION = "configuration"
+
+
+TRANSIENT = frozenset({408, 409, 421, 423, 425, 429, 500, 502, 503, 504, 507, 508, 509, 510, *range(512, 600)})
+POISON = frozenset({400, 413, 414, 415, 422, 431})
+"""Refusals of the one record that was posted, perhaps; a batch is halved first, until one record is left."""
+
+MOST_RETRY_AFTER_S = 300.0
+
+QUICK_TRIES = 3
+QUICK_BASE_S = 0.1
+QUICK_WINDOW_S = 10.0
+"""A lane tries a transient answer again itself, so often and within this time of the first try."""
+
+POISON_ANSWERS = 3
+POISON_APART_S = 1.0
+"""So many equal refusals, each at least this long after the one before, make a record a dead letter; but only where
+another record of the target was acknowledged in between. A receiver's bad deploy must not turn a queue into letters."""
+
+
+def verdict(status: int) -> Verdict:
+    """What is done about an answer of this status.
+
+    All that is neither an acknowledgement, nor known to pass, nor about the one record is configuration: redirects are
+    not followed, and 410 is not given up.
+    """
+    if 200 <= status < 300:
+        return Verdict.ACK
+    if status in TRANSIENT:
+        return Verdict.TRANSIENT
+    return Verdict.POISON if status in POISON else Verdict.CONFIGURATION
+
+
+def retry_after_s(text: str, now: float) -> float | None:
+    """Seconds that a Retry-After asks for, at most five minutes; None where it says nothing that can be used.
+
+    `now` is seconds since the epoch, for those that name a date.
+    """
+    text = text.strip()
+    if re.fullmatch(r"[0-9]{1,18}", text):
+        asked = float(text)
+    else:
+        try:
+            asked = parsedate_to_datetime(text).timestamp() - now
+        except (ValueError, OverflowError, IndexError, TypeError):
+            return None
+    return min(MOST_RETRY_AFTER_S, asked) if asked > 0 else None
+
+
+def quick_pause_s(tries: int, most: int, asked_s: float | None, spent_s: float) -> float | None:
+    """Seconds until a lane tries a record again itself after `tries` tries; None when the engine's pause is due.
+
+    `asked_s` is the answer's Retry-After, `spent_s` the time since the first try.
+    """
+    if not 1 <= tries <= most:
+        return None
+    pause_s = asked_s if asked_s is not None else QUICK_BASE_S * 2 ** (tries - 1)
+    return pause_s if spent_s + pause_s < QUICK_WINDOW_S else None
+
+
+class Finding(Enum):
+    """What is to be done about a record that was refused."""
+
+    ASK_AGAIN = "ask again"
+    PARK = "park"
+    CONFIGURATION = "configuration"
+
+
+@dataclass(slots=True)
+class Evidence:
+    """The refusals of one record. `acks_before` is how many records its target had acknowledged at the first one."""
+
+    status: int = 0
+    answers: int = 0
+    acks_before: int = 0
+
+    def add(self, status: int, acks: int) -> Finding:
+        """One more refusal, at least `POISON_APART_S` after the one before; `acks` counts the target's so far.
+
+        Another status than before begins anew.
+        """
+        if status != self.status:
+            self.status, self.answers, self.acks_before = status, 0, acks
+        self.answers += 1
+        if self.answers < POISON_ANSWERS:
+            return Finding.ASK_AGAIN
+        return Finding.PARK if acks > self.acks_before else Finding.CONFIGURATION
+
+
+LANES = (64, 256, 1024)
+SLOW_S = 0.03
+
+
+def lanes_for(lanes: int, mean_s: float, *, has_backlog: bool) -> int:
+    """How many lanes a shard's records should be divided into, now that answers take `mean_s` on average.
+
+    By Little's law lanes and latency bound the rate; more of them cost a connection each, so only a backlog gets them.
+    """
+    if not has_backlog or mean_s <= SLOW_S:
+        return lanes
+    return next((each for each in LANES if each > lanes), lanes)
+
+
+PARCEL_S = 2.0
+MOST_IN_PARCEL = 1024
+
+
+def parcel_records(mean_s: float) -> int:
+    """How many records of a lane travel as one parcel: what takes about two seconds, so that a session can end soon."""
+    return MOST_IN_PARCEL if mean_s <= 0 else max(1, int(min(MOST_IN_PARCEL, PARCEL_S / mean_s)))

@@ -1,0 +1,371 @@
+"""The HTTP endpoint: routes from shards to receivers, over pools of connections that equal targets share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Self
+
+from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
+from remora.config import Settings, TcpAddress, parse_listen
+from remora.endpoints.http.answers import (
+    LANES,
+    POISON_APART_S,
+    QUICK_TRIES,
+    Evidence,
+    Finding,
+    Verdict,
+    lanes_for,
+    parcel_records,
+    quick_pause_s,
+    retry_after_s,
+    verdict,
+)
+from remora.endpoints.http.connection import Failed, Lost
+from remora.endpoints.http.credentials import Credential, read_credential
+from remora.endpoints.http.packing import pack
+from remora.endpoints.http.pool import HttpObserver, Peer, Pools
+from remora.endpoints.http.posting import Posting
+from remora.endpoints.http.reading import Answer
+from remora.endpoints.http.requests import RequestMaker
+from remora.endpoints.http.target import HttpTarget, parse_target
+from remora.endpoints.http.tls import Identity, read_identity
+from remora.endpoints.kafka.blocking import run_blocking
+from remora.endpoints.kafka.tls import TrustCache
+from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
+from remora.model.record import DeadLetter, Record
+from remora.model.shard import Origin, Shard
+from remora.model.topic import Target
+from remora.ports.endpoint import Parcel
+
+log = logging.getLogger(__name__)
+
+MOST_KNOWN = 10_000
+"""Targets of which is remembered how they answer."""
+
+RECENT_S = 1.0
+"""Other requests succeed where one was acknowledged so recently."""
+
+_WEIGHT = 1 / 32
+
+
+class LogObserver:
+    """Tells the log, where there is no telemetry."""
+
+    def http_opened(self) -> None:
+        log.debug("HTTP connection opened")
+
+    def http_closed(self) -> None:
+        log.debug("HTTP connection closed")
+
+    def http_answered(self, kind: str, requests: int) -> None:
+        log.debug("%d HTTP requests answered with %s", requests, kind)
+
+    def http_retried(self) -> None:
+        log.debug("HTTP record tried again")
+
+    def crashed(self, what: str) -> None:
+        log.error("%s failed in a way that nobody foresaw", what, exc_info=True)  # noqa: LOG014 # called in a handler
+
+
+@dataclass(slots=True, eq=False)
+class Receiver:
+    """How a target answers: what its routes share.
+
+    `failed` is true from a failure until the next acknowledgement, `by_operator` while no S3 user's topic has it.
+    """
+
+    lanes: int = LANES[0]
+    mean_s: float = 0.0
+    acks: int = 0
+    acked_at: float = float("-inf")
+    failed: bool = False
+    by_operator: bool = True
+
+    def acked(self, records: int, seconds: float, now: float) -> None:
+        """So many records were acknowledged in one request, after so long."""
+        self.acks += records
+        self.acked_at = now
+        self.failed = False
+        self.mean_s += (seconds - self.mean_s) * _WEIGHT
+
+
+class HttpEndpoint:
+    """Delivers to `http://` and `https://` targets: at least once, in order per key.
+
+    Used as `async with HttpEndpoint(settings) as endpoint`; leaving closes every connection.
+    """
+
+    def __init__(self, settings: Settings, observer: HttpObserver | None = None) -> None:
+        self._settings = settings.http
+        self._credentials = settings.credentials
+        self._observer = observer or LogObserver()
+        self._trusts = TrustCache(settings.kafka.ca_places)
+        listeners = [settings.admin.address, settings.ingest.address, parse_listen(settings.sequencer.listen)]
+        rules = settings.destinations.rules(
+            [(each.host, each.port) for each in listeners if isinstance(each, TcpAddress)]
+        )
+        self._pools = Pools(settings.http, rules, self._observer)
+        self._receivers: dict[HttpTarget, Receiver] = {}
+
+    @property
+    def schemes(self) -> frozenset[str]:
+        return frozenset({"http", "https"})
+
+    async def __aenter__(self) -> Self:
+        await self._pools.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._pools.__aexit__(None, None, None)
+
+    def check(self, target: Target) -> list[str]:
+        return list(parse_target(target).remarks)
+
+    def publishes_letters(self, target: Target) -> bool:
+        return bool(parse_args(target.args).get(DEAD_LETTER_TOPIC))  # which no such target can have and work
+
+    async def up(self, target: Target) -> frozenset[str]:
+        try:
+            meant = parse_target(target)
+            server, by_operator = meant.server, self._receiver(meant).by_operator
+            peer = Peer(server, by_operator=by_operator)
+            addresses = await self._pools.addresses(peer, self._settings.connect_timeout_s)
+        except EndpointError:
+            return frozenset()
+        return frozenset({str(server)}) if await self._answers(addresses, server.port) else frozenset()
+
+    async def _answers(self, addresses: Sequence[str], port: int) -> bool:
+        """Whether a connection opens; it is closed at once, and nothing is sent."""
+        for address in addresses:
+            try:
+                async with asyncio.timeout(self._settings.connect_timeout_s / len(addresses)):
+                    _, writer = await asyncio.open_connection(address, port)
+            except (OSError, TimeoutError):
+                continue
+            writer.transport.abort()
+            return True
+        return False
+
+    @asynccontextmanager
+    async def route(
+        self, shard: Shard, incarnation: str, target: Target, quick_retries: int = QUICK_TRIES
+    ) -> AsyncIterator[HttpRoute]:
+        meant = parse_target(target)
+        identity, credential = await self._files(meant)
+        peer = Peer(
+            meant.server,
+            identity,
+            meant.login,
+            credential.digest if credential is not None else "",
+            by_operator=shard.origin is Origin.REMORA,
+        )
+        receiver = self._receiver(meant)
+        receiver.by_operator = receiver.by_operator and peer.by_operator
+        if receiver.failed:  # a receiver that is away costs one connection, not one for each lane
+            await self._pools.prove(peer)
+        maker = RequestMaker(meant, credential, shard.queue, incarnation)
+        route = HttpRoute(meant, peer, receiver, maker, quick_retries)
+        route.pools, route.observer = self._pools, self._observer
+        try:
+            yield route
+        finally:
+            route.stop()
+
+    async def _files(self, meant: HttpTarget) -> tuple[Identity | None, Credential | None]:
+        """What this host's files say now of whom to trust, and what to show."""
+        tls, name, timeout_s = meant.tls, meant.credential, self._settings.connect_timeout_s
+        identity = credential = None
+        if tls is not None:
+            places, what = self._credentials.client_files, f"{meant.server}: its files"
+            identity = await run_blocking(
+                ("http files", tls), lambda: read_identity(tls, self._trusts, places), what, timeout_s
+            )
+        if name:
+            directory, host = self._credentials.directory, meant.server.host
+            credential = await run_blocking(
+                ("credential", name, host),
+                lambda: read_credential(directory, name, host),
+                f"remora-credential {name}",
+                timeout_s,
+            )
+        return identity, credential
+
+    def _receiver(self, meant: HttpTarget) -> Receiver:
+        found = self._receivers.get(meant)
+        if found is None:
+            if len(self._receivers) >= MOST_KNOWN:
+                self._receivers.clear()  # open routes keep theirs
+            found = self._receivers[meant] = Receiver()
+        return found
+
+
+class Refusals:
+    """The answers to one record that were no acknowledgement."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._first_at = 0.0
+        self.tries = 0
+        self.evidence = Evidence()
+
+    def add(self) -> int:
+        """One more; answers how many there are."""
+        if not self.tries:
+            self._first_at = self._now()
+        self.tries += 1
+        return self.tries
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds since the first one."""
+        return self._now() - self._first_at
+
+
+class HttpRoute:
+    """From one shard to one receiver, with a fixed number of lanes.
+
+    After a failure nothing new is posted: the other pushes end behind the record that is under way.
+    """
+
+    pools: Pools
+    observer: HttpObserver
+
+    def __init__(
+        self, target: HttpTarget, peer: Peer, receiver: Receiver, maker: RequestMaker, quick_retries: int
+    ) -> None:
+        self._target = target
+        self._peer = peer
+        self._receiver = receiver
+        self._maker = maker
+        self._quick_retries = quick_retries
+        self._lanes = receiver.lanes
+        self._stopped = asyncio.Event()
+        self._has_backlog = False
+        self._now = asyncio.get_running_loop().time
+
+    @property
+    def stale(self) -> bool:
+        wanted = lanes_for(self._lanes, self._receiver.mean_s, has_backlog=self._has_backlog)
+        if wanted > self._lanes:
+            self._receiver.lanes = max(self._receiver.lanes, wanted)
+        return self._has_backlog and self._receiver.lanes > self._lanes
+
+    def pack(self, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
+        self._has_backlog = len(records) > self._lanes
+        return list(pack(records, self._lanes, parcel_records(self._receiver.mean_s))), []
+
+    async def look_again(self) -> None:
+        """Nothing: no limit of a receiver's is known before it refuses."""
+
+    async def bury(self, letters: Sequence[DeadLetter]) -> None:
+        """Nothing: letters are in the store."""
+
+    def stop(self) -> None:
+        """Begin no further request."""
+        self._stopped.set()
+
+    async def push(self, parcel: Parcel) -> None:
+        posting = Posting(
+            parcel.records, self._maker, self._target.batch, lambda: not self._stopped.is_set(), self._acked
+        )
+        try:
+            await self._post_all(posting)
+        except EndpointError as exc:
+            if not isinstance(exc, EntryRefused):
+                self._receiver.failed = self._receiver.failed or exc.tries != 0
+                self.stop()
+            raise
+
+    def _acked(self, records: int, seconds: float) -> None:
+        self._receiver.acked(records, seconds, self._now())
+
+    async def _post_all(self, posting: Posting) -> None:
+        """Post until all is acknowledged; raise with how far it came."""
+        refusals = Refusals(self._now)
+        while not posting.is_done:
+            if self._stopped.is_set():
+                raise EndpointUnavailable(f"{self._peer.server}: stopped after another request failed").at(
+                    posting.arrived, 0
+                )
+            before = posting.arrived
+            answer = await self._exchange(posting, refusals)
+            if posting.arrived != before:
+                refusals = Refusals(self._now)
+            if answer is None:
+                continue
+            if verdict(answer.status) is Verdict.POISON and posting.halve():
+                continue
+            pause_s = self._after(answer, posting, refusals)
+            self.observer.http_retried()
+            await self._rest(pause_s)
+
+    async def _exchange(self, posting: Posting, refusals: Refusals) -> Answer | None:
+        """Post over one connection as far as it goes. A connection that had closed meanwhile costs nothing."""
+        before, requests = posting.arrived, posting.requests
+        try:
+            async with self.pools.connection(self._peer) as connection:
+                answer = await connection.run(posting)
+        except EndpointError as exc:
+            exc.at(posting.arrived)
+            raise
+        except Failed as exc:
+            answered = posting.requests - requests - 1
+            self._count("2xx", answered)
+            self._count("none", 1)
+            if exc.how is Lost.UNTOUCHED:
+                return None
+            tries = 1 + (refusals.tries if posting.arrived == before else 0)
+            raise self._translate(exc).at(posting.arrived, tries) from exc
+        done = posting.requests - requests
+        self._count("2xx", done - (answer is not None))
+        if answer is not None:
+            self._count(f"{answer.status // 100}xx" if 300 <= answer.status < 600 else "other", 1)
+        return answer
+
+    def _count(self, kind: str, requests: int) -> None:
+        if requests:
+            self.observer.http_answered(kind, requests)
+
+    def _translate(self, failed: Failed) -> EndpointError:
+        text = f"{self._peer.server}: {failed}"
+        if failed.how is Lost.TLS_ONLY:
+            return EndpointMisconfigured(text)
+        if failed.how is Lost.REFUSED_TLS and "certificate" in str(failed):
+            return EndpointMisconfigured(text)
+        return EndpointUnavailable(text)
+
+    def _after(self, answer: Answer, posting: Posting, refusals: Refusals) -> float:
+        """Seconds until the record under way is tried again; else raises what its answers prove."""
+        status, server = answer.status, self._peer.server
+        tries = refusals.add()
+        asked_s = retry_after_s(answer.retry_after, time.time()) if answer.retry_after else None
+        match verdict(status):
+            case Verdict.TRANSIENT:
+                pause_s = quick_pause_s(tries, self._quick_retries, asked_s, refusals.spent_s)
+                if pause_s is not None and self._now() - self._receiver.acked_at <= RECENT_S:
+                    return pause_s
+                unavailable = EndpointUnavailable(f"{server}: it answers with {status}").at(posting.arrived, tries)
+                unavailable.retry_after_s = asked_s
+                raise unavailable
+            case Verdict.POISON:
+                match refusals.evidence.add(status, self._receiver.acks):
+                    case Finding.ASK_AGAIN:
+                        return POISON_APART_S
+                    case Finding.PARK:
+                        raise EntryRefused(f"{server}: it refuses this record with {status}").at(posting.arrived, tries)
+                raise EndpointMisconfigured(f"{server}: it refuses everything with {status}").at(posting.arrived, tries)
+            case _:
+                raise EndpointMisconfigured(f"{server}: it answers with {status}").at(posting.arrived, tries)
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait so long, or until the route stops."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopped.wait()
+        except TimeoutError:
+            return

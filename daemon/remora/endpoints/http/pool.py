@@ -1,0 +1,313 @@
+"""The connections of a worker, by what makes them alike. Kept open between requests, and bounded in number and age."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Protocol, Self
+
+from remora.config import HttpSettings
+from remora.endpoints.http.connection import Connection
+from remora.endpoints.http.target import Login, Server
+from remora.endpoints.http.tls import Identity, client_context
+from remora.endpoints.kafka.blocking import run_blocking
+from remora.endpoints.kafka.tasks import CrashObserver, Tasks
+from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
+from remora.policy.destinations import DestinationRules
+
+WORKER_CONNECTIONS = 4096
+"""Open connections of one worker; the shipped unit allows 65,536 files."""
+
+SWEEP_S = 0.25
+
+CERTIFICATE_WORDS = ("CERTIFICATE", "UNKNOWN_CA")
+
+
+class HttpObserver(CrashObserver, Protocol):
+    """Hears what becomes of connections and requests."""
+
+    def http_opened(self) -> None:
+        """A connection was opened."""
+        ...
+
+    def http_closed(self) -> None:
+        """A connection was closed."""
+        ...
+
+    def http_answered(self, kind: str, requests: int) -> None:
+        """So many requests were answered alike: 2xx, 3xx, 4xx, 5xx, other, or none for no answer."""
+        ...
+
+    def http_retried(self) -> None:
+        """A lane tries a record again itself."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """All that makes connections alike. `credential` is the digest of a named one: never shared with another."""
+
+    server: Server
+    tls: Identity | None = None
+    login: Login | None = None
+    credential: str = ""
+    by_operator: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Pool:
+    """The connections to one peer, of which the last one used is used first, so that the others can grow old."""
+
+    peer: Peer
+    idle: list[Connection] = field(default_factory=list)
+    open: set[Connection] = field(default_factory=set)
+    opening: int = 0
+    waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
+    context: ssl.SSLContext | None = None
+    used_at: float = 0.0
+
+    @property
+    def count(self) -> int:
+        """Connections that are open or about to be."""
+        return len(self.open) + self.opening
+
+
+class Pools:
+    """Used as `async with`; leaving it closes every connection."""
+
+    def __init__(self, settings: HttpSettings, rules: DestinationRules, observer: HttpObserver) -> None:
+        self._settings = settings
+        self._rules = rules
+        self._observer = observer
+        self._pools: dict[Peer, Pool] = {}
+        self._tasks = Tasks(observer)
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        self._sweeper = self._tasks.begin(self._sweep(), name="sweep HTTP connections")
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        assert self._sweeper is not None
+        self._sweeper.cancel()
+        await self._tasks.__aexit__(None, None, None)
+        for pool in self._pools.values():
+            for each in list(pool.open):
+                each.close()
+
+    @property
+    def count(self) -> int:
+        """Connections of all pools."""
+        return sum(each.count for each in self._pools.values())
+
+    @asynccontextmanager
+    async def connection(self, peer: Peer) -> AsyncIterator[Connection]:
+        """A connection for one exchange, an idle one or a new one. Raises EndpointUnavailable or EndpointMisconfigured.
+
+        Where as many are open as may be, this waits for one; as long as a request may take, and then fails.
+        """
+        pool = self._pools.get(peer)
+        if pool is None:
+            pool = self._pools[peer] = Pool(peer)
+        connection = await self._acquire(pool)
+        try:
+            yield connection
+        finally:
+            self._release(pool, connection)
+
+    async def prove(self, peer: Peer) -> None:
+        """Return when a connection is open or could be opened; it is kept. Raises as `connection` does."""
+        async with self.connection(peer):
+            return
+
+    # ----------------------------------------------------------------------- taking and giving back
+
+    async def _acquire(self, pool: Pool) -> Connection:
+        now = asyncio.get_running_loop().time
+        until = now() + self._settings.request_timeout_s
+        while True:
+            pool.used_at = now()
+            while pool.idle:
+                connection = pool.idle.pop()
+                if connection.is_open and now() - connection.opened_at < self._settings.connection_age_s:
+                    return connection
+                connection.close()
+            if pool.count < self._settings.connections and self._has_room():
+                return await self._open(pool)
+            await self._wait(pool, until - now())
+
+    def _has_room(self) -> bool:
+        """Whether the worker may have one more; an idle one of another pool makes way."""
+        if self.count < WORKER_CONNECTIONS:
+            return True
+        resting = [pool.idle[0] for pool in self._pools.values() if pool.idle]
+        if not resting:
+            return False
+        min(resting, key=lambda each: each.used_at).close()
+        return True
+
+    async def _wait(self, pool: Pool, left_s: float) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        pool.waiting.append(turn)
+        try:
+            async with asyncio.timeout(left_s):
+                await turn
+        except TimeoutError:
+            raise EndpointUnavailable(f"{pool.peer.server}: all connections are in use") from None
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._wake(pool)
+            raise
+        finally:
+            turn.cancel()
+
+    def _wake(self, pool: Pool) -> None:
+        """Let one more try that waits here, or in another pool where none does: the room may be the worker's."""
+        for each in (pool, *self._pools.values()):
+            while each.waiting:
+                turn = each.waiting.popleft()
+                if not turn.done():
+                    turn.set_result(None)
+                    return
+
+    async def _open(self, pool: Pool) -> Connection:
+        pool.opening += 1
+        try:
+            connection = await self._connect(pool)
+            pool.open.add(connection)
+            self._observer.http_opened()
+        except BaseException:
+            self._wake(pool)
+            raise
+        finally:
+            pool.opening -= 1
+        if not connection.is_open:
+            self._closed(pool, connection)
+            raise EndpointUnavailable(f"{pool.peer.server}: the connection was closed at once")
+        return connection
+
+    def _release(self, pool: Pool, connection: Connection) -> None:
+        if connection.is_open:
+            pool.idle.append(connection)
+        self._wake(pool)
+
+    def _closed(self, pool: Pool, connection: Connection) -> None:
+        if connection in pool.open:
+            pool.open.discard(connection)
+            if connection in pool.idle:
+                pool.idle.remove(connection)
+            self._observer.http_closed()
+            self._wake(pool)
+
+    async def _sweep(self) -> None:
+        """Give up requests whose time is over, and close what is idle or old; one timer for all of them."""
+        loop, settings = asyncio.get_running_loop(), self._settings
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            now = loop.time()
+            for peer, pool in list(self._pools.items()):
+                for each in list(pool.open):
+                    if each.is_busy:
+                        each.sweep(now)
+                for each in list(pool.idle):
+                    too_long = now - each.used_at > settings.idle_timeout_s
+                    if too_long or now - each.opened_at > settings.connection_age_s:
+                        each.close()
+                if not pool.count and not pool.waiting and now - pool.used_at > settings.idle_timeout_s:
+                    del self._pools[peer]
+
+    # -------------------------------------------------------------------------------- connecting
+
+    async def addresses(self, peer: Peer, timeout_s: float) -> list[str]:
+        """The addresses of a server, all of which the rules allow. Raises as connecting does."""
+        server = peer.server
+        try:
+            found = await run_blocking(
+                ("addresses", server.host, server.port),
+                lambda: socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM),
+                f"{server}: its address",
+                timeout_s,
+            )
+        except (OSError, UnicodeError) as exc:
+            why = exc.strerror if isinstance(exc, OSError) else "no name"
+            raise EndpointUnavailable(f"{server}: its name cannot be looked up ({why})") from exc
+        addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
+        for each in addresses:
+            address = ipaddress.ip_address(each.partition("%")[0])
+            is_own = self._rules.needs_own(server.port) and _is_own(each, server.port)
+            if why := self._rules.refusal(
+                server.host, address, server.port, is_own=is_own, by_operator=peer.by_operator
+            ):
+                raise EndpointMisconfigured(why)
+        return addresses
+
+    async def _connect(self, pool: Pool) -> Connection:
+        """Look the server up, and connect to the first of its addresses that answers."""
+        server, patience_s = pool.peer.server, self._settings.connect_timeout_s
+        try:
+            async with asyncio.timeout(patience_s):
+                addresses = await self.addresses(pool.peer, patience_s)
+                context = await self._context(pool)
+                for left in range(len(addresses), 0, -1):
+                    address = addresses[-left]
+                    try:
+                        async with asyncio.timeout(patience_s / left if left > 1 else None):
+                            return await self._connect_to(address, pool, context)
+                    except (OSError, TimeoutError) as exc:
+                        if left == 1 or isinstance(exc, ssl.SSLError):
+                            raise
+        except TimeoutError as exc:
+            raise EndpointUnavailable(f"{server}: no connection within {patience_s:g} s") from exc
+        except ssl.SSLError as exc:
+            raise _translate_tls(server, exc) from exc
+        except OSError as exc:
+            raise EndpointUnavailable(f"{server}: {exc.strerror or exc}") from exc
+        raise EndpointUnavailable(f"{server}: its name has no address")
+
+    async def _connect_to(self, address: str, pool: Pool, context: ssl.SSLContext | None) -> Connection:
+        on_closed: Callable[[Connection], None] = lambda each: self._closed(pool, each)  # noqa: E731 # of this pool
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: Connection(self._settings.request_timeout_s, on_closed),
+            address,
+            pool.peer.server.port,
+            ssl=context,
+            server_hostname=pool.peer.server.host if context is not None else None,
+        )
+        return connection
+
+    async def _context(self, pool: Pool) -> ssl.SSLContext | None:
+        identity = pool.peer.tls
+        if identity is not None and pool.context is None:
+            pool.context = await run_blocking(
+                ("http context", identity), lambda: client_context(identity), f"{pool.peer.server}: its authorities"
+            )
+        return pool.context
+
+
+def _translate_tls(server: Server, exc: ssl.SSLError) -> EndpointMisconfigured | EndpointUnavailable:
+    reason = (exc.reason or "").upper()
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return EndpointMisconfigured(f"{server}: its certificate is not trusted ({exc.verify_message})")
+    if any(word in reason for word in CERTIFICATE_WORDS):
+        return EndpointMisconfigured(f"{server}: it refuses the client's certificate ({reason.lower()})")
+    if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE"):
+        return EndpointMisconfigured(f"{server}: the port speaks no TLS")
+    return EndpointUnavailable(f"{server}: TLS failed ({reason.lower() or exc})")
+
+
+def _is_own(address: str, port: int) -> bool:
+    """Whether an address is one of this host's: then a datagram's socket to it has it as its own. Nothing is sent."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, port))
+            return bool(probe.getsockname()[0] == address.partition("%")[0])
+    except OSError:
+        return False

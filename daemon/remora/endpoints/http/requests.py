@@ -1,0 +1,218 @@
+"""The bytes of requests: radosgw's body, radosgw's headers, and those that name a record's place. Pure."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from remora import __version__
+from remora.codec.kafka_records import EVENT_ID, NEXT, POSITION, SHARD
+from remora.endpoints.http.credentials import Credential
+from remora.endpoints.http.signing import message_id, signature
+from remora.endpoints.http.target import HttpTarget
+from remora.model.record import Record
+
+BEFORE, BEHIND = b'{"Records":[', b"]}"
+"""What stands around the one record of a body."""
+
+CONTENT_TYPES = {
+    "": b"application/json",
+    "records": b"application/json",
+    "ndjson": b"application/x-ndjson",
+    "cloudevents": b"application/cloudevents-batch+json",
+}
+
+_PLAIN = re.compile(rb"[!#$&-~]*")  # 0x21 to 0x7E without the quote and the percent sign
+_TO_ENCODE = re.compile(rb'[^!-~]|["%]')
+
+
+def header_value(raw: bytes) -> bytes:
+    """Any bytes as a header's value: what is not printable ASCII, and space, quote and percent sign, become `%XX`.
+
+    So does CloudEvents' HTTP binding (1.0.2, 3.1.3.2). radosgw encodes nothing: a line's end in an object's key makes
+    headers there.
+    """
+    if _PLAIN.fullmatch(raw):
+        return raw
+    return _TO_ENCODE.sub(lambda match: b"%%%02X" % match[0][0], raw)
+
+
+class CloudEvent(NamedTuple):
+    """The attributes that radosgw makes of an event; `time` is empty where the event has none."""
+
+    id: bytes
+    type: bytes
+    source: bytes
+    time: bytes
+    subject: bytes
+
+
+class _Ids(msgspec.Struct):
+    request: str = msgspec.field(name="x-amz-request-id", default="")
+    id_2: str = msgspec.field(name="x-amz-id-2", default="")
+
+
+class _Bucket(msgspec.Struct):
+    name: str = ""
+
+
+class _S3(msgspec.Struct):
+    bucket: _Bucket
+
+
+class _Event(msgspec.Struct):
+    source: str = msgspec.field(name="eventSource")
+    region: str = msgspec.field(name="awsRegion")
+    time: str = msgspec.field(name="eventTime")
+    name: str = msgspec.field(name="eventName")
+    ids: _Ids = msgspec.field(name="responseElements")
+    s3: _S3
+
+
+class _Envelope(msgspec.Struct):
+    records: list[_Event] = msgspec.field(name="Records")
+
+
+_decode = msgspec.json.Decoder(_Envelope).decode
+
+
+def cloud_event(record: Record) -> CloudEvent:
+    """What radosgw writes into the ce- headers of this event; `id` is not unique there."""
+    try:
+        event = _decode(record.body).records[0]
+    except (msgspec.MsgspecError, UnicodeDecodeError):  # a key that is not UTF-8 stands in the body as it is
+        found: Any = json.loads(record.body.decode("utf-8", "surrogateescape"))
+        event = msgspec.convert(found, _Envelope).records[0]
+    whole, dot, digits = event.time.removesuffix("Z").partition(".")
+    time = f"{whole}.{digits:0<9}Z" if dot and "T" in whole else ""
+    return CloudEvent(
+        _raw(f"{event.ids.request}.{event.ids.id_2}"),
+        _raw(f"com.amazonaws.{event.name}"),
+        _raw(f"{event.source}.{event.region}.{event.s3.bucket.name}"),
+        time.encode(),
+        record.key.partition(b"/")[2],
+    )
+
+
+def _raw(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+class RequestMaker:
+    """Makes the requests of one shard to one target."""
+
+    def __init__(self, target: HttpTarget, credential: Credential | None, queue: str, incarnation: str) -> None:
+        self._target = target
+        self._secrets = credential.secrets if credential is not None else ()
+        self._shard = header_value(queue.encode())
+        self._prefix = incarnation.encode() + b":"
+        kind = target.batch.kind if target.batch is not None else ""
+        lines = [
+            b"POST %b HTTP/1.1" % target.path.encode(),
+            b"Host: %b" % target.host.encode(),
+            *self._authorization(credential),
+            b"User-Agent: remora/%b" % __version__.encode(),
+            b"Accept: */*",
+            b"Content-Type: %b" % CONTENT_TYPES[kind],
+            *([b"ce-specversion: 1.0"] if target.cloudevents and not kind else []),
+            b"%b: %b" % (SHARD.encode(), self._shard),
+            b"",
+        ]
+        self._head = b"\r\n".join(lines)
+        self._is_plain = not (target.cloudevents or target.idempotency_keys or self._secrets)
+
+    def one(self, record: Record, timestamp: int) -> bytes:
+        """The request for one record; `timestamp` is now, in seconds since the epoch."""
+        _, body, event_id, _, position, next_position, _ = record
+        prefix = self._prefix
+        return b"%b%b%b: %b%b\r\n%b: %b%b\r\n%b: %b\r\nContent-Length: %d\r\n\r\n%b" % (
+            self._head,
+            b"" if self._is_plain else self._further(record, body, timestamp),
+            _POSITION, prefix, position,
+            _NEXT, prefix, next_position,
+            _EVENT_ID, header_value(event_id),
+            len(body), body,
+        )  # fmt: skip
+
+    def batch(self, records: Sequence[Record], timestamp: int) -> bytes:
+        """The request for several records, in the form that the target asks for."""
+        body = self._batch_body(records)
+        return b"%b%b%b: %b%b\r\n%b: %b%b\r\nremora-count: %d\r\nContent-Length: %d\r\n\r\n%b" % (
+            self._head,
+            b"" if self._is_plain else self._further(records[0], body, timestamp),
+            _POSITION, self._prefix, records[0].position,
+            _NEXT, self._prefix, records[-1].next_position,
+            len(records), len(body), body,
+        )  # fmt: skip
+
+    def _batch_body(self, records: Sequence[Record]) -> bytes:
+        assert self._target.batch is not None
+        match self._target.batch.kind:
+            case "records":
+                return BEFORE + b",".join(each.body[len(BEFORE) : -len(BEHIND)] for each in records) + BEHIND
+            case "ndjson":  # radosgw escapes line ends, so no body has one
+                return b"".join(each.body + b"\n" for each in records)
+            case _:
+                return b"[" + b",".join(map(self._structured, records)) + b"]"
+
+    def _structured(self, record: Record) -> bytes:
+        event = cloud_event(record)
+        found = {
+            "specversion": b"1.0",
+            "id": self._event_id(event, record),
+            "type": event.type,
+            "source": event.source,
+            "time": event.time,
+            "subject": event.subject,
+            "datacontenttype": b"application/json",
+        }
+        attributes = {name: value.decode("utf-8", "surrogateescape") for name, value in found.items() if value}
+        text = json.dumps(attributes, ensure_ascii=False, separators=(",", ":"))
+        return text[:-1].encode("utf-8", "surrogateescape") + b',"data":' + record.body + b"}"
+
+    def _event_id(self, event: CloudEvent, record: Record) -> bytes:
+        return self._place(record) if self._target.positions_as_ids else event.id
+
+    def _place(self, record: Record) -> bytes:
+        """`<shard>/<incarnation>:<position>`, which no other record has."""
+        return b"%b/%b%b" % (self._shard, self._prefix, record.position)
+
+    def _further(self, record: Record, body: bytes, timestamp: int) -> bytes:
+        """The headers that a target asks for."""
+        target, lines = self._target, []
+        if target.cloudevents and target.batch is None:
+            event = cloud_event(record)
+            lines += [
+                (b"ce-id", self._event_id(event, record)),
+                (b"ce-type", event.type),
+                (b"ce-source", event.source),
+                (b"ce-time", event.time),
+                (b"ce-subject", event.subject),
+            ]
+        if self._secrets:
+            message = message_id(self._shard, self._prefix + record.position)
+            lines += [
+                (b"webhook-id", message.encode()),
+                (b"webhook-timestamp", b"%d" % timestamp),
+            ]
+        made = [b"%b: %b\r\n" % (name, header_value(value)) for name, value in lines if value]
+        if self._secrets:  # which holds a space between signatures
+            made.append(b"webhook-signature: %b\r\n" % signature(self._secrets, message, timestamp, body).encode())
+        if target.idempotency_keys:
+            made.append(b'Idempotency-Key: "%b"\r\n' % self._place(record))
+        return b"".join(made)
+
+    def _authorization(self, credential: Credential | None) -> list[bytes]:
+        if credential is not None and credential.bearer:
+            return [b"Authorization: Bearer " + credential.bearer.encode()]
+        if (login := self._target.login) is not None:
+            return [b"Authorization: Basic " + base64.b64encode(login.user + b":" + login.password)]
+        return []
+
+
+_POSITION, _NEXT, _EVENT_ID = POSITION.encode(), NEXT.encode(), EVENT_ID.encode()

@@ -1,0 +1,266 @@
+"""A topic's http(s) push-endpoint and arguments, read into values. Pure.
+
+The URI is taken apart here: URL libraries (`urllib.parse`, yarl) normalise `%2f`, `..` and `//`, while radosgw posts to
+the very path that the topic names. No message repeats any part of it: a path is the secret of many a webhook.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import unquote_to_bytes
+
+from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
+from remora.model.errors import EndpointMisconfigured
+from remora.model.topic import Target
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+BATCHES = ("records", "ndjson", "cloudevents")
+BATCH_RECORDS, BATCH_BYTES = 100, 256 << 10
+MOST_BATCH_RECORDS, MOST_BATCH_BYTES = 10_000, 16 << 20
+
+HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
+CREDENTIAL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+CLIENT_FILES = ("ssl-certificate-location", "ssl-key-location", "ssl-key-password")
+OF_KAFKA = ("kafka-ack-level", "kafka-brokers", "mechanism", "use-ssl")
+OF_AMQP = ("amqp-ack-level", "amqp-exchange")
+
+ARGUMENTS = frozenset({
+    "ca-location", "cloudevents", "http-ack-level", "remora-batch", "remora-batch-bytes", "remora-batch-records",
+    "remora-ce-id", "remora-credential", "remora-idempotency-key", *CLIENT_FILES, "verify-ssl",
+})  # fmt: skip
+"""The arguments that mean something here. Those of remora's own begin with `remora-`: a topic that is given back must
+be one that radosgw can send."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where a receiver listens; targets of one server share fate."""
+
+    scheme: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = "" if self.port == DEFAULT_PORTS[self.scheme] else f":{self.port}"
+        return f"{self.scheme}://{host}{port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """User and password, which are sent with each request (Basic)."""
+
+    user: bytes
+    password: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFiles:
+    """A certificate that this client shows, its key, and the key's password."""
+
+    certificate: str
+    key: str
+    password: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """TLS to the receiver; without `ca_location` the system's certificate authorities are trusted."""
+
+    ca_location: str = ""
+    verify: bool = True
+    client: ClientFiles | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Several records in one request; `kind` is one of `BATCHES`."""
+
+    kind: str
+    records: int = BATCH_RECORDS
+    nbytes: int = BATCH_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class HttpTarget:
+    """What a target means. `path` is the request's target as it stands in the URI; `host` its Host header."""
+
+    server: Server
+    host: str
+    path: str = field(repr=False)
+    login: Login | None = None
+    tls: Tls | None = None
+    credential: str = ""
+    cloudevents: bool = False
+    positions_as_ids: bool = False
+    idempotency_keys: bool = False
+    batch: Batch | None = None
+    remarks: tuple[str, ...] = field(default=(), compare=False)
+
+
+def parse_target(target: Target) -> HttpTarget:
+    """Read a topic's endpoint and its arguments. Raises EndpointMisconfigured with the reason."""
+    scheme = target.scheme
+    if scheme not in DEFAULT_PORTS:
+        raise EndpointMisconfigured("the endpoint is not an http:// or https:// URI")
+    if not re.fullmatch(r"[!-~]+", target.uri):
+        raise EndpointMisconfigured("the endpoint holds a space, a control character, or one that is not ASCII")
+    args = parse_args(target.args)
+    user_info, authority, path, fragment = _split(target.uri)
+    server = _server(scheme, authority)
+    login, tls = _login(user_info, args), _tls(scheme, args)
+    if args.get(DEAD_LETTER_TOPIC):
+        raise EndpointMisconfigured(f"{DEAD_LETTER_TOPIC}: http endpoints take no dead letters; the store keeps them")
+    ids = _word(args, "remora-ce-id", ("request", "position"), "request")
+    batch = _batch(args)
+    found = HttpTarget(
+        server=server,
+        host=authority if not authority.endswith(f":{DEFAULT_PORTS[scheme]}") else authority.rpartition(":")[0],
+        path=path,
+        login=login,
+        tls=tls,
+        credential=_credential(args),
+        cloudevents=_boolean(args, "cloudevents", default=False),
+        positions_as_ids=ids == "position",
+        idempotency_keys=_boolean(args, "remora-idempotency-key", default=False),
+        batch=batch,
+        remarks=(*(["the endpoint's #fragment is not sent"] if fragment else []), *_remarks(scheme, args, login, tls)),
+    )
+    if found.cloudevents and batch is not None and batch.kind != "cloudevents":
+        raise EndpointMisconfigured(f"remora-batch={batch.kind} and cloudevents=true exclude each other")
+    return found
+
+
+def _split(uri: str) -> tuple[str, str, str, str]:
+    """User part, host with port, path with query, and fragment; path and query are exactly as they stand there."""
+    rest = uri.partition("://")[2]
+    match = re.fullmatch(r"([^/?#]*)([^#]*)(#.*)?", rest)
+    assert match is not None  # each part may be empty, and a line's end is no printable character
+    user_info, _, authority = match[1].rpartition("@")
+    path = match[2]
+    return user_info, authority, path if path.startswith("/") else "/" + path, match[3] or ""
+
+
+def _server(scheme: str, authority: str) -> Server:
+    if authority.startswith("["):
+        host, bracket, port = authority[1:].partition("]")
+        if not bracket or (port and not port.startswith(":")):
+            raise EndpointMisconfigured("expected an IPv6 address as [address]:port")
+        try:
+            return Server(scheme, str(ipaddress.IPv6Address(host)), _port(scheme, port[1:] if port else None))
+        except ValueError:
+            raise EndpointMisconfigured("the endpoint's host is not an IPv6 address") from None
+    host, colon, port = authority.partition(":")
+    if not host:
+        raise EndpointMisconfigured("the endpoint names no host")
+    if ":" in port:
+        raise EndpointMisconfigured("more than one ':' behind the host; an IPv6 address needs brackets, [address]:port")
+    if not HOST_NAME.fullmatch(host):
+        raise EndpointMisconfigured(
+            "the endpoint's host is no name or address; other alphabets are written in punycode"
+        )
+    if any(len(label) > 63 or not label for label in host.rstrip(".").split(".")):
+        raise EndpointMisconfigured("the endpoint's host has an empty part, or one of more than 63 letters")
+    return Server(scheme, host.lower(), _port(scheme, port if colon else None))
+
+
+def _port(scheme: str, text: str | None) -> int:
+    if text is None:
+        return DEFAULT_PORTS[scheme]
+    if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
+        raise EndpointMisconfigured("the endpoint's port is not a number from 1 to 65535")
+    return int(text)
+
+
+def _login(user_info: str, args: Mapping[str, str]) -> Login | None:
+    """The arguments win over the URI."""
+    user_text, _, password_text = user_info.partition(":")
+    user = args.get("user-name", "").encode() or unquote_to_bytes(user_text)
+    password = args.get("password", "").encode() or unquote_to_bytes(password_text)
+    if bool(user) != bool(password):
+        raise EndpointMisconfigured(f"a {'user' if user else 'password'} without a {'password' if user else 'user'}")
+    if b":" in user:
+        raise EndpointMisconfigured("a user's name must not contain ':'")
+    return Login(user, password) if user else None
+
+
+def _tls(scheme: str, args: Mapping[str, str]) -> Tls | None:
+    verify = _boolean(args, "verify-ssl", default=True)
+    if scheme != "https":
+        return None
+    certificate, key, password = (args.get(name, "") for name in CLIENT_FILES)
+    if bool(certificate) != bool(key):
+        raise EndpointMisconfigured(f"{CLIENT_FILES[0]} and {CLIENT_FILES[1]} belong together: set both or neither")
+    client = ClientFiles(certificate, key, password) if certificate else None
+    return Tls(args.get("ca-location", ""), verify, client)
+
+
+def _credential(args: Mapping[str, str]) -> str:
+    name = args.get("remora-credential", "")
+    if name and not CREDENTIAL_NAME.fullmatch(name):
+        raise EndpointMisconfigured("remora-credential: letters, digits, '.', '_' and '-', and no '.' in front")
+    return name
+
+
+def _batch(args: Mapping[str, str]) -> Batch | None:
+    kind = _word(args, "remora-batch", BATCHES, "")
+    records = _number(args, "remora-batch-records", BATCH_RECORDS, MOST_BATCH_RECORDS)
+    nbytes = _number(args, "remora-batch-bytes", BATCH_BYTES, MOST_BATCH_BYTES)
+    return Batch(kind, records, nbytes) if kind else None
+
+
+def _word(args: Mapping[str, str], name: str, allowed: tuple[str, ...], default: str) -> str:
+    text = args.get(name, "")
+    if text and text not in allowed:
+        raise EndpointMisconfigured(f"{name} must be {', '.join(allowed[:-1])} or {allowed[-1]}")
+    return text or default
+
+
+def _number(args: Mapping[str, str], name: str, default: int, most: int) -> int:
+    text = args.get(name, "")
+    if not text:
+        return default
+    if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= most:
+        raise EndpointMisconfigured(f"{name} must be a number from 1 to {most}")
+    return int(text)
+
+
+def _boolean(args: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = args.get(name, "")
+    if not text:
+        return default
+    value = BOOLEANS.get(text.lower())
+    if value is None:
+        raise EndpointMisconfigured(f"{name} must be true or false")
+    return value
+
+
+def _remarks(scheme: str, args: Mapping[str, str], login: Login | None, tls: Tls | None) -> Iterator[str]:
+    if login is not None and scheme == "http":
+        yield "the password travels unencrypted, because the endpoint is not https"
+    if tls is None:
+        for name in ("ca-location", *CLIENT_FILES):
+            if args.get(name):
+                yield f"{name} has no effect without https"
+    elif not tls.verify:
+        yield "verify-ssl=false: the receiver's certificate is not checked"
+    yield from _without_effect(args)
+
+
+def _without_effect(args: Mapping[str, str]) -> Iterator[str]:
+    level = args.get("http-ack-level", "")
+    if level and level not in ("any", "non-error") and not re.fullmatch(r"[1-5][0-9][0-9]", level):
+        raise EndpointMisconfigured("http-ack-level must be any, non-error, or a status from 100 to 599")
+    if level:
+        yield "http-ack-level has no effect, as in radosgw: only an answer of 200 to 299 is an acknowledgement"
+    for name in (*OF_KAFKA, *OF_AMQP):
+        if args.get(name):
+            yield f"{name} has no effect at http endpoints"
+    if args.get("remora-ce-id") and not (_boolean(args, "cloudevents", default=False) or args.get("remora-batch")):
+        yield "remora-ce-id has no effect without cloudevents=true"
+    if not args.get("remora-batch") and (args.get("remora-batch-records") or args.get("remora-batch-bytes")):
+        yield "remora-batch-records and remora-batch-bytes have no effect without remora-batch"

@@ -1,0 +1,139 @@
+"""What answers of HTTP receivers mean."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from email.utils import formatdate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remora.endpoints.http.answers import (
+    LANES,
+    Evidence,
+    Finding,
+    Verdict,
+    lanes_for,
+    parcel_records,
+    quick_pause_s,
+    retry_after_s,
+    verdict,
+)
+
+NOW = 1_700_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("meaning", "statuses"),
+    [
+        (Verdict.ACK, [200, 201, 202, 204, 226, 299]),
+        (Verdict.TRANSIENT, [408, 409, 421, 423, 425, 429, 500, 502, 503, 504, 507, 508, 509, 510, 512, 520, 599]),
+        (Verdict.POISON, [400, 413, 414, 415, 422, 431]),
+        (
+            Verdict.CONFIGURATION,
+            {101, 300, 301, 302, 304, 307, 308, 401, 402, 403, 404, 405, 406, 407, 410, 411, 412, 417, 418, 424, 426}
+            | {428, 451, 499, 501, 505, 506, 511, 600, 999, 0, 99},
+        ),
+    ],
+)
+def test_statuses(meaning: Verdict, statuses: Collection[int]) -> None:
+    """Each status has the meaning that the table gives it."""
+    assert {status: verdict(status) for status in statuses} == dict.fromkeys(statuses, meaning)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("5", 5.0),
+        (" 5 ", 5.0),
+        ("0", None),
+        ("-5", None),
+        ("5.5", None),
+        ("300", 300.0),
+        ("301", 300.0),
+        ("3155760000", 300.0),
+        ("9" * 100, None),
+        ("soon", None),
+        ("", None),
+        (formatdate(NOW + 60, usegmt=True), 60.0),
+        (formatdate(NOW - 60, usegmt=True), None),
+        (formatdate(NOW + 1e9, usegmt=True), 300.0),
+        ("Fri, 99 Foo 2030 99:99:99 GMT", None),
+    ],
+)
+def test_retry_after(text: str, seconds: float | None) -> None:
+    """Seconds and dates are read, at most five minutes; what makes no sense says nothing."""
+    assert retry_after_s(text, NOW) == seconds
+
+
+@given(st.text(max_size=40))
+def test_any_retry_after(text: str) -> None:
+    """Whatever a receiver asks for is nothing, or a time within the bounds."""
+    found = retry_after_s(text, NOW)
+
+    assert found is None or 0 < found <= 300
+
+
+@pytest.mark.parametrize(
+    ("tries", "most", "asked_s", "spent_s", "pause_s"),
+    [
+        (1, 3, None, 0.0, 0.1),
+        (2, 3, None, 0.1, 0.2),
+        (3, 3, None, 0.3, 0.4),
+        (4, 3, None, 0.7, None),
+        (1, 0, None, 0.0, None),
+        (1, 3, 2.0, 0.0, 2.0),
+        (1, 3, 10.0, 0.0, None),
+        (2, 3, 8.0, 3.0, None),
+        (2, 3, None, 9.9, None),
+    ],
+)
+def test_quick_pauses(tries: int, most: int, asked_s: float | None, spent_s: float, pause_s: float | None) -> None:
+    """A lane waits 100, 200 and 400 ms, or as long as is asked for, and all of it within ten seconds."""
+    assert quick_pause_s(tries, most, asked_s, spent_s) == pause_s
+
+
+def test_a_record_is_poison_only_on_evidence() -> None:
+    """Three equal refusals park a record where another one was acknowledged in between, and else stop the topic."""
+    while_others_arrive, alone, changing = Evidence(), Evidence(), Evidence()
+
+    assert [while_others_arrive.add(400, acks) for acks in (5, 5, 6)][-1] is Finding.PARK
+    assert [alone.add(400, 5) for _ in range(3)] == [Finding.ASK_AGAIN, Finding.ASK_AGAIN, Finding.CONFIGURATION]
+    assert [changing.add(status, acks) for acks, status in enumerate((400, 422, 422))] == [Finding.ASK_AGAIN] * 3
+
+
+@given(st.lists(st.tuples(st.sampled_from([400, 413, 422]), st.integers(0, 3)), max_size=12))
+def test_no_letter_without_an_acknowledgement(answers: list[tuple[int, int]]) -> None:
+    """However refusals and acknowledgements mix, a record is parked only after three equal ones and a new ack."""
+    evidence, acks = Evidence(), 0
+    run: list[tuple[int, int]] = []
+    for status, more in answers:
+        acks += more
+        run = [*run, (status, acks)] if run and run[-1][0] == status else [(status, acks)]
+        if evidence.add(status, acks) is Finding.PARK:
+            assert len(run) >= 3
+            assert run[-1][1] > run[0][1]
+
+
+@pytest.mark.parametrize(
+    ("lanes", "mean_s", "has_backlog", "wanted"),
+    [
+        (64, 0.5, True, 256),
+        (256, 0.5, True, 1024),
+        (1024, 0.5, True, 1024),
+        (64, 0.5, False, 64),
+        (64, 0.03, True, 64),
+        (64, 0.031, True, 256),
+    ],
+)
+def test_lanes(lanes: int, mean_s: float, has_backlog: bool, wanted: int) -> None:
+    """A backlog before a slow receiver gets more lanes, step by step."""
+    assert lanes_for(lanes, mean_s, has_backlog=has_backlog) == wanted
+
+
+@given(st.floats(0, 20), st.booleans(), st.sampled_from(LANES))
+def test_lanes_never_shrink(mean_s: float, has_backlog: bool, lanes: int) -> None:
+    """The number of lanes only grows, and a parcel has at least one record."""
+    assert lanes_for(lanes, mean_s, has_backlog=has_backlog) >= lanes
+    assert 1 <= parcel_records(mean_s) <= 1024

@@ -1,0 +1,113 @@
+"""Answers of HTTP receivers, however they are cut into pieces."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remora.endpoints.http.reading import MOST_BODY_BYTES, MOST_HEAD_BYTES, Answer, AnswerReader, NotHttp
+
+WHOLE = [
+    (b"HTTP/1.1 204 No Content\r\n\r\n", Answer(204, "", True)),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", Answer(200, "", True)),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", Answer(200, "", False)),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\n\r\n", Answer(200, "", True)),
+    (b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", Answer(200, "", False)),
+    (b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n", Answer(503, "7", True)),
+    (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n", Answer(204, "", True)),
+    (b"HTTP/1.1 103 Hints\r\nLink: x\r\n\r\n" * 8 + b"HTTP/1.1 204 No Content\r\n\r\n", Answer(204, "", True)),
+]
+UNTIL_THE_END = [
+    (b"HTTP/1.0 200 OK\r\n\r\n", Answer(200, "", False)),
+    (b"HTTP/1.0 200 OK\r\nServer: x\r\n\r\nsome words", Answer(200, "", False)),
+    (b"HTTP/1.1 500 No\r\n\r\nsome words", Answer(500, "", False)),
+    (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 200 OK\r\n\r\nok", Answer(200, "", False)),
+]
+
+
+def read(pieces: list[bytes], *, ends: bool) -> Answer | None:
+    reader = AnswerReader()
+    for piece in pieces:
+        if (found := reader.feed(piece)) is not None:
+            return found
+    return reader.end() if ends else None
+
+
+@pytest.mark.parametrize(("raw", "answer"), WHOLE)
+def test_cut_at_every_byte(raw: bytes, answer: Answer) -> None:
+    """An answer with an end is complete with its last byte and not before, wherever it is cut, and byte by byte."""
+    for at in range(1, len(raw)):
+        assert read([raw[:at], raw[at:]], ends=False) == answer
+        assert read([raw[:at]], ends=True) is None, at
+    assert read([bytes([each]) for each in raw], ends=False) == answer
+
+
+@pytest.mark.parametrize(("raw", "answer"), UNTIL_THE_END)
+def test_answers_that_end_with_the_connection(raw: bytes, answer: Answer) -> None:
+    """An answer without length is complete when the connection ends, once its head is whole."""
+    head = raw.rindex(b"\r\n\r\n") + 4
+
+    assert read([raw], ends=False) is None
+    for at in range(1, len(raw) + 1):
+        assert read([raw[:at]], ends=True) == (answer if at >= head else None), at
+
+
+def test_one_connection_gives_many_answers() -> None:
+    """A reader reads one answer after the other, and forgets what the one before said."""
+    reader = AnswerReader()
+
+    found = [reader.feed(raw) for raw, answer in WHOLE if answer.stays]
+
+    assert found == [answer for _, answer in WHOLE if answer.stays]
+
+
+def test_unasked_answers_end_a_connection() -> None:
+    """What comes behind an answer makes its connection useless, and does not count."""
+    reader = AnswerReader()
+
+    found = reader.feed(b"HTTP/1.1 204 x\r\n\r\nHTTP/1.1 500 x\r\n\r\n")
+
+    assert found == Answer(204, "", False)
+
+
+def test_switching_protocols() -> None:
+    """101 is an answer, after which the connection is of no use."""
+    reader = AnswerReader()
+
+    found = reader.feed(b"HTTP/1.1 101 x\r\nUpgrade: y\r\nConnection: upgrade\r\n\r\nwhatever")
+
+    assert found is not None
+    assert (found.status, found.stays) == (101, False)
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "no HTTP"),
+        (b"\x15\x03\x01\x00\x02\x02F", "no HTTP"),
+        (b"RTSP/1.0 200 OK\r\n\r\n", "no HTTP"),
+        (b"HTTP/2.0 200 OK\r\n\r\n", "another version"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", "no HTTP"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * 1000, "interim"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * MOST_HEAD_BYTES + b"\r\n\r\n", "headers"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * MOST_HEAD_BYTES, "headers"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (MOST_BODY_BYTES + 1), "KiB"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"8\r\nabcdefgh\r\n" * 9000, "KiB"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 1000, 1 << 20])
+def test_what_is_no_answer(raw: bytes, why: str, size: int) -> None:
+    """What is no HTTP, or has no end, is given up after a bounded number of bytes."""
+    with pytest.raises(NotHttp, match=why):
+        read([raw[i : i + size] for i in range(0, len(raw), size)], ends=False)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=30), max_size=10))
+def test_any_bytes(pieces: list[bytes]) -> None:
+    """Bytes of any kind are refused or wait for more; without a status line they are never an acknowledgement."""
+    try:
+        found = read(pieces, ends=True)
+    except NotHttp:
+        return
+    assert found is None or b"HTTP/1." in b"".join(pieces)
