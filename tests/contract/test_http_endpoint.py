@@ -1,0 +1,678 @@
+"""The HTTP endpoint against real servers: what arrives, in which order, and how far a failed push says it came."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from remora.config import (
+    AdminSettings,
+    CredentialsSettings,
+    DestinationsSettings,
+    HttpSettings,
+    KafkaSettings,
+    Settings,
+)
+from remora.endpoints.http import HttpEndpoint
+from remora.endpoints.http.answers import LANES
+from remora.endpoints.http.endpoint import HttpRoute
+from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
+from remora.model.record import Record
+from remora.model.shard import Origin, Shard
+from remora.model.topic import Target
+from remora.ports.endpoint import Endpoint, Parcel, Route
+from support.bad_endpoints import hanging_endpoint
+from support.certificates import certificate
+from support.kafka import until
+from support.kafka_sender import INCARNATION, make_records
+from support.nginx import nginx
+from support.receiver import DROPPED, OK, Arrival, Reply, receiving, status
+
+SHARD = Shard("shard", Origin.REMORA)
+QUICK = HttpSettings(request_timeout_s=0.3, connect_timeout_s=2.0)
+
+
+class Watcher:
+    """Remembers what an endpoint told."""
+
+    def __init__(self) -> None:
+        self.opened = self.closed = self.retried = 0
+        self.answers: defaultdict[str, int] = defaultdict(int)
+        self.defects: list[str] = []
+
+    def http_opened(self) -> None:
+        self.opened += 1
+
+    def http_closed(self) -> None:
+        self.closed += 1
+
+    def http_answered(self, kind: str, requests: int) -> None:
+        self.answers[kind] += requests
+
+    def http_retried(self) -> None:
+        self.retried += 1
+
+    def crashed(self, what: str) -> None:
+        self.defects.append(what)
+
+
+@pytest.fixture
+def watcher() -> Watcher:
+    return Watcher()
+
+
+@pytest.fixture
+async def endpoint(watcher: Watcher) -> AsyncIterator[HttpEndpoint]:
+    """A running endpoint that reports to the watcher, and has no defect."""
+    async with HttpEndpoint(Settings(), watcher) as running:
+        yield running
+    assert watcher.defects == []
+    assert watcher.opened == watcher.closed
+
+
+def target(url: str, args: str = "") -> Target:
+    return Target(url, args, "t")
+
+
+async def push_lanes(route: Route, records: Sequence[Record]) -> dict[int, tuple[Parcel, EndpointError]]:
+    """Pack and push, every lane beside the others, until each has ended; answers which parcel failed in each lane."""
+    parcels, refused = route.pack(records)
+    assert refused == []
+    lanes: defaultdict[int, list[Parcel]] = defaultdict(list)
+    for parcel in parcels:
+        lanes[parcel.lane].append(parcel)
+    failed: dict[int, tuple[Parcel, EndpointError]] = {}
+
+    async def run(lane: list[Parcel]) -> None:
+        for parcel in lane:
+            try:
+                await route.push(parcel)
+            except EndpointError as exc:
+                failed[parcel.lane] = parcel, exc
+                return
+
+    await asyncio.gather(*map(run, lanes.values()))
+    return failed
+
+
+async def send(endpoint: HttpEndpoint, to: Target, records: Sequence[Record], most: int = 200) -> list[EndpointError]:
+    """Deliver all of them as the engine does: from the first that did not arrive on, after each failure."""
+    left, failures = deque(records), []
+    for _ in range(most):
+        if not left:
+            break
+        async with endpoint.route(SHARD, INCARNATION, to) as route:
+            failed = await push_lanes(route, list(left))
+        missing: set[bytes] = set()
+        parcels, _ = route.pack(list(left))
+        ended = {lane: (parcel.records, exc) for lane, (parcel, exc) in failed.items()}
+        behind: set[int] = set()
+        for parcel in parcels:
+            if parcel.lane in behind:
+                missing.update(each.position for each in parcel.records)
+            elif parcel.lane in ended and [*parcel.records] == [*ended[parcel.lane][0]]:
+                behind.add(parcel.lane)
+                missing.update(each.position for each in parcel.records[ended[parcel.lane][1].arrived :])
+        failures += [exc for _, exc in failed.values()]
+        left = deque(each for each in left if each.position in missing)
+    assert not left, failures[-1:]
+    return failures
+
+
+def inversions(bodies: Sequence[bytes], records: Sequence[Record]) -> int:
+    """How many first arrivals of a record came before an earlier one of its key."""
+    place = {each.body: (each.key, int(each.position.partition(b"/")[2])) for each in records}
+    last: dict[bytes, int] = {}
+    found = 0
+    for body in dict.fromkeys(bodies):
+        key, number = place[body]
+        found += last.get(key, -1) > number
+        last[key] = max(number, last.get(key, -1))
+    return found
+
+
+def test_is_an_endpoint() -> None:
+    """The classes fit the ports."""
+    endpoint: type[Endpoint] = HttpEndpoint
+    route: type[Route] = HttpRoute
+
+    assert endpoint
+    assert route
+
+
+# -------------------------------------------------------------------------------------------- delivery
+
+
+async def test_what_arrives(endpoint: HttpEndpoint) -> None:
+    """Every record arrives once, in order per key, with its place in the headers, over few connections."""
+    records = make_records(0, 500)
+    async with receiving() as receiver:
+        failures = await send(endpoint, target(receiver.url + "/a%2f/../b?c"), records)
+
+    by_id = {each.headers["remora-event-id"]: each for each in receiver.taken}
+    assert failures == []
+    assert sorted(receiver.bodies) == sorted(each.body for each in records)
+    assert inversions(receiver.bodies, records) == 0
+    assert receiver.connections <= 20  # one for each key that had records, at most
+    for record in records:
+        arrival = by_id[record.event_id.decode()]
+        assert (arrival.line, arrival.body) == ("POST /a%2f/../b?c HTTP/1.1", record.body)
+        assert arrival.headers["remora-shard"] == "shard"
+        assert arrival.headers["remora-pos"] == f"inc:{record.position.decode()}"
+        assert "connection" not in arrival.headers
+        assert "expect" not in arrival.headers
+
+
+async def test_one_record_of_a_key_is_under_way(endpoint: HttpEndpoint) -> None:
+    """While a receiver thinks about a record, no later one of its key comes, and those of other keys do."""
+    think = asyncio.Event()
+    records = make_records(0, 40, keys=2)
+    slow = records[0].key
+
+    def plan(arrival: Arrival) -> Reply:
+        return Reply(until=think) if arrival.body == records[0].body else OK
+
+    async with receiving(plan) as receiver:
+        sending = asyncio.create_task(send(endpoint, target(receiver.url), records))
+        await until(lambda: len(receiver.came) >= 21, "the others have come")
+        before = [each.body for each in receiver.came]
+        think.set()
+        await sending
+
+    assert [each.key for each in records if each.body in before].count(slow) == 1
+    assert inversions(receiver.bodies, records) == 0
+
+
+@pytest.mark.parametrize("kind", ["records", "ndjson", "cloudevents"])
+async def test_batches(endpoint: HttpEndpoint, kind: str) -> None:
+    """A batch has what its lane had, in order, within the limits of the topic."""
+    records = make_records(0, 300, keys=3)
+    if kind == "cloudevents":
+        event = (
+            b'{"Records":[{"eventSource":"s","awsRegion":"","eventTime":"2026-01-01T00:00:00.000000Z","eventName":"n",'
+        )
+        event += b'"responseElements":{"x-amz-request-id":"a","x-amz-id-2":"b"},"s3":{"bucket":{"name":"b"}}}]}'
+        records = [each._replace(body=event) for each in records]
+    async with receiving() as receiver:
+        await send(endpoint, target(receiver.url, f"remora-batch={kind}&remora-batch-records=40"), records)
+
+    counts = [int(each.headers["remora-count"]) for each in receiver.taken]
+    assert sum(counts) == 300
+    assert max(counts) == 40
+    assert len(counts) <= 9
+
+
+async def test_a_batch_that_is_too_large_is_halved(endpoint: HttpEndpoint) -> None:
+    """A receiver that takes few records at once gets few, without a failure and each once."""
+    records = make_records(0, 200, keys=1)
+
+    def plan(arrival: Arrival) -> Reply:
+        return OK if int(arrival.headers["remora-count"]) <= 7 else status(413)
+
+    async with receiving(plan) as receiver:
+        failures = await send(endpoint, target(receiver.url, "remora-batch=ndjson"), records)
+
+    assert failures == []
+    assert b"".join(receiver.bodies) == b"".join(each.body + b"\n" for each in records)
+
+
+# ------------------------------------------------------------------------------------------- failures
+
+
+ANSWERS = {
+    "cut in the head": Reply(b"HTTP/1.1 200 OK\r\nContent-Le", ends=True),
+    "cut in the body": Reply(b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\nhalf", ends=True),
+    "cut in a chunk": Reply(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nhalf", ends=True),
+    "no answer": DROPPED,
+    "no HTTP": Reply(b"220 smtp.example.com ESMTP\r\n"),
+    "100 only": Reply(b"HTTP/1.1 100 Continue\r\n\r\n", ends=True),
+    "endless interim": Reply(b"HTTP/1.1 102 x\r\n\r\n" * 1000),
+    "endless head": Reply(b"HTTP/1.1 200 OK\r\n" + b"X: yyyyyyyyyyyyyyyy\r\n" * 2000),
+    "endless body": Reply(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 200_000),
+    "silence": Reply(b""),
+    "trickle": Reply(b"HTTP/1.1 200"),
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+async def test_answers_that_are_no_acknowledgement(watcher: Watcher, kind: str) -> None:
+    """What is no whole answer is a transient failure of the record under way; what arrived before is told."""
+    records = make_records(0, 5, keys=1)
+    bad = ANSWERS[kind]
+    async with (
+        HttpEndpoint(Settings(http=QUICK), watcher) as endpoint,
+        receiving(lambda arrival: bad if arrival.body == records[2].body else OK) as receiver,
+        endpoint.route(SHARD, INCARNATION, target(receiver.url)) as route,
+    ):
+        (parcel,), _ = route.pack(records)
+        # What closes a connection that answered before is tried again on a fresh one, and fails there.
+        with pytest.raises(EndpointUnavailable) as caught:
+            await route.push(parcel)
+
+    assert (caught.value.arrived, caught.value.tries) == (2, 1)
+    assert "127.0.0.1" in str(caught.value)
+    assert [each.body for each in receiver.came][:3] == [each.body for each in records[:3]]
+    assert records[3].body not in [each.body for each in receiver.came]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (status(503), EndpointUnavailable),
+        (status(429, "Retry-After: 120\r\n"), EndpointUnavailable),
+        (status(301, "Location: /\r\n"), EndpointMisconfigured),
+        (status(401), EndpointMisconfigured),
+        (status(404), EndpointMisconfigured),
+        (status(410), EndpointMisconfigured),
+        (Reply(b"HTTP/1.1 101 x\r\nUpgrade: y\r\nConnection: Upgrade\r\n\r\n", counts=False), EndpointMisconfigured),
+    ],
+)
+async def test_refusals(endpoint: HttpEndpoint, answer: Reply, error: type[EndpointError]) -> None:
+    """Each status stops the topic or pauses the shard as the table says, and Retry-After is handed on."""
+    async with (
+        receiving(lambda _: answer) as receiver,
+        endpoint.route(SHARD, INCARNATION, target(receiver.url)) as route,
+    ):
+        (parcel,), _ = route.pack(make_records(0, 3, keys=1))
+        with pytest.raises(error) as caught:
+            await route.push(parcel)
+
+    assert caught.value.arrived == 0
+    assert getattr(caught.value, "retry_after_s", None) == (120.0 if b"429" in answer.raw else None)
+    assert len(receiver.came) == 1
+
+
+@pytest.mark.guarantee("order-per-object")
+async def test_some_answers_of_503(endpoint: HttpEndpoint, watcher: Watcher) -> None:
+    """A receiver that refuses one request in ten gets each record once, in order, and no push fails."""
+    records = make_records(0, 600)
+    count = itertools.count()
+    async with receiving(lambda _: status(503) if next(count) % 10 == 5 else OK) as receiver:
+        failures = await send(endpoint, target(receiver.url), records)
+
+    assert failures == []
+    assert sorted(receiver.bodies) == sorted(each.body for each in records)
+    assert inversions(receiver.bodies, records) == 0
+    assert watcher.retried == watcher.answers["5xx"] > 50
+
+
+@pytest.mark.guarantee("order-per-object")
+async def test_connections_that_are_cut_under_load(endpoint: HttpEndpoint) -> None:
+    """Connections that end at any moment lose nothing, keep the order, and make a copy a cut at most."""
+    records = make_records(0, 600)
+    count = itertools.count()
+
+    def plan(_: Arrival) -> Reply:
+        number = next(count)
+        return Reply(ends=True) if number % 7 == 3 else DROPPED if number % 31 == 30 else OK
+
+    async with receiving(plan) as receiver:
+        await send(endpoint, target(receiver.url), records)
+
+    assert set(receiver.bodies) == {each.body for each in records}
+    assert inversions(receiver.bodies, records) == 0
+    assert len(receiver.bodies) - len(set(receiver.bodies)) <= next(count) // 7
+
+
+async def test_a_failure_stops_the_other_lanes(endpoint: HttpEndpoint) -> None:
+    """After a failure every other lane ends behind the record under way, and says how far it came."""
+    records = make_records(0, 200)
+    answer, bad = asyncio.Event(), records[0]
+
+    def plan(arrival: Arrival) -> Reply:
+        if arrival.body == bad.body:
+            return status(404)
+        return Reply(until=answer)
+
+    async with receiving(plan) as receiver, endpoint.route(SHARD, INCARNATION, target(receiver.url)) as route:
+        pushing = asyncio.create_task(push_lanes(route, records))
+        lanes = len({each.lane for each in route.pack(records)[0]})
+        await until(lambda: len(receiver.came) >= lanes, "the others have come")
+        answer.set()
+        failed = await pushing
+
+    assert len(receiver.came) <= 2 * lanes
+    assert {type(exc) for _, exc in failed.values()} <= {EndpointMisconfigured, EndpointUnavailable}
+    assert sum(exc.arrived for _, exc in failed.values()) == len(receiver.taken)
+    assert sorted(exc.tries or 0 for _, exc in failed.values())[-2:] == [0, 1]
+
+
+# ------------------------------------------------------------------------------------------- poison
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refusals of a record follow each other at once."""
+    monkeypatch.setattr("remora.endpoints.http.endpoint.POISON_APART_S", 0.05)
+
+
+@pytest.mark.usefixtures("apart")
+async def test_a_record_that_is_refused_while_others_arrive(endpoint: HttpEndpoint) -> None:
+    """It is refused for good after three refusals, told by its place, and what stands behind it was not posted."""
+    poison, other = make_records(0, 5, keys=1), iter(make_records(1, 1000, keys=1000))
+    async with (
+        receiving(lambda arrival: status(422) if arrival.headers["remora-event-id"] == "0.2" else OK) as receiver,
+        endpoint.route(SHARD, INCARNATION, target(receiver.url)) as route,
+        endpoint.route(Shard("other", Origin.REMORA), INCARNATION, target(receiver.url)) as fellow,
+    ):
+        (parcel,), _ = route.pack(poison)
+        pushing = asyncio.create_task(route.push(parcel))
+        while not pushing.done():
+            await push_lanes(fellow, [next(other)])
+        with pytest.raises(EntryRefused, match="422") as caught:
+            await pushing
+
+    assert (caught.value.arrived, caught.value.tries) == (2, 3)
+    ids = [each.headers["remora-event-id"] for each in receiver.came]
+    assert ids.count("0.2") == 3
+    assert "0.3" not in ids
+
+
+@pytest.mark.usefixtures("apart")
+async def test_a_receiver_that_refuses_everything(endpoint: HttpEndpoint) -> None:
+    """Where nothing is acknowledged meanwhile, refusals stop the topic and make no dead letter."""
+    async with (
+        receiving(lambda _: status(400)) as receiver,
+        endpoint.route(SHARD, INCARNATION, target(receiver.url)) as route,
+    ):
+        failed = await push_lanes(route, make_records(0, 50, keys=5))
+
+    assert not any(isinstance(exc, EntryRefused) for _, exc in failed.values())
+    assert any(
+        isinstance(exc, EndpointMisconfigured) and "everything with 400" in str(exc) for _, exc in failed.values()
+    )
+
+
+# ---------------------------------------------------------------------------------------- connections
+
+
+async def test_a_connection_that_was_closed_while_idle(endpoint: HttpEndpoint) -> None:
+    """A receiver that closes idle connections costs no failure, and each record arrives once."""
+    records = make_records(0, 20, keys=1)
+    async with receiving() as receiver, endpoint.route(SHARD, INCARNATION, target(receiver.url)) as route:
+        for record in records:
+            assert await push_lanes(route, [record]) == {}
+            receiver.hang_up()
+
+    assert receiver.bodies == [each.body for each in records]
+
+
+@pytest.mark.parametrize("raw", [b"HTTP/1.0 200 OK\r\n\r\n", b"HTTP/1.0 200 OK\r\nServer: BaseHTTP/0.6\r\n\r\nthanks"])
+async def test_receivers_of_http_1_0(endpoint: HttpEndpoint, raw: bytes) -> None:
+    """An answer without length, which ends with its connection, is an acknowledgement: Ceph's own tests answer so."""
+    records = make_records(0, 40)
+    async with receiving(lambda _: Reply(raw, ends=True)) as receiver:
+        failures = await send(endpoint, target(receiver.url), records)
+
+    assert failures == []
+    assert sorted(receiver.bodies) == sorted(each.body for each in records)
+    assert receiver.connections == 40
+
+
+async def test_connections_are_bounded(watcher: Watcher) -> None:
+    """However many lanes and shards post to a receiver, it sees no more connections than the settings allow."""
+    records = make_records(0, 300, keys=300)
+    async with (
+        HttpEndpoint(Settings(http=HttpSettings(connections=4)), watcher) as endpoint,
+        receiving() as receiver,
+    ):
+        await asyncio.gather(*(send(endpoint, target(receiver.url), records) for _ in range(3)))
+
+    assert len(receiver.bodies) == 900
+    assert receiver.most_open <= 4
+
+
+async def test_who_shares_connections(endpoint: HttpEndpoint) -> None:
+    """Equal targets share a connection, also over different paths; another password has one of its own."""
+    async with receiving() as receiver:
+        for user, path in (("a:b@", "/x"), ("a:b@", "/y"), ("a:c@", "/x"), ("", "/x")):
+            url = receiver.url.replace("http://", f"http://{user}") + path
+            assert await send(endpoint, target(url), make_records(0, 1)) == []
+
+    assert [each.connection for each in receiver.came] == [0, 0, 1, 2]
+
+
+async def test_connections_are_closed_and_reopened(watcher: Watcher) -> None:
+    """A connection that nobody uses is closed, and the next record opens another one."""
+    settings = Settings(http=HttpSettings(idle_timeout_s=0.01))
+    async with HttpEndpoint(settings, watcher) as endpoint, receiving() as receiver:
+        await send(endpoint, target(receiver.url), make_records(0, 1))
+        await until(lambda: watcher.closed >= 1, "the connection is closed")
+        await send(endpoint, target(receiver.url), make_records(0, 1))
+
+    assert (len(receiver.taken), watcher.opened) == (2, 2)
+
+
+async def test_a_refused_port_and_an_unknown_name(endpoint: HttpEndpoint) -> None:
+    """Nothing listens, or no such name: transient, and from the second try on one connection finds out, not sixty."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        for url in (f"http://127.0.0.1:{bound.getsockname()[1]}", "http://no-such-host.invalid"):
+            async with endpoint.route(SHARD, INCARNATION, target(url)) as route:
+                failed = await push_lanes(route, make_records(0, 100))
+                assert {type(exc) for _, exc in failed.values()} == {EndpointUnavailable}
+                assert {exc.arrived for _, exc in failed.values()} == {0}
+            with pytest.raises(EndpointUnavailable):
+                async with endpoint.route(SHARD, INCARNATION, target(url)):
+                    pass
+            assert await endpoint.up(target(url)) == frozenset()
+
+
+async def test_what_is_up(endpoint: HttpEndpoint) -> None:
+    """A receiver whose port opens is up; the look posts nothing."""
+    async with receiving() as receiver:
+        assert await endpoint.up(target(receiver.url)) == {receiver.url}
+
+    assert receiver.came == []
+
+
+async def test_a_mute_receiver_ends_in_time(watcher: Watcher) -> None:
+    """A receiver that never answers fails every lane once, within the time of one request, and closing takes none."""
+    async with (
+        hanging_endpoint() as hanging,
+        asyncio.timeout(20),
+        HttpEndpoint(Settings(http=QUICK), watcher) as endpoint,
+        endpoint.route(SHARD, INCARNATION, target(f"http://{hanging.address}")) as route,
+    ):
+        failed = await push_lanes(route, make_records(0, 200))
+
+    assert all("127.0.0.1" in str(exc) for _, exc in failed.values())
+    assert len(failed) == len({each.lane for each in route.pack(make_records(0, 200))[0]})
+
+
+def test_a_slow_receiver_gets_more_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A route is stale once a backlog waits for a slow receiver; the next has four times the lanes, to the most."""
+
+    async def work() -> list[int]:
+        seen = []
+        async with HttpEndpoint(Settings()) as endpoint:
+            to = target("http://127.0.0.1:1")
+            for _ in range(4):
+                async with endpoint.route(SHARD, INCARNATION, to) as route:
+                    assert not route.stale
+                    for _ in range(100):
+                        route._acked(1, 0.5)
+                    route.pack(make_records(0, 10))
+                    assert not route.stale  # without a backlog
+                    parcels, _ = route.pack(make_records(0, 5000, keys=5000))
+                    seen.append(len({each.lane for each in parcels}))
+                    assert route.stale is (seen[-1] < 900)
+                endpoint._receivers.clear() if len(seen) == 3 else None
+        return seen
+
+    lanes = asyncio.run(work())
+
+    assert [min(LANES, key=lambda most: abs(most - each)) for each in lanes] == [64, 256, 1024, 64]
+
+
+async def test_large_bodies(endpoint: HttpEndpoint) -> None:
+    """A record of ten megabytes arrives whole."""
+    record = make_records(0, 1, size=10_000_000)
+    async with receiving() as receiver:
+        assert await send(endpoint, target(receiver.url), record) == []
+
+    assert receiver.bodies == [record[0].body]
+
+
+# ------------------------------------------------------------------------------------------- safety
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:{port}", "http://localhost:{port}", "http://[::ffff:127.0.0.1]:{port}"]
+)
+async def test_topics_of_s3_users_reach_no_loopback(endpoint: HttpEndpoint, url: str) -> None:
+    """By default a topic of radosgw's cannot post to this host, whatever it is called; nothing is connected to."""
+    async with receiving() as receiver:
+        to = target(url.format(port=receiver.port))
+        async with endpoint.route(Shard("shard"), INCARNATION, to) as route:
+            failed = await push_lanes(route, make_records(0, 3))
+        assert await endpoint.up(to) == frozenset()
+
+    assert {type(exc) for _, exc in failed.values()} == {EndpointMisconfigured}
+    assert all("destinations.deny" in str(exc) for _, exc in failed.values())
+    assert receiver.connections == 0
+
+
+async def test_the_daemon_does_not_post_to_itself() -> None:
+    """The daemon's own port is denied to every topic, whatever the lists allow."""
+    async with receiving() as receiver:
+        settings = Settings(
+            admin=AdminSettings(listen=f"127.0.0.1:{receiver.port}"),
+            destinations=DestinationsSettings(deny=(), allow=("*",)),
+        )
+        async with (
+            HttpEndpoint(settings) as endpoint,
+            endpoint.route(SHARD, INCARNATION, target(receiver.url)) as route,
+        ):
+            failed = await push_lanes(route, make_records(0, 3))
+
+    assert {str(exc) for _, exc in failed.values()} >= {"the endpoint is this daemon itself"}
+    assert receiver.connections == 0
+
+
+async def test_named_credentials(tmp_path: Path) -> None:
+    """A named credential is sent to its hosts, and stands in no message; a topic cannot name one for another host."""
+    (tmp_path / "hooks").write_text('hosts = ["127.0.0.1"]\nbearer = "tok3n"\n')
+    (tmp_path / "other").write_text('hosts = ["hooks.example.com"]\nbearer = "tok3n"\n')
+    settings = Settings(credentials=CredentialsSettings(directory=str(tmp_path)))
+    async with HttpEndpoint(settings) as endpoint, receiving() as receiver:
+        await send(endpoint, target(receiver.url, "remora-credential=hooks"), make_records(0, 1))
+        with pytest.raises(EndpointMisconfigured, match="not among its hosts") as caught:
+            async with endpoint.route(SHARD, INCARNATION, target(receiver.url, "remora-credential=other")):
+                pass
+
+    assert [each.headers["authorization"] for each in receiver.taken] == ["Bearer tok3n"]
+    assert "tok3n" not in str(caught.value)
+
+
+# --------------------------------------------------------------------------------------------- nginx
+
+
+@pytest.mark.parametrize("path", ["/ok", "/page", "/once"])
+async def test_nginx_takes_everything(endpoint: HttpEndpoint, tmp_path: Path, path: str) -> None:
+    """nginx answers each record once, over connections that stay open, or each over one of its own if it says so."""
+    async with nginx(tmp_path) as server:
+        failures = await send(endpoint, target(server.url + path), make_records(0, 200))
+
+    answers = server.answers()
+    assert failures == []
+    assert len(answers) == 200
+    assert {code for _, code, _ in answers} <= {200, 204}
+    connections = len({connection for *_, connection in answers})
+    assert connections == 200 if path == "/once" else connections <= 20
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "text"),
+    [
+        ("/dead", EndpointUnavailable, "502"),
+        ("/few", EndpointUnavailable, "429"),
+        ("/elsewhere", EndpointMisconfigured, "301"),
+        ("/gone", EndpointMisconfigured, "410"),
+        ("/large", EndpointMisconfigured, "everything with 413"),
+    ],
+)
+@pytest.mark.usefixtures("apart")
+async def test_what_nginx_refuses(
+    endpoint: HttpEndpoint, tmp_path: Path, path: str, error: type[EndpointError], text: str
+) -> None:
+    """nginx's own refusals are what the table says."""
+    async with nginx(tmp_path) as server, endpoint.route(SHARD, INCARNATION, target(server.url + path)) as route:
+        failed = await push_lanes(route, make_records(0, 2, keys=1, size=300))
+
+    ((_, exc),) = failed.values()
+    assert isinstance(exc, error)
+    assert text in str(exc)
+
+
+async def test_a_port_that_speaks_no_tls(endpoint: HttpEndpoint, tmp_path: Path) -> None:
+    """https to a port without TLS is a configuration error."""
+    async with nginx(tmp_path) as server:
+        url = server.url.replace("http://", "https://")
+        async with endpoint.route(SHARD, INCARNATION, target(url)) as route:
+            failed = await push_lanes(route, make_records(0, 1))
+
+    ((_, exc),) = failed.values()
+    assert isinstance(exc, EndpointMisconfigured)
+    assert "speaks no TLS" in str(exc)
+
+
+async def test_a_port_that_only_speaks_tls(endpoint: HttpEndpoint) -> None:
+    """http to a port that answers with an alert of TLS is a configuration error."""
+    alert = Reply(b"\x15\x03\x01\x00\x02\x02\x46", ends=True, counts=False)
+    async with (
+        receiving(lambda _: alert) as receiver,
+        endpoint.route(SHARD, INCARNATION, target(receiver.url)) as route,
+    ):
+        failed = await push_lanes(route, make_records(0, 1))
+
+    ((_, exc),) = failed.values()
+    assert isinstance(exc, EndpointMisconfigured)
+    assert "only speaks TLS" in str(exc)
+
+
+async def test_tls(tmp_path: Path) -> None:
+    """A certificate is checked against the topic's authorities; one that is not trusted is a configuration error."""
+    pair = certificate(tmp_path / "c", "localhost")
+    directives = f"ssl_certificate {pair.certificate}; ssl_certificate_key {pair.key};"
+    settings = Settings(kafka=KafkaSettings(ca_directories=str(tmp_path)))
+    async with nginx(tmp_path, directives, tls=True) as server, HttpEndpoint(settings) as endpoint:
+        trusted = target(server.url + "/ok", f"ca-location={pair.certificate}")
+        assert await send(endpoint, trusted, make_records(0, 20)) == []
+        assert await send(endpoint, target(server.url + "/ok", "verify-ssl=false"), make_records(0, 5)) == []
+        async with endpoint.route(SHARD, INCARNATION, target(server.url + "/ok")) as route:
+            failed = await push_lanes(route, make_records(0, 1))
+
+    ((_, exc),) = failed.values()
+    assert isinstance(exc, EndpointMisconfigured)
+    assert "not trusted" in str(exc)
+    assert len(server.answers()) == 25
+
+
+async def test_client_certificates(tmp_path: Path) -> None:
+    """A client's certificate is shown where the topic names one, and only files that the operator allows are read."""
+    pair, client = certificate(tmp_path / "c", "localhost"), certificate(tmp_path / "clients", "client")
+    directives = f"ssl_certificate {pair.certificate}; ssl_certificate_key {pair.key};"
+    directives += f"ssl_client_certificate {client.certificate}; ssl_verify_client on;"
+    settings = Settings(
+        kafka=KafkaSettings(ca_directories=str(tmp_path)),
+        credentials=CredentialsSettings(client_files=str(tmp_path / "clients")),
+    )
+    shown = (
+        f"ca-location={pair.certificate}&ssl-certificate-location={client.certificate}&ssl-key-location={client.key}"
+    )
+    async with nginx(tmp_path, directives, tls=True) as server, HttpEndpoint(settings) as endpoint:
+        assert await send(endpoint, target(server.url + "/ok", shown), make_records(0, 5)) == []
+        with pytest.raises(EndpointMisconfigured, match="client_files"):
+            async with endpoint.route(
+                SHARD, INCARNATION, target(server.url, shown.replace(str(client.key), str(pair.key)))
+            ):
+                pass
+
+    assert [code for _, code, _ in server.answers()] == [204] * 5
