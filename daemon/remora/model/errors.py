@@ -166,9 +166,9 @@ class TopicRefused(StoreError):
 class EndpointError(RemoraError):
     """An endpoint did not take what was pushed; the class says what may help.
 
-    `arrived` is how many records of the parcel, from its front, are durable at the endpoint; the others may be.
+    `arrived` is how many records of the batch, from its front, are durable at the endpoint; the others may be.
     `tries` is how often the first of the others was tried in vain. Where it is None all others count as tried once: the
-    parcel travelled as one, or the destination failed and not a record.
+    batch travelled as one, or the destination failed and not a record.
     """
 
     arrived = 0

@@ -14,8 +14,8 @@ from remora.endpoints.http.answers import (
     Evidence,
     Finding,
     Verdict,
+    batch_records,
     lanes_for,
-    parcel_records,
     quick_pause_s,
     retry_after_s,
     verdict,
@@ -134,6 +134,6 @@ def test_lanes(lanes: int, mean_s: float, has_backlog: bool, wanted: int) -> Non
 
 @given(st.floats(0, 20), st.booleans(), st.sampled_from(LANES))
 def test_lanes_never_shrink(mean_s: float, has_backlog: bool, lanes: int) -> None:
-    """The number of lanes only grows, and a parcel has at least one record."""
+    """The number of lanes only grows, and a batch has at least one record."""
     assert lanes_for(lanes, mean_s, has_backlog=has_backlog) >= lanes
-    assert 1 <= parcel_records(mean_s) <= 1024
+    assert 1 <= batch_records(mean_s) <= 1024

@@ -190,8 +190,8 @@ def test_batches(kind: str, content_type: bytes) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.binary(max_size=3)), max_size=60), st.integers(1, 9))
-def test_parcels(keys: list[tuple[str, bytes]], most: int) -> None:
-    """Each record is in one parcel, those of a key in one lane and in order, and no parcel is longer than asked."""
+def test_packing(keys: list[tuple[str, bytes]], most: int) -> None:
+    """Each record is in one batch, those of a key in one lane and in order, and no batch is longer than asked."""
     records = [
         Record(key.encode() + more, b"", b"", 0, b"0/%d" % i, b"0/%d" % (i + 1), i)
         for i, (key, more) in enumerate(keys)

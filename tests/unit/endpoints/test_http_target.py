@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.endpoints.http.target import Batch, ClientFiles, Login, Server, Tls, parse_target
+from remora.endpoints.http.target import Batching, ClientFiles, Login, Server, Tls, parse_target
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
 
@@ -87,10 +87,15 @@ def test_arguments() -> None:
         )
     )
 
-    assert (plain.batch, plain.idempotency_keys, plain.positions_as_ids, plain.credential) == (None, False, False, "")
-    assert (full.batch, full.idempotency_keys, full.positions_as_ids) == (Batch("ndjson", 7, 1000), True, True)
+    assert (plain.batching, plain.idempotency_keys, plain.positions_as_ids, plain.credential) == (
+        None,
+        False,
+        False,
+        "",
+    )
+    assert (full.batching, full.idempotency_keys, full.positions_as_ids) == (Batching("ndjson", 7, 1000), True, True)
     assert full.credential == "hooks"
-    assert parse_target(target("http://one", "remora-batch=records")).batch == Batch("records", 100, 256 << 10)
+    assert parse_target(target("http://one", "remora-batch=records")).batching == Batching("records", 100, 256 << 10)
 
 
 @pytest.mark.parametrize(

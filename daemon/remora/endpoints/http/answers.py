@@ -117,10 +117,10 @@ def lanes_for(lanes: int, mean_s: float, *, has_backlog: bool) -> int:
     return next((each for each in LANES if each > lanes), lanes)
 
 
-PARCEL_S = 2.0
-MOST_IN_PARCEL = 1024
+BATCH_S = 2.0
+MOST_IN_BATCH = 1024
 
 
-def parcel_records(mean_s: float) -> int:
-    """How many records of a lane travel as one parcel: what takes about two seconds, so that a session can end soon."""
-    return MOST_IN_PARCEL if mean_s <= 0 else max(1, int(min(MOST_IN_PARCEL, PARCEL_S / mean_s)))
+def batch_records(mean_s: float) -> int:
+    """How many records of a lane travel as one batch: what takes about two seconds, so that a session can end soon."""
+    return MOST_IN_BATCH if mean_s <= 0 else max(1, int(min(MOST_IN_BATCH, BATCH_S / mean_s)))

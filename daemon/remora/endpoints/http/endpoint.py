@@ -19,8 +19,8 @@ from remora.endpoints.http.answers import (
     Evidence,
     Finding,
     Verdict,
+    batch_records,
     lanes_for,
-    parcel_records,
     quick_pause_s,
     retry_after_s,
     verdict,
@@ -40,7 +40,7 @@ from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUn
 from remora.model.record import DeadLetter, Record
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target
-from remora.ports.endpoint import Parcel
+from remora.ports.endpoint import Batch
 
 log = logging.getLogger(__name__)
 
@@ -255,23 +255,23 @@ class HttpRoute:
             self._receiver.lanes = max(self._receiver.lanes, wanted)
         return self._has_backlog and self._receiver.lanes > self._lanes
 
-    def pack(self, records: Sequence[Record]) -> tuple[list[Parcel], list[tuple[Record, str]]]:
+    def pack(self, records: Sequence[Record]) -> tuple[list[Batch], list[tuple[Record, str]]]:
         self._has_backlog = len(records) > self._lanes
-        return list(pack(records, self._lanes, parcel_records(self._receiver.mean_s))), []
+        return list(pack(records, self._lanes, batch_records(self._receiver.mean_s))), []
 
     async def look_again(self) -> None:
         """Nothing: no limit of a receiver's is known before it refuses."""
 
-    async def bury(self, letters: Sequence[DeadLetter]) -> None:
+    async def publish_letters(self, letters: Sequence[DeadLetter]) -> None:
         """Nothing: letters are in the store."""
 
     def stop(self) -> None:
         """Begin no further request."""
         self._stopped.set()
 
-    async def push(self, parcel: Parcel) -> None:
+    async def push(self, batch: Batch) -> None:
         posting = Posting(
-            parcel.records, self._maker, self._target.batch, lambda: not self._stopped.is_set(), self._acked
+            batch.records, self._maker, self._target.batching, lambda: not self._stopped.is_set(), self._acked
         )
         try:
             await self._post_all(posting)

@@ -1,11 +1,11 @@
-"""Records of one shard into parcels: a lane for each group of keys, as Kafka's partitions divide them."""
+"""Records of one shard into batches: a lane for each group of keys, as Kafka's partitions divide them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from remora.codec.fastest import in_parcels
+from remora.codec.fastest import in_batches
 from remora.model.record import Record
 
 WITHOUT_LIMIT = 1 << 62
@@ -20,9 +20,9 @@ class Post:
 
 
 def pack(records: Sequence[Record], lanes: int, most: int) -> list[Post]:
-    """Each lane's records, in order, at most so many in a parcel. All records of a key are of one lane."""
+    """Each lane's records, in order, at most so many in a batch. All records of a key are of one lane."""
     posts = []
-    for lane, members, _ in in_parcels(records, lanes, 0, WITHOUT_LIMIT):
+    for lane, members, _ in in_batches(records, lanes, 0, WITHOUT_LIMIT):
         if len(members) <= most:
             posts.append(Post(lane, members))
         else:

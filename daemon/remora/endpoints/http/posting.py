@@ -1,4 +1,4 @@
-"""One push: the records of a parcel as requests, and how far they came."""
+"""One push: the records of a batch as requests, and how far they came."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import time
 from collections.abc import Callable, Sequence
 
 from remora.endpoints.http.requests import RequestMaker
-from remora.endpoints.http.target import Batch
+from remora.endpoints.http.target import Batching
 from remora.model.record import Record
 
 
 class Posting:
-    """An `Exchange` of one parcel's records, in order. `arrived` of them are acknowledged, from the front."""
+    """An `Exchange` of one batch's records, in order. `arrived` of them are acknowledged, from the front."""
 
     def __init__(
         self,
         records: Sequence[Record],
         maker: RequestMaker,
-        batch: Batch | None,
+        batching: Batching | None,
         is_wanted: Callable[[], bool],
         on_ack: Callable[[int, float], None],
     ) -> None:
         """`is_wanted` is asked before each request; `on_ack` hears of records and seconds."""
         self._records = records
         self._maker = maker
-        self._batch = batch
+        self._batching = batching
         self._is_wanted = is_wanted
         self._on_ack = on_ack
-        self._most = batch.records if batch is not None else 1
+        self._most = batching.records if batching is not None else 1
         self.arrived = 0
         self.under_way = 0
         self.requests = 0
@@ -43,18 +43,18 @@ class Posting:
         if at == len(self._records) or not self._is_wanted():
             return None
         self.requests += 1
-        if self._batch is None:
+        if self._batching is None:
             self.under_way = 1
             return self._maker.one(self._records[at], int(time.time()))
-        self.under_way = count = self._fitting(self._batch, at)
+        self.under_way = count = self._fitting(self._batching, at)
         return self._maker.batch(self._records[at : at + count], int(time.time()))
 
     def acked(self, seconds: float) -> None:
         """The request under way was acknowledged."""
         self.arrived += self.under_way
         self._on_ack(self.under_way, seconds)
-        if self._batch is not None:
-            self._most = min(self._batch.records, self._most * 2)
+        if self._batching is not None:
+            self._most = min(self._batching.records, self._most * 2)
 
     def halve(self) -> bool:
         """Post fewer records together from now on; False when it was one already."""
@@ -63,12 +63,12 @@ class Posting:
         self._most = self.under_way // 2
         return True
 
-    def _fitting(self, batch: Batch, at: int) -> int:
+    def _fitting(self, batching: Batching, at: int) -> int:
         """How many records go together: what the lane has, within the limits, and one at least."""
         nbytes, count = 0, 0
         for record in self._records[at : at + self._most]:
             nbytes += len(record.body)
-            if count and nbytes > batch.nbytes:
+            if count and nbytes > batching.nbytes:
                 break
             count += 1
         return count

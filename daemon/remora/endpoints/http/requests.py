@@ -111,7 +111,7 @@ class RequestMaker:
         self._secrets = credential.secrets if credential is not None else ()
         self._shard = header_value(queue.encode())
         self._prefix = incarnation.encode() + b":"
-        kind = target.batch.kind if target.batch is not None else ""
+        kind = target.batching.kind if target.batching is not None else ""
         lines = [
             b"POST %b HTTP/1.1" % target.path.encode(),
             b"Host: %b" % target.host.encode(),
@@ -151,8 +151,8 @@ class RequestMaker:
         )  # fmt: skip
 
     def _batch_body(self, records: Sequence[Record]) -> bytes:
-        assert self._target.batch is not None
-        match self._target.batch.kind:
+        assert self._target.batching is not None
+        match self._target.batching.kind:
             case "records":
                 return BEFORE + b",".join(each.body[len(BEFORE) : -len(BEHIND)] for each in records) + BEHIND
             case "ndjson":  # radosgw escapes line ends, so no body has one
@@ -185,7 +185,7 @@ class RequestMaker:
     def _further(self, record: Record, body: bytes, timestamp: int) -> bytes:
         """The headers that a target asks for."""
         target, lines = self._target, []
-        if target.cloudevents and target.batch is None:
+        if target.cloudevents and target.batching is None:
             event = cloud_event(record)
             lines += [
                 (b"ce-id", self._event_id(event, record)),

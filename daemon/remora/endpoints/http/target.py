@@ -77,7 +77,7 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class Batching:
     """Several records in one request; `kind` is one of `BATCHES`."""
 
     kind: str
@@ -98,7 +98,7 @@ class HttpTarget:
     cloudevents: bool = False
     positions_as_ids: bool = False
     idempotency_keys: bool = False
-    batch: Batch | None = None
+    batching: Batching | None = None
     remarks: tuple[str, ...] = field(default=(), compare=False)
 
 
@@ -116,7 +116,7 @@ def parse_target(target: Target) -> HttpTarget:
     if args.get(DEAD_LETTER_TOPIC):
         raise EndpointMisconfigured(f"{DEAD_LETTER_TOPIC}: http endpoints take no dead letters; the store keeps them")
     ids = _word(args, "remora-ce-id", ("request", "position"), "request")
-    batch = _batch(args)
+    batching = _batching(args)
     found = HttpTarget(
         server=server,
         host=authority if not authority.endswith(f":{DEFAULT_PORTS[scheme]}") else authority.rpartition(":")[0],
@@ -127,11 +127,11 @@ def parse_target(target: Target) -> HttpTarget:
         cloudevents=_boolean(args, "cloudevents", default=False),
         positions_as_ids=ids == "position",
         idempotency_keys=_boolean(args, "remora-idempotency-key", default=False),
-        batch=batch,
+        batching=batching,
         remarks=(*(["the endpoint's #fragment is not sent"] if fragment else []), *_remarks(scheme, args, login, tls)),
     )
-    if found.cloudevents and batch is not None and batch.kind != "cloudevents":
-        raise EndpointMisconfigured(f"remora-batch={batch.kind} and cloudevents=true exclude each other")
+    if found.cloudevents and batching is not None and batching.kind != "cloudevents":
+        raise EndpointMisconfigured(f"remora-batch={batching.kind} and cloudevents=true exclude each other")
     return found
 
 
@@ -206,11 +206,11 @@ def _credential(args: Mapping[str, str]) -> str:
     return name
 
 
-def _batch(args: Mapping[str, str]) -> Batch | None:
+def _batching(args: Mapping[str, str]) -> Batching | None:
     kind = _word(args, "remora-batch", BATCHES, "")
     records = _number(args, "remora-batch-records", BATCH_RECORDS, MOST_BATCH_RECORDS)
     nbytes = _number(args, "remora-batch-bytes", BATCH_BYTES, MOST_BATCH_BYTES)
-    return Batch(kind, records, nbytes) if kind else None
+    return Batching(kind, records, nbytes) if kind else None
 
 
 def _word(args: Mapping[str, str], name: str, allowed: tuple[str, ...], default: str) -> str:
