@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -374,6 +374,7 @@ class FakeRoute:
 
     def __init__(self, endpoint: FakeEndpoint, shard: Shard, target: Target) -> None:
         self.endpoint = endpoint
+        self.acks_show_load = endpoint.acks_show_load
         self.shard = shard
         self.target = target
         self.stale = False
@@ -484,6 +485,7 @@ class FakeEndpoint:
     def __init__(self, lanes: int = 3) -> None:
         self.lanes = lanes
         self.batch_records = 1000
+        self.acks_show_load = True
         self.arrived: list[tuple[str, Record]] = []
         self.fate: Callable[[FakeRoute, Batch], Fate] = lambda *_: Fate()
         self.too_large: Callable[[Record], bool] = lambda _: False
@@ -501,6 +503,8 @@ class FakeEndpoint:
         self.positions: dict[tuple[str, str], bytes] = {}
         self.transactions: list[int] = []
         self.buried: list[DeadLetter] = []
+        self.shared_fate: Callable[[Target], Hashable] = lambda target: (target.uri, target.args)
+        self.quick_retries: list[bool] = []
         self.letter_failure: Callable[[], EndpointError | None] = lambda: None
         self.verdict: Callable[[FakeExactRoute, Sequence[Batch]], Verdict] = lambda *_: Verdict()
         self.journal: Callable[[str], None] = lambda _: None
@@ -518,8 +522,14 @@ class FakeEndpoint:
         await asyncio.sleep(wait_s)
         return frozenset(up)
 
+    def destination(self, target: Target) -> Hashable:
+        return self.shared_fate(target)
+
     @asynccontextmanager
-    async def route(self, shard: Shard, incarnation: str, target: Target) -> AsyncIterator[Route]:
+    async def route(
+        self, shard: Shard, incarnation: str, target: Target, *, quick_retries: bool = True
+    ) -> AsyncIterator[Route]:
+        self.quick_retries.append(quick_retries)
         await asyncio.sleep(self.opening_s)
         error = self.opening(target)
         if error is not None:

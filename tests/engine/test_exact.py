@@ -629,6 +629,7 @@ class PlainEndpoint:
         self.check = endpoint.check
         self.publishes_letters = endpoint.publishes_letters
         self.up = endpoint.up
+        self.destination = endpoint.destination
         self.route = endpoint.route
 
 

@@ -186,6 +186,24 @@ def delivery_of(target: Target, default: Delivery) -> Delivery:
         raise EndpointMisconfigured(f"{DELIVERY} must be {modes}, not {asked[:40]!r}") from None
 
 
+def usable_delivery(target: Target, default: Delivery, *, is_transactional: bool) -> tuple[Delivery, list[str]]:
+    """The delivery mode that a target's topic has, and remarks on it.
+
+    An endpoint that is not transactional delivers at least once. That is a remark where the default asks for more, and
+    EndpointMisconfigured where the topic itself does.
+    """
+    asked = delivery_of(target, default)
+    if is_transactional or asked is Delivery.AT_LEAST_ONCE:
+        return asked, []
+    if parse_args(target.args).get(DELIVERY):
+        raise EndpointMisconfigured(
+            f"the topic asks for exactly-once, and {target.scheme}:// endpoints deliver at-least-once only"
+        )
+    return Delivery.AT_LEAST_ONCE, [
+        f"delivery.mode asks for exactly-once, and {target.scheme}:// endpoints deliver at-least-once only"
+    ]
+
+
 def has_literal_keys(target: Target) -> bool:
     """Whether senders write the object keys of a target's events as they are, and not URL-encoded.
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from random import Random
 
 from remora.codec.event_entry import attributes
-from remora.codec.topic import delivery_of, limit_remarks
+from remora.codec.topic import limit_remarks, usable_delivery
 from remora.engine.byte_budget import ByteBudget
 from remora.engine.delivery.head_expiry import FOR_EVER_S, LEAST_S, HeadExpiry
 from remora.engine.delivery.lanes import LaneSender
@@ -27,6 +27,7 @@ from remora.model.errors import (
     EndpointError,
     EndpointFenced,
     EndpointMisconfigured,
+    EndpointUnavailable,
     EntryRefused,
     NotOurs,
     OwnershipLost,
@@ -177,12 +178,12 @@ class Dispatcher:
         if self._last_failure and not is_known_to_wait and not await self._entries_wait():
             return tells
         endpoint = self._endpoints[topic.target.scheme]
-        self._remarks = (*endpoint.check(topic.target), *limit_remarks(topic.target.args))
-        self._delivery = str(delivery_of(topic.target, Delivery(self._context.settings.mode)))
-        if self._is_exact and not isinstance(endpoint, TransactionalEndpoint):
-            raise EndpointMisconfigured(
-                f"the topic asks for exactly-once, and {topic.target.scheme}:// endpoints deliver at-least-once only"
-            )
+        is_transactional = isinstance(endpoint, TransactionalEndpoint)
+        mode, mode_remarks = usable_delivery(
+            topic.target, Delivery(self._context.settings.mode), is_transactional=is_transactional
+        )
+        self._delivery = str(mode)
+        self._remarks = (*endpoint.check(topic.target), *limit_remarks(topic.target.args), *mode_remarks)
         for remark in self._remarks:
             self._context.telemetry.remark(topic.label, remark)
         await self._head.recall(self._limits)
@@ -258,7 +259,8 @@ class Dispatcher:
                 session = Session(scope, budget, self._recovered)
                 yield session, TransactionSender(session, exact)
         else:
-            async with endpoint.route(token.shard, token.incarnation, topic.target) as route:
+            quick = not self._limits.counts_attempts
+            async with endpoint.route(token.shard, token.incarnation, topic.target, quick_retries=quick) as route:
                 session = Session(scope, budget, self._recovered)
                 yield session, LaneSender(session, route)
 
@@ -331,12 +333,14 @@ class Dispatcher:
         backoff = Backoff(settings.retry_base_s, settings.retry_cap_s)
         pauses = Pauses(backoff, settings.configuration_recheck_s, DAMAGE_RECHECK_S)
         delay = pauses.pause_s(kind, self._failed_in_a_row(), self._rng.random(), self._limits.retry_sleep_s)
+        asked_s = exc.retry_after_s if isinstance(exc, EndpointUnavailable) else None
+        delay = max(delay, asked_s or 0.0)
         is_stopped = kind in (Failure.CONFIGURATION, Failure.DAMAGED)
         self._enter(State.STOPPED if is_stopped else State.RETRYING, str(exc))
         if self._topic is not None:
             self._context.telemetry.retry(self._topic.label, delay)
         is_endpoint, self._head.has_looked = isinstance(exc, EndpointError), False
-        hears, tried = kind == Failure.TRANSIENT, is_endpoint and not self._opened
+        hears, tried = kind == Failure.TRANSIENT and not asked_s, is_endpoint and not self._opened
         await self._wait(delay, minds_front=is_endpoint, hears=hears, tried=tried)
 
     async def _wait(self, delay: float, *, minds_front: bool = True, hears: bool = False, tried: bool = False) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Literal
@@ -69,12 +69,12 @@ class Worker:
         by_scheme = {scheme: each for each in endpoints for scheme in each.schemes}
         self.catalogue = Catalogue(store, telemetry, ownership.discovery_interval_s)
         self.budget = ByteBudget(delivery.worker_bytes)
-        destinations: WeakValueDictionary[tuple[str, str], Destination] = WeakValueDictionary()
+        destinations: WeakValueDictionary[Hashable, Destination] = WeakValueDictionary()
         self._lookout = Lookout(lambda: list(destinations.values()), telemetry)
 
         def destination(target: Target) -> Destination:
-            """What the shards share that go to the same brokers in the same way."""
-            key = (target.uri, target.args)
+            """What the shards share that go to the same place: it is up and down for all of them."""
+            key = (target.scheme, by_scheme[target.scheme].destination(target))
             found = destinations.get(key)
             if found is None:
                 found = Destination(delivery.endpoint_bytes, within=self.budget, want=self._lookout.want)

@@ -207,7 +207,10 @@ class EndpointFenced(EndpointError):
 
 
 class EntryRefused(EndpointError):
-    """Poison: this entry can never be delivered and becomes a dead letter."""
+    """Poison: an entry can never be delivered and becomes a dead letter.
+
+    It is the one behind those that arrived where `tries` is known, else any one of the batch.
+    """
 
 
 def without_frames(exc: E) -> E:

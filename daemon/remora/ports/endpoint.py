@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, runtime_checkable
 
@@ -34,6 +34,12 @@ class Route(Protocol):
         """True when keys would fall into other lanes by now: finish what is under way, then open a new route."""
         ...
 
+    @property
+    def acks_show_load(self) -> bool:
+        """Whether acknowledgements that take longer are a sign that this host or the destination is short of processor
+        time. A receiver that is slow of its own must not slow the other topics of its worker."""
+        ...
+
     def pack(self, records: Sequence[Record]) -> tuple[list[Batch], list[tuple[Record, str]]]:
         """Sort records into batches, in order within each lane; and the refused ones with why.
 
@@ -54,7 +60,11 @@ class Route(Protocol):
         """Return when every record of the batch is durable at the endpoint.
 
         Raises EndpointUnavailable (transient; the batch may have arrived nevertheless, in whole or in part),
-        EndpointMisconfigured, or EntryRefused when a record that `pack` let pass was refused for good.
+        EndpointMisconfigured, or EntryRefused when a record that `pack` let pass was refused for good. The error's
+        `arrived` says how many records, from the front, are durable all the same, and `tries` how often the one behind
+        them was tried: where EntryRefused gives it, that is the record which was refused. After a failure a route may
+        have its other pushes end early, with their own `arrived`.
+
         A batch is pushed again as it is only after `pack` was asked anew.
         """
         ...
@@ -138,8 +148,20 @@ class Endpoint(Protocol):
         """
         ...
 
-    def route(self, shard: Shard, incarnation: str, target: Target) -> AbstractAsyncContextManager[Route]:
+    def destination(self, target: Target) -> Hashable:
+        """What shares the fate of this target: targets with equal answers are up and down together.
+
+        Raises nothing: it is asked of targets that cannot work, too.
+        """
+        ...
+
+    def route(
+        self, shard: Shard, incarnation: str, target: Target, *, quick_retries: bool = True
+    ) -> AbstractAsyncContextManager[Route]:
         """Open a way to the target: connects where needed and looks up what packing must know.
+
+        With `quick_retries` a push may try a record again itself that was refused in passing; without, each attempt is
+        the caller's, because their number or pace is limited.
 
         Entering raises EndpointUnavailable or EndpointMisconfigured. What is learnt about one target never
         shows at another, save that equal targets may share a connection.

@@ -31,6 +31,7 @@ class FileRoute:
     """A way to one file. All keys are of one lane."""
 
     stale = False
+    acks_show_load = False
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -86,7 +87,13 @@ class FileEndpoint:
         """A folder that is there is up."""
         return frozenset({"file"}) if Path(target.uri.removeprefix("file://")).parent.is_dir() else frozenset()
 
+    def destination(self, target: Target) -> str:
+        """Each file is a destination of its own."""
+        return target.uri
+
     @asynccontextmanager
-    async def route(self, shard: Shard, incarnation: str, target: Target) -> AsyncIterator[FileRoute]:
+    async def route(
+        self, shard: Shard, incarnation: str, target: Target, *, quick_retries: bool = True
+    ) -> AsyncIterator[FileRoute]:
         """A way to the target's file."""
         yield FileRoute(Path(target.uri.removeprefix("file://")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Self
@@ -151,9 +151,15 @@ class HttpEndpoint:
             return True
         return False
 
+    def destination(self, target: Target) -> Hashable:
+        try:
+            return str(parse_target(target).server)  # whatever the path: a host that is away is away for all of them
+        except EndpointMisconfigured:
+            return target.uri, target.args
+
     @asynccontextmanager
     async def route(
-        self, shard: Shard, incarnation: str, target: Target, quick_retries: int = QUICK_TRIES
+        self, shard: Shard, incarnation: str, target: Target, *, quick_retries: bool = True
     ) -> AsyncIterator[HttpRoute]:
         meant = parse_target(target)
         identity, credential = await self._files(meant)
@@ -169,7 +175,7 @@ class HttpEndpoint:
         if receiver.failed:  # a receiver that is away costs one connection, not one for each lane
             await self._pools.prove(peer)
         maker = RequestMaker(meant, credential, shard.queue, incarnation)
-        route = HttpRoute(meant, peer, receiver, maker, quick_retries)
+        route = HttpRoute(meant, peer, receiver, maker, quick_retries=quick_retries)
         route.pools, route.observer = self._pools, self._observer
         try:
             yield route
@@ -232,17 +238,18 @@ class HttpRoute:
     After a failure nothing new is posted: the other pushes end behind the record that is under way.
     """
 
+    acks_show_load = False
     pools: Pools
     observer: HttpObserver
 
     def __init__(
-        self, target: HttpTarget, peer: Peer, receiver: Receiver, maker: RequestMaker, quick_retries: int
+        self, target: HttpTarget, peer: Peer, receiver: Receiver, maker: RequestMaker, *, quick_retries: bool
     ) -> None:
         self._target = target
         self._peer = peer
         self._receiver = receiver
         self._maker = maker
-        self._quick_retries = quick_retries
+        self._quick_tries = QUICK_TRIES if quick_retries else 0
         self._lanes = receiver.lanes
         self._stopped = asyncio.Event()
         self._has_backlog = False
@@ -346,7 +353,7 @@ class HttpRoute:
         asked_s = retry_after_s(answer.retry_after, time.time()) if answer.retry_after else None
         match verdict(status):
             case Verdict.TRANSIENT:
-                pause_s = quick_pause_s(tries, self._quick_retries, asked_s, refusals.spent_s)
+                pause_s = quick_pause_s(tries, self._quick_tries, asked_s, refusals.spent_s)
                 if pause_s is not None and self._now() - self._receiver.acked_at <= RECENT_S:
                     return pause_s
                 unavailable = EndpointUnavailable(f"{server}: it answers with {status}").at(posting.arrived, tries)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Self
@@ -121,8 +121,13 @@ class KafkaEndpoint:
             return frozenset()
         return await find_live(cluster, options, client_id, timeout_s)
 
+    def destination(self, target: Target) -> Hashable:
+        return target.uri, target.args  # the same brokers, in the same way
+
     @asynccontextmanager
-    async def route(self, shard: Shard, incarnation: str, target: Target) -> AsyncIterator[KafkaRoute]:
+    async def route(
+        self, shard: Shard, incarnation: str, target: Target, *, quick_retries: bool = True
+    ) -> AsyncIterator[KafkaRoute]:
         meant = parse_target(target)
         slot = self._senders.slot(Connection(meant.cluster, await self._trust(meant.cluster)), shard)
         topics = [meant.topic, meant.letters] if meant.letters else [meant.topic]
@@ -219,6 +224,8 @@ class KafkaRoute:
     A route stays with its slot and its partition count. The sender in the slot may be replaced at any time: a shard has
     at most one batch of a lane under way, so the next one may travel over another sender.
     """
+
+    acks_show_load = True
 
     def __init__(
         self,

@@ -205,7 +205,6 @@ class LaneSender:
         while queue and self._session.failure is None:
             load = queue.popleft()
             self._look_started()
-            records = load.batch.records
             began = now()
             try:
                 self._scope.lease.require_trust()
@@ -214,13 +213,14 @@ class LaneSender:
             except EntryRefused as exc:
                 await self._refuse(load, exc)
             except EndpointError as exc:
-                self._session.count_attempts(records)
+                self._count(load, exc)
                 self._session.fail(exc)
             except StoreError as exc:
                 self._session.fail(exc)
             else:
-                self._scope.context.pace.acknowledged(now() - began)
-                self._arrived(load)
+                if self._route.acks_show_load:
+                    self._scope.context.pace.acknowledged(now() - began)
+                self._arrived(load, load.batch.records)
         del self._lanes[lane]
         self._look_settled()
 
@@ -229,8 +229,18 @@ class LaneSender:
         if not any(self._lanes.values()):
             self._all_started.set()
 
-    def _arrived(self, load: InFlightBatch) -> None:
-        nbytes, created_ns, ordinals = totals(load.batch.records)
+    def _count(self, load: InFlightBatch, exc: EndpointError) -> None:
+        """Take what arrived of a batch that failed for done, and count the attempts at what did not."""
+        records = load.batch.records
+        if exc.arrived:
+            self._arrived(load, records[: exc.arrived])
+        if exc.tries is None:
+            self._session.count_attempts(records[exc.arrived :])
+        for _ in range(exc.tries or 0):
+            self._session.count_attempts(records[exc.arrived : exc.arrived + 1])
+
+    def _arrived(self, load: InFlightBatch, records: Sequence[Record]) -> None:
+        nbytes, created_ns, ordinals = totals(records)
         self._scope.delivered(len(ordinals), nbytes, created_ns, time.time_ns())
         self._finish(load.page, load.acks, ordinals, Cause.DELIVERED)
 
@@ -248,14 +258,26 @@ class LaneSender:
     # ------------------------------------------------------------------------------------- parking
 
     async def _refuse(self, load: InFlightBatch, exc: EntryRefused) -> None:
-        """Dead-letter a record that the endpoint refused for good; first find it, when it travelled with others."""
-        records = load.batch.records
-        if len(records) == 1:
-            self._storing += 1
-            await self._dead_letter(load.page, load.acks, [Rejected(records[0].ordinal, "refused", str(exc))])
-        else:
+        """Dead-letter a record that the endpoint refused for good; first find it where the endpoint cannot tell.
+
+        What stands behind it in its batch goes ahead of all that waits in its lane.
+        """
+        records, at = load.batch.records, exc.arrived
+        if len(records) > 1 and exc.tries is None:
             self._redelivery.read_singly = len(load.page.entries)
             self._session.fail(exc)
+            return
+        if exc.tries is not None:
+            self._count(load, exc)
+        self._storing += 1
+        await self._dead_letter(load.page, load.acks, [Rejected(records[at].ordinal, "refused", str(exc))])
+        behind = records[at + 1 :]
+        if behind and not self._session.is_over:
+            self._all_started.clear()
+            batches, _ = self._route.pack(behind)
+            self._lanes[load.batch.lane].extendleft(
+                InFlightBatch(load.page, load.acks, each) for each in reversed(batches)
+            )
 
     async def _dead_letter(
         self, page: Page, of: PageAcks, rejected: Sequence[Rejected], behind: Sequence[Record] = ()

@@ -1,0 +1,245 @@
+"""A failed push that says how far it came: what arrived is not sent again, and a refused record is not searched for."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
+from engine.runs import QUICK, a_topic, a_worker, drained, running, until
+from remora.config import DeliverySettings
+from remora.engine.worker import Worker, WorkerSetup
+from remora.metrics import Telemetry
+from remora.model.errors import EndpointMisconfigured, EndpointUnavailable, EntryRefused
+from remora.policy.pace import Pace
+from remora.ports.endpoint import Batch
+from support.clock import in_virtual_time
+from support.entries import raw_entry
+
+
+def numbers(endpoint: FakeEndpoint) -> list[int]:
+    return [int(each.removeprefix(b"id-")) for each in endpoint.events()]
+
+
+@pytest.mark.guarantee("duplicates", "order-per-object")
+@in_virtual_time
+async def test_what_arrived_is_not_sent_again() -> None:
+    """However often pushes fail in the middle, each entry arrives once, and those of a key in order."""
+    store, endpoint, rng = FakeStore(), FakeEndpoint(lanes=5), Random(3)
+    store.make("t", *(raw_entry(f"k{i % 7}", i) for i in range(800)))
+    store.metadata["t"] = a_topic()
+
+    def fate(_: FakeRoute, batch: Batch) -> Fate:
+        arrives = rng.randrange(len(batch.records) + 1)
+        if rng.random() < 0.5 or arrives == len(batch.records):
+            return Fate()
+        return Fate(arrives=arrives, error=EndpointUnavailable("b is away").at(arrives, rng.randrange(2)))
+
+    endpoint.fate = fate
+    async with running(a_worker(store, endpoint)):
+        await drained(store)
+
+    assert sorted(numbers(endpoint)) == list(range(800))
+    for key in range(7):
+        of_key = [each for each in numbers(endpoint) if each % 7 == key]
+        assert of_key == sorted(of_key)
+
+
+@in_virtual_time
+async def test_a_refused_record_is_parked_where_it_stands() -> None:
+    """A record that is named as refused becomes a letter at once; its batch goes on behind it, ahead of its lane."""
+    store, endpoint = FakeStore(), FakeEndpoint(lanes=1)
+    endpoint.batch_records = 10
+    store.make("t", *(raw_entry("k", i) for i in range(100)))
+    store.metadata["t"] = a_topic()
+    poison = {b"id-3", b"id-47", b"id-48", b"id-99"}
+
+    def fate(_: FakeRoute, batch: Batch) -> Fate:
+        for at, record in enumerate(batch.records):
+            if record.event_id in poison:
+                return Fate(arrives=at, error=EntryRefused("422").at(at, 3))
+        return Fate()
+
+    endpoint.fate = fate
+    async with running(a_worker(store, endpoint)):
+        await drained(store)
+
+    assert numbers(endpoint) == [i for i in range(100) if b"id-%d" % i not in poison]
+    assert sorted(each.cause for each in store.parked.values()) == ["refused"] * 4
+    assert len(endpoint.routes) == 1
+
+
+@in_virtual_time
+@pytest.mark.parametrize(("tries", "counted"), [(None, {2, 3, 4}), (0, set()), (1, {2}), (4, {2})])
+async def test_whose_attempts_count(tries: int | None, counted: set[int]) -> None:
+    """An attempt counts for the record that was tried, or for all that are left where the destination failed."""
+    store, endpoint = FakeStore(), FakeEndpoint(lanes=1)
+    store.make("t", *(raw_entry("k", i) for i in range(5)))
+    store.metadata["t"] = a_topic(max_retries=9)
+    endpoint.fate = lambda *_: (
+        Fate(arrives=2, error=EndpointUnavailable("b is away").at(2, tries))
+        if endpoint.pushes == 1
+        else Fate(wait_s=1e4)
+    )
+    worker = a_worker(store, endpoint)
+
+    async with running(worker):
+        await until(lambda: endpoint.pushes == 2)
+        await until(lambda: tries == 0 or store.queues["t"].attempts)
+        noted = {store.queues["t"].positions.index(int(each.split(b"/")[1])) for each in store.queues["t"].attempts}
+        counts = {each.count for each in store.queues["t"].attempts.values()}
+        store.steal("t", "gone")
+
+    assert noted == counted
+    assert counts == ({tries or 1} if counted else set())
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), max_size=12), st.integers(1, 4), st.integers(1, 9))
+@settings(max_examples=60, deadline=None)
+def test_every_way_to_fail(script: list[tuple[int, int]], lanes: int, size: int) -> None:
+    """Whatever fails, is refused or ends the topic, each entry arrives or has a letter, once, in order per key."""
+
+    @in_virtual_time
+    async def work() -> None:
+        store, endpoint = FakeStore(), FakeEndpoint(lanes=lanes)
+        endpoint.batch_records = size
+        store.make("t", *(raw_entry(f"k{i % 3}", i) for i in range(60)))
+        store.metadata["t"] = a_topic()
+        left = list(script)
+        refused: set[bytes] = set()
+
+        def fate(_: FakeRoute, batch: Batch) -> Fate:
+            if not left:
+                return Fate()
+            kind, at = left.pop()
+            at %= len(batch.records)
+            match kind:
+                case 0:
+                    return Fate(arrives=at, error=EndpointUnavailable("away").at(at, 1))
+                case 1:
+                    return Fate(arrives=at, error=EndpointMisconfigured("401").at(at, 1))
+                case 2:
+                    refused.add(batch.records[at].event_id)
+                    return Fate(arrives=at, error=EntryRefused("422").at(at, 3))
+                case 3:
+                    return Fate(wait_s=0.5, arrives=at, error=EndpointUnavailable("stopped").at(at, 0))
+                case _:
+                    return Fate(wait_s=0.2)
+
+        endpoint.fate = fate
+        async with running(a_worker(store, endpoint)):
+            await drained(store)
+
+        parked = len(store.parked)
+        assert len(refused) == parked
+        assert sorted(endpoint.events()) == sorted({b"id-%d" % i for i in range(60)} - refused)
+        for key in range(3):
+            of_key = [each for each in numbers(endpoint) if each % 3 == key]
+            assert of_key == sorted(of_key)
+
+    work()
+
+
+@in_virtual_time
+async def test_a_destination_that_asks_for_time_gets_it() -> None:
+    """Nothing is sent before the time that the destination asked for, however short the pause would be."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    store.make("t", raw_entry("k", 0))
+    store.metadata["t"] = a_topic()
+    times = []
+
+    def fate(*_: object) -> Fate:
+        times.append(asyncio.get_running_loop().time())
+        if len(times) > 1:
+            return Fate()
+        busy = EndpointUnavailable("429")
+        busy.retry_after_s = 77.0
+        return Fate(arrives=0, error=busy)
+
+    endpoint.fate = fate
+    async with running(a_worker(store, endpoint)):
+        await drained(store)
+
+    assert 77 <= times[1] - times[0] < 80
+
+
+@in_virtual_time
+@pytest.mark.parametrize(
+    ("retries", "sleep_s", "quick"), [(None, None, True), (3, None, False), (None, 5, False), (0, 0, True)]
+)
+async def test_who_may_try_again_at_once(retries: int | None, sleep_s: int | None, quick: bool) -> None:
+    """A route may repeat a push itself, but not where a topic limits the number or the pace of attempts."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    store.make("t", raw_entry("k", 0))
+    store.metadata["t"] = a_topic(max_retries=retries, retry_sleep_s=sleep_s)
+
+    async with running(a_worker(store, endpoint)):
+        await drained(store)
+
+    assert set(endpoint.quick_retries) == {quick}
+
+
+@in_virtual_time
+async def test_targets_that_share_fate_share_a_destination() -> None:
+    """Where many paths lead to one host, a look finds out for all of them whether it is back."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    for number in range(20):
+        store.make(f"t{number}", raw_entry("k", number, topic=f"t{number}"))
+        store.metadata[f"t{number}"] = a_topic(f"t{number}", uri=f"kafka://b:9092/{number}", to=f"t{number}")
+    endpoint.shared_fate = lambda target: target.uri.rpartition("/")[0]
+    endpoint.opening = lambda _: EndpointUnavailable("away")
+    endpoint.answering = lambda _: ("", 0.001)
+
+    async with running(a_worker(store, endpoint)):
+        await asyncio.sleep(60)
+        looks = endpoint.looks
+        endpoint.opening, endpoint.answering = (lambda _: None), (lambda _: ("1", 0.001))
+        await drained(store, within_s=5)
+
+    assert looks <= 65
+
+
+@in_virtual_time
+@pytest.mark.parametrize("shows_load", [True, False])
+async def test_a_slow_receiver_says_nothing_of_this_host(shows_load: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long acknowledgements slow the worker's pace only where they are a sign of load."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    endpoint.acks_show_load = shows_load
+    store.make("t", *(raw_entry(f"k{i}", i) for i in range(50)))
+    store.metadata["t"] = a_topic()
+    endpoint.fate = lambda *_: Fate(wait_s=0.5)
+    told = []
+    monkeypatch.setattr(Pace, "acknowledged", lambda _self, seconds: told.append(seconds))
+
+    async with running(a_worker(store, endpoint)):
+        await drained(store)
+
+    assert bool(told) is shows_load
+
+
+@in_virtual_time
+async def test_a_mode_that_only_the_settings_ask_for() -> None:
+    """A global exactly-once is at-least-once, with a remark, where the endpoint has no transactions."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    store.make("t", *(raw_entry("k", i) for i in range(5)))
+    store.metadata["t"] = a_topic()
+
+    class Plain:
+        def __init__(self) -> None:
+            self.schemes, self.check, self.up = endpoint.schemes, endpoint.check, endpoint.up
+            self.publishes_letters, self.destination = endpoint.publishes_letters, endpoint.destination
+            self.route = endpoint.route
+
+    setup = WorkerSetup("remora/h/b/w1", QUICK, DeliverySettings(mode="exactly-once"))
+    worker = Worker(store, [Plain()], Telemetry(), setup, Random(7))
+    async with running(worker):
+        await drained(store)
+        (status,) = worker.shards
+
+    assert status.delivery == "at-least-once"
+    assert any("exactly-once" in each for each in status.remarks)
+    assert sorted(numbers(endpoint)) == list(range(5))
