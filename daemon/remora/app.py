@@ -21,14 +21,16 @@ from typing import Any, Protocol, Self
 
 import aiohttp
 
-from remora.codec.topic import delivery_of, has_literal_keys
+from remora.codec.topic import delivery_of, has_literal_keys, usable_delivery
 from remora.config import AdminSettings, Settings, UnixAddress
+from remora.endpoints.http import HttpEndpoint
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.metrics import Telemetry
 from remora.model.errors import ConfigError, DaemonNotReachable, EndpointMisconfigured
 from remora.model.ingest import RESERVATION_AGE_S
 from remora.model.topic import Delivery, Target
-from remora.ports.endpoint import Endpoint
+from remora.policy.eligible import Schemes
+from remora.ports.endpoint import Endpoint, TransactionalEndpoint
 from remora.ports.log import Logs
 from remora.ports.store import ShardStore
 from remora.process.sockets import ingest_sockets
@@ -51,11 +53,18 @@ class Opening(Endpoint, Protocol):
 
 ENDPOINTS: MappingProxyType[str, Callable[[Settings, Telemetry | None], Opening]] = MappingProxyType({
     "kafka": lambda settings, telemetry: KafkaEndpoint(settings.kafka, telemetry),
+    "http": HttpEndpoint,
+    "https": HttpEndpoint,
 })  # fmt: skip
 """Which endpoint delivers to the targets of a URI scheme. A new kind of endpoint is one more line here."""
 
 SCHEMES = frozenset(ENDPOINTS)
-"""The URI schemes that remora delivers to; queues of all others stay with radosgw."""
+"""The URI schemes that are built in."""
+
+
+def schemes(settings: Settings) -> Schemes:
+    """The URI schemes that remora delivers to with these settings; queues of all others stay with radosgw."""
+    return Schemes(SCHEMES, frozenset(settings.ownership.schemes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,22 +173,30 @@ async def open_logs(settings: Settings, *, waits: bool = True) -> AsyncIterator[
 async def open_endpoints(settings: Settings, telemetry: Telemetry) -> AsyncIterator[list[Endpoint]]:
     """One endpoint of each kind, while the block runs."""
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(make(settings, telemetry)) for make in ENDPOINTS.values()]
+        yield [await stack.enter_async_context(make(settings, telemetry)) for make in dict.fromkeys(ENDPOINTS.values())]
 
 
 def check_target(target: Target, settings: Settings) -> list[str]:
     """Remarks on a target that works otherwise than asked. Raises EndpointMisconfigured when it cannot work."""
     if (make := ENDPOINTS.get(target.scheme)) is None:
         raise EndpointMisconfigured(f"remora delivers to {', '.join(sorted(SCHEMES))}:// endpoints only")
-    delivery_of(target, Delivery(settings.delivery.mode))
     has_literal_keys(target)
-    return make(settings, None).check(target)
+    endpoint = make(settings, None)
+    _, remarks = _mode(target, endpoint, settings)
+    return [*endpoint.check(target), *remarks]
+
+
+def _mode(target: Target, endpoint: Endpoint, settings: Settings) -> tuple[Delivery, list[str]]:
+    is_transactional = isinstance(endpoint, TransactionalEndpoint)
+    return usable_delivery(target, Delivery(settings.delivery.mode), is_transactional=is_transactional)
 
 
 def delivery_mode(target: Target, settings: Settings) -> str:
     """How a target's topic is delivered; empty where it does not say it in a word that is known."""
     try:
-        return str(delivery_of(target, Delivery(settings.delivery.mode)))
+        if (make := ENDPOINTS.get(target.scheme)) is None:
+            return str(delivery_of(target, Delivery(settings.delivery.mode)))
+        return str(_mode(target, make(settings, None), settings)[0])
     except EndpointMisconfigured:
         return ""
 

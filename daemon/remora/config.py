@@ -221,6 +221,10 @@ class RadosSettings(Checked):
             yield ConfigError("rados.name", f'expected a type and an id such as "client.remora", not "{self.name}"')
 
 
+TAKEN_OVER = ("kafka", "http", "https")
+"""The URI schemes of endpoints whose topics can be taken over from radosgw."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnershipSettings(Checked):
     """When queues are found, locked, renewed and let go."""
@@ -231,6 +235,7 @@ class OwnershipSettings(Checked):
     release_timeout_s: Seconds = 5.0
     discovery_interval_s: Seconds = 2.0
     claim_from_radosgw: Literal["never", "always"] = "never"
+    schemes: tuple[str, ...] = ("kafka",)
     reservation_age_s: Seconds = 120.0
     reservation_interval_s: Seconds = 30.0
     host_id: str = ""
@@ -239,6 +244,9 @@ class OwnershipSettings(Checked):
         """Each rule that these values break."""
         if rule := self.times.broken_rule():
             yield ConfigError("ownership.renew_interval", rule, binds=("ownership.lease", "ownership.trust_margin"))
+        for each in self.schemes:
+            if each not in TAKEN_OVER:
+                yield ConfigError("ownership.schemes", f'"{each}" is not one of {", ".join(TAKEN_OVER)}')
         # It is a part of the lock's cookie, `remora/<host id>/...`, which others take apart again.
         if not re.fullmatch(r"[A-Za-z0-9._-]{0,64}", self.host_id):
             yield ConfigError("ownership.host_id", "only letters, digits, '.', '_' and '-', at most 64 of them")

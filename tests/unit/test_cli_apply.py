@@ -229,7 +229,7 @@ def test_another_number_of_shards_is_refused_before_anything_is_done(apply: Appl
         ("[topic.'a b']\n", "topic.a b", "1 to 200 letters"),
         ("[topic.a]\n", "topic.a", "missing required field `endpoint`"),
         ("[topic.a]\nendpoint = 1", "topic.a.endpoint", "expected `str`, got `int`"),
-        ("[topic.a]\nendpoint = 'http://b'", "topic.a", "kafka:// endpoints only"),
+        ("[topic.a]\nendpoint = 'ftp://b'", "topic.a", "kafka:// endpoints only"),
         ("[topic.a]\nendpoint = 'kafka://u:p@b'", "topic.a.endpoint", "a password does not belong into the file"),
         ("[topic.a]\nendpoint = 'kafka://b'\nshard = 3", "topic.a", "unknown field `shard`"),
         ("[topic.a]\nendpoint = 'kafka://b'\nshards = 0", "topic.a.shards", ">= 1"),

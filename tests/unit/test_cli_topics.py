@@ -188,7 +188,7 @@ def test_names_that_no_topic_can_have(topic: Callable[..., Any], name: str) -> N
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--endpoint", "http://broker:9092"], "kafka:// endpoints only"),
+        (["--endpoint", "ftp://broker:9092"], "kafka:// endpoints only"),
         (["--endpoint", "broker:9092"], "kafka:// endpoints only"),
         (["--endpoint", "kafka://broker:99999"], "port"),
         (["--endpoint", "kafka://"], "names no broker"),
@@ -491,6 +491,19 @@ def test_which_queues_a_release_is_about(remora: Run, topic: Callable[..., Any],
     assert [(each.code, each.out) for each in nobodys] == [(Exit.OK, b"")] * 2
     assert [(each.code, "--topic or --all" in each.err) for each in wrong] == [(2, True)] * 8
     assert (unknown.code, "no persistent topic" in unknown.err) == (Exit.FAILURE, True)
+
+
+def test_a_scheme_goes_with_all_queues(remora: Run, topic: Callable[..., Any], config: Path) -> None:
+    """One kind of endpoint can be named where all queues are meant, and nowhere else; only kinds that there are."""
+    topic("create", "orders", "--endpoint", "https://hooks.example.com/x", "--arg", "remora-batch=records")
+
+    every = remora("shard", "claim", "--all", "--scheme", "https", "-c", config)
+    wrong = remora("shard", "claim", "orders", "--scheme", "https", "-c", config)
+    unknown = remora("shard", "claim", "--all", "--scheme", "ftp", "-c", config)
+
+    assert (every.code, every.out) == (Exit.OK, b"")
+    assert (wrong.code, "--scheme goes with --all" in wrong.err) == (Exit.USAGE, True)
+    assert (unknown.code, "'ftp' is not one of" in unknown.err) == (Exit.USAGE, True)
 
 
 def _row(label: str, tenant: str = "", origin: Origin = Origin.RADOSGW) -> Row:

@@ -14,8 +14,10 @@ from remora.config import parse_duration
 from remora.model.topic import NAME, UNSET, Delivery, Target, Topic
 
 ARGUMENTS = (
-    "ca-location", "kafka-ack-level", "kafka-brokers", "mechanism", "remora-dead-letter-topic", DELIVERY, KEYS,
-    "ssl-certificate-location", "ssl-key-location", "use-ssl", "user-name", "verify-ssl",
+    "ca-location", "cloudevents", "http-ack-level", "kafka-ack-level", "kafka-brokers", "mechanism", "remora-batch",
+    "remora-batch-bytes", "remora-batch-records", "remora-ce-id", "remora-credential", "remora-dead-letter-topic",
+    DELIVERY, "remora-idempotency-key", KEYS, "ssl-certificate-location", "ssl-key-location", "use-ssl", "user-name",
+    "verify-ssl",
 )  # fmt: skip
 """The endpoint's arguments that `--arg` takes."""
 
@@ -151,7 +153,7 @@ def checked_endpoint(_context: click.Context, _option: click.Parameter, value: s
     """No password on a command line: every user of the host can read it there, and the shell keeps it."""
     if value is not None and has_password(value):
         raise click.BadParameter(
-            "a password does not belong on a command line: give kafka://USER@HOST and --password-file"
+            "a password does not belong on a command line: give kafka://USER@HOST or https://USER@HOST and --password-file"
         )
     return value
 

@@ -50,7 +50,7 @@ class Differs(RemoraError):
     metavar="URI",
     required=True,
     callback=checked_endpoint,
-    help="kafka://BROKER[:PORT]: where to deliver.",
+    help="kafka://BROKER[:PORT], http://HOST/PATH or https://HOST/PATH: where to deliver.",
 )
 @click.option(
     "--shards",
@@ -88,7 +88,8 @@ def create_command(settings: Settings, name: str, shards: int, if_not_exists: bo
             return made
 
     topic, is_new = run_async(work())
-    where = f"{topic.shards} shards, to Kafka topic {topic.target.topic} at {topic.target.redacted}"
+    of_kafka = f"Kafka topic {topic.target.topic} at " if topic.target.scheme == "kafka" else ""
+    where = f"{topic.shards} shards, to {of_kafka}{topic.target.redacted}"
     click.echo(f"topic {name} {'is made' if is_new else 'exists already'}: {where}")
     _print_remarks(remarks)
 
@@ -111,7 +112,10 @@ async def _made(store: ShardStore, asked: Topic, *, if_not_exists: bool) -> tupl
 @click.command("set")
 @click.argument("name")
 @click.option(
-    "--endpoint", metavar="URI", callback=checked_endpoint, help="kafka://BROKER[:PORT]: where to deliver from now on."
+    "--endpoint",
+    metavar="URI",
+    callback=checked_endpoint,
+    help="kafka://BROKER[:PORT], http://HOST/PATH or https://HOST/PATH: where to deliver from now on.",
 )
 @attribute_options
 @click.option(

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from remora import app
+from remora.config import Settings
 from remora.engine.catalogue import topic_among
 from remora.model.errors import RemoraError, ShardGone, StoreDamaged
 from remora.model.exits import Exit
@@ -45,15 +46,13 @@ class Row:
         """Who made it."""
         return self.topic.origin if self.topic else self.shards[0].origin
 
-    @property
-    def reason(self) -> str | None:
-        """Why remora does not deliver it; None when it does."""
-        return reason_to_leave(self.topic, app.SCHEMES) if self.topic else None
+    def reason(self, settings: Settings) -> str | None:
+        """Why remora does not deliver it with these settings; None when it does."""
+        return reason_to_leave(self.topic, app.schemes(settings)) if self.topic else None
 
-    @property
-    def delivered_by(self) -> str:
+    def delivered_by(self, settings: Settings) -> str:
         """Whose task it is: remora's, or that of the radosgw which made it."""
-        if self.reason is None:
+        if self.reason(settings) is None:
             return "remora"
         return "nobody" if self.origin is Origin.REMORA else "radosgw"
 

@@ -23,6 +23,7 @@ from remora.engine.moves import move
 from remora.model.cookie import WorkerCookie
 from remora.model.errors import RemoraError, ShardGone
 from remora.model.shard import LockHolder, Origin, Shard, ShardStats
+from remora.model.topic import Topic
 from remora.policy.eligible import reason_to_leave
 from remora.ports.store import ShardStore
 
@@ -94,41 +95,62 @@ def _which_queues(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.argument("queue", required=False)
     @click.option("--topic", help="All queues of this topic.")
     @click.option("--all", "every", is_flag=True, help="All queues of radosgw's that remora would deliver.")
+    @click.option(
+        "--scheme",
+        type=click.Choice(sorted(app.SCHEMES)),
+        help="With --all: only those with such endpoints.",
+    )
     @origin_option
     @functools.wraps(function)
-    def command(queue: str | None, topic: str | None, every: bool, origin: Origin | None, **others: Any) -> None:
+    def command(queue: str | None, topic: str | None, every: bool, scheme: str | None, **others: Any) -> None:
         if [queue is not None, topic is not None, every].count(True) != 1:
             raise click.UsageError("name one QUEUE, or give --topic or --all")
-        function(which=Which(queue, topic, origin), **others)
+        if scheme is not None and not every:
+            raise click.UsageError("--scheme goes with --all")
+        function(which=Which(queue, topic, others.pop("origin"), scheme), **others)
 
     return command
 
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """The queues that a command is about: one, those of a topic, or all of radosgw's where neither is named."""
+    """The queues that a command is about: one, those of a topic, or all of radosgw's where neither is named.
+
+    `scheme` leaves of all only those whose endpoint has it.
+    """
 
     queue: str | None
     topic: str | None
     origin: Origin | None
+    scheme: str | None = None
 
-    async def find(self, store: ShardStore) -> Sequence[Shard]:
-        """These queues. Raises UnknownQueue, AmbiguousQueue, UnknownTopic and AmbiguousTopic."""
+    async def find(self, store: ShardStore, settings: Settings) -> Sequence[Shard]:
+        """These queues; `settings` say which remora would deliver.
+
+        Raises UnknownQueue, AmbiguousQueue, UnknownTopic and AmbiguousTopic.
+        """
         if self.queue is not None:
             return [await _find(store, self.queue, self.origin)]
         if self.topic is not None:
             return (await row_named(store, self.topic, self.origin)).shards
         rows = [each for each in await rows_of(store) if each.origin is Origin.RADOSGW]
-        return [shard for each in rows if await _is_delivered(store, each) for shard in each.shards]
+        topics = [(each, each.topic or await _topic_of(store, each)) for each in rows]
+        return [
+            shard
+            for each, topic in topics
+            if reason_to_leave(topic, app.schemes(settings)) is None and self._has_scheme(topic)
+            for shard in each.shards
+        ]
+
+    def _has_scheme(self, topic: Topic | None) -> bool:
+        return self.scheme is None or (topic is not None and topic.target.scheme == self.scheme)
 
 
-async def _is_delivered(store: ShardStore, row: Row) -> bool:
-    """Whether remora would deliver a topic of radosgw's; a queue without metadata is looked into."""
-    if row.topic is not None:
-        return row.reason is None
+async def _topic_of(store: ShardStore, row: Row) -> Topic | None:
+    """The topic of a queue without metadata, which is looked into."""
     with contextlib.suppress(ShardGone):
-        return reason_to_leave(await topic_of(store, row.shards[0]), app.SCHEMES) is None
-    return False
+        return await topic_of(store, row.shards[0])
+    return None
 
 
 def _for_each(settings: Settings, which: Which, act: Callable[[ShardStore, Shard], Awaitable[str]]) -> None:
@@ -145,7 +167,7 @@ def _for_each(settings: Settings, which: Which, act: Callable[[ShardStore, Shard
                     except RemoraError as exc:
                         return exc
 
-            return await asyncio.gather(*map(one, await which.find(store)))
+            return await asyncio.gather(*map(one, await which.find(store, settings)))
 
     said = run_async(work())
     for each in said:
@@ -170,10 +192,14 @@ def claim_command(settings: Settings, which: Which) -> None:
     \b
     Example, all that gateways hold and remora would deliver:
       remora shard claim --all
+
+    \b
+    Only those of one kind of endpoint, which ownership.schemes has to name:
+      remora shard claim --all --scheme https
     """
 
     async def work(store: ShardStore, found: Shard) -> str:
-        why = reason_to_leave(await topic_of(store, found), app.SCHEMES)
+        why = reason_to_leave(await topic_of(store, found), app.schemes(settings))
         if why is not None:
             raise NotOurs(f"{found} stays where it is: {why}")
         return f"{found} is held by {owner_text(await claim(store, found))}"

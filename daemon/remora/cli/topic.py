@@ -80,16 +80,16 @@ def _print_rows(found: Sequence[Row], settings: Settings) -> None:
                 row.shards[0].queue if row.shards else "-",
                 row.topic.target.redacted if row.topic else "-",
                 (app.delivery_mode(row.topic.target, settings) if row.topic else "") or "-",
-                _delivered_by(row),
+                _delivered_by(row, settings),
             )
             for row in found
         ],
     )
 
 
-def _delivered_by(row: Row) -> str:
-    if row.reason:
-        return f"{row.delivered_by}: {row.reason}"
+def _delivered_by(row: Row, settings: Settings) -> str:
+    if reason := row.reason(settings):
+        return f"{row.delivered_by(settings)}: {reason}"
     return "remora; closed for new events" if row.topic and row.topic.closed else "remora"
 
 
@@ -238,8 +238,8 @@ def _as_json(row: Row, settings: Settings) -> dict[str, object]:
         "origin": str(row.origin),
         "shards": len(row.shards),
         "queues": [shard.queue for shard in row.shards],
-        "delivered_by": row.delivered_by,
-        "reason": row.reason or "",
+        "delivered_by": row.delivered_by(settings),
+        "reason": row.reason(settings) or "",
     }
     if row.topic is None:
         return shown | {"attributes": "unknown: no readable metadata; each entry's own copy is used"}

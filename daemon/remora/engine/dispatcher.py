@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from random import Random
 
 from remora.codec.event_entry import attributes
@@ -40,7 +41,7 @@ from remora.model.errors import (
 from remora.model.ledger import Cause, Tally
 from remora.model.record import Page
 from remora.model.topic import Delivery, Target, Topic
-from remora.policy.eligible import reason_to_leave
+from remora.policy.eligible import Schemes, reason_to_leave
 from remora.policy.idle import is_quiet
 from remora.policy.lifetime import Limits
 from remora.policy.retry import Backoff, Failure, Pauses
@@ -50,6 +51,14 @@ DAMAGE_RECHECK_S = 30.0
 """How often a queue in a damaged part of the store is looked into: only somebody who repairs it can help."""
 
 
+@dataclass(frozen=True, slots=True)
+class Outlets:
+    """The endpoints of a worker by URI scheme, and which schemes of whose topics it delivers to."""
+
+    endpoints: Mapping[str, Endpoint]
+    schemes: Schemes
+
+
 class Dispatcher:
     """See the module."""
 
@@ -57,14 +66,14 @@ class Dispatcher:
         self,
         context: WorkerContext,
         lease: Lease,
-        endpoints: Mapping[str, Endpoint],
+        outlets: Outlets,
         destination: Callable[[Target], Destination],
         rng: Random,
     ) -> None:
-        """`endpoints` are by URI scheme; `destination` gives what all shards of a target's destination share."""
+        """`destination` gives what all shards of a target's destination share."""
         self._context = context
         self._lease = lease
-        self._endpoints = endpoints
+        self._endpoints, self._schemes = outlets.endpoints, outlets.schemes
         self._destination_of = destination
         self._destination: Destination | None = None
         self._rng = rng
@@ -169,7 +178,7 @@ class Dispatcher:
         topic = await self._find_topic()
         if topic is None:
             return self._context.store.arrivals.notifies and not self._progress.has_work
-        why = reason_to_leave(topic, self._endpoints)
+        why = reason_to_leave(topic, self._schemes)
         if why is not None:
             raise NotOurs(f"{self._lease.shard} is let go: {why}")
         tells = self._context.store.arrivals.notifies

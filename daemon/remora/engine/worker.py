@@ -16,7 +16,7 @@ from remora.engine.byte_budget import ByteBudget
 from remora.engine.catalogue import Catalogue
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.destination import Destination
-from remora.engine.dispatcher import Dispatcher
+from remora.engine.dispatcher import Dispatcher, Outlets
 from remora.engine.lease import Lease
 from remora.engine.lookout import Lookout
 from remora.engine.ownership.coordinator import Coordinator
@@ -28,6 +28,7 @@ from remora.metrics import Telemetry
 from remora.model.health import Waiting
 from remora.model.shard import Shard
 from remora.model.topic import Target
+from remora.policy.eligible import Schemes
 from remora.policy.not_owned import NotOwned
 from remora.policy.pace import Pace, most_per_second
 from remora.policy.retry import Failure
@@ -67,6 +68,7 @@ class Worker:
         """`rng` spreads retries."""
         ownership, delivery = setup.ownership, setup.delivery
         by_scheme = {scheme: each for each in endpoints for scheme in each.schemes}
+        schemes = Schemes(frozenset(by_scheme), frozenset(ownership.schemes))
         self.catalogue = Catalogue(store, telemetry, ownership.discovery_interval_s)
         self.budget = ByteBudget(delivery.worker_bytes)
         destinations: WeakValueDictionary[Hashable, Destination] = WeakValueDictionary()
@@ -90,9 +92,9 @@ class Worker:
         meters.held = lambda: self.budget.held / delivery.worker_bytes
 
         def serve(lease: Lease) -> Dispatcher:
-            return Dispatcher(self._context, lease, by_scheme, destination, rng)
+            return Dispatcher(self._context, lease, Outlets(by_scheme, schemes), destination, rng)
 
-        identity = Identity(setup.cookie, frozenset(by_scheme), setup.fellows)
+        identity = Identity(setup.cookie, schemes, setup.fellows)
         self.ownership = Coordinator(store, self.catalogue, telemetry, ownership, identity, serve, meters)
         self._backlog = BacklogMonitor(store, self.catalogue, self.ownership, telemetry, BACKLOG_INTERVAL_S, gate)
 

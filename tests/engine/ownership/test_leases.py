@@ -17,6 +17,7 @@ from remora.engine.ownership.taker import DAMAGE_PAUSE_S, Identity, LeaseTaker, 
 from remora.metrics import Telemetry
 from remora.model.errors import OwnershipLost, StoreDamaged, StoreUnavailable
 from remora.model.shard import LockHolder, Shard
+from remora.policy.eligible import Schemes
 from remora.policy.not_owned import Damaged, Elsewhere, Failed, Foreign
 from support.clock import in_virtual_time
 from support.entries import raw_entry
@@ -28,7 +29,7 @@ async def a_taker(store: FakeStore, claim_from_radosgw: str = "never") -> LeaseT
     catalogue = Catalogue(store, Telemetry(), 1)
     await catalogue.refresh()
     settings = replace(QUICK, claim_from_radosgw=claim_from_radosgw)  # type: ignore[arg-type]  # one of the two
-    return LeaseTaker(store, catalogue, settings, Identity(ME, frozenset({"kafka"})))
+    return LeaseTaker(store, catalogue, settings, Identity(ME, Schemes(frozenset({"kafka"}))))
 
 
 @in_virtual_time

@@ -16,6 +16,7 @@ from remora.metrics import Telemetry
 from remora.model.errors import StoreUnavailable
 from remora.model.member import Member
 from remora.model.shard import Shard
+from remora.policy.eligible import Schemes
 from remora.policy.not_owned import Elsewhere, Foreign
 from support.clock import in_virtual_time
 from support.entries import raw_entry
@@ -95,7 +96,7 @@ async def test_a_coordinator_owns_what_is_free_and_ours() -> None:
     store.metadata["web"] = a_topic("web", uri="http://h/")
     store.steal("theirs", "remora/h/b/w2", 1e6)
     catalogue = Catalogue(store, Telemetry(), QUICK.discovery_interval_s)
-    identity = Identity(ME, frozenset({"kafka"}))
+    identity = Identity(ME, Schemes(frozenset({"kafka"})))
     coordinator = Coordinator(store, catalogue, Telemetry(), QUICK, identity, ScriptedService)
 
     async with asyncio.TaskGroup() as tasks:

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from heapq import heapify, heapreplace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remora.model.shard import Origin
 from remora.model.topic import Target, Topic
-from remora.policy.eligible import reason_to_leave
+from remora.policy.eligible import Schemes, reason_to_leave
 from remora.policy.idle import ACTIVE_AT_EASE, PASSIVATE_AFTER_S, READS_PER_SECOND, Looks, idle_delay, passivate_after
 from remora.policy.lifetime import Limits
 from remora.policy.retry import PROBE_ENTRIES, Backoff, Failure, Pauses, due_in_s, read_limit
@@ -143,7 +145,31 @@ def topic(uri: str) -> Topic:
 
 def test_only_kafka_topics_are_taken() -> None:
     """Queues of other schemes, without an endpoint, and of unknown topics stay with radosgw, each with its reason."""
-    assert reason_to_leave(topic("kafka://b:9092"), {"kafka"}) is None
-    assert "http endpoints stay" in str(reason_to_leave(topic("http://h/"), {"kafka"}))
-    assert "no push-endpoint" in str(reason_to_leave(topic(""), {"kafka"}))
-    assert "unknown" in str(reason_to_leave(None, {"kafka"}))
+    assert reason_to_leave(topic("kafka://b:9092"), Schemes(frozenset({"kafka"}))) is None
+    assert "http endpoints stay" in str(reason_to_leave(topic("http://h/"), Schemes(frozenset({"kafka"}))))
+    assert "no push-endpoint" in str(reason_to_leave(topic(""), Schemes(frozenset({"kafka"}))))
+    assert "unknown" in str(reason_to_leave(None, Schemes(frozenset({"kafka"}))))
+
+
+@pytest.mark.parametrize(
+    ("uri", "origin", "of_radosgw", "why"),
+    [
+        ("http://h/", Origin.RADOSGW, {"kafka"}, "http is not among ownership.schemes"),
+        ("https://h/", Origin.RADOSGW, {"kafka", "http"}, "https is not among ownership.schemes"),
+        ("HTTP://h/", Origin.RADOSGW, {"kafka", "http"}, None),
+        ("http://h/", Origin.REMORA, {"kafka"}, None),
+        ("http://h/", Origin.REMORA, set(), None),
+        ("kafka://h", Origin.RADOSGW, set(), "kafka is not among ownership.schemes"),
+        ("ftp://h/", Origin.RADOSGW, {"kafka", "ftp"}, "ftp endpoints stay with radosgw"),
+        ("ftp://h/", Origin.REMORA, {"kafka"}, "ftp endpoints stay with radosgw"),
+    ],
+)
+def test_what_is_taken_over_is_the_operators_choice(
+    uri: str, origin: Origin, of_radosgw: set[str], why: str | None
+) -> None:
+    """Of radosgw's topics only those are taken whose scheme is listed; in remora's own every built-in scheme works."""
+    schemes = Schemes(frozenset({"kafka", "http", "https"}), frozenset(of_radosgw))
+
+    said = reason_to_leave(replace(topic(uri), origin=origin), schemes)
+
+    assert said is None if why is None else why in str(said)

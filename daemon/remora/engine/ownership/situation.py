@@ -9,7 +9,7 @@ from remora.engine.catalogue import Catalogue
 from remora.engine.ownership.roster import Roster
 from remora.model.shard import Shard
 from remora.policy.assignment import seems_short
-from remora.policy.eligible import reason_to_leave
+from remora.policy.eligible import Schemes, reason_to_leave
 from remora.policy.membership import Membership
 from remora.policy.view import View
 
@@ -21,9 +21,9 @@ class Situation:
     """Makes the views that plans are made of. `members` is replaced as a whole."""
 
     def __init__(
-        self, roster: Roster, catalogue: Catalogue, members: Membership, schemes: frozenset[str], interval_s: float
+        self, roster: Roster, catalogue: Catalogue, members: Membership, schemes: Schemes, interval_s: float
     ) -> None:
-        """`schemes` are those of this worker's endpoints; `interval_s` is between two readings of the catalogue."""
+        """`schemes` are those that this worker delivers to; `interval_s` is between two readings of the catalogue."""
         self.roster = roster
         self.members = members
         self.reaped: set[Shard] = set()

@@ -10,7 +10,7 @@ from remora.engine.catalogue import Catalogue, first_known_topic
 from remora.model.errors import ShardGone, StoreDamaged, StoreError
 from remora.model.shard import LockHolder, LockToken, Shard
 from remora.policy.attempt import may_evict
-from remora.policy.eligible import reason_to_leave
+from remora.policy.eligible import Schemes, reason_to_leave
 from remora.policy.lease import Term
 from remora.policy.not_owned import Damaged, Elsewhere, Failed, Foreign, NotOwned
 from remora.ports.delivery import DeliveryStore
@@ -26,7 +26,7 @@ class Identity:
     """
 
     cookie: str
-    schemes: frozenset[str]
+    schemes: Schemes
     fellows: int = 1
 
 
