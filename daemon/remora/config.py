@@ -442,16 +442,14 @@ class DestinationsSettings(Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CredentialsSettings(Checked):
-    """Where the files of credentials lie that topics name, and those of clients' certificates; empty: nowhere."""
+    """Where the files of credentials lie that topics name; empty: nowhere."""
 
     directory: str = ""
-    client_files: str = ""
 
     def problems(self) -> Iterator[ConfigError]:
         """Each rule that these values break."""
-        for key in ("directory", "client_files"):
-            if (path := getattr(self, key)) and not path.startswith("/"):
-                yield ConfigError(f"credentials.{key}", f'expected an absolute path, not "{path}"')
+        if self.directory and not self.directory.startswith("/"):
+            yield ConfigError("credentials.directory", f'expected an absolute path, not "{self.directory}"')
 
 
 @dataclass(frozen=True, slots=True)

@@ -664,8 +664,7 @@ async def test_client_certificates(tmp_path: Path) -> None:
     directives = f"ssl_certificate {pair.certificate}; ssl_certificate_key {pair.key};"
     directives += f"ssl_client_certificate {client.certificate}; ssl_verify_client on;"
     settings = Settings(
-        kafka=KafkaSettings(ca_directories=str(tmp_path)),
-        credentials=CredentialsSettings(client_files=str(tmp_path / "clients")),
+        kafka=KafkaSettings(ca_directories=str(tmp_path), client_files=str(tmp_path / "clients")),
     )
     shown = (
         f"ca-location={pair.certificate}&ssl-certificate-location={client.certificate}&ssl-key-location={client.key}"

@@ -153,7 +153,7 @@ def checked_endpoint(_context: click.Context, _option: click.Parameter, value: s
     """No password on a command line: every user of the host can read it there, and the shell keeps it."""
     if value is not None and has_password(value):
         raise click.BadParameter(
-            "a password does not belong on a command line: give kafka://USER@HOST or https://USER@HOST and --password-file"
+            "a password does not belong on a command line: give SCHEME://USER@HOST and --password-file"
         )
     return value
 

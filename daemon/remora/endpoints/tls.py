@@ -254,20 +254,21 @@ def _read_file(real: str) -> bytes:
         return file.read(MOST_CA_BYTES + 1)
 
 
-def build_context(trust: Trust) -> ssl.SSLContext:
-    """A client's TLS context; blocks while it loads authorities and key. Raises EndpointMisconfigured.
+def build_context(trust: Trust, protocols: tuple[str, ...] = ()) -> ssl.SSLContext:
+    """A client's TLS context, which offers these protocols (ALPN). Raises EndpointMisconfigured.
 
-    That of a file of authorities is made once. The system's are loaded each time, since they may have changed.
+    Blocks while it loads authorities and key. That of a file of authorities is made once. The system's are loaded each
+    time, since they may have changed.
     """
-    return _build_named(trust) if trust.digest else _build(trust)
+    return _build_named(trust, protocols) if trust.digest else _build(trust, protocols)
 
 
 @functools.lru_cache(maxsize=MOST_CACHED)
-def _build_named(trust: Trust) -> ssl.SSLContext:
-    return _build(trust)
+def _build_named(trust: Trust, protocols: tuple[str, ...]) -> ssl.SSLContext:
+    return _build(trust, protocols)
 
 
-def _build(trust: Trust) -> ssl.SSLContext:
+def _build(trust: Trust, protocols: tuple[str, ...]) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cadata=trust.authorities or None)
     except (ssl.SSLError, ValueError):
@@ -277,6 +278,8 @@ def _build(trust: Trust) -> ssl.SSLContext:
         context.verify_mode = ssl.CERT_NONE
     if trust.client:
         _load_client(context, trust.client)
+    if protocols:
+        context.set_alpn_protocols(protocols)
     return context
 
 
@@ -305,7 +308,7 @@ def _load_client(context: ssl.SSLContext, client: ClientCertificate) -> None:
         os.close(file)
 
 
-def refused_client(exc: BaseException, *, shown: bool) -> str:
+def refused_client(exc: BaseException | None, *, shown: bool) -> str:
     """What the other side has against the certificate that we have `shown`, or not; empty where it says nothing."""
     if not isinstance(exc, ssl.SSLError) or exc.reason not in CLIENT_ALERTS:
         return ""

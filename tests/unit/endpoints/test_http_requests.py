@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora import __version__
-from remora.codec.render import Renderer
+from remora.codec.rendering_cached import Renderer
 from remora.endpoints.http.credentials import Credential
 from remora.endpoints.http.packing import pack
 from remora.endpoints.http.requests import RequestMaker, header_value

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.endpoints.http.target import Batching, ClientFiles, Login, Server, Tls, parse_target
+from remora.endpoints.http.target import Batching, Login, Server, parse_target
+from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
 
@@ -67,7 +68,7 @@ def test_login(uri: str, args: str, login: Login | None) -> None:
         (
             "https://one",
             "ssl-certificate-location=/c&ssl-key-location=/k&ssl-key-password=s3cret",
-            Tls(client=ClientFiles("/c", "/k", SECRET)),
+            Tls("", True, "/c", "/k", SECRET),
         ),
     ],
 )

@@ -13,7 +13,9 @@ from remora.policy.destinations import DEFAULT_DENY, DestinationRules, read_allo
 DEFAULT = read_rules(DEFAULT_DENY, (), [("127.0.0.1", 9750)])
 
 
-def refused(rules: DestinationRules, address: str, port: int = 80, *, host: str = "host", by_operator: bool = False) -> str:
+def refused(
+    rules: DestinationRules, address: str, port: int = 80, *, host: str = "host", by_operator: bool = False
+) -> str:
     return rules.refusal(host, ip_address(address), port, is_own=False, by_operator=by_operator)
 
 

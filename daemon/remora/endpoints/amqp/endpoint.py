@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
 from typing import Self
 
@@ -95,8 +95,17 @@ class AmqpEndpoint:
         except EndpointError:
             return frozenset()
 
+    def destination(self, target: Target) -> Hashable:
+        try:
+            server = parse_target(target).server
+        except EndpointError:
+            return target.uri, target.args
+        return server.host, server.port  # whatever the exchange: a broker that is away is away for all of them
+
     @asynccontextmanager
-    async def route(self, shard: Shard, incarnation: str, target: Target) -> AsyncIterator[AmqpRoute]:
+    async def route(
+        self, shard: Shard, incarnation: str, target: Target, *, quick_retries: bool = True
+    ) -> AsyncIterator[AmqpRoute]:
         meant = parse_target(target)
         outlet = self._pool.outlet(await self._identity(meant.server), meant.exchange, meant.routing_key)
         with outlet.in_use():
@@ -123,6 +132,7 @@ class AmqpRoute:
     """From one shard to an exchange with one routing key, and with that for its dead letters, if any."""
 
     stale = False
+    acks_show_load = False
 
     def __init__(
         self,

@@ -45,9 +45,10 @@ class Lost(Enum):
 class Failed(Exception):
     """An exchange ended without an answer; `text` says more where there is more to say."""
 
-    def __init__(self, how: Lost, text: str = "") -> None:
+    def __init__(self, how: Lost, text: str = "", cause: BaseException | None = None) -> None:
         super().__init__(text or how.value)
         self.how = how
+        self.cause = cause
 
 
 class Connection(asyncio.Protocol):
@@ -150,7 +151,7 @@ class Connection(asyncio.Protocol):
 
     def _how(self, exc: Exception | None) -> Failed:
         if isinstance(exc, ssl.SSLError):
-            return Failed(Lost.REFUSED_TLS, f"the receiver ended TLS: {(exc.reason or 'error').lower()}")
+            return Failed(Lost.REFUSED_TLS, f"the receiver ended TLS: {(exc.reason or 'error').lower()}", exc)
         if self._reader.has_begun:
             return Failed(Lost.CUT)
         return Failed(Lost.UNTOUCHED if self._served else Lost.RESET)

@@ -12,6 +12,7 @@ from typing import Self
 
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.config import Settings, TcpAddress, parse_listen
+from remora.endpoints.blocking import run_blocking
 from remora.endpoints.http.answers import (
     LANES,
     POISON_APART_S,
@@ -33,9 +34,7 @@ from remora.endpoints.http.posting import Posting
 from remora.endpoints.http.reading import Answer
 from remora.endpoints.http.requests import RequestMaker
 from remora.endpoints.http.target import HttpTarget, parse_target
-from remora.endpoints.http.tls import Identity, read_identity
-from remora.endpoints.kafka.blocking import run_blocking
-from remora.endpoints.kafka.tls import TrustCache
+from remora.endpoints.tls import TlsFiles, Trust, TrustCache, refused_client
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.model.record import DeadLetter, Record
 from remora.model.shard import Origin, Shard
@@ -104,7 +103,7 @@ class HttpEndpoint:
         self._settings = settings.http
         self._credentials = settings.credentials
         self._observer = observer or LogObserver()
-        self._trusts = TrustCache(settings.kafka.ca_places)
+        self._trusts = TrustCache(TlsFiles(settings.kafka.ca_places, settings.kafka.client_places))
         listeners = [settings.admin.address, settings.ingest.address, parse_listen(settings.sequencer.listen)]
         rules = settings.destinations.rules(
             [(each.host, each.port) for each in listeners if isinstance(each, TcpAddress)]
@@ -162,10 +161,10 @@ class HttpEndpoint:
         self, shard: Shard, incarnation: str, target: Target, *, quick_retries: bool = True
     ) -> AsyncIterator[HttpRoute]:
         meant = parse_target(target)
-        identity, credential = await self._files(meant)
+        trust, credential = await self._files(meant)
         peer = Peer(
             meant.server,
-            identity,
+            trust,
             meant.login,
             credential.digest if credential is not None else "",
             by_operator=shard.origin is Origin.REMORA,
@@ -182,15 +181,12 @@ class HttpEndpoint:
         finally:
             route.stop()
 
-    async def _files(self, meant: HttpTarget) -> tuple[Identity | None, Credential | None]:
+    async def _files(self, meant: HttpTarget) -> tuple[Trust | None, Credential | None]:
         """What this host's files say now of whom to trust, and what to show."""
         tls, name, timeout_s = meant.tls, meant.credential, self._settings.connect_timeout_s
-        identity = credential = None
+        trust = credential = None
         if tls is not None:
-            places, what = self._credentials.client_files, f"{meant.server}: its files"
-            identity = await run_blocking(
-                ("http files", tls), lambda: read_identity(tls, self._trusts, places), what, timeout_s
-            )
+            trust = await run_blocking(("trust", tls), lambda: self._trusts.read(tls), tls.what, timeout_s)
         if name:
             directory, host = self._credentials.directory, meant.server.host
             credential = await run_blocking(
@@ -199,7 +195,7 @@ class HttpEndpoint:
                 f"remora-credential {name}",
                 timeout_s,
             )
-        return identity, credential
+        return trust, credential
 
     def _receiver(self, meant: HttpTarget) -> Receiver:
         found = self._receivers.get(meant)
@@ -342,8 +338,8 @@ class HttpRoute:
         text = f"{self._peer.server}: {failed}"
         if failed.how is Lost.TLS_ONLY:
             return EndpointMisconfigured(text)
-        if failed.how is Lost.REFUSED_TLS and "certificate" in str(failed):
-            return EndpointMisconfigured(text)
+        if failed.how is Lost.REFUSED_TLS and (why := refused_client(failed.cause, shown=self._peer.shows_certificate)):
+            return EndpointMisconfigured(f"{self._peer.server}: {why}")
         return EndpointUnavailable(text)
 
     def _after(self, answer: Answer, posting: Posting, refusals: Refusals) -> float:

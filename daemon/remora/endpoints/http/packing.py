@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from remora.codec.fastest import in_batches
+from remora.codec.speedups import in_batches
 from remora.model.record import Record
 
 WITHOUT_LIMIT = 1 << 62

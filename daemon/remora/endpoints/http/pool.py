@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 from remora.config import HttpSettings
+from remora.endpoints.blocking import run_blocking
 from remora.endpoints.http.connection import Connection
 from remora.endpoints.http.target import Login, Server
-from remora.endpoints.http.tls import Identity, client_context
-from remora.endpoints.kafka.blocking import run_blocking
-from remora.endpoints.kafka.tasks import CrashObserver, Tasks
+from remora.endpoints.tasks import CrashObserver, Tasks
+from remora.endpoints.tls import Trust, build_context, refused_client
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
 from remora.policy.destinations import DestinationRules
 
@@ -26,7 +26,8 @@ WORKER_CONNECTIONS = 4096
 
 SWEEP_S = 0.25
 
-CERTIFICATE_WORDS = ("CERTIFICATE", "UNKNOWN_CA")
+PROTOCOLS = ("http/1.1",)
+"""What a TLS connection offers: pools of 1.1 suffice for bodies of a kilobyte."""
 
 
 class HttpObserver(CrashObserver, Protocol):
@@ -54,10 +55,15 @@ class Peer:
     """All that makes connections alike. `credential` is the digest of a named one: never shared with another."""
 
     server: Server
-    tls: Identity | None = None
+    tls: Trust | None = None
     login: Login | None = None
     credential: str = ""
     by_operator: bool = False
+
+    @property
+    def shows_certificate(self) -> bool:
+        """Whether the client shows who it is."""
+        return self.tls is not None and self.tls.client is not None
 
 
 @dataclass(slots=True, eq=False)
@@ -266,7 +272,7 @@ class Pools:
         except TimeoutError as exc:
             raise EndpointUnavailable(f"{server}: no connection within {patience_s:g} s") from exc
         except ssl.SSLError as exc:
-            raise _translate_tls(server, exc) from exc
+            raise _translate_tls(pool.peer, exc) from exc
         except OSError as exc:
             raise EndpointUnavailable(f"{server}: {exc.strerror or exc}") from exc
         raise EndpointUnavailable(f"{server}: its name has no address")
@@ -283,20 +289,20 @@ class Pools:
         return connection
 
     async def _context(self, pool: Pool) -> ssl.SSLContext | None:
-        identity = pool.peer.tls
-        if identity is not None and pool.context is None:
+        trust = pool.peer.tls
+        if trust is not None and pool.context is None:
             pool.context = await run_blocking(
-                ("http context", identity), lambda: client_context(identity), f"{pool.peer.server}: its authorities"
+                ("http context", trust), lambda: build_context(trust, PROTOCOLS), f"{pool.peer.server}: its authorities"
             )
         return pool.context
 
 
-def _translate_tls(server: Server, exc: ssl.SSLError) -> EndpointMisconfigured | EndpointUnavailable:
-    reason = (exc.reason or "").upper()
+def _translate_tls(peer: Peer, exc: ssl.SSLError) -> EndpointMisconfigured | EndpointUnavailable:
+    server, reason = peer.server, (exc.reason or "").upper()
+    if why := refused_client(exc, shown=peer.shows_certificate):
+        return EndpointMisconfigured(f"{server}: {why}")
     if isinstance(exc, ssl.SSLCertVerificationError):
         return EndpointMisconfigured(f"{server}: its certificate is not trusted ({exc.verify_message})")
-    if any(word in reason for word in CERTIFICATE_WORDS):
-        return EndpointMisconfigured(f"{server}: it refuses the client's certificate ({reason.lower()})")
     if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE"):
         return EndpointMisconfigured(f"{server}: the port speaks no TLS")
     return EndpointUnavailable(f"{server}: TLS failed ({reason.lower() or exc})")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
+from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
 
@@ -56,24 +57,6 @@ class Login:
 
     user: bytes
     password: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class ClientFiles:
-    """A certificate that this client shows, its key, and the key's password."""
-
-    certificate: str
-    key: str
-    password: str = field(default="", repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """TLS to the receiver; without `ca_location` the system's certificate authorities are trusted."""
-
-    ca_location: str = ""
-    verify: bool = True
-    client: ClientFiles | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +178,7 @@ def _tls(scheme: str, args: Mapping[str, str]) -> Tls | None:
     certificate, key, password = (args.get(name, "") for name in CLIENT_FILES)
     if bool(certificate) != bool(key):
         raise EndpointMisconfigured(f"{CLIENT_FILES[0]} and {CLIENT_FILES[1]} belong together: set both or neither")
-    client = ClientFiles(certificate, key, password) if certificate else None
-    return Tls(args.get("ca-location", ""), verify, client)
+    return Tls(args.get("ca-location", ""), verify, certificate, key, password if certificate else "")
 
 
 def _credential(args: Mapping[str, str]) -> str:

@@ -231,13 +231,10 @@ class LaneSender:
 
     def _count(self, load: InFlightBatch, exc: EndpointError) -> None:
         """Take what arrived of a batch that failed for done, and count the attempts at what did not."""
-        records = load.batch.records
-        if exc.arrived:
-            self._arrived(load, records[: exc.arrived])
-        if exc.tries is None:
-            self._session.count_attempts(records[exc.arrived :])
-        for _ in range(exc.tries or 0):
-            self._session.count_attempts(records[exc.arrived : exc.arrived + 1])
+        arrived, left = load.batch.records[: exc.arrived], load.batch.records[exc.arrived :]
+        if arrived:
+            self._arrived(load, arrived)
+        self._session.count_attempts(left if exc.tries is None else [*left[:1]] * exc.tries)
 
     def _arrived(self, load: InFlightBatch, records: Sequence[Record]) -> None:
         nbytes, created_ns, ordinals = totals(records)
@@ -258,10 +255,7 @@ class LaneSender:
     # ------------------------------------------------------------------------------------- parking
 
     async def _refuse(self, load: InFlightBatch, exc: EntryRefused) -> None:
-        """Dead-letter a record that the endpoint refused for good; first find it where the endpoint cannot tell.
-
-        What stands behind it in its batch goes ahead of all that waits in its lane.
-        """
+        """Dead-letter a record that was refused for good, or find it first; those behind it go ahead of its lane."""
         records, at = load.batch.records, exc.arrived
         if len(records) > 1 and exc.tries is None:
             self._redelivery.read_singly = len(load.page.entries)
@@ -273,11 +267,9 @@ class LaneSender:
         await self._dead_letter(load.page, load.acks, [Rejected(records[at].ordinal, "refused", str(exc))])
         behind = records[at + 1 :]
         if behind and not self._session.is_over:
+            batches = [InFlightBatch(load.page, load.acks, each) for each in self._route.pack(behind)[0]]
+            self._lanes[load.batch.lane].extendleft(reversed(batches))
             self._all_started.clear()
-            batches, _ = self._route.pack(behind)
-            self._lanes[load.batch.lane].extendleft(
-                InFlightBatch(load.page, load.acks, each) for each in reversed(batches)
-            )
 
     async def _dead_letter(
         self, page: Page, of: PageAcks, rejected: Sequence[Rejected], behind: Sequence[Record] = ()
