@@ -367,7 +367,7 @@ async def test_more_topics_than_channels(rabbitmq: RabbitMQ, amqp: AmqpEndpoint,
     assert len(await rabbitmq.read(queue)) == 100
 
 
-@pytest.mark.guarantee("no-event-is-lost", "order")
+@pytest.mark.guarantee("no-loss", "order-per-object", "duplicates")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
 async def test_outage(fragile_rabbitmq: RabbitMQ, hearer: Hearer, how: signal.Signals) -> None:
     """After a broker was killed or frozen under load everything is there, first arrivals in order."""
