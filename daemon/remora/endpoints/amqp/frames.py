@@ -69,7 +69,7 @@ class Splitter:
             data = self._rest + data
         at, end = 0, len(data)
         self._rest = b""
-        while end - at >= FRAME_BYTES:
+        while end - at >= _frame.size:
             kind, channel, length = _frame.unpack_from(data, at)
             if kind not in KINDS:
                 raise BadFrames(f"a frame begins with the byte {kind}")

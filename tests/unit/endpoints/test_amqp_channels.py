@@ -1,0 +1,264 @@
+"""A channel's confirms against a model: never an ack for what has no confirm, nor a copy on a living channel."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pamqp import commands, header
+
+from remora.endpoints.amqp.channels import MOST_ARRIVED, Arrived, Channel, Run
+from remora.endpoints.amqp.frames import BadFrames, Confirm, Content, Envelope, Splitter, make_content
+from remora.endpoints.amqp.messages import Origin
+from remora.endpoints.amqp.packing import Packer
+from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
+from support.kafka_sender import make_records
+
+PLACE = Envelope(b"x", b"t")
+
+
+class Wire:
+    """The connection of a channel: it writes what is due when the test says so."""
+
+    frame_bytes = 4096
+
+    def __init__(self) -> None:
+        self.limits: list[int] = []
+        self.waiting: list[tuple[Channel, Run]] = []
+        self.written: list[bytes] = []
+
+    def due(self, channel: Channel, run: Run) -> None:
+        self.waiting.append((channel, run))
+
+    def learn_limit(self, nbytes: int) -> None:
+        self.limits.append(nbytes)
+
+    def flush(self) -> None:
+        """Write what is due; `written` has the ids of the messages, in order."""
+        waiting, self.waiting = self.waiting, []
+        for channel, run in waiting:
+            frames = channel.encode(run)
+            if frames:
+                assert len(list(Splitter().feed(b"".join(frames)))) == 3
+                self.written.append(run.ids[run.at])
+
+
+def run_of(names: Sequence[bytes], *, routable: bool = False) -> Run:
+    def make(at: int) -> Content:
+        return make_content(names[at], [], b"body")
+
+    return Run(names, make, PLACE, "exchange x", routable=routable)
+
+
+class Story:
+    """Lanes of one message after the other over a channel, and what is known to have arrived."""
+
+    def __init__(self, lanes: int, each: int) -> None:
+        self.wire = Wire()
+        self.arrived = Arrived()
+        self.unroutable = 0
+        self.open()
+        self.confirmed: list[bytes] = []
+        self.names = [[b"%d.%d" % (lane, n) for n in range(each)] for lane in range(lanes)]
+        self.runs: list[Run | None] = [None] * lanes
+
+    def open(self) -> None:
+        """A new channel."""
+        self.channel = Channel(1, self.wire, "exchange x", self.arrived, self._count)
+        self.tags: list[bytes] = []
+        self.done: set[int] = set()
+
+    def _count(self) -> None:
+        self.unroutable += 1
+
+    def has_arrived(self, lane: int) -> bool:
+        """Whether the last run of a lane ended well: nobody pushes its messages again then."""
+        run = self.runs[lane]
+        if run is None or not run.is_over or run.done.cancelled():
+            return False
+        return run.done.exception() is None
+
+    def push(self, lane: int) -> None:
+        run = self.runs[lane]
+        if (run is None or run.is_over) and not self.has_arrived(lane):
+            self.runs[lane] = run = run_of(self.names[lane])
+            self.channel.submit(run)
+
+    def flush(self) -> None:
+        before = len(self.wire.written)
+        self.wire.flush()
+        self.tags += self.wire.written[before:]
+
+    def confirm(self, tag: int, *, multiple: bool, ack: bool) -> None:
+        """What a broker may say: each tag once."""
+        tags = [n for n in range(1, tag + 1) if n not in self.done] if multiple else [tag]
+        if not 1 <= tag <= len(self.tags) or tag in self.done:
+            return
+        self.done.update(tags)
+        if ack:
+            self.confirmed += [self.tags[n - 1] for n in tags]
+        (self.channel.acked if ack else self.channel.nacked)(Confirm(tag, multiple))
+
+    def do(self, what: str, number: int) -> None:
+        """One step: of the pushes, of the connection, or of the broker."""
+        match what:
+            case "push":
+                self.push(number)
+            case "flush":
+                self.flush()
+            case "give up":
+                if (run := self.runs[number]) is not None:
+                    self.channel.abandon(run)
+            case _:
+                self.confirm(number, multiple=what.endswith("s"), ack=what.startswith("ack"))
+
+    def finish(self) -> None:
+        """Push until all has arrived, which a broker that confirms everything lets happen."""
+        for lane in range(len(self.runs)):
+            while not self.has_arrived(lane):
+                self.push(lane)
+                self.flush()
+                for tag in range(1, len(self.tags) + 1):
+                    self.confirm(tag, multiple=False, ack=True)
+                self.check()
+
+    def check(self) -> None:
+        """A run is done only when each of its messages was confirmed, and none is written out of turn."""
+        for lane, names in enumerate(self.names):
+            if self.has_arrived(lane):
+                assert set(names) <= set(self.confirmed)
+        for names in self.names:
+            first = list(dict.fromkeys(each for each in self.wire.written if each in names))
+            assert first == names[: len(first)]
+        assert len(self.confirmed) == len(set(self.confirmed)), "a confirmed message was written again"
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("push"), st.integers(0, 3)),
+    st.tuples(st.just("give up"), st.integers(0, 3)),
+    st.tuples(st.just("flush"), st.just(0)),
+    st.tuples(st.sampled_from(["ack", "acks", "nack", "nacks"]), st.integers(1, 12)),
+)
+
+
+@given(st.lists(STEPS, max_size=40))
+def test_against_a_model(steps: list[tuple[str, int]]) -> None:
+    """Whatever is pushed, given up, written and confirmed in whichever order, the promises of `Story.check` hold."""
+
+    async def play() -> None:
+        story = Story(lanes=4, each=3)
+        for what, number in steps:
+            story.do(what, number)
+            story.check()
+        story.finish()
+
+    asyncio.run(play())
+
+
+async def test_a_channel_that_ends() -> None:
+    """What arrived before a channel ended is not sent again on the next one; what was under way is."""
+    story = Story(lanes=2, each=3)
+    story.push(0)
+    story.push(1)
+    story.flush()
+    story.confirm(1, multiple=False, ack=True)
+    story.flush()
+
+    story.channel.closed(404, "NOT_FOUND")
+    failed = [run.done.exception() for run in story.runs if run is not None]
+    story.open()
+    story.push(0)
+    story.flush()
+
+    assert [type(each) for each in failed] == [EndpointMisconfigured, EndpointMisconfigured]
+    assert story.wire.written == [b"0.0", b"1.0", b"0.1", b"0.1"]
+
+
+async def test_a_run_on_a_channel_that_ended() -> None:
+    """A run that comes too late for its channel fails as the channel did."""
+    story = Story(lanes=1, each=1)
+    story.channel.end(EndpointUnavailable("gone"))
+
+    story.push(0)
+
+    (run,) = story.runs
+    assert run is not None
+    with pytest.raises(EndpointUnavailable, match="gone"):
+        await run.done
+
+
+@pytest.mark.parametrize("routable", [False, True])
+async def test_returned(routable: bool) -> None:
+    """A returned message is delivered with its confirm and counted, or refused where it must be routable."""
+    story = Story(lanes=1, each=1)
+    run = run_of([b"m"], routable=routable)
+    story.channel.submit(run)
+    story.wire.flush()
+    story.channel.returned(commands.Basic.Return(312, "NO_ROUTE", "x", "t"))
+    story.channel.content_header(header.ContentHeader(0, 4, commands.Basic.Properties(message_id="m")))
+    story.channel.content_body(4)
+
+    story.channel.acked(Confirm(1, False))
+
+    assert story.unroutable == (0 if routable else 1)
+    if routable:
+        with pytest.raises(EndpointMisconfigured, match="no queue is bound with this routing key"):
+            await run.done
+    else:
+        await run.done
+
+
+async def test_returns_that_are_none() -> None:
+    """A return of a message that was never sent, and pieces of messages that are none, are refused."""
+    channel = Story(lanes=1, each=1).channel
+    stranger = header.ContentHeader(0, 4, commands.Basic.Properties(message_id="m"))
+
+    with pytest.raises(BadFrames, match="a body of no message"):
+        channel.content_body(1)
+    with pytest.raises(BadFrames, match="a header of no message"):
+        channel.content_header(stranger)
+    channel.returned(commands.Basic.Return(312, "", "x", "t"))
+    with pytest.raises(BadFrames, match="returns a message that it never got"):
+        channel.content_header(stranger)
+
+
+def test_arrived_is_bounded() -> None:
+    """No more than so many messages are remembered; a message is remembered until it is asked for."""
+    arrived = Arrived()
+    for number in range(MOST_ARRIVED + 10):
+        arrived.add(b"%d" % number)
+
+    assert len(arrived) == MOST_ARRIVED
+    assert not arrived.take(b"9")
+    assert arrived.take(b"10")
+    assert not arrived.take(b"10")
+
+
+def test_long_names() -> None:
+    """A message's id names queue, incarnation and position, or is a digest of them where AMQP has no room."""
+    short, long = Origin(b"q", b"inc:"), Origin(b"q" * 255, b"inc:")
+
+    assert short.message_id(b"0/7") == b"q/inc:0/7"
+    assert len(long.message_id(b"0/7")) == 64
+    assert long.message_id(b"0/7") != long.message_id(b"0/8")
+
+
+def test_packing() -> None:
+    """All records of a key are of one lane, in order; what the broker will not take is refused with why."""
+    records = make_records(0, 500)
+    large = records[7]._replace(body=b"x" * 1001)
+    odd = records[8]._replace(event_id=b"e" * 5000)
+
+    batches, refused = Packer(Origin(b"q", b"inc:"), 256).pack([*records, large, odd], 4096, 1000)
+
+    lanes: dict[bytes, int] = {}
+    for batch in batches:
+        for each in batch.records:
+            assert lanes.setdefault(each.key, batch.lane) == batch.lane
+        assert list(batch.records) == sorted(batch.records, key=lambda each: each.ordinal)
+    assert sum(map(len, batches)) == 500
+    assert [each for each, _ in refused] == [large, odd]
+    assert ["max_message_size" in why for _, why in refused] == [True, False]
