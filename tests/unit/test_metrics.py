@@ -321,3 +321,18 @@ def test_transactions_are_counted_by_outcome(telemetry: Telemetry, caplog: pytes
     assert value(telemetry, "remora_kafka_transaction_seconds_count") == 1
     assert value(telemetry, "remora_kafka_producers", kind="exact") == 1
     assert [record.getMessage() for record in caplog.records] == ["a transaction failed"]
+
+
+def test_messages_that_no_queue_got(telemetry: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
+    """Each is counted, and the log names broker and exchange once; connections that are open are a gauge."""
+    for _ in range(2):
+        telemetry.amqp_connected("rabbit:5672")
+    telemetry.amqp_disconnected("rabbit:5672", "the connection is closed")
+    for _ in range(3):
+        telemetry.amqp_unroutable("rabbit:5672", "events")
+
+    assert value(telemetry, "remora_amqp_unroutable_messages_total") == 3
+    assert value(telemetry, "remora_amqp_connections") == 1
+    warnings = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 1
+    assert "amqp-ack-level is not routable" in warnings[0].getMessage()

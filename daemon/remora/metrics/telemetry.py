@@ -187,16 +187,21 @@ class Telemetry:
             buckets=(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5),
         )
 
-        self._make_kafka_metrics(counter, gauge)
+        self._make_endpoint_metrics(counter, gauge)
         self._make_ingest_metrics(counter, gauge)
         self._make_shaping_metrics(counter, gauge)
 
-    def _make_kafka_metrics(self, counter: Callable[..., Counter], gauge: Callable[..., Gauge]) -> None:
+    def _make_endpoint_metrics(self, counter: Callable[..., Counter], gauge: Callable[..., Gauge]) -> None:
         self._producers = gauge(
             "remora_kafka_producers", "Kafka producers that are open: shared ones, and those of one queue each.", "kind"
         )
         self._retired = counter("remora_kafka_retired_producers", "Kafka producers given up after a failure.")
         self._make_http_metrics()
+        self._amqp_connections = gauge("remora_amqp_connections", "Connections to AMQP brokers that are open.")
+        self._amqp_unroutable = counter(
+            "remora_amqp_unroutable_messages",
+            "Messages that an AMQP broker confirmed and no queue got; none with amqp-ack-level routable.",
+        )
         self._transactions = counter(
             "remora_kafka_transactions",
             "Transactions, by outcome: committed, aborted, fenced (by the queue's next producer) or unknown.",
@@ -719,6 +724,30 @@ class Telemetry:
         _say(
             logging.WARNING, "limit_assumed", "max.message.bytes cannot be read (no permission), a value is assumed",
             cluster=cluster, kafka_topic=topic, limit_bytes=limit_bytes,
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------------------------- AMQP
+
+    def amqp_connected(self, broker: str) -> None:
+        """A connection to an AMQP broker was opened; `broker` is `host:port`."""
+        self._amqp_connections.inc()
+        _say(logging.DEBUG, "amqp_connected", "AMQP connection opened", broker=broker)
+
+    def amqp_disconnected(self, broker: str, reason: str) -> None:
+        """A connection to an AMQP broker ended, for whatever reason."""
+        self._amqp_connections.dec()
+        self._say_seldom(
+            logging.INFO, "amqp_disconnected", ("amqp", broker, reason),
+            "AMQP connection ended", broker=broker, reason=reason,
+        )  # fmt: skip
+
+    def amqp_unroutable(self, broker: str, exchange: str) -> None:
+        """A message was confirmed that no queue got, which its topic takes for delivered."""
+        self._amqp_unroutable.inc()
+        self._say_seldom(
+            logging.WARNING, "amqp_unroutable", ("unroutable", broker, exchange),
+            "a message reached no queue, and counts as delivered: amqp-ack-level is not routable",
+            broker=broker, exchange=exchange,
         )  # fmt: skip
 
     # ---------------------------------------------------------------------------------- process
