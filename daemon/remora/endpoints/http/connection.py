@@ -10,7 +10,7 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, cast
 
 from remora.endpoints.http.reading import Answer, AnswerReader, NotHttp
 
@@ -114,8 +114,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is open."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport, self.is_open = transport, True
+        self._transport = cast(asyncio.Transport, transport)  # which uvloop's do not inherit
+        self.is_open = True
 
     def data_received(self, data: bytes) -> None:
         """A part of an answer, or something that nobody asked for."""
