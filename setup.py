@@ -9,6 +9,12 @@ setup(
             ["daemon/remora/codec/_compiled.pyx"],
             extra_compile_args=["-O3"],  # has long texts looked through 16 bytes at a time
             optional=True,
-        )
+        ),
+        Extension(
+            "remora.codec._sequencer",
+            ["daemon/remora/codec/_sequencer.pyx"],
+            extra_compile_args=["-O3"],
+            optional=True,
+        ),
     ]
 )

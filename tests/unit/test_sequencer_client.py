@@ -13,6 +13,7 @@ import pytest
 import uvloop
 
 from remora.client import OutcomeUnknown, SequencerClient, SequencerUnavailable
+from remora.codec import speedups
 from remora.codec.sequencer import INIT_LOG, Core, parse_request, reply
 from remora.model.log import LogName, Token
 from remora.servers.sequencer import Rounds
@@ -58,8 +59,8 @@ async def frame(reader: asyncio.StreamReader) -> Any:
     return parse_request(await reader.readexactly(size))
 
 
-def a_core(epoch: int = 3) -> Core:
-    core = Core(lambda _log, _result: None)
+def a_core(epoch: int = 3, on_miss: Callable[[], None] = lambda: None) -> Core:
+    core = speedups.SequencerCore(lambda _log, _result: on_miss())
     core.serve(LOG, epoch, 0, FAR)
     core.serve(OTHER, epoch, 50, FAR)
     return core
@@ -201,9 +202,9 @@ async def test_a_new_epoch_is_learnt(tmp_path: Path) -> None:
 
 async def test_a_log_that_is_not_served_yet_is_waited_for(tmp_path: Path) -> None:
     """INIT_LOG is asked again until the log is served, or the time is over, and then with the reason."""
-    core, asked = a_core(), asyncio.Event()
+    asked = asyncio.Event()
+    core = a_core(on_miss=asked.set)
     core.forget(LOG)
-    core._on_miss = lambda _log, _result: asked.set()
     async with served(tmp_path, core) as address:
         async with SequencerClient([address]) as client:
             waiting = asyncio.ensure_future(client.next(LOG))

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 
 from remora.codec import checksums as checksums_
-from remora.codec import columns, kafka_records, murmur2, rendering_fast
+from remora.codec import columns, kafka_records, murmur2, rendering_fast, sequencer
 from remora.model.record import Record
 
 FastRendering: type[rendering_fast.FastRendering] = rendering_fast.FastRendering
@@ -22,12 +22,13 @@ totals: Callable[[Sequence[Record]], columns.Totals] = columns.totals
 joined: Callable[[Iterable[Sequence[Record]]], Sequence[Record]] = columns.joined
 checksums: Callable[[Sequence[bytes], int], list[int]] = checksums_.checksums
 mismatches: Callable[[Sequence[tuple[bytes, int | None]], int], list[int]] = checksums_.mismatches
+SequencerCore: type[sequencer.Core] = sequencer.Core
 IMPLEMENTATION = "python"
 """`compiled` or `python`."""
 
 if not os.environ.get("REMORA_PURE_PYTHON"):
     try:
-        from remora.codec import _compiled
+        from remora.codec import _compiled, _sequencer
     except ImportError:
         pass
     else:
@@ -35,5 +36,6 @@ if not os.environ.get("REMORA_PURE_PYTHON"):
         in_batches, encode_events = _compiled.in_batches, _compiled.encode_events
         totals, joined = _compiled.totals, _compiled.joined
         checksums, mismatches = _compiled.checksums, _compiled.mismatches
+        SequencerCore = _sequencer.Core
         Sequence.register(_compiled.Records)
         IMPLEMENTATION = "compiled"

@@ -12,12 +12,24 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.codec.sequencer import INIT_LOG, MOST_FRAME_BYTES, STALE_EPOCH, Answer, Core, Result, parse_request, reply
+from remora.codec import sequencer as in_python
+from remora.codec import speedups
+from remora.codec.sequencer import INIT_LOG, MOST_FRAME_BYTES, STALE_EPOCH, Answer, Result, parse_request, reply
 from remora.model.errors import CodecError
 from remora.model.log import LogName
 
 LOG = LogName(b"pool", b"log")
 FAR = 1 << 62
+CORES = list(dict.fromkeys([in_python.Core, speedups.SequencerCore]))
+Core = in_python.Core
+
+
+@pytest.fixture(scope="module", autouse=True, params=CORES, ids=lambda core: core.__module__.rpartition(".")[2])
+def _core(request: pytest.FixtureRequest) -> None:
+    """Run all of these tests with each core."""
+    global Core
+    Core = request.param
+
 
 UINT64, UINT32, BOOL, BYTES, ENUM = (getattr(descriptor_pb2.FieldDescriptorProto, f"TYPE_{name}")
                                      for name in ("UINT64", "UINT32", "BOOL", "BYTES", "INT32"))  # fmt: skip
@@ -65,7 +77,7 @@ def read(replies: bytes) -> list[Any]:
     return found
 
 
-def a_core(position: int = 0, bound: int = FAR, epoch: int = 1, log: LogName = LOG) -> Core:
+def a_core(position: int = 0, bound: int = FAR, epoch: int = 1, log: LogName = LOG) -> in_python.Core:
     core = Core(lambda _log, _result: None)
     core.serve(log, epoch, position, bound)
     return core
@@ -246,6 +258,23 @@ def test_requests_are_read_as_protobuf_reads_them(body: bytes) -> None:
         assert (found.count, found.range, found.current) == (wanted.count, wanted.range, wanted.current)
 
 
+@given(bodies())
+def test_what_protobuf_refuses_closes_the_connection(body: bytes) -> None:
+    """A body that is no request closes the connection, and any other one does not, the second time neither."""
+    if not 0 < len(body) <= MOST_FRAME_BYTES:
+        return
+    try:
+        parse_request(body)
+    except CodecError:
+        closes = True
+    else:
+        closes = False
+
+    core = a_core()
+
+    assert [core.answer(framed(body)).closes for _ in range(2)] == [closes] * 2
+
+
 # ------------------------------------------------------------------------------------------------- streams
 
 OTHER = LogName(b"p", b"\xff\0")
@@ -256,7 +285,7 @@ REQUESTS = st.sampled_from([
 STARTS = st.sampled_from([0, 120, 16_380, (1 << 21) - 5, 3 * 4096 - 2, 5 * 4096 - 3])
 
 
-def plainly(core: Core, frames: list[bytes]) -> bytes:
+def plainly(core: in_python.Core, frames: list[bytes]) -> bytes:
     """The replies to frames that are handed in one by one, with nothing remembered between them."""
     replies = []
     for frame in frames:
@@ -266,7 +295,7 @@ def plainly(core: Core, frames: list[bytes]) -> bytes:
     return b"".join(replies)
 
 
-def two_logs(start: int) -> Core:
+def two_logs(start: int) -> in_python.Core:
     core = a_core(start)
     core.serve(OTHER, 1, start, FAR)
     return core
@@ -297,6 +326,22 @@ def test_runs_are_answered_as_single_requests(runs: list[tuple[bytes, int]], sta
     ]  # fmt: skip
 
     assert b"".join(found) == plainly(two_logs(start), frames)
+
+
+@given(st.lists(bodies() | REQUESTS.map(lambda frame: frame[4:]), max_size=12), STARTS, st.integers(0, 40))
+def test_each_core_answers_as_the_one_in_python(stream: list[bytes], start: int, room: int) -> None:
+    """Over any stream, right or wrong, replies, counters, what was missed and what is counted are the same."""
+    found = []
+    for kind in (in_python.Core, Core):
+        missed: list[tuple[LogName, Result]] = []
+        core = kind(lambda *what, missed=missed: missed.append(what), 4, 10)
+        core.serve(LOG, 1, start, start + room)
+        core.serve(OTHER, 1, start, FAR)
+        answers = [core.answer(b"".join(map(framed, stream[:cut]))) for cut in (3, len(stream))]
+        counters = {log: (each.epoch, each.position, each.requests) for log, each in core.counters.items()}
+        found.append((answers, counters, missed, core.results, core.low))
+
+    assert found[0] == found[1]
 
 
 def test_a_long_run_over_many_blocks() -> None:

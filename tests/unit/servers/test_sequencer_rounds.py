@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from remora.codec import speedups
 from remora.codec.sequencer import INIT_LOG, Core, reply
 from remora.model.log import LogName
 from remora.servers.sequencer import Closed, Rounds
@@ -27,7 +28,7 @@ def request(log: LogName = LOG, epoch: int = 1) -> bytes:
 
 
 def a_core(bound: int = FAR) -> Core:
-    core = Core(lambda _log, _result: None)
+    core = speedups.SequencerCore(lambda _log, _result: None)
     core.serve(LOG, 1, 0, bound)
     return core
 

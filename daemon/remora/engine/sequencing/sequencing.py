@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
-from remora.codec.sequencer import Core, Result
+from remora.codec import speedups
+from remora.codec.sequencer import Result
 from remora.config import SequencerSettings
 from remora.model.errors import OwnershipLost, StoreError
 from remora.model.log import LogKind, LogLock, LogName, LogRefused, LogUnknown, StaleEpoch, name_problem
@@ -75,7 +76,7 @@ class Sequencing:
         self._totals = Totals()
         self.resume: Callable[[LogName], None] = lambda _: None
         """Called when connections that wait for a log may go on."""
-        self.core = Core(self.missed, settings.max_range, LOW)
+        self.core = speedups.SequencerCore(self.missed, settings.max_range, LOW)
 
     # -------------------------------------------------------------------------------- from rounds
 

@@ -1,0 +1,428 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""`sequencer.Core` once more, for a C compiler. Change them together; both have the same tests.
+
+It needs neither of the tricks that make the other one quick: a request is parsed where it lies, its counter is looked up
+by pool and name unless the request equals the one before, and the reply is written behind the others.
+
+All reads are checked against the end of a request's body before they are made.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy
+
+from remora.codec import sequencer as plain
+from remora.model.log import LogName
+
+cdef enum:
+    MOST_FRAME_BYTES = 1024
+    MOST_COUNT = 100
+    NESTED = 30
+    MOST_REPLY_BYTES = 4 + 1 + 10 + (1 + 2 + 10 * MOST_COUNT) + (1 + 5) + (1 + 10)
+    FIRST_ROOM = 64 << 10
+
+cdef object Answer = plain.Answer
+cdef object OK_STALE = plain.Result.STALE_EPOCH
+cdef object AHEAD = plain.Result.AHEAD
+cdef object MISSED = plain.Result.INIT_LOG
+cdef object TAIL = plain.Result.TAIL
+cdef bytes INIT_LOG = plain.INIT_LOG
+cdef bytes STALE_EPOCH = plain.STALE_EPOCH
+
+
+cdef struct Request:
+    uint64_t epoch
+    const uint8_t* pool
+    const uint8_t* name
+    Py_ssize_t pool_size
+    Py_ssize_t name_size
+    bint hands_out
+    uint32_t count
+    uint32_t range
+    bint current
+
+
+cdef struct Reader:
+    const uint8_t* at
+    const uint8_t* end
+    bint is_wrong
+
+
+# ------------------------------------------------------------------------------------------------ requests
+
+
+cdef inline uint64_t varint(Reader* reader, int most) noexcept nogil:
+    """A varint; it need not be minimal, and bits beyond 64 are dropped."""
+    cdef uint64_t value = 0
+    cdef int read = 0
+    cdef uint8_t byte
+    while reader.at < reader.end and read < most:
+        byte = reader.at[0]
+        reader.at += 1
+        value |= <uint64_t>(byte & 0x7F) << (7 * read)
+        if byte < 0x80:
+            return value
+        read += 1
+    reader.is_wrong = True
+    return 0
+
+
+cdef inline uint64_t short_varint(Reader* reader) noexcept nogil:
+    """A tag or a length: five bytes at most, and less than 2 to the 32nd."""
+    cdef uint64_t value = varint(reader, 5)
+    if value >> 32:
+        reader.is_wrong = True
+    return value
+
+
+cdef inline uint64_t tag(Reader* reader) noexcept nogil:
+    cdef uint64_t value = short_varint(reader)
+    if value < 8:
+        reader.is_wrong = True  # field number 0
+    return value
+
+
+cdef inline Py_ssize_t length(Reader* reader) noexcept nogil:
+    cdef uint64_t size = short_varint(reader)
+    if size > <uint64_t>(reader.end - reader.at):
+        reader.is_wrong = True
+        return 0
+    return size
+
+
+cdef void skip(Reader* reader, uint64_t field, int wire, int nested) noexcept nogil:
+    """Go behind a field of any type."""
+    cdef Py_ssize_t size
+    cdef uint64_t inner
+    if wire == 0:
+        varint(reader, 10)
+    elif wire == 1 or wire == 5:
+        size = 8 if wire == 1 else 4
+        if reader.end - reader.at < size:
+            reader.is_wrong = True
+        else:
+            reader.at += size
+    elif wire == 2:
+        size = length(reader)
+        reader.at += size
+    elif wire == 3 and nested:
+        while reader.at < reader.end and not reader.is_wrong:
+            inner = tag(reader)
+            if reader.is_wrong:
+                return
+            if inner & 7 == 4:
+                if inner >> 3 != field:
+                    break
+                return
+            skip(reader, inner >> 3, inner & 7, nested - 1)
+        reader.is_wrong = True
+    else:
+        reader.is_wrong = True
+
+
+cdef bint parse(const uint8_t* body, Py_ssize_t size, Request* request) noexcept nogil:
+    """Whether a body is a request, as `sequencer.parse_request` reads it."""
+    cdef Reader reader
+    cdef uint64_t key, field, value
+    cdef int wire
+    cdef bint has_epoch = False, has_next = False, has_count = False, has_range = False
+    cdef Py_ssize_t text
+    reader.at, reader.end, reader.is_wrong = body, body + size, False
+    request.pool = request.name = NULL
+    request.count = request.range = 0
+    request.current = request.hands_out = False
+    while reader.at < reader.end:
+        key = tag(&reader)
+        if reader.is_wrong:
+            return False
+        field, wire = key >> 3, key & 7
+        if wire == 0:
+            value = varint(&reader, 10)
+            if field == 1:
+                request.epoch, has_epoch = value, True
+            elif field == 4:
+                request.hands_out, has_next = value != 0, True
+            elif field == 5:
+                request.count, has_count = <uint32_t>value, True
+            elif field == 7:
+                request.range, has_range = <uint32_t>value, True
+            elif field == 8:
+                request.current = value != 0
+        elif wire == 2:
+            text = length(&reader)
+            if field == 2:
+                request.pool, request.pool_size = reader.at, text
+            elif field == 3:
+                request.name, request.name_size = reader.at, text
+            reader.at += text
+        else:
+            skip(&reader, field, wire, NESTED)
+        if reader.is_wrong:
+            return False
+    if not has_epoch or not has_next or request.pool == NULL or request.name == NULL:
+        return False
+    if has_count and not 1 <= request.count <= <uint32_t>(MOST_COUNT if request.hands_out else 1):
+        return False
+    return not (has_range and request.range == 0 and request.hands_out)
+
+
+# ------------------------------------------------------------------------------------------------- replies
+
+
+cdef inline uint8_t* put_varint(uint8_t* at, uint64_t value) noexcept nogil:
+    while value > 0x7F:
+        at[0] = <uint8_t>((value & 0x7F) | 0x80)
+        at += 1
+        value >>= 7
+    at[0] = <uint8_t>value
+    return at + 1
+
+
+cdef inline uint8_t* end_frame(uint8_t* began, uint8_t* at) noexcept nogil:
+    """Write the length in front of a body that ends here."""
+    cdef uint32_t size = <uint32_t>(at - began - 4)
+    began[0], began[1], began[2], began[3] = size >> 24, size >> 16 & 0xFF, size >> 8 & 0xFF, size & 0xFF
+    return at
+
+
+cdef inline uint8_t* put_position(uint8_t* at, uint64_t position) noexcept nogil:
+    """The reply of one position; its body has less than 128 bytes."""
+    cdef uint8_t* end
+    at[0] = at[1] = at[2] = 0
+    at[4] = 0x08
+    end = put_varint(at + 5, position)
+    at[3] = <uint8_t>(end - at - 4)
+    return end
+
+
+# ------------------------------------------------------------------------------------------------ counters
+
+
+cdef class Counter:
+    """As `sequencer.Counter`."""
+
+    cdef readonly object log
+    cdef readonly uint64_t epoch
+    cdef public uint64_t position
+    cdef public uint64_t bound
+    cdef public uint64_t requests
+
+    def __init__(self, log, epoch, position, bound):
+        self.log = log
+        self.epoch = epoch
+        self.position = position
+        self.bound = bound
+
+    cdef inline uint64_t room(self) noexcept:
+        return self.bound - self.position if self.bound > self.position else 0
+
+
+cdef class Core:
+    """As `sequencer.Core`."""
+
+    cdef object _on_miss
+    cdef uint64_t _most_range
+    cdef uint64_t _low_room
+    cdef readonly dict counters
+    cdef dict _by_key
+    cdef readonly set low
+    cdef readonly dict results
+    cdef uint8_t* _out
+    cdef Py_ssize_t _room
+    cdef uint8_t _last[4 + MOST_FRAME_BYTES]
+    cdef Py_ssize_t _last_size
+    cdef Counter _last_counter
+    """The last request that handed out one position, and its counter; none after a change of what is served."""
+
+    def __cinit__(self):
+        self._out = NULL
+
+    def __init__(self, on_miss, most_range=plain.MOST_RANGE, bound_room=0):
+        self._on_miss = on_miss
+        self._most_range = most_range
+        self._low_room = bound_room
+        self.counters, self._by_key = {}, {}
+        self.low = set()
+        self.results = dict.fromkeys(plain.Result, 0)
+        self._room = 0
+        self._last_size = 0
+        self._reserve(0, FIRST_ROOM)
+
+    def __dealloc__(self):
+        PyMem_Free(self._out)
+
+    def serve(self, log, epoch, position, bound):
+        """As `sequencer.Core.serve`."""
+        self.forget(log)
+        counter = Counter(log, epoch, position, bound)
+        self.counters[log] = self._by_key[_key_of(log)] = counter
+
+    def forget(self, log):
+        """As `sequencer.Core.forget`."""
+        self._last_size, self._last_counter = 0, None
+        self.low.discard(log)
+        self._by_key.pop(_key_of(log), None)
+        return self.counters.pop(log, None)
+
+    def raise_bound(self, log, epoch, bound):
+        """As `sequencer.Core.raise_bound`."""
+        counter = self.counters.get(log)
+        if counter is not None and counter.epoch == epoch:
+            counter.bound = max(bound, counter.bound)
+            self.low.discard(log)
+
+    cdef int _reserve(self, Py_ssize_t used, Py_ssize_t more) except -1:
+        """Have room for more bytes of replies behind those that are used."""
+        cdef Py_ssize_t room
+        cdef void* made
+        if used + more <= self._room:
+            return 0
+        room = max(2 * self._room, used + more)
+        made = PyMem_Realloc(self._out, room)
+        if made == NULL:
+            raise MemoryError
+        self._out, self._room = <uint8_t*>made, room
+        return 0
+
+    def answer(self, bytes data not None):
+        """As `sequencer.Core.answer`."""
+        cdef const uint8_t* begin = <const uint8_t*>PyBytes_AS_STRING(data)
+        cdef const uint8_t* at = begin
+        cdef const uint8_t* end = begin + PyBytes_GET_SIZE(data)
+        cdef Py_ssize_t used = 0, frame
+        cdef uint32_t size
+        cdef Request request
+        cdef Counter counter
+        cdef object waits = None
+        cdef bint closes = False
+        while end - at >= 4:
+            frame = self._last_size
+            if frame and frame <= end - at and memcmp(at, self._last, frame) == 0:
+                counter = self._last_counter
+                if counter.position >= counter.bound:
+                    waits = counter.log
+                    break
+                self._reserve(used, MOST_REPLY_BYTES)
+                counter.position += 1
+                counter.requests += 1
+                used = put_position(self._out + used, counter.position) - self._out
+                at += frame
+                if counter.room() < self._low_room:
+                    self.low.add(counter.log)
+                continue
+            size = <uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | at[3]
+            if size == 0 or size > MOST_FRAME_BYTES:
+                closes = True
+                break
+            frame = 4 + size
+            if frame > end - at:
+                break
+            if not parse(at + 4, size, &request):
+                closes = True
+                break
+            self._reserve(used, MOST_REPLY_BYTES)
+            frame = self._reply(at, frame, &request, &used)
+            if frame == 0:
+                waits = LogName(request.pool[: request.pool_size], request.name[: request.name_size])
+                break
+            at += frame
+        replies = PyBytes_FromStringAndSize(<char*>self._out, used)
+        return tuple.__new__(Answer, (replies, at - begin, closes, waits))
+
+    cdef Py_ssize_t _reply(self, const uint8_t* at, Py_ssize_t frame, Request* request, Py_ssize_t* used) except -1:
+        """Write the reply to one request, and return its size; 0 where its log's bound is in the way."""
+        cdef Counter counter = self._by_key.get(_key(request))
+        cdef uint64_t epoch = 0, count, room, n
+        cdef uint8_t* out = self._out + used[0]
+        cdef uint8_t* began = out
+        if counter is None:
+            self._refuse(INIT_LOG, used)
+            self._miss(request, MISSED)
+            return frame
+        if not request.current and request.epoch != counter.epoch:
+            if request.epoch < counter.epoch:
+                self.results[OK_STALE] += 1
+                self._refuse(STALE_EPOCH, used)
+            else:
+                self._refuse(INIT_LOG, used)
+                self._miss(request, AHEAD)
+            return frame
+        if not request.hands_out:
+            self.results[TAIL] += 1
+            out = put_position(out, counter.position)
+            used[0] = self._end(began, out, request, counter, 0)
+            return frame
+        room, count = counter.room(), request.count or 1
+        if request.range:
+            count = min(<uint64_t>request.range, min(self._most_range, max(room, <uint64_t>1)))
+        if count > room:
+            return 0
+        counter.requests += 1
+        n = counter.position + 1
+        counter.position += count
+        if counter.room() < self._low_room:
+            self.low.add(counter.log)
+        if request.range or count == 1:
+            out = put_position(out, n)
+            used[0] = self._end(began, out, request, counter, count if request.range else 0)
+            if not (request.range or request.count or request.current):
+                memcpy(self._last, at, frame)
+                self._last_size, self._last_counter = frame, counter
+            return frame
+        out += 4
+        out[0] = 0x0A
+        out = put_varint(out + 1, _packed_size(n, count))
+        while n <= counter.position:
+            out = put_varint(out, n)
+            n += 1
+        used[0] = self._end(began, out, request, counter, 0)
+        return frame
+
+    cdef Py_ssize_t _end(self, uint8_t* began, uint8_t* at, Request* request, Counter counter, uint64_t granted):
+        """Write what was asked for besides, and the length; returns how many bytes of replies are used now."""
+        if granted:
+            at[0] = 0x20
+            at = put_varint(at + 1, granted)
+        if request.current:
+            at[0] = 0x28
+            at = put_varint(at + 1, counter.epoch)
+        return end_frame(began, at) - self._out
+
+    cdef int _refuse(self, bytes made, Py_ssize_t* used) except -1:
+        memcpy(self._out + used[0], PyBytes_AS_STRING(made), PyBytes_GET_SIZE(made))
+        used[0] += PyBytes_GET_SIZE(made)
+        return 0
+
+    cdef int _miss(self, Request* request, object result) except -1:
+        self.results[result] += 1
+        self._on_miss(LogName(request.pool[: request.pool_size], request.name[: request.name_size]), result)
+        return 0
+
+
+cdef Py_ssize_t _packed_size(uint64_t first, uint64_t count) noexcept:
+    """Bytes of the varints of several positions."""
+    cdef Py_ssize_t size = 0
+    cdef uint64_t n, left
+    for n in range(first, first + count):
+        left = n
+        size += 1
+        while left > 0x7F:
+            size += 1
+            left >>= 7
+    return size
+
+
+cdef bytes _key(Request* request):
+    """What a log is found by: the length of its pool, the pool, and the name."""
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, 2 + request.pool_size + request.name_size)
+    cdef uint8_t* at = <uint8_t*>PyBytes_AS_STRING(made)
+    at[0], at[1] = request.pool_size >> 8, request.pool_size & 0xFF
+    memcpy(at + 2, request.pool, request.pool_size)
+    memcpy(at + 2 + request.pool_size, request.name, request.name_size)
+    return made
+
+
+def _key_of(log):
+    pool, name = log
+    return len(pool).to_bytes(2, "big") + pool + name
