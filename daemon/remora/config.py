@@ -738,7 +738,8 @@ class SequencerSettings(Checked):
 
     Its protocol knows no passwords: who connects can use positions up. `allow` are the networks that may do so from
     other hosts; a Unix socket and loopback need none. `create` is the kind of log that is made when one is asked for
-    which does not exist, of this `width`; empty makes none. `pools` are those that a client may name, all where empty.
+    which does not exist, of this `width`; empty makes none. `admin_listen` is where its
+    metrics, health and status are served. `pools` are those that a client may name, all where empty.
     """
 
     listen: str = "unix:/run/remora-sequencer/sequencer.sock"
@@ -752,6 +753,7 @@ class SequencerSettings(Checked):
     max_logs: Annotated[int, Unit("count", 1, 1_000_000)] = 10_000
     max_range: Annotated[int, Unit("count", 1, 4096)] = 4096
     max_registrations: Annotated[int, Unit("count", 1, 1024)] = 32
+    admin_listen: str = "127.0.0.1:9752"
 
     def problems(self) -> Iterator[ConfigError]:
         """Each rule that these values break."""
@@ -763,6 +765,10 @@ class SequencerSettings(Checked):
                 ipaddress.ip_network(each)
             except ValueError as exc:
                 yield ConfigError("sequencer.allow", f"expected a network such as 10.0.0.0/8: {exc}")
+        try:
+            parse_listen(self.admin_listen)
+        except ValueError as exc:
+            yield ConfigError("sequencer.admin_listen", str(exc))
         try:
             address = parse_listen(self.listen)
         except ValueError as exc:

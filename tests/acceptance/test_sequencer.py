@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from remora.client import SequencerClient
@@ -35,6 +37,7 @@ def folder() -> Iterator[Path]:
         (path / "remora.toml").write_text(
             f'[store]\nkind = "sqlite"\n[sqlite]\ndirectory = "{path}/queues"\nfiles = 1\n'
             f'[sequencer]\nlisten = "unix:{path}/one.sock"\nlease = "{LEASE_S}s"\n'
+            f'admin_listen = "unix:{path}/admin.sock"\n'
         )
         for log in ("ids", "orders"):
             kind = "counter" if log == "ids" else "log"
@@ -203,6 +206,32 @@ async def test_rates_are_reported(folder: Path) -> None:
         lines = [(await server.process.stdout.readline()).decode() for _ in range(2)]
 
     assert all(re.fullmatch(r"\d+ positions/s, \d+ requests/s, \d+ logs, \d+ connections\n", each) for each in lines)
+
+
+async def test_the_admin_pages_tell_of_logs_and_clients(folder: Path) -> None:
+    """Status names each log with its epoch, tail and reason; metrics count positions; one log in need is seen."""
+    async with a_server(folder) as server, server.client() as client:
+        await client.next_range(IDS, 50)
+        asked(server.address, NEXT.replace(b"ids", b"idz"), 1)
+        async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(folder / "admin.sock"))) as session:
+
+            async def page(path: str) -> tuple[int, str]:
+                async with session.get(f"http://admin{path}") as answer:
+                    return answer.status, await answer.text()
+
+            code, status = await page("/-/status")
+            logs = {each["log"]: each for each in json.loads(status)["logs"]}
+            assert (code, logs["remora/ids"]["state"], logs["remora/ids"]["tail"]) == (200, "serving", 50)
+            assert logs["remora/ids"]["epoch"] == 1
+            assert "remora/idz" in logs
+            assert [(await page(path))[0] for path in ("/-/live", "/-/ready")] == [200, 200]
+            metrics = (await page("/metrics"))[1]
+            assert 'remora_sequencer_positions_total{log="remora/ids"} 50.0' in metrics
+            assert "remora_sequencer_connections 1.0" in metrics
+            async with a_server(folder, "two") as other:  # its admin address is taken, and it serves all the same
+                frame = NEXT.replace(b"ids", b"orders").replace(b"\x00\x00\x00\x11", b"\x00\x00\x00\x14")
+                frame = frame.replace(b"\x1a\x03", b"\x1a\x06")
+                assert asked(other.address, frame, 1) == [bytes.fromhex("0000000408001001")]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from remora.metrics import Telemetry
+from remora.metrics.sequencer import SequencerFigures, SequencerTelemetry
 from remora.model.ledger import Balance, Tally
 from remora.model.shard import Shard
 from remora.model.traffic import Meter
@@ -89,6 +90,17 @@ def exercise(telemetry: Telemetry) -> None:  # noqa: PLR0915 - a line for each e
     telemetry.ready(True, False)
 
 
-def exported(telemetry: Telemetry) -> set[str]:
+def exercise_sequencer(telemetry: SequencerTelemetry) -> None:
+    """Report every kind of event of a sequencer once."""
+    telemetry.registered(0.01)
+    telemetry.not_registered("failed")
+    telemetry.fenced("trust")
+    telemetry.ended("p/b", 5)
+    telemetry.figures = lambda: SequencerFigures(
+        {"p/a": 7, "p/b": 1}, {"p/a": 3, "p/b": 2}, {"ok": 8}, {"serving": 2}, {"client": 4}, 1, 32, 9
+    )
+
+
+def exported(telemetry: Telemetry | SequencerTelemetry) -> set[str]:
     """The name of every sample that is exported now."""
     return {sample.name for metric in telemetry.registry.collect() for sample in metric.samples}

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from remora.metrics import Telemetry
+from remora.metrics.sequencer import SequencerTelemetry
 from support.programs import program
-from support.telemetry import exercise, exported
+from support.telemetry import exercise, exercise_sequencer, exported
 
 CONFIG = Path(__file__).parents[2] / "config"
 METRIC = re.compile(r"\b(?:remora|process)_[a-z0-9_]+\b(?!:)")
@@ -29,7 +30,9 @@ def names() -> set[str]:
     """Every sample that the daemon can export."""
     telemetry = Telemetry()
     exercise(telemetry)
-    return exported(telemetry)
+    sequencer = SequencerTelemetry()
+    exercise_sequencer(sequencer)
+    return exported(telemetry) | exported(sequencer)
 
 
 def expressions(value: object) -> Iterator[str]:
@@ -100,7 +103,8 @@ def test_promtool_accepts_every_expression_of_the_dashboard(tmp_path: Path) -> N
 
 
 def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
-    """A stopped topic, a parked, an old or an unaccounted entry, a queue without owner and a lost lock are seen."""
+    """A stopped topic, a parked, an old or an unaccounted entry, a queue without owner, a lost lock and a
+    log that is not served or changes its epoch are seen."""
 
     def series(text: str, values: str) -> dict[str, str]:
         return {"series": text, "values": values}
@@ -127,6 +131,9 @@ def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
             series('remora_owned_shards{job="remora",instance="y"}', "2x10 1x20"),
             series('remora_lock_losses_total{instance="x"}', "0x5 1x30"),
             series('remora_ledger_unaccounted_entries{topic="a",instance="x"}', "0x5 2x30"),
+            series('remora_sequencer_waiting_logs{job="remora-sequencer",instance="x"}', "0x5 1x30"),
+            series('remora_sequencer_epoch{log="p/a",job="remora-sequencer",instance="x"}', "1x5 2 3 4 5x30"),
+            series('remora_sequencer_epoch{log="p/b",job="remora-sequencer",instance="x"}', "1x5 2x30"),
         ],
         "alert_rule_test": [
             quiet(0, "RemoraTopicStopped"),
@@ -136,9 +143,14 @@ def test_alerts_fire_when_they_should_and_not_otherwise(tmp_path: Path) -> None:
             quiet(8, "RemoraQueuesWithoutOwner"),
             quiet(4, "RemoraEventsOld"),
             quiet(30, "RemoraTopicFailing"),
+            quiet(5, "RemoraSequencerLogNotServed"),
+            quiet(7, "RemoraSequencerEpochsChange"),
+            quiet(30, "RemoraSequencerEpochsChange"),
         ],
         "promql_expr_test": [
             fires(2, "RemoraTopicStopped", "critical", 'topic="a"'),
+            fires(8, "RemoraSequencerLogNotServed", "critical", 'instance="x",job="remora-sequencer"'),
+            fires(9, "RemoraSequencerEpochsChange", "warning", 'instance="x",job="remora-sequencer",log="p/a"'),
             fires(22, "RemoraEntriesParked", "warning", 'cause="refused",topic="a"'),
             fires(15, "RemoraEventsOld", "warning", 'topic="a"'),
             fires(20, "RemoraQueuesWithoutOwner", "warning", 'job="remora"'),

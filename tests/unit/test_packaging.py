@@ -17,28 +17,31 @@ from support.programs import program
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "systemd" / "remora.service"
+SEQUENCER_UNIT = ROOT / "systemd" / "remora-sequencer.service"
+UNITS = pytest.mark.parametrize("unit", [UNIT, SEQUENCER_UNIT], ids=lambda unit: unit.stem)
 SYSUSERS = ROOT / "systemd" / "remora.sysusers"
 INSTALLED = "/opt/remora/bin/remora"
 
 # ------------------------------------------------------------------------------------------------- unit
 
 
-def unit_options() -> dict[str, list[str]]:
-    """Every option of the unit with its values, in order."""
+def unit_options(unit: Path = UNIT) -> dict[str, list[str]]:
+    """Every option of a unit with its values, in order."""
     options: dict[str, list[str]] = {}
-    for line in UNIT.read_text().splitlines():
+    for line in unit.read_text().splitlines():
         if "=" in line and not line.startswith("#"):
             key, _, value = line.partition("=")
             options.setdefault(key, []).append(value)
     return options
 
 
-def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+@UNITS
+def test_systemd_accepts_the_unit(tmp_path: Path, unit: Path) -> None:
     """The unit is clean. A copy is checked that names a program which exists here: systemd looks for it."""
     command = Path(sys.executable).with_name("remora")
     assert command.exists(), "the package is not installed beside this Python"
-    copy = tmp_path / "remora.service"
-    copy.write_text(UNIT.read_text().replace(INSTALLED, str(command)))
+    copy = tmp_path / unit.name
+    copy.write_text(unit.read_text().replace(INSTALLED, str(command)))
 
     done = subprocess.run(
         [program("systemd-analyze", "systemd"), "verify", "--man=no", str(copy)],
@@ -48,15 +51,30 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_the_unit_exposes_little() -> None:
+@UNITS
+def test_the_unit_exposes_little(unit: Path) -> None:
     """The exposure that systemd computes is 2.0 or less, of 10."""
     done = subprocess.run(
-        [program("systemd-analyze", "systemd"), "security", "--offline=true", "--threshold=20", str(UNIT)],
+        [program("systemd-analyze", "systemd"), "security", "--offline=true", "--threshold=20", str(unit)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"Overall exposure level for remora\.service: (?:[01]\.[0-9]|2\.0) ", done.stdout)
+    assert re.search(r"Overall exposure level for " + re.escape(unit.name) + r": (?:[01]\.[0-9]|2\.0) ", done.stdout)
+
+
+def test_the_sequencers_unit_shares_the_hardening_and_no_runtime_directory() -> None:
+    """Each unit has a runtime directory of its own, since systemd removes it when the unit stops; the rest of the
+    hardening is the same, line by line."""
+    daemons, sequencers, defaults = unit_options(), unit_options(SEQUENCER_UNIT), Settings()
+
+    assert daemons["RuntimeDirectory"] != sequencers["RuntimeDirectory"]
+    assert defaults.sequencer.listen.startswith(f"unix:/run/{sequencers['RuntimeDirectory'][0]}/")
+    assert sequencers["ExecStart"] == [f"{INSTALLED} sequencer -c /etc/remora/remora.toml"]
+    assert sequencers["RestartPreventExitStatus"] == daemons["RestartPreventExitStatus"]
+    assert (sequencers["User"], sequencers["StateDirectory"]) == (daemons["User"], daemons["StateDirectory"])
+    begin = "CapabilityBoundingSet="
+    assert UNIT.read_text().partition(begin)[2] == SEQUENCER_UNIT.read_text().partition(begin)[2]
 
 
 def test_the_unit_checks_the_file_that_it_runs_with() -> None:

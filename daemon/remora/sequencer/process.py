@@ -5,24 +5,41 @@ from __future__ import annotations
 import asyncio
 import gc
 import ipaddress
+import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from random import Random
 
 import uvloop
+from prometheus_client import Metric
 
+from remora import __version__
 from remora.app import open_logs
+from remora.codec import speedups
 from remora.config import SequencerSettings, Settings
 from remora.engine.sequencing.sequencing import Sequencing, Totals
 from remora.metrics import configure_logging
+from remora.metrics.sequencer import SequencerFigures, SequencerTelemetry
+from remora.model.errors import ConfigError
 from remora.model.exits import Exit
+from remora.model.health import Health
+from remora.policy import readiness
+from remora.policy.readiness import Host
+from remora.policy.sequence import Phase
 from remora.process.sockets import listening_sockets, shown_address
+from remora.servers.admin import Sources, serve_admin
 from remora.servers.sequencer import Rounds
 
 Report = Callable[[str], None]
+
+MOST_REASONS = 10
+MOST_LOGS = 1000
+"""Logs on the status page."""
+
+_log = logging.getLogger(__name__)
 
 
 def run(settings: Settings, report_s: float = 0.0, report: Report = print) -> Exit:
@@ -44,7 +61,9 @@ async def _serve(settings: Settings, report_s: float, report: Report) -> Exit:
     with listening_sockets("sequencer.listen", mine.listen, int(mine.socket_mode, 8)) as sockets:
         address = shown_address(sockets)
         async with open_logs(settings) as logs:
-            sequencing = Sequencing(logs, mine, address, Random())  # noqa: S311  # spreads retries, guards nothing
+            telemetry = SequencerTelemetry(settings.admin.metric_topics)
+            chance = Random()  # noqa: S311  # spreads retries, guards nothing
+            sequencing = Sequencing(logs, mine, address, chance, telemetry)
             rounds = Rounds(
                 sequencing.core,
                 sockets,
@@ -53,13 +72,96 @@ async def _serve(settings: Settings, report_s: float, report: Report) -> Exit:
                 before=sequencing.before,
                 after=sequencing.after,
             )
-            async with rounds:
+            pages = Pages(sequencing, rounds, telemetry)
+            async with rounds, _admin(mine.admin_listen, pages):
                 sequencing.resume = rounds.resume
                 sys.stderr.write(f"remora: the sequencer listens on {address}\n")
                 with _running(sequencing.run()), _running(_reports(sequencing, rounds, report_s, report)):
                     await stop.wait()
                 await sequencing.close()
     return Exit.OK
+
+
+@asynccontextmanager
+async def _admin(listen: str, pages: Pages) -> AsyncIterator[None]:
+    """Serve the pages while the block runs. Positions are handed out also where their address cannot be had."""
+    async with AsyncExitStack() as stack:
+        if listen:
+            try:
+                sockets = stack.enter_context(listening_sockets("sequencer.admin_listen", listen, 0o600))
+            except ConfigError as exc:
+                _log.warning("no metrics, health and status: %s", exc, extra={"event": "admin_unavailable"})
+            else:
+                address = await stack.enter_async_context(serve_admin(sockets, pages.sources()))
+                _log.info("metrics, health and status", extra={"event": "admin_listens", "address": address})
+        yield
+
+
+class Pages:
+    """What the admin server of a sequencer shows."""
+
+    def __init__(self, sequencing: Sequencing, rounds: Rounds, telemetry: SequencerTelemetry) -> None:
+        self._sequencing = sequencing
+        self._rounds = rounds
+        self._telemetry = telemetry
+        telemetry.figures = self._figures
+
+    def sources(self) -> Sources:
+        """Where the pages come from."""
+        questions = {"/-/ready": readiness.ready}
+        return Sources(lambda: Health(ok=True), self._ready, self._status, self._metrics, questions=questions)
+
+    def _health(self) -> Health:
+        """Well unless the store cannot be used; a log that is not served says why."""
+        problem = self._sequencing.store_problem
+        reasons = [f"{log}: {reason}" for log, reason in self._sequencing.waiting().items() if reason]
+        return Health(not problem, tuple([problem] * bool(problem) + reasons[:MOST_REASONS]))
+
+    async def _ready(self, _: Callable[[Host], Health]) -> Health:
+        return self._health()
+
+    async def _status(self) -> dict[str, object]:
+        health, positions = self._health(), self._sequencing.core.counters
+        waiting = self._sequencing.waiting()
+        logs = [
+            {
+                "log": str(log),
+                "state": state.phase.value,
+                "epoch": state.epoch,
+                "tail": positions[log].position if log in positions else None,
+                "waited_for": log in waiting,
+                "reason": state.reason,
+            }
+            for log, state in sorted(self._sequencing.states().items())[:MOST_LOGS]
+        ]
+        return {
+            "version": __version__,
+            "ready": health.ok,
+            "reasons": list(health.reasons),
+            "connections": self._rounds.connections,
+            "core": speedups.IMPLEMENTATION,
+            "served": self._sequencing.served,
+            "logs": logs,
+        }
+
+    async def _metrics(self) -> list[Metric]:
+        return list(self._telemetry.registry.collect())
+
+    def _figures(self) -> SequencerFigures:
+        sequencing, figures = self._sequencing, self._rounds.figures
+        states = dict.fromkeys((phase.value for phase in Phase), 0)
+        for state in sequencing.states().values():
+            states[state.phase.value] += 1
+        return SequencerFigures(
+            positions={str(log): count for log, count in sequencing.positions().items()},
+            epochs={str(log): counter.epoch for log, counter in sequencing.core.counters.items()},
+            results=sequencing.results(),
+            states=states,
+            closed={why.value: count for why, count in figures.closed.items()},
+            waiting=len(sequencing.waiting()),
+            connections=self._rounds.connections,
+            rounds=figures.rounds,
+        )
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import msgspec
@@ -44,14 +44,15 @@ READINESS: Mapping[str, Callable[[Host], Health]] = MappingProxyType(
 class Sources:
     """Where the answers come from. `live` is whether the process works at all (if not: restart it), `ready` answers a
     question of `policy.readiness`: of what use it is now; `drain` has this host give its queues away, or take part
-    again.
+    again. A process without queues has none, and answers the `questions` that it has.
     """
 
     live: Callable[[], Health]
     ready: Callable[[Callable[[Host], Health]], Awaitable[Health]]
     status: Callable[[], Awaitable[Mapping[str, object]]]
     metrics: Callable[[], Awaitable[Iterable[Metric]]]
-    drain: Callable[[bool], None]
+    drain: Callable[[bool], None] | None = None
+    questions: Mapping[str, Callable[[Host], Health]] = field(default_factory=lambda: READINESS)
 
 
 class _Refused(asyncio.Protocol):
@@ -82,11 +83,12 @@ class _Pages:
         app = web.Application()
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/-/live", self._live)
-        for path, question in READINESS.items():
+        for path, question in self._sources.questions.items():
             app.router.add_get(path, self._readiness(question))
         app.router.add_get("/-/status", self._status)
-        app.router.add_post("/-/drain", self._drain)
-        app.router.add_post("/-/undrain", self._undrain)
+        if self._sources.drain is not None:
+            app.router.add_post("/-/drain", self._drain)
+            app.router.add_post("/-/undrain", self._undrain)
         app.on_response_prepare.append(self._close_after)
         return app
 
@@ -125,6 +127,7 @@ class _Pages:
                     "reasons": ["only from this host, as localhost or by its loopback address, and by no web page"],
                 },
             )
+        assert self._sources.drain is not None
         self._sources.drain(on)
         return _json(200, {"ok": True, "reasons": []})
 

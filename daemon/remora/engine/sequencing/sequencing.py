@@ -16,8 +16,9 @@ from random import Random
 from remora.codec import speedups
 from remora.codec.sequencer import Result
 from remora.config import SequencerSettings
+from remora.metrics.sequencer import SequencerTelemetry
 from remora.model.errors import OwnershipLost, StoreError
-from remora.model.log import LogKind, LogLock, LogName, LogRefused, LogUnknown, StaleEpoch, name_problem
+from remora.model.log import LogKind, LogLock, LogLocked, LogName, LogRefused, LogUnknown, StaleEpoch, name_problem
 from remora.policy import sequence
 from remora.policy.sequence import LogState, Phase
 from remora.ports.log import Logs
@@ -32,6 +33,9 @@ MOST_REMEMBERED = 4096
 """Logs that are remembered although they are not served."""
 
 CLOSE_WITHIN_S = 3.0
+
+ASKED_WITHIN_S = 10.0
+"""How long a log that is not served counts as one that clients wait for."""
 
 
 @dataclass(slots=True)
@@ -52,20 +56,20 @@ class Totals:
 
     positions: int = 0
     requests: int = 0
-    registered: int = 0
-    failed: int = 0
-    fenced: int = 0
 
 
 class Sequencing:
     """See the module. `run` is called once; `core` and the rounds ask it through `missed`, `before` and `after`."""
 
-    def __init__(self, logs: Logs, settings: SequencerSettings, address: str, rng: Random) -> None:
+    def __init__(
+        self, logs: Logs, settings: SequencerSettings, address: str, rng: Random, telemetry: SequencerTelemetry
+    ) -> None:
         """`address` is where clients reach this server."""
         self._logs = logs
         self._settings = settings
         self._address = address
         self._rng = rng
+        self._telemetry = telemetry
         self._owner = secrets.token_hex(8)
         self._states: dict[LogName, LogState] = {}
         self._served: dict[LogName, Served] = {}
@@ -74,6 +78,8 @@ class Sequencing:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._totals = Totals()
+        self._asked: dict[LogName, float] = {}
+        self._store_problem = ""
         self.resume: Callable[[LogName], None] = lambda _: None
         """Called when connections that wait for a log may go on."""
         self.core = speedups.SequencerCore(self.missed, settings.max_range, LOW)
@@ -96,6 +102,7 @@ class Sequencing:
             state, begins = sequence.asked(state, now)
             if begins:
                 self._start(self._register(log, state.attempt), f"register {log}")
+            self._asked[log] = now
         self._states[log] = state
 
     def before(self) -> None:
@@ -105,7 +112,7 @@ class Sequencing:
             return
         for log, served in list(self._served.items()):
             if now >= served.trusted_until:
-                self._stop(log, served.epoch, "its lock was not renewed in time")
+                self._stop(log, served.epoch, "its lock was not renewed in time", "trust")
         self._note_soonest()
 
     def after(self) -> None:
@@ -162,9 +169,34 @@ class Sequencing:
         made.requests += sum(self.core.results.values())
         return made
 
+    @property
+    def store_problem(self) -> str:
+        """Why the store could not be used the last time; empty when it could."""
+        return self._store_problem
+
     def states(self) -> dict[LogName, LogState]:
         """Where each log is that clients asked for."""
         return dict(self._states)
+
+    def positions(self) -> dict[LogName, int]:
+        """How many positions each log has handed out in the epoch that is served."""
+        return {log: self.core.counters[log].position - served.first for log, served in self._served.items()}
+
+    def waiting(self) -> dict[LogName, str]:
+        """The logs that clients ask for and that are not served, though they may exist, each with its reason."""
+        oldest = self._now() - ASKED_WITHIN_S
+        self._asked = {log: at for log, at in self._asked.items() if at > oldest}
+        return {log: self._states.get(log, LogState()).reason for log in self._asked}
+
+    def results(self) -> dict[str, int]:
+        """Requests since the start by what became of them."""
+        made = {result.value: count for result, count in self.core.results.items()}
+        made[Result.OK.value] = self.totals().requests - sum(self.core.results.values())
+        return made
+
+    def _heard_of_store(self, exc: StoreError) -> None:
+        if not isinstance(exc, LogUnknown | LogRefused | LogLocked):
+            self._store_problem = str(exc)
 
     # -------------------------------------------------------------------------------- registration
 
@@ -175,8 +207,11 @@ class Sequencing:
                 lock = await self._locked(log)
                 found = await self._logs.register(lock, self._address, REACH)
             except StoreError as exc:
-                self._totals.failed += 1
                 unknown = isinstance(exc, LogUnknown | LogRefused)
+                self._telemetry.not_registered("unknown" if unknown else "failed")
+                if unknown:
+                    self._asked.pop(log, None)
+                self._heard_of_store(exc)
                 state = self._states.get(log, LogState())
                 chance = self._rng.random()
                 self._states[log] = sequence.failed(
@@ -194,7 +229,9 @@ class Sequencing:
         self._states[log] = state
         self._served[log] = Served(lock, found.epoch, found.position, trusted_until, began + lease_s * sequence.RENEW)
         self._soonest = min(self._soonest, trusted_until)
-        self._totals.registered += 1
+        self._asked.pop(log, None)
+        self._store_problem = ""
+        self._telemetry.registered(self._now() - began)
         self.core.serve(log, found.epoch, found.position, found.bound)
 
     async def _locked(self, log: LogName) -> LogLock:
@@ -235,12 +272,14 @@ class Sequencing:
             answers = await self._logs.renew_all([each.lock for each in due], lease_s)
         except StoreError as exc:
             answers = [exc] * len(due)
+            self._heard_of_store(exc)
         for served, answer in zip(due, answers, strict=True):
             if answer is None:
+                self._store_problem = ""
                 served.trusted_until = began + lease_s * sequence.TRUSTED
                 served.renew_at = began + lease_s * sequence.RENEW
             elif isinstance(answer, OwnershipLost | LogUnknown):
-                self._stop(served.lock.log, served.epoch, str(answer))
+                self._stop(served.lock.log, served.epoch, str(answer), "lock")
         self._note_soonest()
 
     async def _raise_bound(self, log: LogName, served: Served) -> None:
@@ -251,7 +290,7 @@ class Sequencing:
         try:
             await self._logs.raise_bound(served.lock, served.epoch, bound)
         except (OwnershipLost, StaleEpoch, LogUnknown) as exc:
-            self._stop(log, served.epoch, str(exc))
+            self._stop(log, served.epoch, str(exc), "epoch")
             return
         except StoreError:
             await asyncio.sleep(sequence.FIRST_PAUSE_S)  # `after` asks again
@@ -269,15 +308,18 @@ class Sequencing:
         try:
             found = await self._logs.projection(log)
         except LogUnknown as exc:
-            self._stop(log, served.epoch, str(exc))
+            self._stop(log, served.epoch, str(exc), "epoch")
             return
         except StoreError:
             return
         if (found.epoch, found.owner) != (served.epoch, self._owner):
-            self._stop(log, served.epoch, f"its epoch is {found.epoch} by now")
+            self._stop(log, served.epoch, f"its epoch is {found.epoch} by now", "epoch")
 
-    def _stop(self, log: LogName, epoch: int, reason: str) -> int:
-        """Serve an epoch no more and forget its counter; returns the last position that was handed out."""
+    def _stop(self, log: LogName, epoch: int, reason: str, kind: str = "") -> int:
+        """Serve an epoch no more and forget its counter; returns the last position that was handed out.
+
+        `kind` is the reason for metrics, none where the server stops.
+        """
         state, stops = sequence.lost(self._states.get(log, LogState()), epoch, reason)
         if not stops:
             return 0
@@ -286,7 +328,9 @@ class Sequencing:
         assert counter is not None
         self._totals.positions += counter.position - served.first
         self._totals.requests += counter.requests
-        self._totals.fenced += not self._is_closing
+        self._telemetry.ended(str(log), counter.position - served.first)
+        if kind:
+            self._telemetry.fenced(kind)
         asyncio.get_running_loop().call_soon(self.resume, log)
         return counter.position
 

@@ -1,0 +1,108 @@
+"""The metrics of a sequencer. Nothing is counted for each request: figures are read when they are asked for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from remora.metrics.series import OTHER, TopicLabels
+
+NONE: Mapping[str, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class SequencerFigures:
+    """What a sequencer has done and holds at this moment.
+
+    `positions` are those that each log has handed out in the epoch that is served, and `epochs` those epochs; `results`
+    are requests since the start by what became of them, `closed` connections by why, `states` logs by their state.
+    `waiting` are logs that exist, that clients ask for, and that are not served.
+    """
+
+    positions: Mapping[str, int] = field(default_factory=lambda: NONE)
+    epochs: Mapping[str, int] = field(default_factory=lambda: NONE)
+    results: Mapping[str, int] = field(default_factory=lambda: NONE)
+    states: Mapping[str, int] = field(default_factory=lambda: NONE)
+    closed: Mapping[str, int] = field(default_factory=lambda: NONE)
+    waiting: int = 0
+    connections: int = 0
+    rounds: int = 0
+
+
+class SequencerTelemetry(Collector):
+    """All of them, in a registry of their own. `figures` is asked at each scrape."""
+
+    def __init__(self, metric_logs: int = 500) -> None:
+        """The first `metric_logs` logs have series of their own, further ones share the label `other`."""
+        self.registry = CollectorRegistry()
+        self.figures: Callable[[], SequencerFigures] = SequencerFigures
+        self._labels = TopicLabels(metric_logs)
+        self._past: defaultdict[str, int] = defaultdict(int)
+        self._registrations = Counter(
+            "remora_sequencer_registrations", "Registrations of logs.", ("outcome",), registry=self.registry
+        )
+        self._registration_s = Histogram(
+            "remora_sequencer_registration_seconds", "Time of registrations that succeeded.", registry=self.registry
+        )
+        self._fenced = Counter(
+            "remora_sequencer_fenced", "Epochs that ended while they were served.", ("reason",), registry=self.registry
+        )
+        self.registry.register(self)
+
+    def registered(self, seconds: float) -> None:
+        """A log is served."""
+        self._registrations.labels("served").inc()
+        self._registration_s.observe(seconds)
+
+    def not_registered(self, outcome: str) -> None:
+        """A registration failed: `unknown` where there is no such log or it may not be, else `failed`."""
+        self._registrations.labels(outcome).inc()
+
+    def fenced(self, reason: str) -> None:
+        """An epoch is over that was served: `trust`, `lock` or `epoch`."""
+        self._fenced.labels(reason).inc()
+
+    def ended(self, log: str, positions: int) -> None:
+        """A log is not served any more; so many positions were handed out in its epoch."""
+        self._past[self._labels.label(log)] += positions
+
+    def collect(self) -> Iterator[Metric]:
+        """What is read when it is asked for."""
+        now = self.figures()
+        positions = self._past.copy()
+        epochs: dict[str, int] = {}
+        for log, count in now.positions.items():
+            label = self._labels.label(log)
+            positions[label] += count
+            if label != OTHER:
+                epochs[label] = now.epochs[log]
+        yield _counters("remora_sequencer_positions", "Positions that were handed out.", "log", positions)
+        yield _counters("remora_sequencer_requests", "Requests by what became of them.", "result", now.results)
+        yield _counters("remora_sequencer_closed_connections", "Connections closed.", "reason", now.closed)
+        yield _gauges("remora_sequencer_logs", "Logs that were asked for, by their state.", "state", now.states)
+        yield _gauges("remora_sequencer_epoch", "The epoch that is served.", "log", epochs)
+        yield GaugeMetricFamily(
+            "remora_sequencer_waiting_logs", "Logs that clients ask for and that are not served.", now.waiting
+        )
+        yield GaugeMetricFamily("remora_sequencer_connections", "Connections.", now.connections)
+        yield CounterMetricFamily("remora_sequencer_rounds", "Rounds: reads of all that is there.", now.rounds)
+
+
+def _counters(name: str, text: str, label: str, values: Mapping[str, int]) -> CounterMetricFamily:
+    made = CounterMetricFamily(name, text, labels=(label,))
+    for key, value in values.items():
+        made.add_metric((key,), value)
+    return made
+
+
+def _gauges(name: str, text: str, label: str, values: Mapping[str, int]) -> GaugeMetricFamily:
+    made = GaugeMetricFamily(name, text, labels=(label,))
+    for key, value in values.items():
+        made.add_metric((key,), value)
+    return made
