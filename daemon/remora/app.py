@@ -26,7 +26,7 @@ from remora.config import AdminSettings, Settings, UnixAddress
 from remora.endpoints.http import HttpEndpoint
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.metrics import Telemetry
-from remora.model.errors import ConfigError, DaemonNotReachable, EndpointMisconfigured
+from remora.model.errors import DaemonNotReachable, EndpointMisconfigured
 from remora.model.ingest import RESERVATION_AGE_S
 from remora.model.topic import Delivery, Target
 from remora.policy.eligible import Schemes
@@ -148,25 +148,65 @@ async def store_of(settings: Settings, *, make: bool = False) -> AsyncIterator[S
     known = asyncio.Event()
     async with make_store(settings, lambda connected, _: known.set() if connected else None, make=make) as store:
         if settings.store.kind == "rados":
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(settings.rados.mount_timeout_s + 1):
-                    await known.wait()
-        yield store  # where it is still not connected, the first call says why
+            await _within(known, settings.rados.mount_timeout_s + 1)
+        yield store
 
 
 @asynccontextmanager
-async def open_logs(settings: Settings, *, waits: bool = True) -> AsyncIterator[Logs]:
+async def open_logs(
+    settings: Settings, *, waits: bool = True, is_dead: Callable[[str], bool] = lambda _: False
+) -> AsyncIterator[Logs]:
     """The shared logs of the store; one that `waits` is used as soon as the store is there.
 
-    Raises ConfigError for a store that has none.
+    Without `waits` a cluster is given its mount time-out to answer, and files are there or not. `is_dead` says of the
+    owner of a log that its process has ended on this host.
     """
-    if settings.store.kind != "sqlite":
-        raise ConfigError("store.kind", "shared logs and their sequencer need the embedded store, sqlite")
+    if settings.store.kind == "rados":
+        async with _logs_in_rados(settings, is_dead, waits=waits) as logs:
+            yield logs
+        return
     from remora.storage.sqlite import SqliteStore
 
     make = settings.sqlite.if_missing == "make"
     async with SqliteStore(settings.sqlite, lambda _, __: None, make=make, waits=waits) as store:
         yield store.logs
+
+
+@asynccontextmanager
+async def _logs_in_rados(settings: Settings, is_dead: Callable[[str], bool], *, waits: bool) -> AsyncIterator[Logs]:
+    from remora.storage.rados import RadosLogStore
+
+    known = asyncio.Event()
+    async with RadosLogStore(
+        settings.rados,
+        lambda connected, _: known.set() if connected else None,
+        pools=settings.sequencer.pools,
+        is_dead=is_dead,
+    ) as store:
+        if not waits:
+            await _within(known, settings.rados.mount_timeout_s + 1)
+        yield store.logs
+
+
+async def default_log_pool(settings: Settings) -> str:
+    """The pool of a log whose pool is not named: on RADOS the queues' pool, else a label."""
+    if settings.store.kind != "rados":
+        return "remora"
+    if settings.rados.pool:
+        return settings.rados.pool
+    from remora.storage.rados import RadosLogStore
+
+    known = asyncio.Event()
+    async with RadosLogStore(settings.rados, lambda connected, _: known.set() if connected else None) as store:
+        await _within(known, settings.rados.mount_timeout_s + 1)
+        return store.default_pool
+
+
+async def _within(known: asyncio.Event, seconds: float) -> None:
+    """Wait for the cluster; where it is still not connected afterwards, the first call says why."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await known.wait()
 
 
 @asynccontextmanager

@@ -21,7 +21,6 @@ from remora.ports.log import Logs
 
 T = TypeVar("T")
 
-POOL = "remora"
 ANSWER_S = 10.0
 """How long a command waits for the sequencer."""
 
@@ -30,7 +29,9 @@ READ_CODES = {Cell.DATA: 0, Cell.FILLED: 3, Cell.UNWRITTEN: 4, Cell.TRIMMED: 5}
 POSITION = click.IntRange(1, MOST_POSITION)
 MOST_ENTRY = 16 << 20
 
-pool_option = click.option("--pool", default=POOL, show_default=True, help="The pool that holds the log.")
+pool_option = click.option(
+    "--pool", default="", help="The pool that holds the log.  [default: the queues' pool; in an embedded store remora]"
+)
 
 
 def named(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,8 +66,9 @@ def create(settings: Settings, name: str, pool: str, kind: str, width: int) -> N
     Example:
       remora log create orders --kind counter
     """
-    _in_store(settings, lambda logs: logs.create(_log(pool, name), LogKind(kind), width))
-    click.echo(f"log {pool}/{name} is made: a {kind}")
+    which = _log(settings, pool, name)
+    _in_store(settings, lambda logs: logs.create(which, LogKind(kind), width))
+    click.echo(f"log {which} is made: a {kind}")
 
 
 @log.command("list")
@@ -102,12 +104,15 @@ def show(settings: Settings, name: str, pool: str, as_json: bool) -> None:
     Example:
       remora log show orders --json
     """
-    which = _log(pool, name)
+    which = _log(settings, pool, name)
 
     async def look(logs: Logs) -> dict[str, object]:
         row = _shown(which, await logs.projection(which))
         figures = await logs.figures(which)
         row |= {"tail": None, "stored_tail": figures.tail, "trimmed": figures.trimmed, "keys": figures.keys}
+        row["remark"] = ""
+        if figures.advised_keys and figures.keys > figures.advised_keys:
+            row["remark"] = f"a stripe holds {figures.keys} keys, more than {figures.advised_keys}: trim the log"
         try:
             async with SequencerClient([settings.sequencer.listen], timeout_s=2.0) as client:
                 row["tail"] = (await client.tail(which)).position
@@ -116,6 +121,8 @@ def show(settings: Settings, name: str, pool: str, as_json: bool) -> None:
         return row
 
     row = _in_store(settings, look)
+    if row["remark"]:
+        click.echo(f"remora: {row['remark']}", err=True)
     if as_json:
         click.echo(json.dumps(row, indent=2))
         return
@@ -133,8 +140,9 @@ def rm(settings: Settings, name: str, pool: str) -> None:
     Example:
       remora log rm orders
     """
-    _in_store(settings, lambda logs: logs.remove(_log(pool, name)))
-    click.echo(f"log {pool}/{name} is deleted")
+    which = _log(settings, pool, name)
+    _in_store(settings, lambda logs: logs.remove(which))
+    click.echo(f"log {which} is deleted")
 
 
 @log.command("next")
@@ -148,7 +156,7 @@ def next_command(settings: Settings, name: str, pool: str, wanted: int) -> None:
     Example:
       remora log next orders -n 3
     """
-    which = _log(pool, name)
+    which = _log(settings, pool, name)
 
     async def ask(client: SequencerClient) -> None:
         left = wanted
@@ -170,7 +178,8 @@ def tail(settings: Settings, name: str, pool: str) -> None:
     Example:
       remora log tail orders
     """
-    click.echo(_at_sequencer(settings, lambda client: client.tail(_log(pool, name))).position)
+    which = _log(settings, pool, name)
+    click.echo(_at_sequencer(settings, lambda client: client.tail(which)).position)
 
 
 @log.command("append")
@@ -190,7 +199,7 @@ def append(settings: Settings, name: str, pool: str, file: BinaryIO, position: i
     """
     if (position is None) != (epoch is None):
         raise click.UsageError("--position and --epoch belong together")
-    which, data = _log(pool, name), file.read(MOST_ENTRY + 1)
+    which, data = _log(settings, pool, name), file.read(MOST_ENTRY + 1)
     if position is None or epoch is None:
         token = _at_sequencer(settings, lambda client: client.next(which))
     else:
@@ -210,7 +219,8 @@ def read(settings: Settings, name: str, pool: str, position: int) -> None:
     Example:
       remora log read orders 17
     """
-    cell, data = _in_store(settings, lambda logs: logs.read(_log(pool, name), position))
+    which = _log(settings, pool, name)
+    cell, data = _in_store(settings, lambda logs: logs.read(which, position))
     if cell is Cell.DATA:
         sys.stdout.buffer.write(data)
     else:
@@ -229,7 +239,7 @@ def fill(settings: Settings, name: str, pool: str, position: int) -> None:
     Example:
       remora log fill orders 17
     """
-    which = _log(pool, name)
+    which = _log(settings, pool, name)
 
     async def work(logs: Logs) -> None:
         await logs.fill(which, (await logs.projection(which)).epoch, position)
@@ -248,7 +258,8 @@ def trim(settings: Settings, name: str, pool: str, position: int) -> None:
     Example:
       remora log trim orders 1000
     """
-    _in_store(settings, lambda logs: logs.trim(_log(pool, name), position))
+    which = _log(settings, pool, name)
+    _in_store(settings, lambda logs: logs.trim(which, position))
 
 
 @log.command("seal")
@@ -261,14 +272,15 @@ def seal(settings: Settings, name: str, pool: str) -> None:
     Example:
       remora log seal orders
     """
-    click.echo(f"epoch {_in_store(settings, lambda logs: logs.seal(_log(pool, name)))}")
+    which = _log(settings, pool, name)
+    click.echo(f"epoch {_in_store(settings, lambda logs: logs.seal(which))}")
 
 
 # --------------------------------------------------------------------------------------------- helpers
 
 
-def _log(pool: str, name: str) -> LogName:
-    return LogName(pool.encode(), name.encode())
+def _log(settings: Settings, pool: str, name: str) -> LogName:
+    return LogName((pool or run_async(app.default_log_pool(settings))).encode(), name.encode())
 
 
 def _shown(log: LogName, projection: Projection) -> dict[str, object]:

@@ -11,6 +11,9 @@ from remora.model.errors import StoreError
 MOST_POSITION = (1 << 63) - 1
 """The last position of a log."""
 
+MOST_DATA_BYTES = 16 << 20
+"""The longest entry of a log."""
+
 MOST_NAME_BYTES = 255
 MOST_WIDTH = 1024
 
@@ -87,11 +90,15 @@ class Cell(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """A log's storage: the largest position written or trimmed, and the keys of its fullest stripe."""
+    """A log's storage: the largest position written or trimmed, and the keys of its fullest stripe.
+
+    Above `advised_keys` the store grows slow, and says so; 0 where it never does.
+    """
 
     tail: int
     trimmed: int
     keys: int
+    advised_keys: int = 0
 
 
 class LogError(StoreError):

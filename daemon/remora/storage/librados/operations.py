@@ -25,7 +25,7 @@ from remora.storage.librados.library import load
 MISMATCH = 4095
 """The code of a data comparison that failed at its first byte; n more for one that failed n bytes later."""
 
-_EQUAL = 1  # LIBRADOS_CMPXATTR_OP_EQ
+_EQUAL, _GREATER = 1, 3  # LIBRADOS_CMPXATTR_OP_EQ, _GT
 _EXCLUSIVE, _IDEMPOTENT = 1, 0  # LIBRADOS_CREATE_*
 _FULL_TRY = 64  # LIBRADOS_OPERATION_FULL_TRY
 
@@ -287,6 +287,15 @@ class WriteOp(Operation):
         """Pass only where the attribute has this value, else ECANCELED; a missing one compares as an empty value."""
         content = value.encode() if isinstance(value, str) else value
         self._library.rados_write_op_cmpxattr(self._handle, name.encode(), _EQUAL, content, len(content))
+        return self
+
+    def assert_xattr_below(self, name: str, value: str) -> WriteOp:
+        """Pass only where the attribute is smaller than this value, byte by byte, else ECANCELED; a missing one passes.
+
+        RADOS compares the given value with the stored one, so what is named "greater than" there is this.
+        """
+        text = value.encode()
+        self._library.rados_write_op_cmpxattr(self._handle, name.encode(), _GREATER, text, len(text))
         return self
 
     def set_xattr(self, name: str, value: str | bytes) -> WriteOp:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from remora.model.errors import OwnershipLost, StoreError
 from remora.model.log import (
+    MOST_DATA_BYTES,
     MOST_POSITION,
     MOST_WIDTH,
     Cell,
@@ -33,8 +34,6 @@ from remora.model.log import (
 )
 from remora.storage.sqlite.clock import boot_id, now_ns
 from remora.storage.sqlite.files import File, Files
-
-MOST_DATA_BYTES = 16 << 20
 
 _COLUMNS = (
     "id, uid, kind, width, epoch, owner, address, bound, trimmed, lock_entity, lock_owner, lock_boot, lock_until_ns"
@@ -252,6 +251,8 @@ class Logs:
 
         def trim(connection: sqlite3.Connection) -> None:
             row = _log_row(connection, log)
+            if not row.epoch:
+                raise LogRefused(f"{log} was never served: there is nothing to trim")
             if upto > row.trimmed:
                 connection.execute("UPDATE logs SET trimmed = ? WHERE id = ?", (upto, row.id))
                 connection.execute("DELETE FROM log_entries WHERE log = ? AND position <= ?", (row.id, upto))
@@ -308,7 +309,7 @@ def _last(connection: sqlite3.Connection, row: _Row) -> int:
 def _put(connection: sqlite3.Connection, log: LogName, epoch: int, position: int, data: bytes | None) -> None:
     """Write data, or fill where there is none; all that decides is compared in this transaction."""
     row = _log_row(connection, log)
-    if epoch != row.epoch:
+    if not epoch or epoch != row.epoch:
         raise StaleEpoch(f"stale epoch: {log} has epoch {row.epoch} by now, not {epoch}")
     if not 0 < position <= MOST_POSITION:
         raise LogRefused(f"positions of a log are 1 to {MOST_POSITION}, not {position}")

@@ -1,17 +1,17 @@
-"""Shared logs of the embedded store: epochs, seals, write-once positions, bounds of counters."""
+"""The contract of shared logs, on both stores: epochs, seals, write-once positions, bounds of counters."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 import pytest
 
-from remora.config import SqliteSettings
+from remora.config import RadosSettings, SqliteSettings
 from remora.model.errors import OwnershipLost
 from remora.model.log import (
+    MOST_DATA_BYTES,
     MOST_POSITION,
     Cell,
     LogKind,
@@ -23,19 +23,32 @@ from remora.model.log import (
     PositionTrimmed,
     StaleEpoch,
 )
-from remora.ports.log import Logs
+from remora.ports.log import Logs, LogStore
+from remora.storage.rados import RadosLogStore
 from remora.storage.sqlite import SqliteStore
 
-LOG, COUNTER = LogName(b"pool", b"log"), LogName(b"pool", b"counter")
+POOL = b"default.rgw.log"
+LOG, COUNTER = LogName(POOL, b"log"), LogName(POOL, b"counter")
 LEASE_S, REACH = 90.0, 1000
+
+Opens = Callable[[], AbstractAsyncContextManager[LogStore]]
+
+
+@pytest.fixture(params=["sqlite", pytest.param("rados", marks=pytest.mark.ceph)])
+def opens(request: pytest.FixtureRequest) -> Opens:
+    """Opens one more client of every store that keeps the contract, one kind after the other."""
+    if request.param == "sqlite":
+        embedded = SqliteSettings(directory=str(request.getfixturevalue("tmp_path") / "store"), files=2)
+        return lambda: SqliteStore(embedded)
+    cluster: RadosSettings = request.getfixturevalue("settings")
+    return lambda: RadosLogStore(cluster)
 
 
 @pytest.fixture
-async def stores(tmp_path: Path) -> AsyncIterator[list[Logs]]:
-    """The logs of three stores on one directory, with a log and a counter in it."""
+async def stores(opens: Opens) -> AsyncIterator[list[Logs]]:
+    """The logs as three clients of one store see them, with a log and a counter in it."""
     async with AsyncExitStack() as stack:
-        settings = SqliteSettings(directory=str(tmp_path / "store"), files=2)
-        made = [await stack.enter_async_context(SqliteStore(settings)) for _ in range(3)]
+        made = [await stack.enter_async_context(opens()) for _ in range(3)]
         await made[0].logs.create(LOG, LogKind.LOG, 8)
         await made[0].logs.create(COUNTER, LogKind.COUNTER, 1)
         yield [each.logs for each in made]
@@ -199,7 +212,7 @@ async def test_a_log_that_was_made_again_is_another_one(stores: list[Logs]) -> N
 async def test_a_name_that_cannot_be_is_refused(stores: list[Logs], name: bytes) -> None:
     """And nothing is made."""
     with pytest.raises(LogRefused):
-        await stores[0].create(LogName(b"pool", name), LogKind.LOG, 8)
+        await stores[0].create(LogName(POOL, name), LogKind.LOG, 8)
     assert len(await stores[0].all()) == 2
 
 
@@ -210,3 +223,78 @@ async def test_a_counter_holds_no_entries(stores: list[Logs]) -> None:
         await stores[0].append(COUNTER, epoch, 1, b"x")
     with pytest.raises(LogRefused):
         await stores[0].read(COUNTER, 1)
+
+
+async def test_a_log_that_was_never_served_takes_nothing(stores: list[Logs]) -> None:
+    """Epoch 0 is nobody's: nothing is written with it, nothing trimmed, and every position is unwritten."""
+    with pytest.raises(StaleEpoch):
+        await stores[0].append(LOG, 0, 1, b"x")
+    with pytest.raises(LogRefused):
+        await stores[0].trim(LOG, 3)
+
+    assert (await stores[0].read(LOG, 1))[0] is Cell.UNWRITTEN
+    assert (await stores[0].figures(LOG)).tail == 0
+
+
+@pytest.mark.parametrize("epochs", [1, -1], ids=["later", "earlier"])
+async def test_a_token_of_another_epoch_writes_nothing(stores: list[Logs], epochs: int) -> None:
+    """Neither one of an earlier epoch nor one of an epoch that was never begun; nor does it fill anything."""
+    await stores[0].seal(LOG)
+    epoch = await stores[0].seal(LOG)
+
+    for write in (stores[1].append(LOG, epoch + epochs, 1, b"x"), stores[1].fill(LOG, epoch + epochs, 2)):
+        with pytest.raises(StaleEpoch):
+            await write
+
+    assert (await stores[0].figures(LOG)).tail == 0
+
+
+@pytest.mark.parametrize("position", [0, -1, MOST_POSITION + 1])
+async def test_a_position_outside_of_the_log_is_refused(stores: list[Logs], position: int) -> None:
+    """A log has the positions 1 to the largest one, which is written and read like every other."""
+    epoch = await stores[0].seal(LOG)
+    with pytest.raises(LogRefused):
+        await stores[0].append(LOG, epoch, position, b"x")
+
+    await stores[0].append(LOG, epoch, MOST_POSITION, b"last")
+
+    assert await stores[1].read(LOG, MOST_POSITION) == (Cell.DATA, b"last")
+    assert (await stores[1].figures(LOG)).tail == MOST_POSITION
+
+
+async def test_entries_may_be_empty_and_large(stores: list[Logs]) -> None:
+    """An empty entry is no hole, one of 16 MiB comes back as it was, and a larger one is refused."""
+    epoch = await stores[0].seal(LOG)
+    large = bytes(range(256)) * (MOST_DATA_BYTES // 256)
+
+    await stores[0].append(LOG, epoch, 1, b"")
+    await stores[0].append(LOG, epoch, 2, large)
+    with pytest.raises(LogRefused):
+        await stores[0].append(LOG, epoch, 3, large + b"x")
+
+    assert await stores[1].read(LOG, 1) == (Cell.DATA, b"")
+    assert await stores[1].read(LOG, 2) == (Cell.DATA, large)
+
+
+async def test_a_lock_that_was_given_back_is_free(stores: list[Logs]) -> None:
+    """Another server takes it at once, and giving it back twice takes nothing from that one."""
+    lock = await stores[0].acquire(LOG, "o1", LEASE_S)
+    await stores[0].release(lock)
+    other = await stores[1].acquire(LOG, "o2", LEASE_S)
+
+    await stores[0].release(lock)
+
+    assert await stores[1].renew_all([other], LEASE_S) == [None]
+    (error,) = await stores[0].renew_all([lock], LEASE_S)
+    assert isinstance(error, OwnershipLost)
+
+
+async def test_all_logs_are_listed(stores: list[Logs]) -> None:
+    """Each with its name and its projection, in the order of the names."""
+    await stores[0].create(LogName(POOL, "ä b".encode()), LogKind.LOG, 1024)
+
+    found = await stores[1].all()
+
+    assert [(name.name.decode(), each.kind, each.width) for name, each in found] == [
+        ("counter", LogKind.COUNTER, 1), ("log", LogKind.LOG, 8), ("ä b", LogKind.LOG, 1024)
+    ]  # fmt: skip
