@@ -180,6 +180,27 @@ def test_frozen_and_killed_owners_lose_nothing(tmp_path: Path) -> None:
     assert found["delivered"] > 100
 
 
+@pytest.mark.guarantee("positions-of-a-log")
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("rados", marks=pytest.mark.ceph)])
+def test_sequencers_that_are_hurt_keep_every_promise(tmp_path: Path, request: pytest.FixtureRequest, kind: str) -> None:
+    """Two sequencers take logs from each other while they and their clients are killed and frozen, and locks are lost:
+    the checker finds nothing, and it was given epochs, appends and refusals."""
+    report = tmp_path / "report.json"
+    options = ["--store", kind, "--seed", "4", "--rounds", "4", "--json", str(report)]
+    if kind == "rados":
+        options += ["--name", request.getfixturevalue("ceph").name]
+
+    done = subprocess.run(
+        [str(CHAOS), "--sequencer", *options], capture_output=True, text=True, check=False, timeout=580
+    )
+
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert done.stdout.splitlines()[-1].startswith("PASS")
+    (run,) = json.loads(report.read_text())["runs"]
+    assert run["epochs"] > 3
+    assert min(run["done"][each] for each in ("positions", "appended", "refused")) > 0
+
+
 def test_wrong_usage_is_no_verdict() -> None:
     """A run that was asked for wrongly ends with 2 and starts nothing."""
     done = subprocess.run([str(CHAOS), "--store", "paper"], capture_output=True, text=True, check=False, timeout=60)

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
+import rados
 
 from remora.config import RadosSettings
 from remora.model.errors import OwnershipLost, StoreError, StoreUnavailable
@@ -17,7 +18,7 @@ from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados import RadosLogStore
 from remora.storage.rados.log_stripes import LogStripes
 from remora.storage.rados.refusals import OWN, MismatchError, MissingError
-from support.ceph import Ceph, rados
+from support.ceph import Ceph
 
 pytestmark = pytest.mark.ceph
 
