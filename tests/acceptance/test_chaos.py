@@ -186,7 +186,7 @@ def test_sequencers_that_are_hurt_keep_every_promise(tmp_path: Path, request: py
     """Two sequencers take logs from each other while they and their clients are killed and frozen, and locks are lost:
     the checker finds nothing, and it was given epochs, appends and refusals."""
     report = tmp_path / "report.json"
-    options = ["--store", kind, "--seed", "4", "--rounds", "4", "--json", str(report)]
+    options = ["--sequencer", "--store", kind, "--seed", "4", "--rounds", "4", "--json", str(report)]
     if kind == "rados":
         options += ["--name", request.getfixturevalue("ceph").name]
 
