@@ -68,12 +68,14 @@ def loads(rows: Collection[Member], own: Mapping[str, Load] | None = None) -> li
     for its receiver already, so that two workers that plan one after the other do not fill the same one.
     """
     own, coming = own or {}, dict.fromkeys((each.cookie for each in rows), (0.0, 0.0))
+    known_to = {each.cookie: frozenset(each.expects) for each in rows}
     for each in rows:
         for offer in each.offers:
             if offer.load is not None and offer.to in coming:
-                for cookie, sign in ((offer.to, 1), (each.cookie, -1)):
+                unseen = sum(shard not in known_to[offer.to] for shard in offer.shards) / len(offer.shards)
+                for cookie, part in ((offer.to, unseen), (each.cookie, -1.0)):
                     load, nbytes = coming[cookie]
-                    coming[cookie] = load + sign * offer.load, nbytes + sign * offer.bytes
+                    coming[cookie] = load + part * offer.load, nbytes + part * offer.bytes
     found = []
     for each in sorted(rows, key=lambda row: row.cookie):
         if each.usage is None or each.draining:

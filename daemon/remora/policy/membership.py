@@ -171,7 +171,7 @@ class Membership:
             self.draining,
             tuple(_offer(to, each) for (to, _), each in offers.items()),
             tuple(self.expects),
-            usage=self.load.usage,
+            usage=self.load.with_more(sum(self.for_load.values())).usage,
             history=self.load.history,
             bytes=self.load.bytes,
             skew=self.skew + len(self.for_load) - given,

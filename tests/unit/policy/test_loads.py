@@ -51,6 +51,27 @@ def test_what_is_on_its_way_counts_for_its_receiver() -> None:
     assert len(a.shards) >= 2
 
 
+def test_a_shard_counts_for_its_receiver_all_the_way() -> None:
+    """In all rows that a third worker may read, from the offer on until the receiver has measured what came, the
+    receiver does at least what it did before and the shard's part; and never both twice."""
+    shard = Shard("t.0")
+    giver = Membership(A, load=Announced(0.75, 0.75, 0.0), offers={shard: Outgoing(B, NOW, load=0.5)})
+    offering, withdrawn = giver.row({shard}), replace(giver, offers={}, skew=-1).row(())
+    idle = Membership(B, load=Announced(0.25, 0.25, 0.0))
+    expects = expecting(updated(idle, [offering], NOW), (), {shard}, NOW)
+    waits = expecting(updated(expects, [withdrawn], NOW + 0.1), (), (), NOW + 0.1)
+    here = expecting(updated(waits, [withdrawn], NOW + 0.2), {shard}, (), NOW + 0.2)
+
+    for theirs, ours in (
+        (offering, idle.row(())),
+        (offering, expects.row(())),
+        (withdrawn, expects.row(())),
+        (withdrawn, waits.row(())),
+        (withdrawn, here.row({shard})),
+    ):
+        assert loads([theirs, ours])[1].usage == 0.75
+
+
 def test_who_takes_part() -> None:
     """Workers that drain, that say nothing of their load, or that have no row are in no round."""
     rows = [
