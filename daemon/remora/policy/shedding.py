@@ -155,20 +155,24 @@ def targets(members: Sequence[Member], skews: Mapping[str, int], shards: int) ->
     return balance.targets([replace(each, skew=skews.get(each.cookie, 0)) for each in members], shards)
 
 
+def over(load: Load, mean: float, mean_now: float, options: Options) -> float:
+    """How far a worker is over what it should do, beside the means of all histories and usages; negative below it."""
+    if options.by_overload:
+        return load.usage - options.overload / 100
+    return min(load.history - mean, load.usage - mean_now) - options.threshold / 100
+
+
 def _needs(loads: Sequence[Load], options: Options) -> tuple[dict[str, float], dict[str, str]]:
     """What those that are over should be rid of, and why not where it is too little or they are not over."""
     mean, mean_now = _mean([each.history for each in loads]), _mean([each.usage for each in loads])
     needed: dict[str, float] = {}
     skipped: dict[str, str] = {}
     for each in loads:
-        if options.by_overload:
-            over = each.usage - options.overload / 100
-        else:
-            over = min(each.history - mean, each.usage - mean_now) - options.threshold / 100
-        if over < -EDGE or (not options.by_overload and mean <= 0):
+        excess = over(each, mean, mean_now, options)
+        if excess < -EDGE or (not options.by_overload and mean <= 0):
             skipped[each.name] = "below"
             continue
-        needed[each.name] = (over + MARGIN) * each.bytes
+        needed[each.name] = (excess + MARGIN) * each.bytes
         if not options.by_overload and needed[each.name] < options.minimum:
             skipped[each.name] = "minimum"
     return needed, skipped

@@ -17,6 +17,7 @@ from remora.simulate import (
     shed,
     split,
 )
+from remora.simulate.fleet import model as fleet
 
 FORMS = MappingProxyType(
     {
@@ -31,5 +32,6 @@ FORMS = MappingProxyType(
         "readahead": readahead.FORM,
         "quarantine": quarantine.FORM,
         "advice": advice.FORM,
+        "fleet": fleet.FORM,
     }
 )

@@ -9,7 +9,7 @@ from typing import Any
 from remora.model.errors import ConfigError
 from remora.policy.quarantine import CONNECT, COUNTED, NOT_COUNTED, Options, Quarantine, owners
 from remora.simulate.checks import at_least, not_negative, one_of, within
-from remora.simulate.form import Optional, flag, members, named, number, or_null, text, whole
+from remora.simulate.form import Kind, Optional, flag, members, named, number, or_null, text, whole
 from remora.simulate.script import Form
 
 KINDS = (*COUNTED, CONNECT, *NOT_COUNTED)
@@ -21,17 +21,8 @@ class QuarantineModel:
     """One worker."""
 
     def __init__(self, config: SimpleNamespace) -> None:
-        at_least(1, threshold=config.threshold)
-        not_negative(interval=config.interval, time=config.time)
+        self._options = options_of(config)
         self._interval_s = config.interval
-        self._options = Options(
-            config.enabled,
-            config.threshold,
-            config.time,
-            _part(config.ratio),
-            config.connect_errors,
-            config.early_release,
-        )
         self._quarantine = Quarantine(self._options)
 
     def step(self, op: str, given: SimpleNamespace) -> dict[str, Any]:
@@ -95,6 +86,33 @@ class QuarantineModel:
         }
 
 
+def options_of(config: SimpleNamespace) -> Options:
+    """The options of a worker's quarantines. Raises ConfigError."""
+    at_least(1, threshold=config.threshold)
+    not_negative(interval=config.interval, time=config.time)
+    return Options(
+        config.enabled,
+        config.threshold,
+        config.time,
+        _part(config.ratio),
+        config.connect_errors,
+        config.early_release,
+    )
+
+
+def options_form(ratio: float) -> Kind:
+    """The form of these options, with the ratio that counts where none is given."""
+    return members(
+        enabled=Optional(flag, True),
+        threshold=Optional(whole, 5),
+        interval=Optional(number, 60),
+        time=Optional(number, 1800),
+        ratio=Optional(number, ratio),
+        connect_errors=Optional(flag, False),
+        early_release=Optional(flag, True),
+    )
+
+
 def _part(ratio: float) -> float:
     if not 0 <= ratio <= 1:
         raise ConfigError("ratio", "must be from 0 to 1")
@@ -102,15 +120,7 @@ def _part(ratio: float) -> float:
 
 
 FORM = Form(
-    config=members(
-        enabled=Optional(flag, True),
-        threshold=Optional(whole, 5),
-        interval=Optional(number, 60),
-        time=Optional(number, 1800),
-        ratio=Optional(number, 1.0),
-        connect_errors=Optional(flag, False),
-        early_release=Optional(flag, True),
-    ),
+    config=options_form(ratio=1.0),
     ops={
         "error": members(at=number, destination=text, kind=text, count=Optional(whole, 1)),
         "window": members(at=number, chance=Optional(named(number), {})),
