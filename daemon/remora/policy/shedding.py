@@ -155,11 +155,19 @@ def targets(members: Sequence[Member], skews: Mapping[str, int], shards: int) ->
     return balance.targets([replace(each, skew=skews.get(each.cookie, 0)) for each in members], shards)
 
 
-def over(load: Load, mean: float, mean_now: float, options: Options) -> float:
-    """How far a worker is over what it should do, beside the means of all histories and usages; negative below it."""
+def need(load: Load, mean: float, mean_now: float, options: Options) -> tuple[float, str]:
+    """The bytes that a worker should be rid of, beside the means of all histories and usages; or why it keeps them.
+
+    `minimum` says that there are some, and too few to be worth a move.
+    """
     if options.by_overload:
-        return load.usage - options.overload / 100
-    return min(load.history - mean, load.usage - mean_now) - options.threshold / 100
+        over = load.usage - options.overload / 100
+    else:
+        over = min(load.history - mean, load.usage - mean_now) - options.threshold / 100
+    if over < -EDGE or (not options.by_overload and mean <= 0):
+        return 0.0, "below"
+    needed = (over + MARGIN) * load.bytes
+    return needed, "minimum" if not options.by_overload and needed < options.minimum else ""
 
 
 def _needs(loads: Sequence[Load], options: Options) -> tuple[dict[str, float], dict[str, str]]:
@@ -168,13 +176,11 @@ def _needs(loads: Sequence[Load], options: Options) -> tuple[dict[str, float], d
     needed: dict[str, float] = {}
     skipped: dict[str, str] = {}
     for each in loads:
-        excess = over(each, mean, mean_now, options)
-        if excess < -EDGE or (not options.by_overload and mean <= 0):
-            skipped[each.name] = "below"
-            continue
-        needed[each.name] = (excess + MARGIN) * each.bytes
-        if not options.by_overload and needed[each.name] < options.minimum:
-            skipped[each.name] = "minimum"
+        nbytes, reason = need(each, mean, mean_now, options)
+        if reason != "below":
+            needed[each.name] = nbytes
+        if reason:
+            skipped[each.name] = reason
     return needed, skipped
 
 

@@ -29,7 +29,7 @@ NEAR = 1e-3
 """A running mean that is so near to what is offered has reached it."""
 
 CLEARLY = 1e-6
-"""So far below the edge that the order in which fractions are added cannot matter."""
+"""So far from an edge that the order in which fractions are added cannot matter."""
 
 
 @dataclass(slots=True)
@@ -319,9 +319,9 @@ class Worker:
         if options is None or self.members.draining:
             return
         self._history = shedding.next_history(self._history, self._usage, options.history)
-        if self._is_clearly_below(self._history, options):
+        if reason := self._known_reason(self._history, options):
             self._due = {}
-            self._around.skipped("below")
+            self._around.skipped(reason)
             return
         shards = {
             shard: each.mean.value
@@ -336,17 +336,21 @@ class Worker:
         if done.skipped:
             self._around.skipped(done.skipped)
 
-    def _is_clearly_below(self, history: float, options: shedding.Options) -> bool:
-        """Whether the round is sure to find this worker not busier than the others."""
+    def _known_reason(self, history: float, options: shedding.Options) -> str:
+        """Why the round is sure to find that this worker gives nothing; empty where it has to be asked."""
         board, members = self._around.board, self.members
         if not self._settings.is_thrifty or options.lower_boundary:
-            return False
+            return ""
         if members.offers or board.is_offered_something(self.cookie):
-            return False
+            return ""
         means, row = board.means(), board.rows.get(self.cookie)
         if row is None or row.usage is None or means.workers < 2:
-            return False
+            return ""
         mean_usage = (means.usage - row.usage + self._usage) / means.workers
         mean_history = (means.history - row.history + history) / means.workers
-        load = shedding.Load(self.cookie, self._usage, history, {}, 0.0)
-        return shedding.over(load, mean_history, mean_usage, options) < -CLEARLY
+        nbytes = sum(each.mean.value for each in self.owned.values())
+        load = shedding.Load(self.cookie, self._usage, history, {}, nbytes)
+        reasons = {
+            shedding.need(load, mean_history + near, mean_usage + near, options)[1] for near in (-CLEARLY, CLEARLY)
+        }
+        return reasons.pop() if len(reasons) == 1 else ""
