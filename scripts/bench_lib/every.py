@@ -39,6 +39,7 @@ RUNS: dict[str, list[str]] = {
     "replay": ["replay", "--seconds", "6"],
     "replay-verify": ["replay-verify"],
     "sequencer": ["sequencer", "--seconds", "0.3", "--rounds", "3"],
+    "fleet": ["fleet", "--seeds", "1"],
 }
 
 

@@ -32,6 +32,8 @@ def draw(name: str, figures: Figures, file: Path) -> None:
     """The picture of the benchmark of this name; nothing for one that has no figures of its own."""
     if name == "scale":
         _draw_axes(figures, file)
+    elif name == "fleet":
+        _draw_minutes(figures["turns"], file)
     elif name in _PANELS:
         _draw_bars(name, _PANELS[name](figures), file)
 
@@ -66,6 +68,30 @@ def _draw_axes(figures: Figures, file: Path) -> None:
             plot.set(xscale="log", xticks=values, xticklabels=[f"{value:,}" for value in values], ylim=(0, None))
             plot.set(xlabel=axis, ylabel=what if not column else None)
             plot.minorticks_off()
+    figure.savefig(file)
+
+
+def _draw_minutes(turns: Sequence[Figures], file: Path) -> None:
+    """A column for each scenario: spread of usage, moves and rows read over its minutes, a line for each seed."""
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(turn["scenario"] for turn in turns))
+    figure = Figure(figsize=(4 * len(names), 7), layout="constrained")
+    plots = figure.subplots(3, len(names), squeeze=False, sharex=True)
+    for column, name in enumerate(names):
+        usage, moves, rows = plots[:, column]
+        for turn in turns:
+            if turn["scenario"] != name:
+                continue
+            usage.plot(turn["usage"]["max"], color="tab:red")
+            usage.plot(turn["usage"]["mean"], color="black")
+            usage.plot(turn["usage"]["stddev"], color="tab:blue")
+            moves.plot(turn["by_load"], color="tab:red")
+            moves.plot(turn["by_number"], color="tab:blue")
+            rows.plot([each / 1e6 for each in turn["read_bytes_per_s"]], color="black")
+        usage.set(title=name, ylim=(0, None), ylabel=None if column else "usage, %: max, mean, deviation")
+        moves.set(ylim=(0, None), ylabel=None if column else "moves: by load, by number")
+        rows.set(ylim=(0, None), xlabel="minutes", ylabel=None if column else "rows read, MB/s")
     figure.savefig(file)
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import click
 
 from remora.model.exits import Exit
 from remora.simulate.form import NoScript
 from remora.simulate.models import FORMS
-from remora.simulate.script import answer, read, script_from
+from remora.simulate.script import answer, line, read, script_from
 
 
 @click.command()
@@ -26,7 +25,7 @@ def simulate(file: BinaryIO) -> None:
     Models of traffic shaping: shaping (guaranteed rates, caps and a shared spare), bucket, select (classes and
     groups), rate (limits of ingest), split (a limit of the whole store). Models of load: shed (which shards move),
     memory (of ingest), reads (how many entries), readahead (what is turned back), quarantine, advice (the number of
-    shards). docs/shaping.md has their steps.
+    shards), fleet (all workers of many hosts). docs/shaping.md and docs/load.md have their steps.
 
     Exit code 2: the file is no script, and the path in it is named. 78: the config of a script is refused.
 
@@ -51,12 +50,8 @@ def simulate(file: BinaryIO) -> None:
         sys.exit(Exit.USAGE)
     answers = [answer(each) for each in checked]
     if isinstance(document, list):
-        click.echo("[" + ",\n ".join(map(_line, answers)) + "]")
+        click.echo("[" + ",\n ".join(map(line, answers)) + "]")
     else:
-        click.echo(_line(answers[0]))
+        click.echo(line(answers[0]))
     if any("refused" in each for each in answers):
         sys.exit(Exit.CONFIG)
-
-
-def _line(value: Any) -> str:
-    return json.dumps(value, allow_nan=False)  # escaped: names of a script may be no text that can be written

@@ -59,6 +59,11 @@ def script_from(value: Any, forms: Mapping[str, Form], path: str = "") -> Script
     return Script(outer.model, form, config, steps)
 
 
+def line(value: Any) -> str:
+    """An answer as one line, the same wherever it was computed."""
+    return json.dumps(value, allow_nan=False)  # escaped: names of a script may be no text that can be written
+
+
 def answer(script: Script) -> dict[str, Any]:
     """Run a script: one result for each step, or why its config is refused."""
     begun: dict[str, Any] = {"version": VERSION, "model": script.model}

@@ -78,6 +78,21 @@ def test_constant_load_comes_to_rest(config: dict[str, Any]) -> None:
     assert results[-1]["moves"]["load"] == 0
 
 
+@settings(max_examples=15)
+@given(config=fleets(), factors=st.lists(st.sampled_from((0.05, 10, 40)), min_size=3, max_size=6))
+def test_a_shard_that_moved_for_its_load_stays(config: dict[str, Any], factors: list[float]) -> None:
+    """However the load changes, no shard moves for it twice within grace."""
+    bursts = [
+        step
+        for factor in factors
+        for step in ({"op": "burst", "shards": 8, "factor": factor, "seconds": 240}, seconds(200))
+    ]
+
+    results = fleet(*bursts, **config)
+
+    assert sum(each["twice_in_grace"] for each in results if each) == 0
+
+
 @settings(max_examples=30)
 @given(config=fleets(), steps=st.lists(STEPS, max_size=8), more=st.booleans())
 def test_hosts_come_and_go(config: dict[str, Any], steps: list[dict[str, Any]], more: bool) -> None:

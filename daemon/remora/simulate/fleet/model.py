@@ -14,9 +14,10 @@ from remora.policy.shedding import RESOURCES, Options
 from remora.simulate.checks import at_least, not_negative, one_of, within
 from remora.simulate.fleet.offered import Offered, Zipf
 from remora.simulate.fleet.outages import Troubles
+from remora.simulate.fleet.trace import recorded
 from remora.simulate.fleet.worker import Settings
 from remora.simulate.fleet.world import Tally, World
-from remora.simulate.form import Optional, flag, members, named, number, text, whole
+from remora.simulate.form import Optional, flag, members, named, number, or_null, text, whole
 from remora.simulate.quarantine import options_form, options_of
 from remora.simulate.script import Form
 
@@ -100,6 +101,9 @@ def _check(config: SimpleNamespace) -> None:
     not_negative("weights.", **config.weights)
     not_negative(**{name: value for name, value in vars(config).items() if name != "seed"})
     at_least(1, workers=config.workers, destinations=config.destinations)
+    if config.load is not None:
+        at_least(1, shards=config.shards)
+        not_negative("load.", **vars(config.load))
     if not config.quarantine.interval:
         raise ConfigError("quarantine.interval", "must be above 0")
     within(0, MOST_WORKERS, hosts=config.hosts * config.workers)
@@ -127,10 +131,16 @@ def _settings(config: SimpleNamespace) -> Settings:
 
 
 def _offered(config: SimpleNamespace, shards: Sequence[Shard], chance: random.Random) -> Offered:
-    return Zipf(shards, config.bytes, config.skew, chance)
+    if config.load is None:
+        return Zipf(shards, config.bytes, config.skew, chance)
+    if not config.load.speed:
+        raise ConfigError("load.speed", "must be above 0")
+    return recorded(config.load.trace, shards, config.load.event_bytes, config.load.speed)
 
 
 _QUARANTINE = options_form(ratio=0.3)
+
+_LOAD = members(trace=text, event_bytes=Optional(number, 1000), speed=Optional(number, 1))
 
 FORM = Form(
     config=members(
@@ -151,6 +161,7 @@ FORM = Form(
         quarantine=Optional(_QUARANTINE, _QUARANTINE({}, "quarantine")),
         bytes=Optional(number, 0),
         skew=Optional(number, 0),
+        load=Optional(or_null(_LOAD), None),
         worker_bytes_per_s=Optional(number, 100_000_000),
         seed=Optional(whole, 1),
     ),
