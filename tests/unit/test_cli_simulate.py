@@ -280,9 +280,10 @@ def test_help_teaches_with_an_example_that_runs() -> None:
     assert json.loads(result.stdout)["results"][1]["released"] == [{"id": "a", "member": 0, "granted": 4_000}]
 
 
-def test_examples_of_the_document_run() -> None:
-    """Each script of docs/shaping.md runs, and no step of it is refused."""
-    text = (Path(__file__).parents[2] / "docs/shaping.md").read_text()
+@pytest.mark.parametrize("document", ["shaping.md", "load.md"])
+def test_examples_of_the_documents_run(document: str) -> None:
+    """Each script of the documents runs, and no step of it is refused."""
+    text = (Path(__file__).parents[2] / "docs" / document).read_text()
     blocks = re.findall(r"(?ms)^```json\n(.*?)^```", text)
 
     answers = [run(each) for each in blocks]
