@@ -11,6 +11,7 @@ from random import Random
 from remora.codec.event_entry import attributes
 from remora.codec.topic import limit_remarks, usable_delivery
 from remora.engine.byte_budget import ByteBudget
+from remora.engine.delivery.committing import Committer
 from remora.engine.delivery.head_expiry import FOR_EVER_S, LEAST_S, HeadExpiry
 from remora.engine.delivery.lanes import LaneSender
 from remora.engine.delivery.letters import dead_letter_all
@@ -266,7 +267,7 @@ class Dispatcher:
             assert isinstance(endpoint, TransactionalEndpoint)
             async with endpoint.exact(token.shard, token.incarnation, topic.target) as exact:
                 session = Session(scope, budget, self._recovered)
-                yield session, TransactionSender(session, exact)
+                yield session, TransactionSender(session, exact, Committer(session, exact))
         else:
             quick = not self._limits.counts_attempts
             async with endpoint.route(token.shard, token.incarnation, topic.target, quick_retries=quick) as route:

@@ -23,7 +23,6 @@ from remora.model.errors import OwnershipLost, RemoraError, ShardGone
 from remora.model.record import Page, Record
 from remora.model.topic import Source
 from remora.policy.acks import PageAcks
-from remora.policy.lifetime import Limits
 
 
 class Sender(Protocol):
@@ -88,11 +87,6 @@ class Session:
         )
 
     @property
-    def limits(self) -> Limits:
-        """How long and how often an entry is tried, as the settings say now where the topic leaves it open."""
-        return self.scope.limits
-
-    @property
     def is_over(self) -> bool:
         """Whether nothing more is to be read."""
         return self._over.is_set()
@@ -134,7 +128,7 @@ class Session:
         triaged = triage(
             page,
             scope.topic,
-            self.limits,
+            scope.limits,
             self._redelivery,
             scope.context.renderer,
         )
@@ -142,7 +136,7 @@ class Session:
 
     def count_attempts(self, records: Sequence[Record]) -> None:
         """These records were tried in vain, which counts where attempts are limited."""
-        if self.limits.counts_attempts:
+        if self.scope.limits.counts_attempts:
             self._redelivery.count_attempt([record.position for record in records])
 
     def fail(self, exc: RemoraError) -> None:

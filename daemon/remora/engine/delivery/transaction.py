@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from remora.codec.speedups import joined
 from remora.engine.delivery.triage import Rejected
@@ -47,6 +48,18 @@ class Transaction:
     def records(self) -> Sequence[Record]:
         """Those that are sent, in the queue's order."""
         return joined([part.records for part in self.parts])
+
+
+class Commits(Protocol):
+    """What the sender of transactions asks of whoever commits them."""
+
+    def begin_at(self, position: bytes) -> None:
+        """Everything before this position is committed, and has left the queue."""
+        ...
+
+    async def commit(self, transaction: Transaction) -> None:
+        """Commit a transaction, and mark its entries as done; a failure ends the session."""
+        ...
 
 
 def reject(part: Part, cause: str, reasons: Mapping[bytes, str]) -> None:

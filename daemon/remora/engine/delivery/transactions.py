@@ -14,10 +14,9 @@ from __future__ import annotations
 import asyncio
 
 from remora.engine.delivery.catching_up import catch_up
-from remora.engine.delivery.committing import Committer
 from remora.engine.delivery.reading import at_most
 from remora.engine.delivery.session import Session
-from remora.engine.delivery.transaction import Part, Transaction, reject
+from remora.engine.delivery.transaction import Commits, Part, Transaction, reject
 from remora.engine.delivery.triage import own_part
 from remora.model.errors import OwnershipLost
 from remora.model.record import Page
@@ -27,7 +26,7 @@ from remora.ports.endpoint import ExactRoute
 class TransactionSender:
     """See the module; made right after its route was entered."""
 
-    def __init__(self, session: Session, route: ExactRoute) -> None:
+    def __init__(self, session: Session, route: ExactRoute, committer: Commits) -> None:
         self._session = session
         self._scope = session.scope
         self._redelivery = session.scope.state.redelivery
@@ -35,7 +34,7 @@ class TransactionSender:
         self._reader = session.reader
         self._route = route
         self._open: Transaction | None = None
-        self._committer = Committer(session, route)
+        self._committer = committer
         self._changed = asyncio.Event()
         self._taken = asyncio.Event()
         self._room = 0
