@@ -41,7 +41,7 @@ def ledger(settings: Settings, topic: str | None, origin: Origin | None, as_json
         async with app.store_of(settings) as store:
             rows = [await row_named(store, topic, origin)] if topic else await rows_of(store)
             chosen = [row for row in rows if origin in (None, row.origin)]
-            found = await _balances(store, (shard for row in chosen for shard in row.shards))
+            found = await balances(store, (shard for row in chosen for shard in row.shards))
             return [(row, [found[shard] for shard in row.shards if shard in found]) for row in chosen], store.damaged
 
     rows, damaged = run_async(look())
@@ -54,7 +54,7 @@ def ledger(settings: Settings, topic: str | None, origin: Origin | None, as_json
         sys.exit(Exit.FAILURE)
 
 
-async def _balances(store: ShardStore, shards: Iterable[Shard]) -> dict[Shard, Balance]:
+async def balances(store: ShardStore, shards: Iterable[Shard]) -> dict[Shard, Balance]:
     """The balances of queues, some at a time; of those that are gone meanwhile or damaged there are none."""
     found: dict[Shard, Balance] = {}
     todo = iter(shards)

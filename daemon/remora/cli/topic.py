@@ -5,15 +5,17 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from remora import app
+from remora.cli.advice import show_advice
 from remora.cli.apply_topics import apply_command
 from remora.cli.attributes import shown_arguments
 from remora.cli.groups import Group
-from remora.cli.options import config_option, json_option
+from remora.cli.options import config_option, gathered_into, json_option, seconds
 from remora.cli.output import duration, print_json, print_table, run_async, size
 from remora.cli.own_topic import create_command, rm_command, set_command
 from remora.cli.rows import Row, complain, look_at, origin_option, row_named, rows_of
@@ -23,6 +25,16 @@ from remora.config import Settings
 from remora.model.errors import CodecError, ShardGone
 from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, ShardStats
+
+
+@dataclass(frozen=True, slots=True)
+class StatsAsked:
+    """What `topic stats` is asked for; `watch` in seconds."""
+
+    exact: bool
+    advice: bool
+    watch: float
+
 
 MOST_LISTED = 16
 """Queues of a topic that a text names one by one."""
@@ -129,18 +141,31 @@ def _line(value: object) -> object:
 @topic.command("stats")
 @click.argument("name", required=False)
 @click.option("--exact", is_flag=True, help="List and count entries where the OSDs keep no count.")
+@click.option("--advice", is_flag=True, help="Watch what comes in, and say how many shards it would take.")
+@click.option("--watch", callback=seconds, default="1m", show_default=True, help="How long --advice watches.")
 @origin_option
 @config_option
 @json_option
-def stats_command(settings: Settings, name: str | None, exact: bool, origin: Origin | None, as_json: bool) -> None:
+@gathered_into(StatsAsked)
+def stats_command(
+    settings: Settings, name: str | None, asked: StatsAsked, origin: Origin | None, as_json: bool
+) -> None:
     """Show reservations, entries, bytes and oldest age of topic NAME, or of all topics.
 
     Shards are added up. A count with a ~ is estimated from the bytes, on RADOS; --exact lists the queue and counts.
 
+    With --advice it watches for a while, a minute unless --watch says otherwise, and shows how many shards the
+    busiest minute would take; let it watch over the hours of a day's peak. Nothing is changed.
+
     \b
-    Example:
+    Examples:
       remora topic stats orders --json | jq .[0].entries
+      remora topic stats orders --advice --watch 24h
     """
+    exact = asked.exact
+    if asked.advice:
+        show_advice(settings, name, origin, asked.watch, as_json=as_json)
+        return
 
     async def figures() -> tuple[list[dict[str, Any]], Mapping[str, str]]:
         async with app.store_of(settings) as store:
