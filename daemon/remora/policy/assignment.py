@@ -250,12 +250,17 @@ def _is_out_of_patience(view: View, out: Outgoing) -> bool:
 
 
 def _new_offers(view: View, members: Membership, transfer: Mapping[Shard, NotOwned]) -> dict[Shard, str]:
-    """What is beyond this worker's share, some at a time."""
+    """What is beyond this worker's share, some at a time.
+
+    Shards that came for their load stay where others are enough: the next owner would not know that they have moved.
+    """
     rows = members.rows(view.owned.keys())
     given = gifts(members.cookie, rows, members.shared(rows))
     count = sum(number for _, number in given)
     if count == 0:
         return {}
     shards = sorted(shard for shard, owned in view.owned.items() if not owned.is_leaving and shard not in transfer)
+    others = [shard for shard in shards if shard not in members.moved]
+    shards = others if len(others) >= count else shards
     busy = {shard for shard in shards if view.owned[shard].has_work}
     return deal(choose(shards, busy, count, on_offer=members.offers.keys()), given)

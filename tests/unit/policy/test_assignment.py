@@ -400,6 +400,19 @@ def test_what_is_beyond_the_share_is_offered_and_then_transferred() -> None:
     assert set(transfers(late).transfer) == {one, two}
 
 
+def test_numbers_are_evened_out_with_shards_that_did_not_move_for_their_load() -> None:
+    """Shards that came for their load stay as long as the others are enough; where all have to go, they go as well."""
+    moved = {Shard("s0"): NOW, Shard("s3"): NOW - 5000}
+
+    some = transfers(an_owner(4, Member(OTHER, "h"), moved=moved))
+    more = transfers(an_owner(4, Member(OTHER, "h"), moved={Shard(f"s{number}"): NOW for number in range(3)}))
+    all_of_them = transfers(an_owner(4, Member(OTHER, "h"), moved=moved, draining=True))
+
+    assert set(some.offer) == {Shard("s1"), Shard("s2")}
+    assert len(more.offer) == 2
+    assert len(all_of_them.offer) == 4
+
+
 def test_offers_are_withdrawn_when_nobody_would_take_them() -> None:
     """With the receiver gone or draining, or the shard gone, an offer is withdrawn; one that has begun stays."""
     shard, gone = Shard("s0"), Shard("gone")
