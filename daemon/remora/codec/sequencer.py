@@ -295,6 +295,10 @@ class Answer(NamedTuple):
     waits: LogName | None = None
 
 
+_new = tuple.__new__
+"""Makes an Answer in half the time of its constructor."""
+
+
 class Core:
     """Answers requests from the counters of the logs that are served.
 
@@ -345,7 +349,7 @@ class Core:
         """Answer all whole frames at the front of what a connection has sent."""
         counter = self._known.get(data)
         if counter is not None and counter.position < counter.bound:
-            return Answer(self._hand_out(counter, 1), len(data))
+            return _new(Answer, (self._hand_out(counter, 1), len(data), False, None))
         replies: list[bytes] = []
         place, end = 0, len(data)
         while place + 4 <= end:
