@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -18,9 +19,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from remora.client import SequencerClient
+from remora.client import SequencerClient, SequencerUnavailable
 from remora.model.exits import Exit
 from remora.model.log import LogName
+from support.certificates import certificate
 
 IDS, LOG = LogName(b"remora", b"ids"), LogName(b"remora", b"orders")
 NEXT = bytes.fromhex("00000011 0801 1206 72656d6f7261 1a03 696473 2001".replace(" ", ""))
@@ -74,7 +76,7 @@ class Server:
 @asynccontextmanager
 async def a_server(folder: Path, name: str = "one", *options: str) -> AsyncIterator[Server]:
     """A sequencer that listens, on a socket of this name."""
-    listen = f"unix:{folder}/{name}.sock"
+    listen = name.removeprefix("tcp:") if name.startswith("tcp:") else f"unix:{folder}/{name}.sock"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "remora", "sequencer", "-c", str(folder / "remora.toml"), "--listen", listen, *options,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -84,7 +86,7 @@ async def a_server(folder: Path, name: str = "one", *options: str) -> AsyncItera
         async with asyncio.timeout(PATIENT_S):
             while b"listens on" not in (line := await process.stderr.readline()):
                 assert line, "the sequencer ended"
-        yield Server(process, listen)
+        yield Server(process, line.decode().split()[-1])
     finally:
         with suppress(ProcessLookupError):
             process.kill()
@@ -206,6 +208,25 @@ async def test_rates_are_reported(folder: Path) -> None:
         lines = [(await server.process.stdout.readline()).decode() for _ in range(2)]
 
     assert all(re.fullmatch(r"\d+ positions/s, \d+ requests/s, \d+ logs, \d+ connections\n", each) for each in lines)
+
+
+async def test_clients_show_certificates_over_tcp(folder: Path) -> None:
+    """With an authority a client over TCP needs its certificate, and the daemon hands positions out over TLS."""
+    authority = certificate(folder / "authority", "authority")
+    server, own = (certificate(folder / name, name, authority) for name in ("server", "client"))
+    with (folder / "remora.toml").open("a") as file:
+        file.write(
+            f'tls_certificate = "{server.certificate}"\ntls_key = "{server.key}"\n'
+            f'tls_client_ca = "{authority.certificate}"\n'
+        )
+    tls = ssl.create_default_context(cafile=str(authority.certificate))
+    tls.load_cert_chain(own.certificate, own.key)
+    async with a_server(folder, "tcp:127.0.0.1:0") as reached:
+        async with SequencerClient([reached.address], tls=tls, timeout_s=PATIENT_S) as client:
+            assert [await client.next(IDS) for _ in range(3)] == [(1, 1), (1, 2), (1, 3)]
+        async with SequencerClient([reached.address], timeout_s=0.5) as client:
+            with pytest.raises(SequencerUnavailable):
+                await client.next(IDS)
 
 
 async def test_the_admin_pages_tell_of_logs_and_clients(folder: Path) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -176,8 +177,10 @@ class SequencerClient:
         timeout_s: float = 30.0,
         projection: Callable[[LogName], Awaitable[int | None]] | None = None,
         repeats: bool = True,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`addresses` are `host:port` or `unix:/path`.
+        """`addresses` are `host:port` or `unix:/path`. With `tls`, which holds the client's certificate, the former are
+        reached over TLS.
 
         `projection` reads a log's epoch where it is kept; without it the server is asked, of which storage still checks
         every write. With `repeats` a position whose reply was lost is asked for again, which costs a hole.
@@ -188,6 +191,7 @@ class SequencerClient:
         self._timeout_s = timeout_s
         self._projection = projection
         self._repeats = repeats
+        self._tls = tls
         self._next_address = 0
         self._epochs: dict[LogName, int] = {}
         self._grants_ranges: bool | None = None
@@ -370,7 +374,7 @@ class SequencerClient:
 
     async def _open(self) -> None:
         """Connect to the first address that can be reached, the one that failed last being tried last."""
-        loop, pause_s = asyncio.get_running_loop(), FIRST_PAUSE_S
+        loop, pause_s, tls = asyncio.get_running_loop(), FIRST_PAUSE_S, self._tls
         try:
             while self._waiting and not self._is_closed:
                 address = self._addresses[self._next_address % len(self._addresses)]
@@ -381,7 +385,7 @@ class SequencerClient:
                         await loop.create_unix_connection(lambda made=connection: made, address[5:])  # type: ignore[misc]  # mypy knows no lambda with a default
                     else:
                         host, _, port = address.rpartition(":")
-                        await loop.create_connection(lambda made=connection: made, host.strip("[]"), int(port))  # type: ignore[misc]  # the same
+                        await loop.create_connection(lambda made=connection: made, host.strip("[]"), int(port), ssl=tls)
                 except OSError:
                     await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311  # spreads clients
                     pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

@@ -31,7 +31,7 @@ from remora.policy.readiness import Host
 from remora.policy.sequence import Phase
 from remora.process.sockets import listening_sockets, shown_address
 from remora.servers.admin import Sources, serve_admin
-from remora.servers.sequencer import Rounds
+from remora.servers.sequencer import Rounds, SecureConnections, tls_context
 
 Report = Callable[[str], None]
 
@@ -58,19 +58,26 @@ async def _serve(settings: Settings, report_s: float, report: Report) -> Exit:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, stop.set)
+    context = tls_context(mine)
     with listening_sockets("sequencer.listen", mine.listen, int(mine.socket_mode, 8)) as sockets:
         address = shown_address(sockets)
         async with open_logs(settings) as logs:
             telemetry = SequencerTelemetry(settings.admin.metric_topics)
             chance = Random()  # noqa: S311  # spreads retries, guards nothing
             sequencing = Sequencing(logs, mine, address, chance, telemetry)
+            is_allowed, before, after = _gate(mine), sequencing.before, sequencing.after
+            secure = None
+            if context is not None:
+                core = sequencing.core
+                secure = SecureConnections(core, context, may_be_plain=is_allowed, before=before, after=after)
             rounds = Rounds(
                 sequencing.core,
                 sockets,
                 most_connections=mine.max_connections,
-                may_connect=_gate(mine),
-                before=sequencing.before,
-                after=sequencing.after,
+                may_connect=is_allowed if secure is None else lambda _: True,
+                secure=secure,
+                before=before,
+                after=after,
             )
             pages = Pages(sequencing, rounds, telemetry)
             async with rounds, _admin(mine.admin_listen, pages):
@@ -176,7 +183,8 @@ def _running(work: object) -> Iterator[None]:
 
 
 def _gate(settings: SequencerSettings) -> Callable[[socket.socket], bool]:
-    """Whether a connection may speak: those of this host may, and those of the networks that are allowed."""
+    """Whether a connection may speak plainly: a Unix socket may, loopback unless certificates are asked for, and the
+    networks that are allowed."""
     networks = [ipaddress.ip_network(each) for each in settings.allow]
 
     def may_connect(connection: socket.socket) -> bool:
@@ -184,7 +192,7 @@ def _gate(settings: SequencerSettings) -> Callable[[socket.socket], bool]:
             return True
         peer = ipaddress.ip_address(connection.getpeername()[0].partition("%")[0])
         peer = getattr(peer, "ipv4_mapped", None) or peer
-        return peer.is_loopback or any(peer in each for each in networks)
+        return (peer.is_loopback and not settings.tls_certificate) or any(peer in each for each in networks)
 
     return may_connect
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from remora.servers.sequencer.rounds import Closed, Rounds
+from remora.servers.sequencer.closing import Closed
+from remora.servers.sequencer.rounds import Rounds
+from remora.servers.sequencer.secure import SecureConnections, tls_context
 
-__all__ = ["Closed", "Rounds"]
+__all__ = ["Closed", "Rounds", "SecureConnections", "tls_context"]

@@ -15,10 +15,11 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from remora.codec.sequencer import Answer, Core
 from remora.model.log import LogName
+from remora.servers.sequencer.closing import LINGER_S, PARTIAL_FRAME_S, Closed
+from remora.servers.sequencer.secure import SecureConnections
 
 FIRST_READ = 448
 """Bytes of a first read: a dozen requests, which is what most connections send at once."""
@@ -26,26 +27,8 @@ FIRST_READ = 448
 READ = 64 << 10
 """Bytes that are read of one connection in a round at most."""
 
-PARTIAL_FRAME_S = 30.0
-"""A frame that is not complete after this time closes its connection."""
-
-LINGER_S = 2.0
-"""How long a client may take to close a connection that was ended for what it sent."""
-
 SWEEP_S = 1.0
 ACCEPTS = 64
-
-
-class Closed(StrEnum):
-    """Why a connection was closed."""
-
-    BY_CLIENT = "client"
-    MALFORMED = "malformed"
-    PARTIAL = "partial"
-    TOO_MANY = "too_many"
-    REFUSED = "refused"
-    ERROR = "error"
-    SHUTDOWN = "shutdown"
 
 
 @dataclass(slots=True, eq=False)
@@ -81,24 +64,26 @@ class Figures:
 class Rounds:
     """Serves connections until it is left. `async with Rounds(...)` within a running event loop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - who may connect, and who is called in a round
         self,
         core: Core,
         listeners: Sequence[socket.socket],
         *,
         most_connections: int = 1024,
         may_connect: Callable[[socket.socket], bool] = lambda _: True,
+        secure: SecureConnections | None = None,
         before: Callable[[], None] = lambda: None,
         after: Callable[[], None] = lambda: None,
     ) -> None:
         """`before` is called once at the start of a round, before anything is handed out, and `after` at its end.
 
-        `may_connect` is asked of each accepted socket.
+        `may_connect` is asked of each accepted socket. Where there is a `secure`, it takes those that may not be plain.
         """
         self._core = core
         self._listeners = {each.fileno(): each for each in listeners}
         self._most = most_connections
         self._may_connect = may_connect
+        self._secure = secure
         self._before = before
         self._after = after
         self._connections: dict[int, Connection] = {}
@@ -108,12 +93,12 @@ class Rounds:
     @property
     def connections(self) -> int:
         """How many there are."""
-        return len(self._connections)
+        return len(self._connections) + (len(self._secure) if self._secure is not None else 0)
 
     @property
     def awaited(self) -> Iterable[LogName]:
         """The logs whose bound is in the way of a connection."""
-        return self._waiting.keys()
+        return [*self._waiting, *(self._secure.awaited if self._secure is not None else ())]
 
     async def __aenter__(self) -> Rounds:
         self._loop = asyncio.get_running_loop()
@@ -131,9 +116,13 @@ class Rounds:
         for each in list(self._connections.values()):
             self._close(each, Closed.SHUTDOWN)
         self._epoll.close()
+        if self._secure is not None:
+            await self._secure.close()
 
     def resume(self, log: LogName) -> None:
         """The bound of a log was raised, or it is not served any more: answer those who wait for it."""
+        if self._secure is not None:
+            self._secure.resume(log)
         waiting = self._waiting.pop(log, None)
         if not waiting:
             return
@@ -210,11 +199,17 @@ class Rounds:
                 made.close()
                 continue
             self.figures.accepted += 1
+            if self._secure is not None and not self._secure.may_be_plain(made):
+                self._secure.take(made, self._count)
+                continue
             self._connections[made.fileno()] = Connection(made, made.recv, made.send)
             self._epoll.register(made.fileno(), select.EPOLLIN)
 
+    def _count(self, why: Closed) -> None:
+        self.figures.closed[why] += 1
+
     def _refusal(self, made: socket.socket) -> Closed | None:
-        if len(self._connections) >= self._most:
+        if self.connections >= self._most:
             return Closed.TOO_MANY
         return None if self._may_connect(made) else Closed.REFUSED
 
@@ -313,6 +308,8 @@ class Rounds:
     def _sweep(self) -> None:
         """Close connections whose frame does not get whole."""
         now = self._loop.time()
+        if self._secure is not None:
+            self._secure.sweep(now)
         for each in list(self._connections.values()):
             if each.closing and not each.out and now - each.since > LINGER_S:
                 self._close(each, each.closing)

@@ -1,0 +1,24 @@
+"""When and why the sequencer closes a connection."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+PARTIAL_FRAME_S = 30.0
+"""A frame that is not complete after this time closes its connection."""
+
+LINGER_S = 2.0
+"""How long a client may take to close a connection that was ended for what it sent."""
+
+
+class Closed(StrEnum):
+    """Why a connection was closed."""
+
+    BY_CLIENT = "client"
+    MALFORMED = "malformed"
+    PARTIAL = "partial"
+    HANDSHAKE = "handshake"
+    TOO_MANY = "too_many"
+    REFUSED = "refused"
+    ERROR = "error"
+    SHUTDOWN = "shutdown"
