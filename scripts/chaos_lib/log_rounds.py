@@ -151,8 +151,10 @@ class Process:
             self._process.send_signal(how)
 
     async def end(self, how: signal.Signals) -> None:
-        """End it with a signal; one that was asked to stop must do so in time and without an error, though one that was
-        only just started may not heed the signal yet."""
+        """End it with a signal; one that was asked to stop must do so in time and without an error.
+
+        One that was only just started may not heed SIGTERM yet, and another fault may kill it meanwhile.
+        """
         if self._process is None or self._process.returncode is not None:
             return
         self.send(signal.SIGCONT)
@@ -163,7 +165,7 @@ class Process:
         except TimeoutError:
             self.send(signal.SIGKILL)
             raise ChaosError(f"{self.name} does not stop within {STOP_S:g} s") from None
-        if how is signal.SIGTERM and code not in (0, -signal.SIGTERM):
+        if how is signal.SIGTERM and code not in (0, -signal.SIGTERM, -signal.SIGKILL):
             raise ChaosError(f"{self.name} ended with {code}: {self._log.read_text()[-2000:]}")
 
     async def finished(self, within_s: float) -> None:

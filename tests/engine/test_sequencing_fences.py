@@ -1,0 +1,162 @@
+"""What keeps a sequencer from a position that is taken: each fence is taken away once, and then it happens.
+
+Two servers on one store, without processes or sockets: requests go to their cores as rounds pass them on, and the clock
+of a server that was frozen goes on by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from remora.config import SequencerSettings, SqliteSettings
+from remora.engine.sequencing.sequencing import Sequencing
+from remora.model.log import MOST_POSITION, Cell, LogKind, LogLock, LogName, PositionTaken, Registered, StaleEpoch
+from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite import logs as sqlite_logs
+from remora.storage.sqlite.logs import Logs
+
+LOG, IDS = LogName(b"pool", b"log"), LogName(b"pool", b"ids")
+FENCED = pytest.mark.parametrize("fenced", [True, False], ids=["with the fence", "without it"])
+INIT_LOG = bytes.fromhex("0000000408001001")
+LEASE_S, REACH = 5.0, 1000
+
+
+@pytest.fixture
+async def stores(tmp_path: Path) -> AsyncIterator[list[Logs]]:
+    """The logs as two processes see them, with a log and a counter in them."""
+    async with AsyncExitStack() as stack:
+        settings = SqliteSettings(directory=str(tmp_path / "store"), files=1)
+        made = [await stack.enter_async_context(SqliteStore(settings)) for _ in range(2)]
+        await made[0].logs.create(LOG, LogKind.LOG, 8)
+        await made[0].logs.create(IDS, LogKind.COUNTER, 1)
+        yield [each.logs for each in made]
+
+
+class Server:
+    """A sequencer whose rounds the test makes."""
+
+    def __init__(self, logs: Any) -> None:
+        self.sequencing = Sequencing(logs, SequencerSettings(lease_s=LEASE_S), "unix:/s", Random(1))
+        self.late_s = 0.0
+        loop = asyncio.get_running_loop()
+        self.sequencing._now = lambda: loop.time() + self.late_s  # type: ignore[method-assign]  # a clock that is moved
+
+    def round(self, log: LogName, epoch: int, *, asks_for_trust: bool = True) -> bytes:
+        """One request for a position, in a round of its own; its reply."""
+        body = b"\x08" + bytes([epoch]) + b"\x12\x04pool\x1a" + bytes([len(log.name)]) + log.name + b"\x20\x01"
+        if asks_for_trust:
+            self.sequencing.before()
+        answer = self.sequencing.core.answer(len(body).to_bytes(4, "big") + body)
+        self.sequencing.after()
+        return answer.replies
+
+    async def position(self, log: LogName, epoch: int) -> int:
+        """A position, once the log is registered with this epoch."""
+        while (reply := self.round(log, epoch)) == INIT_LOG:
+            await asyncio.gather(*self.sequencing._tasks)
+        return shown(reply)
+
+
+def shown(reply: bytes) -> int:
+    """The position of a short reply."""
+    value = 0
+    for shift, byte in enumerate(reply[5:]):
+        value |= (byte & 0x7F) << 7 * shift
+    return value
+
+
+@pytest.mark.guarantee("positions-of-a-log")
+@FENCED
+async def test_trust_before_handing_out(stores: Sequence[Logs], fenced: bool) -> None:
+    """A server that slept through its lease hands nothing out; one that does not ask for trust first hands out what is
+    below an entry that was acknowledged meanwhile."""
+    frozen, other = Server(stores[0]), Server(stores[1])
+    assert [await frozen.position(LOG, 1) for _ in range(2)] == [1, 2]
+    await stores[1].seal(LOG)  # its lease ends
+    for position in (1, 2, 3):
+        assert await other.position(LOG, 3) == position
+        await stores[1].append(LOG, 3, position, b"x")
+    frozen.late_s = LEASE_S
+
+    reply = frozen.round(LOG, 1, asks_for_trust=fenced)
+
+    if fenced:
+        assert reply == INIT_LOG
+    else:
+        assert shown(reply) == 3
+        with pytest.raises(StaleEpoch):  # storage has a fence of its own
+            await stores[0].append(LOG, 1, 3, b"late")
+
+
+class Unsynced:
+    """Logs whose counters have no bound that is synced, as if it were in memory alone."""
+
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._logs, name)
+
+    async def register(self, lock: LogLock, address: str, reach: int) -> Registered:
+        found = await self._logs.register(lock, address, 0)
+        return Registered(found.epoch, found.position, MOST_POSITION)
+
+
+@pytest.mark.guarantee("positions-of-a-log")
+@FENCED
+async def test_the_synced_bound(stores: Sequence[Logs], fenced: bool) -> None:
+    """After a kill a counter's next server begins behind everything that was handed out; where no bound was synced, it
+    hands the same numbers out again."""
+    killed = Server(stores[0] if fenced else Unsynced(stores[0]))
+    numbers = [await killed.position(IDS, 1) for _ in range(5)]
+    await stores[1].seal(IDS)  # its lock is free, as it is when a process has ended
+    other = Server(stores[1])
+
+    again = [await other.position(IDS, 3) for _ in range(5)]
+
+    assert bool(set(numbers) & set(again)) == (not fenced)
+
+
+@pytest.mark.guarantee("positions-of-a-log")
+@FENCED
+async def test_the_epoch_in_the_write(stores: Sequence[Logs], monkeypatch: pytest.MonkeyPatch, fenced: bool) -> None:
+    """A write that is late lands nowhere; without its epoch it takes the position that the new server hands out."""
+    old, new = Server(stores[0]), Server(stores[1])
+    assert await old.position(LOG, 1) == 1
+    await stores[1].seal(LOG)
+    assert await new.position(LOG, 3) == 1
+    if not fenced:
+        log_row = sqlite_logs._log_row
+        monkeypatch.setattr(sqlite_logs, "_log_row", lambda *given: log_row(*given)._replace(epoch=1))
+
+    with suppress(StaleEpoch):
+        await stores[0].append(LOG, 1, 1, b"late")
+
+    monkeypatch.undo()
+    if fenced:
+        await stores[1].append(LOG, 3, 1, b"new")
+        assert await stores[0].read(LOG, 1) == (Cell.DATA, b"new")
+    else:
+        with pytest.raises(PositionTaken):
+            await stores[1].append(LOG, 3, 1, b"new")
+
+
+@pytest.mark.guarantee("positions-of-a-log")
+@FENCED
+async def test_trimmed_in_the_maximum(stores: Sequence[Logs], monkeypatch: pytest.MonkeyPatch, fenced: bool) -> None:
+    """A log that was trimmed to its end goes on behind it; one whose maximum forgets what was trimmed begins anew."""
+    epoch = await stores[0].seal(LOG)
+    await stores[0].append(LOG, epoch, 7, b"x")
+    await stores[0].trim(LOG, 7)
+    if not fenced:
+        last = sqlite_logs._last
+        monkeypatch.setattr(sqlite_logs, "_last", lambda connection, row: last(connection, row._replace(trimmed=0)))
+
+    assert await Server(stores[1]).position(LOG, 2) == (8 if fenced else 1)
