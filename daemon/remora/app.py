@@ -23,8 +23,10 @@ import aiohttp
 
 from remora.codec.topic import delivery_of, has_literal_keys, usable_delivery
 from remora.config import AdminSettings, Settings, UnixAddress
+from remora.endpoints.amqp import AmqpEndpoint
 from remora.endpoints.http import HttpEndpoint
 from remora.endpoints.kafka import KafkaEndpoint
+from remora.endpoints.tls import TlsFiles
 from remora.metrics import Telemetry
 from remora.model.errors import DaemonNotReachable, EndpointMisconfigured
 from remora.model.ingest import RESERVATION_AGE_S
@@ -51,10 +53,17 @@ class Opening(Endpoint, Protocol):
         ...
 
 
+def _make_amqp(settings: Settings, telemetry: Telemetry | None) -> AmqpEndpoint:
+    files = TlsFiles(settings.kafka.ca_places, settings.kafka.client_places)
+    return AmqpEndpoint(settings.amqp, telemetry, files, settings.destination_rules)
+
+
 ENDPOINTS: MappingProxyType[str, Callable[[Settings, Telemetry | None], Opening]] = MappingProxyType({
     "kafka": lambda settings, telemetry: KafkaEndpoint(settings.kafka, telemetry),
     "http": HttpEndpoint,
     "https": HttpEndpoint,
+    "amqp": _make_amqp,
+    "amqps": _make_amqp,
 })  # fmt: skip
 """Which endpoint delivers to the targets of a URI scheme. A new kind of endpoint is one more line here."""
 

@@ -221,7 +221,7 @@ class RadosSettings(Checked):
             yield ConfigError("rados.name", f'expected a type and an id such as "client.remora", not "{self.name}"')
 
 
-TAKEN_OVER = ("kafka", "http", "https")
+TAKEN_OVER = ("kafka", "http", "https", "amqp", "amqps")
 """The URI schemes of endpoints whose topics can be taken over from radosgw."""
 
 
@@ -842,6 +842,12 @@ class Settings(Checked):
     admin: AdminSettings = field(default_factory=AdminSettings)
     sequencer: SequencerSettings = field(default_factory=SequencerSettings)
     log: LogSettings = field(default_factory=LogSettings)
+
+    @property
+    def destination_rules(self) -> DestinationRules:
+        """Where endpoints may lie whose topics S3 users make, and never this daemon's own listeners."""
+        listeners = [self.admin.address, self.ingest.address, parse_listen(self.sequencer.listen)]
+        return self.destinations.rules([(each.host, each.port) for each in listeners if isinstance(each, TcpAddress)])
 
     def problems(self) -> Iterator[ConfigError]:
         """Each rule that these values break."""

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 from pamqp import commands, frame
 
-from remora.config import AmqpSettings
+from remora.config import AmqpSettings, Settings
 from remora.endpoints.amqp import AmqpEndpoint
 from remora.endpoints.amqp.frames import HEARTBEAT_FRAME
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.model.record import Record
-from remora.model.shard import Shard
+from remora.model.shard import Origin, Shard
 from remora.model.topic import Target
 from support.amqp_server import Peer, scripted
 from support.kafka import until
@@ -410,3 +410,45 @@ async def test_a_channel_that_is_closed_while_it_opens() -> None:
         await push(endpoint, address, make_records(0, 1))
 
     assert hearer.connected == 1
+
+
+# -------------------------------------------------------------------------------------- destinations
+
+
+@pytest.mark.guarantee("one-topics-trouble-stays-its-own")
+async def test_denied_destinations() -> None:
+    """A topic that an S3 user made connects to no denied address, and is told no more than the option's name."""
+    touched: list[Peer] = []
+
+    async def script(peer: Peer) -> None:
+        touched.append(peer)
+
+    rules = Settings().destination_rules
+    s3_users = Shard("orders", origin=Origin.RADOSGW)
+    async with scripted(script) as address, AmqpEndpoint(SETTINGS, rules=rules) as endpoint:
+        for host in (address, address.replace("127.0.0.1", "localhost"), address.replace("127.0.0.1", "[::1]")):
+            with pytest.raises(EndpointMisconfigured, match=r"denied by destinations.deny \((127|::1)"):
+                async with endpoint.route(s3_users, INCARNATION, target(host)):
+                    pass
+            assert await endpoint.up(target(host)) == frozenset()
+
+    assert touched == []
+
+
+async def test_destinations_of_the_operators_topics() -> None:
+    """A topic of remora's own may lie where those of S3 users must not, over a connection of its own."""
+    rules, own = Settings().destination_rules, Shard("orders", origin=Origin.REMORA)
+    s3_users = Shard("orders", origin=Origin.RADOSGW)
+
+    async def script(peer: Peer) -> None:
+        await peer.shake_hands()
+        await peer.open_channel()
+
+    async with (
+        scripted(script) as address,
+        AmqpEndpoint(SETTINGS, rules=rules) as endpoint,
+        endpoint.route(own, INCARNATION, target(address)),
+    ):
+        with pytest.raises(EndpointMisconfigured, match=r"denied by destinations.deny"):
+            async with endpoint.route(s3_users, INCARNATION, target(address)):
+                pass

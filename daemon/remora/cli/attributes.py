@@ -14,10 +14,10 @@ from remora.config import parse_duration
 from remora.model.topic import NAME, UNSET, Delivery, Target, Topic
 
 ARGUMENTS = (
-    "ca-location", "cloudevents", "http-ack-level", "kafka-ack-level", "kafka-brokers", "mechanism", "remora-batch",
-    "remora-batch-bytes", "remora-batch-records", "remora-ce-id", "remora-credential", "remora-dead-letter-topic",
-    DELIVERY, "remora-idempotency-key", KEYS, "ssl-certificate-location", "ssl-key-location", "use-ssl", "user-name",
-    "verify-ssl",
+    "amqp-ack-level", "amqp-exchange", "amqp-version", "ca-location", "cloudevents", "http-ack-level",
+    "kafka-ack-level", "kafka-brokers", "mechanism", "remora-batch", "remora-batch-bytes", "remora-batch-records",
+    "remora-ce-id", "remora-credential", "remora-dead-letter-topic", DELIVERY, "remora-idempotency-key", KEYS,
+    "ssl-certificate-location", "ssl-key-location", "use-ssl", "user-name", "verify-ssl",
 )  # fmt: skip
 """The endpoint's arguments that `--arg` takes."""
 

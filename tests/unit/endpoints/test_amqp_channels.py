@@ -14,7 +14,7 @@ from remora.endpoints.amqp.channels import MOST_ARRIVED, Arrived, Channel, Run
 from remora.endpoints.amqp.frames import BadFrames, Confirm, Content, Envelope, Splitter, make_content
 from remora.endpoints.amqp.messages import Origin
 from remora.endpoints.amqp.packing import Packer
-from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
+from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable
 from support.kafka_sender import make_records
 
 PLACE = Envelope(b"x", b"t")
@@ -50,7 +50,7 @@ def run_of(names: Sequence[bytes], *, routable: bool = False) -> Run:
     def make(at: int) -> Content:
         return make_content(names[at], [], b"body")
 
-    return Run(names, make, PLACE, "exchange x", routable=routable)
+    return Run(names, make, PLACE, routable=routable)
 
 
 class Story:
@@ -174,7 +174,24 @@ async def test_a_channel_that_ends() -> None:
     story.flush()
 
     assert [type(each) for each in failed] == [EndpointMisconfigured, EndpointMisconfigured]
+    assert [(each.arrived, each.tries) for each in failed if isinstance(each, EndpointError)] == [(1, None), (0, None)]
     assert story.wire.written == [b"0.0", b"1.0", b"0.1", b"0.1"]
+
+
+async def test_how_far_a_refused_run_came() -> None:
+    """A refusal tells how many messages arrived before it, and that the one behind them was tried once."""
+    story = Story(lanes=1, each=3)
+    story.push(0)
+    story.flush()
+    story.confirm(1, multiple=False, ack=True)
+    story.flush()
+    story.confirm(2, multiple=False, ack=False)
+
+    (run,) = story.runs
+    assert run is not None
+    error = run.done.exception()
+    assert isinstance(error, EndpointUnavailable)
+    assert (error.arrived, error.tries) == (1, 1)
 
 
 async def test_a_run_on_a_channel_that_ended() -> None:

@@ -47,21 +47,19 @@ class Run:
     `done` ends when all have arrived, or with an EndpointError. `make` encodes one that is due, `ids` name them.
     """
 
-    __slots__ = ("arrived", "at", "done", "envelope", "ids", "make", "routable", "what")
+    __slots__ = ("arrived", "at", "done", "envelope", "ids", "make", "routable")
 
     def __init__(
         self,
         ids: Sequence[bytes],
         make: Callable[[int], Content],
         envelope: Envelope,
-        what: str,
         *,
         routable: bool,
     ) -> None:
         self.ids = ids
         self.make = make
         self.envelope = envelope
-        self.what = what
         self.routable = routable
         self.at = 0
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -71,10 +69,13 @@ class Run:
         """Whether nobody waits any more."""
         return self.done.done()
 
-    def fail(self, error: EndpointError) -> None:
-        """End it; each run gets an exception of its own, since each of them is raised."""
+    def fail(self, error: EndpointError, tries: int | None = None) -> None:
+        """End it; each run gets an exception of its own, since each of them is raised, that tells how far it came.
+
+        `tries` is 1 where the broker refused the message that is due.
+        """
         if not self.done.done():
-            self.done.set_exception(type(error)(str(error)))
+            self.done.set_exception(type(error)(str(error)).at(self.at, tries))
 
 
 @dataclass(slots=True, eq=False)
@@ -172,7 +173,7 @@ class Channel:
         """The broker did not take messages. Raises BadFrames for one that it never got."""
         refused = EndpointUnavailable(f"{self.what}: the broker did not take the message; a queue may be full")
         for sent in self._confirmed(confirm) if self.error is None else ():
-            self._fail(sent, refused)
+            self._fail(sent, refused, tries=1)
 
     def _confirmed(self, confirm: Confirm) -> list[Sent]:
         tag, found = confirm.tag, []
@@ -198,7 +199,7 @@ class Channel:
         if sent.returned:
             if run is None or run.routable:
                 why = "no queue is bound with this routing key" if sent.returned == NO_ROUTE else "it was returned"
-                self._fail(sent, EndpointMisconfigured(f"{self.what}: {why}, and amqp-ack-level is routable"))
+                self._fail(sent, EndpointMisconfigured(f"{self.what}: {why}, and amqp-ack-level is routable"), 1)
                 return
             self._unroutable()
         if run is None or not waits:
@@ -207,17 +208,16 @@ class Channel:
         run.at += 1
         self.submit(run)
 
-    def _fail(self, sent: Sent, error: EndpointError) -> None:
+    def _fail(self, sent: Sent, error: EndpointError, tries: int | None = None) -> None:
         run = sent.run
         if run is not None and not run.is_over:
             self._remember(run)
-            run.fail(error)
+            run.fail(error, tries)
 
     def _remember(self, run: Run) -> None:
         """Those of a run that arrived before it fails."""
         for message_id in run.ids[: run.at]:
             self._arrived.add(message_id)
-        run.at = 0
 
     def abandon(self, run: Run) -> None:
         """Nobody waits for a run any more. A message of it that was written keeps its place until it is confirmed."""
@@ -268,7 +268,7 @@ class Channel:
             error = EndpointUnavailable(f"{self.what}: a message was larger than the broker takes ({most} bytes)")
             for sent in self._sent.values():
                 if sent.nbytes == nbytes:
-                    self._fail(sent, EntryRefused(f"{self.what}: {nbytes} bytes, the broker takes {most}"))
+                    self._fail(sent, EntryRefused(f"{self.what}: {nbytes} bytes, the broker takes {most}"), 1)
                     break
         self.end(error)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from pamqp import base, commands, frame, header
@@ -20,6 +20,7 @@ from pamqp.common import FieldTable
 
 from remora import __version__
 from remora.config import AmqpSettings
+from remora.endpoints.addresses import look_up
 from remora.endpoints.amqp.channels import Arrived, Channel, Run
 from remora.endpoints.amqp.errors import why_closed
 from remora.endpoints.amqp.frames import (
@@ -45,6 +46,7 @@ from remora.endpoints.amqp.target import Server
 from remora.endpoints.blocking import run_blocking
 from remora.endpoints.tls import Trust, build_context, refused_client
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, without_frames
+from remora.policy.destinations import DestinationRules
 
 M = TypeVar("M", bound=base.Frame)
 
@@ -397,36 +399,35 @@ def _explain_bytes(exc: BadFrames, data: bytes, connection: Connection) -> Endpo
 
 # -------------------------------------------------------------------------------------------- opening
 
-Address = tuple[socket.AddressFamily, Any]
 
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What makes a connection: equal ones may share it, others never do.
 
-async def look_up(host: str, port: int, timeout_s: float) -> list[Address]:
-    """The addresses of a host, in the resolver's order. Raises EndpointUnavailable."""
+    `by_operator` tells that no S3 user made the topic, which may lie where theirs must not.
+    """
 
-    def ask() -> list[Address]:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return [(family, place) for family, _, _, _, place in found]
-
-    try:
-        return await run_blocking(("addresses", host, port), ask, f"{host}: its address", timeout_s)
-    except OSError as exc:
-        text = exc.strerror if isinstance(exc, socket.gaierror) else ""
-        raise EndpointUnavailable(f"{host}:{port}: {text or type(exc).__name__}") from exc
+    server: Server
+    trust: Trust | None = None
+    by_operator: bool = False
 
 
 async def open_connection(
-    server: Server, trust: Trust | None, settings: AmqpSettings, on_end: Callable[[Connection], None]
+    identity: Identity, settings: AmqpSettings, rules: DestinationRules, on_end: Callable[[Connection], None]
 ) -> Connection:
     """A connection that is logged in. Every address of the host is tried, the first that lets us in is used.
 
     Raises EndpointMisconfigured or EndpointUnavailable, within the time to connect.
     """
+    server, trust = identity.server, identity.trust
     try:
         async with asyncio.timeout(settings.connect_timeout_s):
             context = None
             if trust is not None:
                 context = await run_blocking(("authorities", trust), lambda: build_context(trust), str(server))
-            addresses = await look_up(server.host, server.port, settings.connect_timeout_s)
+            addresses = await look_up(
+                server.host, server.port, rules, settings.connect_timeout_s, by_operator=identity.by_operator
+            )
             cause: EndpointError | None = None
             for address in addresses:
                 try:
@@ -442,7 +443,7 @@ async def open_connection(
 
 
 async def _open(
-    address: Address,
+    address: str,
     server: Server,
     context: ssl.SSLContext | None,
     settings: AmqpSettings,
@@ -451,10 +452,9 @@ async def _open(
     shown = bool(server.tls and server.tls.certificate_location)
     connection = Connection(str(server), settings.heartbeat_s, on_end, shows_certificate=shown)
     loop = asyncio.get_running_loop()
-    _, place = address
     name = server.host if context else None
     try:
-        await loop.create_connection(lambda: connection, place[0], place[1], ssl=context, server_hostname=name)
+        await loop.create_connection(lambda: connection, address, server.port, ssl=context, server_hostname=name)
     except (OSError, ssl.SSLError) as exc:
         raise _explain(exc, server) from exc
     try:
@@ -481,9 +481,9 @@ def _explain(exc: OSError, server: Server) -> EndpointError:
 
 
 @asynccontextmanager
-async def briefly(server: Server, trust: Trust | None, settings: AmqpSettings) -> AsyncIterator[Connection]:
+async def briefly(identity: Identity, settings: AmqpSettings, rules: DestinationRules) -> AsyncIterator[Connection]:
     """A connection that is only there to see whether the broker lets us in."""
-    connection = await open_connection(server, trust, settings, lambda _: None)
+    connection = await open_connection(identity, settings, rules, lambda _: None)
     try:
         yield connection
     finally:

@@ -11,22 +11,26 @@ from typing import Self
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.config import AmqpSettings
 from remora.endpoints.amqp.channels import Channel, Run
-from remora.endpoints.amqp.connection import Connection, briefly
+from remora.endpoints.amqp.connection import Connection, Identity, briefly
 from remora.endpoints.amqp.frames import Content, Envelope
 from remora.endpoints.amqp.messages import Origin, letter_content
 from remora.endpoints.amqp.packing import AmqpBatch, Packer
-from remora.endpoints.amqp.pool import AmqpObserver, Identity, Outlet, Pool
+from remora.endpoints.amqp.pool import AmqpObserver, Outlet, Pool
 from remora.endpoints.amqp.target import AmqpTarget, Server, parse_target
 from remora.endpoints.blocking import run_blocking
 from remora.endpoints.tasks import Tasks
 from remora.endpoints.tls import TlsFiles, TrustCache
 from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.record import DeadLetter, Record
+from remora.model.shard import Origin as Owner
 from remora.model.shard import Shard
 from remora.model.topic import Target
+from remora.policy.destinations import DestinationRules
 from remora.ports.endpoint import Batch
 
 log = logging.getLogger(__name__)
+
+MOST_KNOWN = 10_000
 
 LANES = 256
 """Lanes of a shard, each with one message under way. They cost no connection, and the broker takes as much at once."""
@@ -57,14 +61,20 @@ class AmqpEndpoint:
     schemes = frozenset({"amqp", "amqps"})
 
     def __init__(
-        self, settings: AmqpSettings, observer: AmqpObserver | None = None, files: TlsFiles | None = None
+        self,
+        settings: AmqpSettings,
+        observer: AmqpObserver | None = None,
+        files: TlsFiles | None = None,
+        rules: DestinationRules | None = None,
     ) -> None:
-        """`files` are the directories below which files may lie that topics name."""
+        """`files` are the directories below which files may lie that topics name, `rules` where brokers may."""
         self._settings = settings
+        self._rules = rules or DestinationRules()
+        self._by_operator: dict[Server, bool] = {}
         self._observer = observer or LogObserver()
         self._trusts = TrustCache(files or TlsFiles())
         self._tasks = Tasks(self._observer)
-        self._pool = Pool(settings, self._observer, self._tasks)
+        self._pool = Pool(settings, self._rules, self._observer, self._tasks)
         self._sweeper: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -86,11 +96,12 @@ class AmqpEndpoint:
 
     async def up(self, target: Target) -> frozenset[str]:
         try:
-            identity = await self._identity(parse_target(target).server)
+            server = parse_target(target).server
+            identity = await self._identity(server, by_operator=self._by_operator.get(server, False))
             live = self._pool.live(identity)
             if live:
                 return frozenset(str(each) for each in live if each.blocked is None)
-            async with briefly(identity.server, identity.trust, self._settings) as connection:
+            async with briefly(identity, self._settings, self._rules) as connection:
                 return frozenset({str(connection)})
         except EndpointError:
             return frozenset()
@@ -107,19 +118,28 @@ class AmqpEndpoint:
         self, shard: Shard, incarnation: str, target: Target, *, quick_retries: bool = True
     ) -> AsyncIterator[AmqpRoute]:
         meant = parse_target(target)
-        outlet = self._pool.outlet(await self._identity(meant.server), meant.exchange, meant.routing_key)
+        by_operator = shard.origin is Owner.REMORA
+        self._remember(meant.server, by_operator=by_operator)
+        identity = await self._identity(meant.server, by_operator=by_operator)
+        outlet = self._pool.outlet(identity, meant.exchange, meant.routing_key)
         with outlet.in_use():
             connection, _ = await outlet.ready()
             _check_open(connection)
             yield AmqpRoute(outlet, connection, shard, incarnation, meant, self._settings)
 
-    async def _identity(self, server: Server) -> Identity:
+    def _remember(self, server: Server, *, by_operator: bool) -> None:
+        """Who has topics there, for `up`, which knows a target only: an S3 user's counts."""
+        if len(self._by_operator) >= MOST_KNOWN:
+            self._by_operator.clear()
+        self._by_operator[server] = by_operator and self._by_operator.get(server, True)
+
+    async def _identity(self, server: Server, *, by_operator: bool) -> Identity:
         """Whom to trust as this host's files say now."""
         tls, trusts = server.tls, self._trusts
         if tls is None:
-            return Identity(server)
+            return Identity(server, None, by_operator)
         trust = await run_blocking(("trust", tls), lambda: trusts.read(tls), tls.what, self._settings.connect_timeout_s)
-        return Identity(server, trust)
+        return Identity(server, trust, by_operator)
 
 
 def _check_open(connection: Connection) -> None:
@@ -181,14 +201,14 @@ class AmqpRoute:
         timeout_s = self._settings.delivery_timeout_s
         connection, channel = await self._outlet.ready()
         self._connection = connection
-        run = Run(ids, make, envelope, self._what, routable=routable)
+        run = Run(ids, make, envelope, routable=routable)
         channel.submit(run)
         try:
             done, _ = await asyncio.wait([run.done], timeout=timeout_s)
         finally:
             channel.abandon(run)
         if not done:
-            raise _too_late(connection, channel, timeout_s)
+            raise _too_late(connection, channel, timeout_s).at(run.at)
         run.done.result()
 
 

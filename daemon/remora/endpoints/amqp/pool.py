@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from remora.config import AmqpSettings
 from remora.endpoints.amqp.channels import Arrived, Channel
-from remora.endpoints.amqp.connection import Connection, open_connection
-from remora.endpoints.amqp.target import Server
+from remora.endpoints.amqp.connection import Connection, Identity, open_connection
 from remora.endpoints.tasks import CrashObserver, Tasks
-from remora.endpoints.tls import Trust
 from remora.model.errors import EndpointError, EndpointUnavailable
+from remora.policy.destinations import DestinationRules
 
 T = TypeVar("T")
 
@@ -31,19 +29,19 @@ class AmqpObserver(CrashObserver, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What makes a connection: equal ones may share it, others never do."""
-
-    server: Server
-    trust: Trust | None = None
-
-
 class Slot:
     """The connections of one identity: one, or more where the broker allows too few channels on one."""
 
-    def __init__(self, identity: Identity, settings: AmqpSettings, observer: AmqpObserver, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        settings: AmqpSettings,
+        rules: DestinationRules,
+        observer: AmqpObserver,
+        tasks: Tasks,
+    ) -> None:
         self.identity = identity
+        self._rules = rules
         self.connections: list[Connection] = []
         self.connect_timeout_s = settings.connect_timeout_s
         self.last_used = asyncio.get_running_loop().time()
@@ -70,9 +68,7 @@ class Slot:
 
     async def _open(self) -> Connection:
         try:
-            opened = await open_connection(
-                self.identity.server, self.identity.trust, self._settings, self._connection_ended
-            )
+            opened = await open_connection(self.identity, self._settings, self._rules, self._connection_ended)
             self.connections.append(opened)
         finally:
             self._opening = None
@@ -158,8 +154,9 @@ class Outlet:
 class Pool:
     """All slots and outlets of an endpoint."""
 
-    def __init__(self, settings: AmqpSettings, observer: AmqpObserver, tasks: Tasks) -> None:
+    def __init__(self, settings: AmqpSettings, rules: DestinationRules, observer: AmqpObserver, tasks: Tasks) -> None:
         self._settings = settings
+        self._rules = rules
         self._observer = observer
         self._tasks = tasks
         self._slots: dict[Identity, Slot] = {}
@@ -169,7 +166,7 @@ class Pool:
         """The outlet of a topic; equal targets have the same one."""
         slot = self._slots.get(identity)
         if slot is None:
-            slot = self._slots[identity] = Slot(identity, self._settings, self._observer, self._tasks)
+            slot = self._slots[identity] = Slot(identity, self._settings, self._rules, self._observer, self._tasks)
         key = identity, exchange, routing_key
         outlet = self._outlets.get(key)
         if outlet is None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
-from remora.config import Settings, TcpAddress, parse_listen
+from remora.config import Settings
 from remora.endpoints.blocking import run_blocking
 from remora.endpoints.http.answers import (
     LANES,
@@ -104,11 +104,7 @@ class HttpEndpoint:
         self._credentials = settings.credentials
         self._observer = observer or LogObserver()
         self._trusts = TrustCache(TlsFiles(settings.kafka.ca_places, settings.kafka.client_places))
-        listeners = [settings.admin.address, settings.ingest.address, parse_listen(settings.sequencer.listen)]
-        rules = settings.destinations.rules(
-            [(each.host, each.port) for each in listeners if isinstance(each, TcpAddress)]
-        )
-        self._pools = Pools(settings.http, rules, self._observer)
+        self._pools = Pools(settings.http, settings.destination_rules, self._observer)
         self._receivers: dict[HttpTarget, Receiver] = {}
 
     @property

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-import socket
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -13,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 from remora.config import HttpSettings
+from remora.endpoints.addresses import look_up
 from remora.endpoints.blocking import run_blocking
 from remora.endpoints.http.connection import Connection
 from remora.endpoints.http.target import Login, Server
@@ -234,25 +233,7 @@ class Pools:
     async def addresses(self, peer: Peer, timeout_s: float) -> list[str]:
         """The addresses of a server, all of which the rules allow. Raises as connecting does."""
         server = peer.server
-        try:
-            found = await run_blocking(
-                ("addresses", server.host, server.port),
-                lambda: socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM),
-                f"{server}: its address",
-                timeout_s,
-            )
-        except (OSError, UnicodeError) as exc:
-            why = exc.strerror if isinstance(exc, OSError) else "no name"
-            raise EndpointUnavailable(f"{server}: its name cannot be looked up ({why})") from exc
-        addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
-        for each in addresses:
-            address = ipaddress.ip_address(each.partition("%")[0])
-            is_own = self._rules.needs_own(server.port) and _is_own(each, server.port)
-            if why := self._rules.refusal(
-                server.host, address, server.port, is_own=is_own, by_operator=peer.by_operator
-            ):
-                raise EndpointMisconfigured(why)
-        return addresses
+        return await look_up(server.host, server.port, self._rules, timeout_s, by_operator=peer.by_operator)
 
     async def _connect(self, pool: Pool) -> Connection:
         """Look the server up, and connect to the first of its addresses that answers."""
@@ -306,14 +287,3 @@ def _translate_tls(peer: Peer, exc: ssl.SSLError) -> EndpointMisconfigured | End
     if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE"):
         return EndpointMisconfigured(f"{server}: the port speaks no TLS")
     return EndpointUnavailable(f"{server}: TLS failed ({reason.lower() or exc})")
-
-
-def _is_own(address: str, port: int) -> bool:
-    """Whether an address is one of this host's: then a datagram's socket to it has it as its own. Nothing is sent."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((address, port))
-            return bool(probe.getsockname()[0] == address.partition("%")[0])
-    except OSError:
-        return False
