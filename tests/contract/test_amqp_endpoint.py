@@ -7,6 +7,7 @@ import logging
 import signal
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from urllib.parse import quote
 
 import pytest
@@ -338,6 +339,21 @@ async def test_dead_letters(rabbitmq: RabbitMQ, amqp: AmqpEndpoint) -> None:
     assert first.properties.headers["remora-cause"] == "refused"
     assert first.properties.headers["remora-attempts"] == "3"
     assert second.properties.headers["remora-pos"] == "inc:0/2"
+
+
+async def test_a_letter_that_is_too_large(rabbitmq: RabbitMQ, amqp: AmqpEndpoint) -> None:
+    """A letter of more bytes than the broker takes goes without them, and tells how many; others go whole, and once."""
+    exchange = await rabbitmq.exchange()
+    queue = await rabbitmq.queue(exchange, "dead")
+    meant = target(rabbitmq, exchange, args="&remora-dead-letter-topic=dead")
+    large = replace(letter(2), raw=b"x" * (MAX_MESSAGE_BYTES + 1))
+
+    async with amqp.route(SHARD, INCARNATION, meant) as route:
+        await route.publish_letters([letter(1), large, letter(3)])
+
+    found = await rabbitmq.read(queue)
+    assert bodies(found) == [b"junk", b"", b"junk"]
+    assert found[1].properties.headers["remora-omitted-bytes"] == str(MAX_MESSAGE_BYTES + 1)
 
 
 # -------------------------------------------------------------------------------- connections, outages

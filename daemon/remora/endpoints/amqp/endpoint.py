@@ -20,7 +20,7 @@ from remora.endpoints.amqp.target import AmqpTarget, Server, parse_target
 from remora.endpoints.blocking import run_blocking
 from remora.endpoints.tasks import Tasks
 from remora.endpoints.tls import TlsFiles, TrustCache
-from remora.model.errors import EndpointError, EndpointUnavailable
+from remora.model.errors import EndpointError, EndpointUnavailable, EntryRefused
 from remora.model.record import DeadLetter, Record
 from remora.model.shard import Origin as Owner
 from remora.model.shard import Shard
@@ -190,7 +190,17 @@ class AmqpRoute:
     async def publish_letters(self, letters: Sequence[DeadLetter]) -> None:
         if not self._meant.letters or not letters:
             return
-        contents = [letter_content(each) for each in letters]
+        try:
+            await self._send_letters(letters)
+        except EntryRefused:  # the broker has told its limit, by which they are made now
+            try:
+                await self._send_letters(letters)
+            except EntryRefused as exc:
+                raise EndpointUnavailable(f"a dead letter: {exc}") from exc
+
+    async def _send_letters(self, letters: Sequence[DeadLetter]) -> None:
+        most_bytes = self._connection.message_bytes
+        contents = [letter_content(each, most_bytes) for each in letters]
         ids = [each.message_id for each in contents]
         await self._send(ids, contents.__getitem__, self._letters, routable=True)
 

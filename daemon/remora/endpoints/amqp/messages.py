@@ -41,8 +41,11 @@ class Origin:
         return make_content(self.message_id(record.position), headers, record.body)
 
 
-def letter_content(letter: DeadLetter) -> Content:
-    """The message of a dead letter: the entry as its queue held it, and in headers everything that is known of it."""
+def letter_content(letter: DeadLetter, most_bytes: int | None = None) -> Content:
+    """The message of a dead letter: the entry as its queue held it, and in headers everything that is known of it.
+
+    An entry of more than `most_bytes` is left out, and a header tells how many bytes it has. The store keeps them.
+    """
     origin = Origin(letter.queue.encode(), letter.incarnation.encode() + b":")
     headers = [
         (_SHARD, origin.shard),
@@ -58,5 +61,9 @@ def letter_content(letter: DeadLetter) -> Content:
     if letter.is_as_committed:
         with suppress(CodecError):  # the letter's cause tells so
             headers.append((_EVENT_ID, decode(letter.raw).event.event_id))
+    body = letter.raw
+    if most_bytes is not None and len(body) > most_bytes:
+        headers.append((b"remora-omitted-bytes", b"%d" % len(body)))
+        body = b""
     name = hashlib.sha256(b"letter/" + origin.message_id(letter.position.encode())).hexdigest().encode()
-    return make_content(name, headers, letter.raw, BYTES)
+    return make_content(name, headers, body, BYTES)
