@@ -99,7 +99,7 @@ async def test_a_broker_that_is_killed(fragile_rabbitmq: RabbitMQ, folder: Path)
         await asyncio.to_thread(broker.start)
         await drained(daemon, "orders")
 
-        listed = await daemon.command("dlq", "list", "orders", "--json")
+        listed = await daemon.command("dlq", "list", "--topic", "orders", "--json")
         assert [each["cause"] for each in listed.json] == ["refused"]
         assert await daemon.metric("remora_amqp_unroutable_messages_total") == 0
 
