@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,7 +65,7 @@ async def drained(daemon: Daemon, name: str, letters: int = 0) -> None:
         return books["unaccounted"] == 0 and all(each["pending"] == 0 for each in books["shards"])
 
     await daemon.until(is_empty, f"{name} is drained", 90)
-    listed = await daemon.command("dlq", "list", name, "--json")
+    listed = await daemon.command("dlq", "list", "--topic", name, "--json")
     assert [each["cause"] for each in listed.json] == ["refused"] * letters
 
 
@@ -136,7 +137,9 @@ async def test_a_topic_is_stopped_with_the_reason_and_goes_on(folder: Path) -> N
 
 async def test_the_daemon_refuses_to_post_to_itself(folder: Path) -> None:
     """A topic that names the daemon's own admin port is stopped, and the host is not drained."""
-    listen = "127.0.0.1:19751"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        listen = f"127.0.0.1:{free.getsockname()[1]}"
     async with running_daemon(folder, {**sections(folder), "admin": {"listen": listen}}) as daemon:
         made = await daemon.command(
             "topic", "create", "self", "--shards", "1", "--endpoint", f"http://{listen}/-/drain"
