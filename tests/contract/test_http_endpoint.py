@@ -346,6 +346,26 @@ async def test_a_failure_stops_the_other_lanes(endpoint: HttpEndpoint) -> None:
     assert sorted(exc.tries or 0 for _, exc in failed.values()) == [0] * (lanes - 1) + [1]
 
 
+async def test_a_push_ends_in_time(watcher: Watcher) -> None:
+    """A push begins no request once it has lasted as long as one may take, and says how far it came."""
+    answers = [asyncio.Event() for _ in range(30)]
+    came = itertools.count()
+    async with (
+        HttpEndpoint(Settings(http=HttpSettings(request_timeout_s=1.0)), watcher) as endpoint,
+        receiving(lambda _: Reply(until=answers[next(came)])) as receiver,
+        endpoint.route(SHARD, INCARNATION, target(receiver.url)) as route,
+    ):
+        loop = asyncio.get_running_loop()
+        for number, answer in enumerate(answers):
+            loop.call_later(0.6 * (number + 1), answer.set)
+        (batch,), _ = route.pack(make_records(0, 20, keys=1))
+        with pytest.raises(EndpointUnavailable, match="not all within 1 s") as caught:
+            await route.push(batch)
+
+    assert caught.value.arrived == len(receiver.taken) <= 3
+    assert caught.value.tries == 0
+
+
 # ------------------------------------------------------------------------------------------- poison
 
 

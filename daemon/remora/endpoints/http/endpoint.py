@@ -170,7 +170,9 @@ class HttpEndpoint:
         if receiver.failed:  # a receiver that is away costs one connection, not one for each lane
             await self._pools.prove(peer)
         maker = RequestMaker(meant, credential, shard.queue, incarnation)
-        route = HttpRoute(meant, peer, receiver, maker, quick_retries=quick_retries)
+        route = HttpRoute(
+            meant, peer, receiver, maker, quick_retries=quick_retries, push_s=self._settings.request_timeout_s
+        )
         route.pools, route.observer = self._pools, self._observer
         try:
             yield route
@@ -227,7 +229,8 @@ class Refusals:
 class HttpRoute:
     """From one shard to one receiver, with a fixed number of lanes.
 
-    After a failure nothing new is posted: the other pushes end behind the record that is under way.
+    After a failure nothing new is posted: the other pushes end behind the record that is under way. Nor does a push
+    begin a request when it has lasted as long as one may take: that its shard is held is asked before each push only.
     """
 
     acks_show_load = False
@@ -235,7 +238,14 @@ class HttpRoute:
     observer: HttpObserver
 
     def __init__(
-        self, target: HttpTarget, peer: Peer, receiver: Receiver, maker: RequestMaker, *, quick_retries: bool
+        self,
+        target: HttpTarget,
+        peer: Peer,
+        receiver: Receiver,
+        maker: RequestMaker,
+        *,
+        quick_retries: bool,
+        push_s: float,
     ) -> None:
         self._target = target
         self._peer = peer
@@ -245,6 +255,7 @@ class HttpRoute:
         self._lanes = receiver.lanes
         self._stopped = asyncio.Event()
         self._has_backlog = False
+        self._push_s = push_s
         self._now = asyncio.get_running_loop().time
 
     @property
@@ -269,9 +280,12 @@ class HttpRoute:
         self._stopped.set()
 
     async def push(self, batch: Batch) -> None:
-        posting = Posting(
-            batch.records, self._maker, self._target.batching, lambda: not self._stopped.is_set(), self._acked
-        )
+        until = self._now() + self._push_s
+
+        def is_wanted() -> bool:
+            return not self._stopped.is_set() and self._now() < until
+
+        posting = Posting(batch.records, self._maker, self._target.batching, is_wanted, self._acked)
         try:
             await self._post_all(posting)
         except EndpointError as exc:
@@ -287,10 +301,9 @@ class HttpRoute:
         """Post until all is acknowledged; raise with how far it came."""
         refusals = Refusals(self._now)
         while not posting.is_done:
-            if self._stopped.is_set():
-                raise EndpointUnavailable(f"{self._peer.server}: stopped after another request failed").at(
-                    posting.arrived, 0
-                )
+            if not posting.is_wanted():
+                why = "another request failed" if self._stopped.is_set() else f"not all within {self._push_s:g} s"
+                raise EndpointUnavailable(f"{self._peer.server}: {why}").at(posting.arrived, 0)
             before = posting.arrived
             answer = await self._exchange(posting, refusals)
             if posting.arrived != before:

@@ -25,7 +25,7 @@ class Posting:
         self._records = records
         self._maker = maker
         self._batching = batching
-        self._is_wanted = is_wanted
+        self.is_wanted = is_wanted
         self._on_ack = on_ack
         self._most = batching.records if batching is not None else 1
         self.arrived = 0
@@ -40,7 +40,7 @@ class Posting:
     def next_request(self) -> bytes | None:
         """The request to post now; None when all was acknowledged, or the push is to stop."""
         at = self.arrived
-        if at == len(self._records) or not self._is_wanted():
+        if at == len(self._records) or not self.is_wanted():
             return None
         self.requests += 1
         if self._batching is None:

@@ -265,8 +265,7 @@ class LaneSender:
             self._count(load, exc)
         self._storing += 1
         await self._dead_letter(load.page, load.acks, [Rejected(records[at].ordinal, "refused", str(exc))])
-        behind = records[at + 1 :]
-        if behind and not self._session.is_over:
+        if (behind := records[at + 1 :]) and not self._session.is_over:
             batches = [InFlightBatch(load.page, load.acks, each) for each in self._route.pack(behind)[0]]
             self._lanes[load.batch.lane].extendleft(reversed(batches))
             self._all_started.clear()
@@ -274,10 +273,7 @@ class LaneSender:
     async def _dead_letter(
         self, page: Page, of: PageAcks, rejected: Sequence[Rejected], behind: Sequence[Record] = ()
     ) -> None:
-        """Store dead letters, and give them to the endpoint, too; only then do their entries count as done.
-
-        The records behind them are handed to the lanes then.
-        """
+        """Store dead letters, and give them to the endpoint; then their entries are done, and the ones behind go on."""
         try:
             letters = await dead_letter(self._scope, page, rejected)
             self._scope.lease.require_trust()
