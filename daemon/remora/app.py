@@ -273,7 +273,12 @@ async def drain_host(admin: AdminSettings, on: bool) -> None:
     await _ask(admin, "POST", "/-/drain" if on else "/-/undrain")
 
 
-async def _ask(admin: AdminSettings, method: str, path: str) -> Any:
+async def release_destination(admin: AdminSettings, destination: str | None) -> None:
+    """Have that daemon use a destination again that is in quarantine, or all; DaemonNotReachable when there is none."""
+    await _ask(admin, "POST", "/-/release", {} if destination is None else {"destination": destination})
+
+
+async def _ask(admin: AdminSettings, method: str, path: str, query: Mapping[str, str] = MappingProxyType({})) -> Any:
     address = admin.address
     if isinstance(address, UnixAddress):
         connector: aiohttp.BaseConnector = aiohttp.UnixConnector(path=address.path)
@@ -286,7 +291,7 @@ async def _ask(admin: AdminSettings, method: str, path: str) -> Any:
         async with (
             aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=5)) as session,
             # Whatever the address is called: a drain is only taken from who asks for this host as such.
-            session.request(method, url, headers={"Host": "localhost"}) as response,
+            session.request(method, url, params=query, headers={"Host": "localhost"}) as response,
         ):
             response.raise_for_status()
             return await response.json()

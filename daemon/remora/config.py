@@ -40,6 +40,7 @@ from remora.policy.classes import Rules
 from remora.policy.destinations import DEFAULT_DENY, DestinationRules, read_rules
 from remora.policy.lease import LeaseTimes
 from remora.policy.lifetime import Limits
+from remora.policy.quarantine import Options as QuarantineOptions
 from remora.policy.rates import Limit, rate_from
 from remora.policy.shedding import RESOURCES, Options
 
@@ -313,6 +314,29 @@ class BalanceSettings(Checked):
             difference=self.difference,
             grace_s=self.grace_s,
             lower_boundary=self.lower_boundary,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantineSettings(Checked):
+    """When a worker leaves a destination that fails it to others, and lets one queue at a time try it.
+
+    `ratio` is the percentage of workers that do so after a bad window.
+    """
+
+    enabled: bool = True
+    threshold: Annotated[int, Unit("count", 1, 1_000_000)] = 5
+    interval_s: Seconds = 60.0
+    time_s: Seconds = 1800.0
+    ratio: Percent = 30
+    connect_errors: bool = False
+    early_release: bool = True
+
+    @property
+    def options(self) -> QuarantineOptions:
+        """What it means."""
+        return QuarantineOptions(
+            self.enabled, self.threshold, self.time_s, self.ratio / 100, self.connect_errors, self.early_release
         )
 
 
@@ -831,6 +855,7 @@ class Settings(Checked):
     rados: RadosSettings = field(default_factory=RadosSettings)
     ownership: OwnershipSettings = field(default_factory=OwnershipSettings)
     balance: BalanceSettings = field(default_factory=BalanceSettings)
+    quarantine: QuarantineSettings = field(default_factory=QuarantineSettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
     amqp: AmqpSettings = field(default_factory=AmqpSettings)
@@ -897,6 +922,8 @@ LIVE = frozenset({
     "delivery.retry_sleep_duration", "delivery.shard_bytes", "delivery.time_to_live",
     "delivery.transaction_records", "delivery.transaction_time",
     "ingest.limit",
+    "quarantine.connect_errors", "quarantine.early_release", "quarantine.enabled", "quarantine.interval",
+    "quarantine.ratio", "quarantine.threshold", "quarantine.time",
     "log.format", "log.level", "log.repeat_interval",
     "shaping.backlog_age", "shaping.default_class", "shaping.groups", "shaping.principal", "shaping.relief_at",
     "shaping.scope", "shaping.tick",

@@ -82,6 +82,12 @@ async def held(daemon: Daemon) -> dict[str, int]:
     return {each["queue"]: each["worker"] for each in (await daemon.status())["shards"]}
 
 
+async def arrived(daemon: Daemon) -> list[dict[str, Any]]:
+    """What `balance show` says of the workers while nothing is on its way between them; else an empty list."""
+    shown: list[dict[str, Any]] = (await daemon.command("balance", "show", "--json")).json["workers"]
+    return shown if sum(each["skew"] for each in shown) == 0 else []
+
+
 @pytest.mark.guarantee("many-workers-and-hosts")
 @pytest.mark.kafka
 async def test_queues_move_away_from_a_busy_worker_and_nothing_is_sent_twice(kafka: Kafka, folder: Path) -> None:
@@ -112,8 +118,7 @@ async def test_queues_move_away_from_a_busy_worker_and_nothing_is_sent_twice(kaf
         assert [queue for number, queue in enumerate(queues) if number in busy and after.get(queue) != owners[queue]]
         assert await daemon.metric("remora_shard_moves_total", kind="planned") == planned
 
-        shown = (await daemon.command("balance", "show", "--json")).json["workers"]
-        assert sum(each["skew"] for each in shown) == 0
+        shown = await daemon.until(lambda: arrived(daemon), "the figures after the move")
         assert max(each["skew"] for each in shown) >= 1
         assert all(set(each["resources"]) >= {"cpu", "memory", "network_out"} for each in shown)
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from random import Random
 
 from engine.fakes import FakeEndpoint, FakeStore
-from remora.config import DeliverySettings, OwnershipSettings
+from remora.config import DeliverySettings, OwnershipSettings, QuarantineSettings
 from remora.engine.ownership.shedder import Meters
 from remora.engine.shaping.gate import Gate
 from remora.engine.worker import Worker, WorkerSetup
@@ -42,9 +42,10 @@ def a_worker(
     fellows: int = 1,
     meters: Meters | None = None,
     gate: Gate | None = None,
+    quarantine: QuarantineSettings | None = None,
 ) -> Worker:
     telemetry, delivery = telemetry or Telemetry(), delivery or DeliverySettings()
-    setup = WorkerSetup(cookie, ownership, delivery, fellows, meters, gate)
+    setup = WorkerSetup(cookie, ownership, delivery, fellows, meters, gate, quarantine or QuarantineSettings())
     return Worker(store, [endpoint], telemetry, setup, Random(7))
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from random import Random
 
 from engine.fakes import FakeStore
 from engine.ownership.parts import a_store, taken
 from engine.runs import a_topic
 from remora.codec.rendering_cached import Renderer
-from remora.config import DeliverySettings
+from remora.config import DeliverySettings, QuarantineSettings
 from remora.engine.byte_budget import ByteBudget
 from remora.engine.catalogue import Catalogue
 from remora.engine.delivery.letters import dead_letter
@@ -20,6 +21,7 @@ from remora.engine.delivery.triage import Rejected
 from remora.engine.delivery.trimmer import Trimmer
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.lease import Lease
+from remora.engine.quarantines import Quarantines
 from remora.engine.shaping.gate import Gate
 from remora.metrics import Telemetry
 from remora.model.errors import OwnershipLost, RemoraError, StoreUnavailable
@@ -56,7 +58,8 @@ async def a_stand(entries: int, settings: DeliverySettings | None = None) -> Sta
     lease = Lease(lock.token, lock.term, lambda: 1)
     catalogue = Catalogue(store, telemetry, 30)
     settings, gate = settings or DeliverySettings(), Gate(telemetry)
-    context = WorkerContext(store, catalogue, telemetry, Renderer(), settings, Pace(1000), gate)
+    quarantines = Quarantines(QuarantineSettings(), telemetry, Random(7))
+    context = WorkerContext(store, catalogue, telemetry, Renderer(), settings, Pace(1000), gate, quarantines)
     return Stand(store, Scope(context, lease, a_topic(), ShardState()))
 
 

@@ -37,6 +37,7 @@ class Daemon:
     said: Mapping[str, object] = field(default_factory=dict)
     telemetry: Telemetry = field(default_factory=Telemetry)
     drained: list[bool] = field(default_factory=list)
+    released: list[str | None] = field(default_factory=list)
     asked: list[Callable[[Host], Health]] = field(default_factory=list)
 
     async def ready(self, question: Callable[[Host], Health]) -> Health:
@@ -51,7 +52,14 @@ class Daemon:
 
     @property
     def sources(self) -> Sources:
-        return Sources(lambda: self.healthy, self.ready, self.status, self.metrics, self.drained.append)
+        return Sources(
+            lambda: self.healthy,
+            self.ready,
+            self.status,
+            self.metrics,
+            self.drained.append,
+            release=self.released.append,
+        )
 
 
 @asynccontextmanager
@@ -150,6 +158,19 @@ async def post(address: str, path: str, **headers: str) -> int:
     """The status code of a POST."""
     async with aiohttp.ClientSession() as session, session.post(f"http://{address}{path}", headers=headers) as reply:
         return reply.status
+
+
+async def test_the_end_of_a_quarantine_is_asked_for_on_this_host() -> None:
+    """One destination or all are released over the loopback by POST, and by no page in a browser."""
+    daemon = Daemon()
+    async with served(daemon) as address:
+        assert await post(address, "/-/release?destination=kafka://b:9092,c:9092") == 200
+        assert await post(address, "/-/release") == 200
+        assert daemon.released == ["kafka://b:9092,c:9092", None]
+
+        assert await post(address, "/-/release", Origin="http://elsewhere.example") == 403
+        assert (await get(address, "/-/release"))[0] == 405
+        assert len(daemon.released) == 2
 
 
 async def test_a_drain_is_asked_for_on_this_host() -> None:

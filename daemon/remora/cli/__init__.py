@@ -23,6 +23,7 @@ COMMANDS = MappingProxyType(
         "topic": "topic:topic",
         "shard": "shard:shard",
         "balance": "balance:balance",
+        "quarantine": "quarantine:quarantine",
         "ledger": "ledger:ledger",
         "entry": "entry:entry",
         "dlq": "dlq:dlq",

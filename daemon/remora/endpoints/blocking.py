@@ -37,7 +37,7 @@ async def run_blocking(question: Hashable, call: Callable[[], T], what: str, tim
     asked = _open.get(question)
     if asked is None:
         if len(_open) >= MOST_OPEN:
-            raise EndpointUnavailable(f"{what}: {MOST_OPEN} other names and files do not answer already")
+            raise EndpointUnavailable(f"{what}: {MOST_OPEN} other names and files do not answer already", "connect")
         asked = _open[question] = Future()
         asked.set_running_or_notify_cancel()  # a caller that gives up cannot cancel it for the others
         Thread(target=_answer, args=(question, call, asked), name="remora-blocking", daemon=True).start()
@@ -48,7 +48,7 @@ async def run_blocking(question: Hashable, call: Callable[[], T], what: str, tim
         if not answer.done():
             answer.cancel()
     if not done:
-        raise EndpointUnavailable(f"{what}: no answer within {timeout_s:g} s")
+        raise EndpointUnavailable(f"{what}: no answer within {timeout_s:g} s", "connect")
     try:
         return answer.result()
     finally:

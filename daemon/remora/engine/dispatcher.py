@@ -21,8 +21,9 @@ from remora.engine.delivery.shard_state import ShardState
 from remora.engine.delivery.transactions import TransactionSender
 from remora.engine.delivery.triage import Rejected
 from remora.engine.delivery.worker_context import WorkerContext
-from remora.engine.destination import Destination
+from remora.engine.destination import SPREAD_S, Destination
 from remora.engine.lease import Lease, LeaseUncertain
+from remora.engine.quarantines import Turns
 from remora.engine.status import ShardStatus, State
 from remora.model.errors import (
     CodecError,
@@ -45,6 +46,7 @@ from remora.model.topic import Delivery, Target, Topic
 from remora.policy.eligible import Schemes, reason_to_leave
 from remora.policy.idle import is_quiet
 from remora.policy.lifetime import Limits
+from remora.policy.quarantine import COUNTED
 from remora.policy.retry import Backoff, Failure, Pauses
 from remora.ports.endpoint import Endpoint, TransactionalEndpoint
 
@@ -148,6 +150,7 @@ class Dispatcher:
         try:
             await self._run()
         finally:
+            self._end_turn()
             self._shaped.cancel()
 
     async def _run(self) -> None:
@@ -166,6 +169,7 @@ class Dispatcher:
             if failure is not None:
                 self._shaped.cancel()
                 await self._pause(failure)
+                self._end_turn()
 
     # ------------------------------------------------------------------------------- one session
 
@@ -187,15 +191,10 @@ class Dispatcher:
         is_known_to_wait = self._head.has_looked and self._progress.has_work
         if self._last_failure and not is_known_to_wait and not await self._entries_wait():
             return tells
+        if not await self._may_try(topic.target):
+            return tells and not self._progress.has_work
         endpoint = self._endpoints[topic.target.scheme]
-        is_transactional = isinstance(endpoint, TransactionalEndpoint)
-        mode, mode_remarks = usable_delivery(
-            topic.target, Delivery(self._context.settings.mode), is_transactional=is_transactional
-        )
-        self._delivery = str(mode)
-        self._remarks = (*endpoint.check(topic.target), *limit_remarks(topic.target.args), *mode_remarks)
-        for remark in self._remarks:
-            self._context.telemetry.remark(topic.label, remark)
+        self._examine(endpoint, topic)
         await self._head.recall(self._limits)
         if await self._is_early():
             return False
@@ -239,6 +238,53 @@ class Dispatcher:
             return
         self._shaped.cancel()
 
+    def _examine(self, endpoint: Endpoint, topic: Topic) -> None:
+        """Find out how the topic is delivered, and what works otherwise than asked. Raises EndpointMisconfigured."""
+        is_transactional = isinstance(endpoint, TransactionalEndpoint)
+        mode, mode_remarks = usable_delivery(
+            topic.target, Delivery(self._context.settings.mode), is_transactional=is_transactional
+        )
+        self._delivery = str(mode)
+        self._remarks = (*endpoint.check(topic.target), *limit_remarks(topic.target.args), *mode_remarks)
+        for remark in self._remarks:
+            self._context.telemetry.remark(topic.label, remark)
+
+    async def _may_try(self, target: Target) -> bool:
+        """Whether this shard may try its destination; of those that have entries one does while it is in quarantine.
+
+        Else it has waited for its turn, or nothing waits in it.
+        """
+        turns = self._context.quarantines.turns(target.redacted)
+        if turns is None:
+            return True
+        if not await self._entries_wait():
+            self._end_turn()
+            return False
+        if turns.take(self, self._progress.progress_at, asyncio.get_running_loop().time()):
+            return True
+        await self._wait_for_turn(turns)
+        return False
+
+    async def _wait_for_turn(self, turns: Turns) -> None:
+        """Wait while another shard tries the destination, which is in quarantine; then for a moment, if that is over.
+
+        All its shards come back over this moment, and not at once.
+        """
+        self._enter(State.QUARANTINED, "its destination fails, and another queue tries it")
+        try:
+            await self._wait(FOR_EVER_S, turn=lambda: turns.wait(self))
+        finally:
+            turns.forget(self)
+        if turns.is_over:
+            await self._first_of(self._rng.random() * SPREAD_S)
+
+    def _end_turn(self) -> None:
+        """Let another shard try a destination that is in quarantine."""
+        if self._topic is not None:
+            turns = self._context.quarantines.turns(self._topic.target.redacted)
+            if turns is not None:
+                turns.leave(self, asyncio.get_running_loop().time())
+
     async def _is_early(self) -> bool:
         """Wait where an earlier holder's attempt was a moment ago and a pace is set; once, and whether it came to that.
 
@@ -266,12 +312,12 @@ class Dispatcher:
         if self._is_exact:
             assert isinstance(endpoint, TransactionalEndpoint)
             async with endpoint.exact(token.shard, token.incarnation, topic.target) as exact:
-                session = Session(scope, budget, self._recovered)
+                session = Session(scope, budget, self._arrived)
                 yield session, TransactionSender(session, exact, Committer(session, exact))
         else:
             quick = not self._limits.counts_attempts
             async with endpoint.route(token.shard, token.incarnation, topic.target, quick_retries=quick) as route:
-                session = Session(scope, budget, self._recovered)
+                session = Session(scope, budget, self._arrived)
                 yield session, LaneSender(session, route)
 
     async def _entries_wait(self) -> bool:
@@ -338,6 +384,9 @@ class Dispatcher:
         """Wait as the failure demands. A change of the topic's attributes since the attempt began ends it at once;
         that its destination works for another shard ends it soon, where the topic asks for no pause of its own."""
         settings, kind = self._context.settings, _kind(exc)
+        if isinstance(exc, EndpointError) and not self._opened and self._topic is not None:
+            about = "connect" if exc.kind in COUNTED else exc.kind
+            self._context.quarantines.failed(self._topic.target.redacted, about)
         self._last_kind = kind
         self._note_failure(exc, kind)
         backoff = Backoff(settings.retry_base_s, settings.retry_cap_s)
@@ -353,10 +402,19 @@ class Dispatcher:
         hears, tried = kind == Failure.TRANSIENT and not asked_s, is_endpoint and not self._opened
         await self._wait(delay, minds_front=is_endpoint, hears=hears, tried=tried)
 
-    async def _wait(self, delay: float, *, minds_front: bool = True, hears: bool = False, tried: bool = False) -> None:
+    async def _wait(
+        self,
+        delay: float,
+        *,
+        minds_front: bool = True,
+        hears: bool = False,
+        tried: bool = False,
+        turn: Callable[[], Coroutine[object, object, object]] | None = None,
+    ) -> None:
         """Wait so long, or until a change; look at the queue's head meanwhile, since nothing else reads it.
 
-        `hears` that the destination works for another shard; `tried` to open a way to it in vain.
+        `hears` that the destination works for another shard; `tried` to open a way to it in vain; `turn` ends when this
+        shard may try a destination that is in quarantine.
         """
         now = asyncio.get_running_loop().time
         until = now() + delay
@@ -368,6 +426,8 @@ class Dispatcher:
             changes: list[Coroutine[object, object, object]] = [
                 self._context.catalogue.wait_for_change(self._lease.shard, self._seen)
             ]
+            if turn is not None:
+                changes.append(turn())
             if hears and self._destination and not self._limits.retry_sleep_s:
                 changes += [self._destination.recovery(self._rng.random()), self._back(self._destination)]
             if await self._first_of(max(0.0, min(left_s, again_s)), *changes) or left_s <= again_s:
@@ -432,6 +492,12 @@ class Dispatcher:
         if self._failures:
             self._failures = self._failures_before = 0
             self._context.telemetry.emptied(self._label)
+
+    def _arrived(self) -> None:
+        """A page has arrived, or a transaction was committed."""
+        if self._topic is not None:
+            self._context.quarantines.succeeded(self._topic.target.redacted)
+        self._recovered()
 
     def _recovered(self) -> None:
         self._last_failure, self._last_kind = "", None

@@ -14,6 +14,7 @@ class State(StrEnum):
     STARTING = "starting"
     DELIVERING = "delivering"
     RETRYING = "retrying"
+    QUARANTINED = "quarantined"
     STOPPED = "stopped"
     SHAPED = "shaped"
     FINISHING = "finishing"

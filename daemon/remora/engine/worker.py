@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 from weakref import WeakValueDictionary
 
 from remora.codec.rendering_cached import Renderer
-from remora.config import BalanceSettings, DeliverySettings, OwnershipSettings
+from remora.config import BalanceSettings, DeliverySettings, OwnershipSettings, QuarantineSettings
 from remora.engine.backlog import BacklogMonitor
 from remora.engine.byte_budget import ByteBudget
 from remora.engine.catalogue import Catalogue
@@ -22,6 +22,7 @@ from remora.engine.lookout import Lookout
 from remora.engine.ownership.coordinator import Coordinator
 from remora.engine.ownership.shedder import Meters
 from remora.engine.ownership.taker import Identity
+from remora.engine.quarantines import Quarantines
 from remora.engine.shaping.gate import Gate
 from remora.engine.status import ShardStatus, State
 from remora.metrics import Telemetry
@@ -52,6 +53,7 @@ class WorkerSetup:
     fellows: int = 1
     meters: Meters | None = None
     gate: Gate | None = None
+    quarantine: QuarantineSettings = field(default_factory=QuarantineSettings)
 
 
 class Worker:
@@ -86,8 +88,9 @@ class Worker:
         gate = setup.gate or Gate(telemetry)
         pace = Pace(most_per_second(store.queue.poll_cost_s))
         self._meters = meters = setup.meters or Meters()
+        self.quarantines = quarantines = Quarantines(setup.quarantine, telemetry, rng)
         self._context = WorkerContext(
-            store, self.catalogue, telemetry, Renderer(), delivery, pace, gate, meters.traffic
+            store, self.catalogue, telemetry, Renderer(), delivery, pace, gate, quarantines, meters.traffic
         )
         meters.held = lambda: self.budget.held / delivery.worker_bytes
 
@@ -147,11 +150,18 @@ class Worker:
         """Seconds since the slower of the worker's own loops last did something, whatever came of it."""
         return asyncio.get_running_loop().time() - min(self.catalogue.beat_at, self.ownership.beat_at)
 
-    def reload(self, delivery: DeliverySettings, balance: BalanceSettings | None = None) -> None:
+    def reload(
+        self,
+        delivery: DeliverySettings,
+        balance: BalanceSettings | None = None,
+        quarantine: QuarantineSettings | None = None,
+    ) -> None:
         """Use other settings from the next step on; the bounds on bytes stay as they were."""
         self._context.settings = delivery
         if balance is not None:
             self._meters.settings = balance
+        if quarantine is not None:
+            self.quarantines.settings = quarantine
 
     async def clear(self, is_dead: Callable[[str, bool], bool]) -> None:
         """Break the locks of all workers whose cookies are dead, count these no more, and take what is free at once.
@@ -176,6 +186,7 @@ class Worker:
             others = [
                 tasks.create_task(self.catalogue.run(), name="catalogue"),
                 tasks.create_task(self._backlog.run(), name="backlog"),
+                tasks.create_task(self.quarantines.run(), name="quarantines"),
             ]
             with self._lookout.within(tasks):
                 await self.ownership.run()

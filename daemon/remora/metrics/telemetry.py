@@ -153,6 +153,11 @@ class Telemetry:
         self._balance_skipped = counter(
             "remora_balance_skipped", "Rounds in which no queue was given away for its load, by reason.", "reason"
         )
+        self._quarantines = counter("remora_quarantines", "Destinations that a worker left to others for a while.")
+        self._quarantine_skips = counter(
+            "remora_quarantine_skips", "Bad windows of a destination after which a worker did not, by its draw."
+        )
+        self._quarantined = gauge("remora_quarantined_destinations", "Destinations in quarantine.")
         self._acquired = counter("remora_lock_acquisitions", "Queue locks taken.")
         self._takeovers = counter("remora_lock_takeovers", "Queue locks taken from an owner that let them run out.")
         self._renewals = counter("remora_lock_renewals", "Queue locks renewed.")
@@ -501,6 +506,24 @@ class Telemetry:
             logging.INFO, "shards_shed", "queues go to workers that are less busy",
             queues=shards, bytes_per_second=round(needed), usage=round(usage, 3), average=round(average, 3),
         )  # fmt: skip
+
+    def quarantined(self, destination: str, errors: int, seconds: float) -> None:
+        """A destination failed so often that one queue at a time tries it from now on."""
+        self._quarantines.inc()
+        self._quarantined.inc()
+        _say(
+            logging.WARNING, "destination_quarantined", "a destination fails; one queue at a time tries it now",
+            destination=destination, errors=errors, seconds=seconds,
+        )  # fmt: skip
+
+    def quarantine_skipped(self) -> None:
+        """A destination failed as often, and this worker's draw was not to quarantine it."""
+        self._quarantine_skips.inc()
+
+    def quarantine_ended(self, destination: str, why: str, left: int) -> None:
+        """A destination's quarantine is over; `left` others are in quarantine still."""
+        self._quarantined.set(left)
+        _say(logging.INFO, "destination_released", "a destination is used again", destination=destination, reason=why)
 
     def acquired_many(self, shards: int) -> None:
         """So many queues were locked that they are not named."""

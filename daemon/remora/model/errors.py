@@ -169,8 +169,11 @@ class EndpointError(RemoraError):
     `arrived` is how many records of the batch, from its front, are durable at the endpoint; the others may be.
     `tries` is how often the first of the others was tried in vain. Where it is None all others count as tried once: the
     batch travelled as one, or the destination failed and not a record.
+
+    `kind` is what the failure is about, as `policy.quarantine` has them: the destination itself, or something else.
     """
 
+    kind = "configuration"
     arrived = 0
     tries: int | None = None
 
@@ -189,6 +192,10 @@ class EndpointUnavailable(EndpointError):
     retriable = True
     retry_after_s: float | None = None
 
+    def __init__(self, text: str, kind: str = "unavailable") -> None:
+        super().__init__(text)
+        self.kind = kind
+
 
 class EndpointMisconfigured(EndpointError):
     """Configuration: nothing of this topic can be delivered until an operator acts.
@@ -205,12 +212,16 @@ class EndpointFenced(EndpointError):
     fenced owner that simply goes on would fence the rightful one.
     """
 
+    kind = "fenced"
+
 
 class EntryRefused(EndpointError):
     """Poison: an entry can never be delivered and becomes a dead letter.
 
     It is the one behind those that arrived where `tries` is known, else any one of the batch.
     """
+
+    kind = "refused"
 
 
 def without_frames(exc: E) -> E:

@@ -46,6 +46,10 @@ class Quarantine:
         self._errors: dict[str, int] = {}
         self._until: dict[str, float] = {}
 
+    def use(self, options: Options) -> None:
+        """Go by other options from now on; what is in quarantine stays so until its time is over."""
+        self._options, self.enabled = options, options.enabled
+
     def until(self, now: float) -> dict[str, float]:
         """The destinations in quarantine, and until when."""
         return {name: until for name, until in sorted(self._until.items()) if now < until}

@@ -78,6 +78,12 @@ class Drain(Message, frozen=True, kw_only=True):
     on: bool
 
 
+class Release(Message, frozen=True, kw_only=True):
+    """Use a destination that is in quarantine again, or all of them where none is named."""
+
+    destination: str | None
+
+
 class Dead(Message, frozen=True, kw_only=True):
     """Workers that have ended without giving their locks back."""
 
@@ -91,7 +97,7 @@ class Ask(Message, frozen=True, kw_only=True):
     what: Literal["use", "status", "metrics"]
 
 
-ToWorker: TypeAlias = Start | Finish | StopNow | Reload | Groups | Drain | Dead | Ask
+ToWorker: TypeAlias = Start | Finish | StopNow | Reload | Groups | Drain | Release | Dead | Ask
 
 # ------------------------------------------------------------------------------------ to the supervisor
 

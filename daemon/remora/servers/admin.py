@@ -15,6 +15,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TypeVar
 
 import msgspec
 from aiohttp import web
@@ -26,6 +27,8 @@ from remora.model.health import Health
 from remora.policy import readiness
 from remora.policy.readiness import Host
 from remora.process.sockets import shown_address
+
+T = TypeVar("T")
 
 CONNECTION_S = 30.0
 MOST_CONNECTIONS = 64
@@ -44,7 +47,8 @@ READINESS: Mapping[str, Callable[[Host], Health]] = MappingProxyType(
 class Sources:
     """Where the answers come from. `live` is whether the process works at all (if not: restart it), `ready` answers a
     question of `policy.readiness`: of what use it is now; `drain` has this host give its queues away, or take part
-    again. A process without queues has none, and answers the `questions` that it has.
+    again. A process without queues has none, and answers the `questions` that it has. `release` ends the quarantine of
+    a destination, or of all.
     """
 
     live: Callable[[], Health]
@@ -53,6 +57,7 @@ class Sources:
     metrics: Callable[[], Awaitable[Iterable[Metric]]]
     drain: Callable[[bool], None] | None = None
     questions: Mapping[str, Callable[[Host], Health]] = field(default_factory=lambda: READINESS)
+    release: Callable[[str | None], None] | None = None
 
 
 class _Refused(asyncio.Protocol):
@@ -89,6 +94,8 @@ class _Pages:
         if self._sources.drain is not None:
             app.router.add_post("/-/drain", self._drain)
             app.router.add_post("/-/undrain", self._undrain)
+        if self._sources.release is not None:
+            app.router.add_post("/-/release", self._release)
         app.on_response_prepare.append(self._close_after)
         return app
 
@@ -113,12 +120,15 @@ class _Pages:
         return _json(200, await self._sources.status())
 
     async def _drain(self, request: web.Request) -> web.Response:
-        return self._changed(request, on=True)
+        return self._changed(request, self._sources.drain, True)
 
     async def _undrain(self, request: web.Request) -> web.Response:
-        return self._changed(request, on=False)
+        return self._changed(request, self._sources.drain, False)
 
-    def _changed(self, request: web.Request, *, on: bool) -> web.Response:
+    async def _release(self, request: web.Request) -> web.Response:
+        return self._changed(request, self._sources.release, request.query.get("destination"))
+
+    def _changed(self, request: web.Request, change: Callable[[T], None] | None, to: T) -> web.Response:
         if not _is_of_this_host(request):
             return _json(
                 403,
@@ -127,8 +137,8 @@ class _Pages:
                     "reasons": ["only from this host, as localhost or by its loopback address, and by no web page"],
                 },
             )
-        assert self._sources.drain is not None
-        self._sources.drain(on)
+        assert change is not None
+        change(to)
         return _json(200, {"ok": True, "reasons": []})
 
     async def _close_after(self, _: web.Request, response: web.StreamResponse) -> None:

@@ -64,7 +64,7 @@ def _worker(answer: Answer) -> dict[str, Any]:
         "reasons": list(status["reasons"]) if status else ["it does not answer"],
         "shards": len(status["shards"]) if status else answer.held_shards,
         "in_flight_bytes": status["in_flight_bytes"] if status else 0,
-        **({"balance": status["balance"]} if status and "balance" in status else {}),
+        **{each: status[each] for each in ("balance", "quarantine") if status and each in status},
     }
 
 

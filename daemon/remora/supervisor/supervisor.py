@@ -33,6 +33,7 @@ from remora.process.pipe import (
     Heartbeat,
     Message,
     Ready,
+    Release,
     Reload,
     Start,
     StopNow,
@@ -132,7 +133,7 @@ class Supervisor:
         from remora.servers.admin import Sources, serve_admin
 
         view = self._view
-        sources = Sources(view.live, view.readiness, view.status, view.metrics, self._drain)
+        sources = Sources(view.live, view.readiness, view.status, view.metrics, self._drain, release=self._release)
         async with serve_admin(admin, sources) as address:
             self._telemetry.serving(address)
             helpers = [
@@ -328,6 +329,10 @@ class Supervisor:
             self._telemetry.host_drain(on)
         self._drains = self._view.drains = on
         self._tell(Drain(on=on))
+
+    def _release(self, destination: str | None) -> None:
+        """Have all workers use a destination again, or all of them."""
+        self._tell(Release(destination=destination))
 
 
 def _failed(child: Child) -> WorkerFailed:

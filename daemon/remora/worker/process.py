@@ -46,6 +46,7 @@ from remora.process.pipe import (
     Heartbeat,
     Pipe,
     Ready,
+    Release,
     Reload,
     Reply,
     Start,
@@ -187,8 +188,15 @@ class Process:
             probe=Usage(self._start.workers).percents,
             taken_in=lambda: self._telemetry.taken_in_bytes,
         )
+        start = self._start
         return WorkerSetup(
-            self._start.cookie, settings.ownership, settings.delivery, self._start.fellows, meters, self._gate
+            start.cookie,
+            settings.ownership,
+            settings.delivery,
+            start.fellows,
+            meters,
+            self._gate,
+            settings.quarantine,
         )
 
     def _was_used(self) -> bool:
@@ -292,9 +300,9 @@ class Process:
             case Groups(groups=groups, shaping=shaping):
                 self._shape(shaping, groups)
             case Drain(on=on):
-                self._drains = on
-                if self._worker is not None:
-                    self._worker.drain(on)
+                self._give_away(on)
+            case Release(destination=destination):
+                self._release(destination)
             case Dead(cookies=cookies):
                 self._sweep.mark_dead(cookies)
             case Ask():
@@ -303,6 +311,15 @@ class Process:
                 raise AssertionError("a worker is started once")
             case _:
                 assert_never(message)
+
+    def _give_away(self, on: bool) -> None:
+        self._drains = on
+        if self._worker is not None:
+            self._worker.drain(on)
+
+    def _release(self, destination: str | None) -> None:
+        if self._worker is not None:
+            self._worker.quarantines.release(destination)
 
     def _shape(self, shaping: ShapingSettings, groups: Mapping[str, int]) -> None:
         """Shape as these settings say; credit is dealt out to these groups."""
@@ -314,7 +331,7 @@ class Process:
         """Use settings that differ in nothing but what can change in a running worker."""
         self._settings = new
         if self._worker is not None:
-            self._worker.reload(new.delivery, new.balance)
+            self._worker.reload(new.delivery, new.balance, new.quarantine)
         self._telemetry.repeats.interval_s = new.log.repeat_interval_s
         configure_logging(new.log)
         self._shape(new.shaping, groups)
@@ -393,6 +410,7 @@ class Process:
             "ingest": self._servers["ingest"].address if "ingest" in self._servers else "",
             "in_flight_bytes": worker.budget.held if worker else 0,
             "balance": worker.ownership.shedder.status() if worker else {},
+            "quarantine": worker.quarantines.left_s if worker else {},
             "shards": [_shard_json(each) for each in worker.shards] if worker else [],
             "left": [
                 {
@@ -413,7 +431,7 @@ def _ignore() -> None:
 
 
 def _is_failing(each: ShardStatus) -> bool:
-    return each.state in (State.RETRYING, State.STOPPED)
+    return each.state in (State.RETRYING, State.QUARANTINED, State.STOPPED)
 
 
 def _shard_json(each: ShardStatus) -> dict[str, object]:

@@ -157,13 +157,13 @@ async def _explain(
         if refusal := _refusal(each, broker, cluster):
             return refusal
     if isinstance(exc, TimeoutError):
-        return EndpointUnavailable(f"{broker}: no answer in time")
+        return EndpointUnavailable(f"{broker}: no answer in time", "connect")
     if isinstance(exc, ValueError) and cluster.login:
         return EndpointMisconfigured(f"{broker}: its part of the {cluster.login.mechanism} log-in is wrong")
     if isinstance(exc, OSError) and not isinstance(exc, ssl.SSLError | ConnectionResetError | ConnectionAbortedError):
         # asyncio's own text repeats the address; a resolver's numbers mean something else.
         text = exc.strerror if isinstance(exc, socket.gaierror) or not exc.errno else os.strerror(exc.errno)
-        return EndpointUnavailable(f"{broker}: {text or type(exc).__name__}")
+        return EndpointUnavailable(f"{broker}: {text or type(exc).__name__}", "connect")
     finding = await _look_again(broker, cluster, options, client_id)
     if finding:
         return EndpointMisconfigured(f"{broker}: {finding}")

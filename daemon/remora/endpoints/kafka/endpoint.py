@@ -192,7 +192,7 @@ class KafkaEndpoint:
                     await sender.follow(topic, facts.partitions)
         except TimeoutError as exc:
             sender.retire("silence")
-            raise EndpointUnavailable(f"{what}: no answer in time") from exc
+            raise EndpointUnavailable(f"{what}: no answer in time", "timeout") from exc
         except EndpointUnavailable as exc:
             if isinstance(exc.__cause__, UNREACHABLE):
                 # It may only know brokers that are gone for good; another one starts from the target's own list.
@@ -274,7 +274,8 @@ class KafkaRoute:
             async with asyncio.timeout(self._settings.delivery_timeout_s):
                 await self._deliver(batch, self._topic, self._packer.batch_bytes)
         except TimeoutError as exc:
-            raise EndpointUnavailable(f"{what}: not delivered within {self._settings.delivery_timeout_s:g} s") from exc
+            seconds = self._settings.delivery_timeout_s
+            raise EndpointUnavailable(f"{what}: not delivered within {seconds:g} s", "timeout") from exc
         except kafka.KafkaError as exc:
             raise self._translate(exc, batch, what) from exc
 
@@ -288,11 +289,13 @@ class KafkaRoute:
                     await self._deliver(batch, meant.topic, meant.packer.batch_bytes)
             except TimeoutError as exc:
                 seconds = self._settings.delivery_timeout_s
-                raise EndpointUnavailable(f"{meant.what}: not delivered within {seconds:g} s") from exc
+                raise EndpointUnavailable(f"{meant.what}: not delivered within {seconds:g} s", "timeout") from exc
             except kafka.KafkaError as exc:
                 if isinstance(exc, TOO_LARGE):
                     self._smaller.refused(self._slot.connection, meant.topic, batch.nbytes)
-                    raise EndpointUnavailable(f"{meant.what}: a batch is larger than the broker accepts") from exc
+                    raise EndpointUnavailable(
+                        f"{meant.what}: a batch is larger than the broker accepts", "too_large"
+                    ) from exc
                 raise translate(exc, meant.what) from exc
 
     async def _deliver(self, batch: KafkaBatch | LetterBatch, topic: str, batch_bytes: int) -> None:

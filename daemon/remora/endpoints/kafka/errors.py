@@ -67,6 +67,28 @@ TRANSIENT: dict[type[Exception], str] = {
 }
 
 
+KINDS: dict[type[Exception], str] = {
+    kafka.InvalidProducerEpoch: "fenced",
+    kafka.InvalidProducerIdMapping: "fenced",
+    kafka.KafkaConnectionError: "connect",
+    kafka.KafkaStorageError: "storage",
+    kafka.KafkaTimeoutError: "timeout",
+    kafka.LeaderNotAvailableError: "leader_moved",
+    kafka.NodeNotReadyError: "connect",
+    kafka.NotLeaderForPartitionError: "leader_moved",
+    kafka.OutOfOrderSequenceNumber: "fenced",
+    kafka.ProducerClosed: "aborted",
+    kafka.ProducerFenced: "fenced",
+    kafka.ReassignmentInProgress: "leader_moved",
+    kafka.ReplicaNotAvailableError: "leader_moved",
+    kafka.RequestTimedOutError: "timeout",
+    kafka.StaleMetadata: "leader_moved",
+    kafka.UnknownProducerId: "fenced",
+    kafka.UnknownTopicOrPartitionError: "leader_moved",
+}
+"""What transient exceptions are about, as `policy.quarantine` has it; all others say that a broker is unavailable."""
+
+
 def blames_records(exc: Exception) -> bool:
     """Whether other records might well be taken: the error is about these, or nobody knows what it is about."""
     if isinstance(exc, TOO_LARGE):
@@ -79,12 +101,14 @@ def translate(exc: Exception, what: str, *, records: int = 0) -> EndpointError:
     if isinstance(exc, TOO_LARGE):
         if records == 1:
             return EntryRefused(f"{what}: larger than the broker accepts")
-        return EndpointUnavailable(f"{what}: a batch of {records} is larger than the broker accepts; it is split")
+        return EndpointUnavailable(
+            f"{what}: a batch of {records} is larger than the broker accepts; it is split", "too_large"
+        )
     for cls in type(exc).__mro__:
         if cls in CONFIGURATION:
             return EndpointMisconfigured(f"{what}: {CONFIGURATION[cls]} ({_name(exc)})")
         if cls in TRANSIENT:
-            return EndpointUnavailable(f"{what}: {TRANSIENT[cls]} ({_name(exc)})")
+            return EndpointUnavailable(f"{what}: {TRANSIENT[cls]} ({_name(exc)})", KINDS.get(cls, "unavailable"))
     return EndpointUnavailable(f"{what}: {_name(exc)}")
 
 

@@ -286,7 +286,7 @@ class ExactKafkaRoute:
 
     async def commit(self, batches: Sequence[Batch], upto: bytes, letters: Sequence[DeadLetter] = ()) -> None:
         if self._is_spent:
-            raise EndpointUnavailable(f"{self._what}: a transaction of this route failed before")
+            raise EndpointUnavailable(f"{self._what}: a transaction of this route failed before", "aborted")
         self._is_spent = True  # until the outcome is known
         started, outcome = asyncio.get_running_loop().time(), "aborted"
         try:
@@ -317,7 +317,7 @@ class ExactKafkaRoute:
             raise self._refusal(exc.cause, sendings[exc.sending]) from exc.cause
         except (TimeoutError, GivenUp) as exc:
             patience_s = self._settings.delivery_timeout_s
-            raise EndpointUnavailable(f"{self._what}: not committed within {patience_s:g} s") from exc
+            raise EndpointUnavailable(f"{self._what}: not committed within {patience_s:g} s", "timeout") from exc
         except kafka.KafkaError as exc:
             raise self._error(exc) from exc
 
@@ -378,6 +378,6 @@ def _translated(what: str) -> Iterator[None]:
     try:
         yield
     except TimeoutError as exc:
-        raise EndpointUnavailable(f"{what}: no answer in time") from exc
+        raise EndpointUnavailable(f"{what}: no answer in time", "timeout") from exc
     except kafka.KafkaError as exc:
         raise translate(exc, what) from exc

@@ -74,13 +74,13 @@ class SenderSlot:
         if self._current is not None:
             return self._current
         if self._closed:
-            raise EndpointUnavailable(f"{self}: the endpoint is closed")
+            raise EndpointUnavailable(f"{self}: the endpoint is closed", "aborted")
         if self._opening is None:
             self._opening = self._tasks.ask(self._open(), name=f"open {self}")
         opening = self._opening
         await asyncio.wait([opening])  # neither cancels it with one of those who wait, nor them with it
         if opening.cancelled():
-            raise EndpointUnavailable(f"{self}: the endpoint is closed")
+            raise EndpointUnavailable(f"{self}: the endpoint is closed", "aborted")
         outcome = opening.result()
         del opening
         if isinstance(outcome, SharedSender):
@@ -126,7 +126,7 @@ class SenderSlot:
                 numbering = await init_producer(partial(ask_until_reached, client))
         except TimeoutError as exc:
             await client.shut()
-            raise EndpointUnavailable(f"{broker} answers, but not the brokers that it names") from exc
+            raise EndpointUnavailable(f"{broker} answers, but not the brokers that it names", "connect") from exc
         except kafka.KafkaError as exc:
             await client.shut()
             raise translate(exc, str(broker)) from exc

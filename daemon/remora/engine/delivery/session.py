@@ -19,7 +19,7 @@ from remora.engine.delivery.reading import Reader
 from remora.engine.delivery.scope import Scope
 from remora.engine.delivery.triage import Triaged, triage
 from remora.engine.delivery.trimmer import Trimmer
-from remora.model.errors import OwnershipLost, RemoraError, ShardGone
+from remora.model.errors import EndpointError, OwnershipLost, RemoraError, ShardGone
 from remora.model.record import Page, Record
 from remora.model.topic import Source
 from remora.policy.acks import PageAcks
@@ -141,6 +141,8 @@ class Session:
 
     def fail(self, exc: RemoraError) -> None:
         """Remember the first failure, or one that ends the ownership of the shard; begin nothing more."""
+        if isinstance(exc, EndpointError):
+            self.scope.context.quarantines.failed(self.scope.topic.target.redacted, exc.kind)
         if self.failure is None or isinstance(exc, OwnershipLost | ShardGone):
             self.failure = exc
         if isinstance(exc, OwnershipLost | ShardGone):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from remora.codec.rendering_cached import Renderer
 from remora.config import DeliverySettings
 from remora.engine.catalogue import Catalogue
+from remora.engine.quarantines import Quarantines
 from remora.engine.shaping.gate import Gate
 from remora.engine.traffic import Traffic
 from remora.metrics import Telemetry
@@ -29,6 +30,7 @@ class WorkerContext:
     settings: DeliverySettings
     pace: Pace
     gate: Gate
+    quarantines: Quarantines
     traffic: Traffic = field(default_factory=Traffic)
     looks: Looks = field(default_factory=Looks)
     caught_up_at: float = float("-inf")

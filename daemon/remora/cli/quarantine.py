@@ -1,0 +1,89 @@
+"""`remora quarantine`: the destinations that fail, and using them again at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from remora import app
+from remora.cli.groups import Group
+from remora.cli.options import config_option, json_option
+from remora.cli.output import duration, print_json, print_table, run_async
+from remora.config import Settings
+from remora.model.cookie import WorkerCookie
+from remora.model.errors import RemoraError
+
+
+class NotQuarantined(RemoraError):
+    """No worker of this host has this destination in quarantine."""
+
+
+@click.group(cls=Group)
+def quarantine() -> None:
+    """Show the destinations that workers of this host leave to others, or have them used again."""
+
+
+@quarantine.command("list")
+@config_option
+@json_option
+def list_command(settings: Settings, as_json: bool) -> None:
+    """List the destinations in quarantine, each with the workers of this host that have it, and how long it lasts.
+
+    \b
+    Example:
+      remora quarantine list --json | jq -r '.[].destination' | sort -u
+    """
+    rows = _rows(run_async(app.fetch_status(settings.admin)))
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        ("DESTINATION", "WORKER", "LEFT"),
+        [(each["destination"], each["worker"], duration(each["left_seconds"])) for each in rows],
+    )
+
+
+@quarantine.command("release")
+@click.argument("destination", required=False)
+@click.option("--all", "every", is_flag=True, help="All destinations.")
+@config_option
+def release_command(settings: Settings, destination: str | None, every: bool) -> None:
+    """Have all workers of this host use DESTINATION again at once, as `remora quarantine list` names it.
+
+    What still fails is in quarantine again after the next bad window.
+
+    \b
+    Example:
+      remora quarantine release kafka://broker-1:9092
+    """
+    if (destination is not None) == every:
+        raise click.UsageError("name one DESTINATION, or give --all")
+
+    async def work() -> list[str]:
+        rows = _rows(await app.fetch_status(settings.admin))
+        names = sorted({each["destination"] for each in rows if destination in (None, each["destination"])})
+        if destination is not None and not names:
+            raise NotQuarantined(f"{destination} is not in quarantine; `remora quarantine list` shows what is")
+        await app.release_destination(settings.admin, destination)
+        return names
+
+    released = run_async(work())
+    for each in released:
+        click.echo(f"{each} is used again")
+    if not released:
+        click.echo("no destination was in quarantine")
+
+
+def _rows(status: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row for each destination and worker, with the names that `remora quarantine list --json` promises."""
+    found = []
+    for each in status["workers"]:
+        parsed = WorkerCookie.parse(each["cookie"])
+        worker = parsed.worker if parsed else each["cookie"]
+        found += [
+            {"destination": name, "worker": worker, "left_seconds": round(left_s, 3)}
+            for name, left_s in each.get("quarantine", {}).items()
+        ]
+    return sorted(found, key=lambda row: (row["destination"], row["worker"]))

@@ -1,0 +1,201 @@
+"""Destinations that fail: one shard at a time tries them, and all use them again when they work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate, Verdict
+from engine.runs import a_topic, a_worker, drained, running, until
+from remora.config import DeliverySettings, QuarantineSettings
+from remora.engine.status import State
+from remora.engine.worker import Worker
+from remora.metrics import Telemetry
+from remora.model.errors import EndpointError, EndpointUnavailable
+from remora.ports.endpoint import Batch
+from support.clock import in_virtual_time
+from support.entries import raw_entry
+
+BAD, GOOD = "kafka://bad:9092", "kafka://good:9092"
+ALWAYS = QuarantineSettings(ratio=100)
+LATE = EndpointUnavailable("no answer in time", "timeout")
+
+
+def a_store(bad: int, good: int = 0) -> FakeStore:
+    """A store with so many topics for each of two destinations, in which entries wait."""
+    store = FakeStore(tells=True)
+    for kind, uri, count in (("bad", BAD, bad), ("good", GOOD, good)):
+        for number in range(count):
+            name = f"{kind}{number:04}"
+            store.make(name, *(raw_entry(f"k{i}", i, topic=name) for i in range(5)))
+            store.metadata[name] = a_topic(name, uri=uri, to=name)
+    return store
+
+
+class Broker:
+    """Takes what comes, but for a destination that is away."""
+
+    def __init__(self, error: EndpointError = LATE) -> None:
+        self.error: EndpointError | None = error
+        self.under_way = 0
+        self.most = 0
+        self.tries = 0
+        self.endpoint = FakeEndpoint(lanes=1)
+        self.endpoint.fate = self._fate
+        self.endpoint.verdict = lambda *_: Verdict(happens=False, error=self.error) if self.error else Verdict()
+
+    def _fate(self, route: FakeRoute, _: Batch) -> Fate:
+        if route.target.uri != BAD or self.error is None:
+            return Fate()
+        self.tries += 1
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        asyncio.get_running_loop().call_later(5, self._answered)
+        return Fate(arrives=0, error=self.error, wait_s=5)
+
+    def _answered(self) -> None:
+        self.under_way -= 1
+
+
+def states(worker: Worker, prefix: str) -> list[State]:
+    return [each.state for each in worker.shards if each.queue.startswith(prefix)]
+
+
+@in_virtual_time
+async def test_one_shard_at_a_time_tries_a_destination_in_quarantine() -> None:
+    """Behind a destination that never answers a window long all shards try, then one at a time; others deliver."""
+    store, broker, telemetry = a_store(50, 5), Broker(), Telemetry()
+
+    async with running(a_worker(store, broker.endpoint, telemetry=telemetry, quarantine=ALWAYS)) as _:
+        await drained(store, *(name for name in store.queues if name.startswith("good")), within_s=5)
+        await asyncio.sleep(120)
+        value = telemetry.registry.get_sample_value
+        assert value("remora_quarantined_destinations") == value("remora_quarantines_total") == 1
+        broker.most = broker.under_way
+        before = broker.tries
+
+        await asyncio.sleep(600)
+
+        assert broker.most == 1
+        assert 10 <= broker.tries - before <= 120
+
+
+@in_virtual_time
+async def test_shards_that_wait_for_their_turn_hold_nothing_and_say_why() -> None:
+    """The status has them quarantined, without memory, and without an attempt counted meanwhile."""
+    store, broker = a_store(20), Broker()
+    worker = a_worker(store, broker.endpoint, quarantine=ALWAYS)
+
+    async with running(worker):
+        await asyncio.sleep(120)
+        waiting = [each for each in worker.shards if each.state is State.QUARANTINED]
+        assert len(waiting) >= 19
+        assert {each.reason for each in waiting} == {"its destination fails, and another queue tries it"}
+        assert sum(each.in_flight_bytes for each in waiting) == 0
+        failures = sum(each.failures for each in worker.shards)
+        tries = broker.tries
+
+        await asyncio.sleep(300)
+
+        assert sum(each.failures for each in worker.shards) - failures <= broker.tries - tries + 1
+
+
+@in_virtual_time
+async def test_every_shard_gets_its_turn() -> None:
+    """No shard of a destination in quarantine waits for ever while others fail again and again."""
+    store, broker = a_store(5), Broker()
+    tried: set[str] = set()
+    fate = broker.endpoint.fate
+
+    def noted(route: FakeRoute, batch: Batch) -> Fate:
+        tried.add(route.target.topic)
+        return fate(route, batch)
+
+    broker.endpoint.fate = noted
+    async with running(a_worker(store, broker.endpoint, quarantine=ALWAYS)):
+        await asyncio.sleep(120)
+        tried.clear()
+        await asyncio.sleep(900)
+
+        assert len(tried) == 5
+
+
+@in_virtual_time
+async def test_the_first_success_brings_all_shards_back() -> None:
+    """Within a second of the first success all shards of the destination deliver, long before the time is over."""
+    store, broker = a_store(30), Broker()
+
+    async with running(a_worker(store, broker.endpoint, quarantine=ALWAYS)):
+        await asyncio.sleep(300)
+        broker.error = None
+        await until(lambda: broker.endpoint.arrived, within_s=60)
+        await drained(store, within_s=1.5)
+
+
+def commanded(worker: Worker) -> None:
+    worker.quarantines.release(BAD)
+
+
+def switched_off(worker: Worker) -> None:
+    worker.reload(DeliverySettings(), quarantine=QuarantineSettings(enabled=False))
+
+
+@pytest.mark.parametrize(("end", "within_s"), [(commanded, 20), (switched_off, 80), (lambda _: None, 300)])
+@in_virtual_time
+async def test_a_quarantine_ends(end: Callable[[Worker], None], within_s: float) -> None:
+    """By command at once, switched off at the next window's end, else after its time, all shards try again."""
+    store, broker = a_store(20), Broker()
+    settings = QuarantineSettings(ratio=100, time_s=300, threshold=1000)
+    worker = a_worker(store, broker.endpoint, quarantine=QuarantineSettings(ratio=100, time_s=300))
+
+    async with running(worker):
+        await until(lambda: states(worker, "bad").count(State.QUARANTINED) >= 19, within_s=200)
+        worker.reload(DeliverySettings(), quarantine=settings)  # it is not entered a second time
+        end(worker)
+
+        await until(lambda: State.QUARANTINED not in states(worker, "bad"), within_s=within_s)
+        await until(lambda: broker.under_way > 1, within_s=60)
+        assert worker.quarantines.left_s == {}
+
+
+@pytest.mark.parametrize("kind", ["leader_moved", "too_large", "fenced", "connect"])
+@in_virtual_time
+async def test_errors_about_something_else_quarantine_nothing(kind: str) -> None:
+    """A routine move, a record or a producer says nothing of a destination; nor a connection, unless configured."""
+    store, broker = a_store(10), Broker(EndpointUnavailable("no", kind))
+
+    worker = a_worker(store, broker.endpoint, quarantine=ALWAYS)
+    async with running(worker):
+        await asyncio.sleep(600)
+
+        assert broker.tries > 20
+        assert worker.quarantines.left_s == {}
+
+
+@in_virtual_time
+async def test_a_draw_above_the_ratio_quarantines_nothing() -> None:
+    """With a ratio of 0 no worker leaves a destination, and each bad window is counted."""
+    store, broker, telemetry = a_store(10), Broker(), Telemetry()
+    worker = a_worker(store, broker.endpoint, telemetry=telemetry, quarantine=QuarantineSettings(ratio=0))
+
+    async with running(worker):
+        await asyncio.sleep(200)
+
+        assert worker.quarantines.left_s == {}
+        assert (telemetry.registry.get_sample_value("remora_quarantine_skips_total") or 0) >= 2
+
+
+@in_virtual_time
+async def test_exactly_once_is_quarantined_alike() -> None:
+    """Commits that get no answer count as batches do, and the first commit that does brings all shards back."""
+    store, broker = a_store(10), Broker()
+    worker = a_worker(store, broker.endpoint, DeliverySettings(mode="exactly-once"), quarantine=ALWAYS)
+
+    async with running(worker):
+        await until(lambda: states(worker, "bad").count(State.QUARANTINED) >= 9, within_s=200)
+        broker.error = None
+        await drained(store, within_s=60)
+
+        assert worker.quarantines.left_s == {}
