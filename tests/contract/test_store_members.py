@@ -99,6 +99,7 @@ def a_loaded_member() -> Member:
         history=0.5,
         bytes=3.25e7,
         skew=-2,
+        quarantined=("kafka://b1:9092,b2:9092",),
         asks=(Ask(Shard("t.4"), "remora/h/b/two"),),
     )
 

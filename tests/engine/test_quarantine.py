@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -199,3 +200,69 @@ async def test_exactly_once_is_quarantined_alike() -> None:
         await drained(store, within_s=60)
 
         assert worker.quarantines.left_s == {}
+
+
+@pytest.mark.guarantee("many-workers-and-hosts")
+@in_virtual_time
+async def test_shards_go_to_a_worker_that_their_destination_does_not_fail() -> None:
+    """A destination that one worker cannot reach is delivered by the other, and numbers are even again when it can."""
+    store, broker, telemetries = a_store(8, 4), Broker(), [Telemetry(), Telemetry()]
+    async with AsyncExitStack() as stack:
+        workers = [
+            a_worker(store, endpoint, cookie=f"remora/h/b/w{n}", fellows=2, quarantine=ALWAYS, telemetry=telemetries[n])
+            for n, endpoint in enumerate((broker.endpoint, FakeEndpoint(lanes=1)))
+        ]
+        for each in workers:
+            await stack.enter_async_context(running(each))
+        await until(lambda: [each.held_shards for each in workers] == [6, 6], within_s=30)
+        assert states(workers[0], "bad")
+
+        await until(lambda: not states(workers[0], "bad"), within_s=200)
+        await drained(store, within_s=10)
+        await asyncio.sleep(30)
+        assert len(states(workers[1], "bad")) == 8
+        assert workers[0].quarantines.left_s
+        held = [each.held_shards for each in workers]
+        assert held == [4, 8]
+        moves = moved(telemetries)
+        await asyncio.sleep(300)
+        assert moved(telemetries) == moves
+
+        broker.error = None
+        workers[0].quarantines.release(None)
+        await until(lambda: [each.held_shards for each in workers] == [6, 6], within_s=30)
+        await asyncio.sleep(30)
+        assert states(workers[0], "bad")
+
+
+def moved(telemetries: list[Telemetry]) -> float:
+    value = [each.registry.get_sample_value("remora_shard_moves_total", {"kind": "planned"}) for each in telemetries]
+    return sum(each or 0 for each in value)
+
+
+@in_virtual_time
+async def test_a_destination_that_fails_all_workers_stays_where_it_is() -> None:
+    """Where no worker is free of it, none gives its shards away, each lets one try, and all deliver when it is back."""
+    store, broker, telemetries = a_store(12), Broker(), [Telemetry(), Telemetry()]
+    async with AsyncExitStack() as stack:
+        workers = [
+            a_worker(
+                store,
+                broker.endpoint,
+                cookie=f"remora/h/b/w{n}",
+                fellows=2,
+                quarantine=ALWAYS,
+                telemetry=telemetries[n],
+            )
+            for n in range(2)
+        ]
+        for each in workers:
+            await stack.enter_async_context(running(each))
+        await until(lambda: all(each.quarantines.left_s for each in workers), within_s=200)
+        moves = moved(telemetries)
+        await asyncio.sleep(300)
+
+        assert [each.held_shards for each in workers] == [6, 6]
+        assert moved(telemetries) == moves
+        broker.error = None
+        await drained(store, within_s=60)

@@ -92,6 +92,7 @@ class Worker:
         self._context = WorkerContext(
             store, self.catalogue, telemetry, Renderer(), delivery, pace, gate, quarantines, meters.traffic
         )
+        meters.quarantined = lambda: self.quarantines.named
         meters.held = lambda: self.budget.held / delivery.worker_bytes
 
         def serve(lease: Lease) -> Dispatcher:

@@ -58,6 +58,8 @@ class Member:
     `skew` counts the shards that it received for their load, without those that it gave: shards on their way count as
     received by who expects them, and as given by who offers them.
 
+    `quarantined` are the destinations that it leaves to others, by the names that the status has for them.
+
     `asks` are those of a command, whose row is no worker's.
     """
 
@@ -71,4 +73,5 @@ class Member:
     history: float = 0.0
     bytes: float = 0.0
     skew: int = 0
+    quarantined: tuple[str, ...] = ()
     asks: tuple[Ask, ...] = ()

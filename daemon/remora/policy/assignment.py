@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 
 from remora.model.shard import Shard
 from remora.policy.balance import choose, deal, gifts, is_short, own_part_first
-from remora.policy.membership import Membership, Outgoing
+from remora.policy.membership import Membership
 from remora.policy.not_owned import Broken, Deferred, Foreign, GivenBack, NotOwned, Released, transferred
+from remora.policy.owners import is_unwelcome, leaving, welcome
 from remora.policy.view import View
 
 PORTION = 256
@@ -222,6 +223,7 @@ def transfers(view: View) -> Transfers:
             }
     elif not members.leaving and (members.draining or members.is_steady(view.now)):
         offer = _new_offers(view, members.without_offers(set(withdraw)), transfer)
+        offer |= leaving(view, {*members.offers, *offer})
     return Transfers(offer, withdraw, transfer, release)
 
 
@@ -236,17 +238,11 @@ def _follow_offers(view: View) -> tuple[list[Shard], dict[Shard, NotOwned]]:
             withdraw.append(shard)
         elif out.begun:
             continue
-        elif receiver is None or receiver.draining:
+        elif receiver is None or is_unwelcome(view, shard, receiver) or members.is_unheard(out, view.now):
             withdraw.append(shard)
-        elif shard in expected[out.to] or _is_out_of_patience(view, out):
+        elif shard in expected[out.to] or (members.draining and view.now - out.since > members.patience_s):
             transfer[shard] = transferred(out.to, view.now + TRANSFERRED_S)
-        elif members.is_unheard(out, view.now):
-            withdraw.append(shard)
     return withdraw, transfer
-
-
-def _is_out_of_patience(view: View, out: Outgoing) -> bool:
-    return view.members.draining and view.now - out.since > view.members.patience_s
 
 
 def _new_offers(view: View, members: Membership, transfer: Mapping[Shard, NotOwned]) -> dict[Shard, str]:
@@ -259,7 +255,9 @@ def _new_offers(view: View, members: Membership, transfer: Mapping[Shard, NotOwn
     count = sum(number for _, number in given)
     if count == 0:
         return {}
-    shards = sorted(shard for shard, owned in view.owned.items() if not owned.is_leaving and shard not in transfer)
+    shards = sorted(
+        shard for shard in welcome(view, given) if not view.owned[shard].is_leaving and shard not in transfer
+    )
     others = [shard for shard in shards if shard not in members.moved]
     shards = others if len(others) >= count else shards
     busy = {shard for shard in shards if view.owned[shard].has_work}

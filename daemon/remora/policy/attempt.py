@@ -7,10 +7,15 @@ from enum import Enum
 from remora.model.member import CLAIM_COOKIE, WORKER_COOKIE
 from remora.model.shard import LockHolder, Shard
 from remora.policy.not_owned import Broken, Deferred, Foreign, NotOwned, Released, deferred
+from remora.policy.owners import avoids
 from remora.policy.view import View
 
 GRACE_S = 1.0
 """How long a free shard is left to a worker that has less than its share; then the first worker to come takes it."""
+
+
+AVOIDED_S = 5.0
+"""How long it is left to workers that its destination does not fail."""
 
 
 class Step(Enum):
@@ -45,12 +50,14 @@ def postponed(view: View, shard: Shard, asking: int) -> NotOwned | None:
     known = view.observed.get(shard)
     has_waited = isinstance(known, Deferred) and known.until <= view.now
     is_promised = view.members.is_promised(shard, view.now)
-    if not is_promised and (has_waited or view.members.has_room(len(view.owned), asking)):
+    is_avoided = avoids(view, shard)
+    if not is_promised and (has_waited or (not is_avoided and view.members.has_room(len(view.owned), asking))):
         return None
     if isinstance(known, Deferred) and not has_waited:
         return known
     known = None if isinstance(known, Released) else known
-    return deferred(known, view.now + GRACE_S, promised=is_promised)
+    wait_s = AVOIDED_S if is_avoided else GRACE_S
+    return deferred(known, view.now + wait_s, promised=is_promised or is_avoided)
 
 
 def may_evict(holder: LockHolder, *, from_radosgw: bool) -> bool:
@@ -70,6 +77,8 @@ def ran_out(known: NotOwned | None, now: float, interval_s: float) -> bool:
 def wants(view: View, shard: Shard) -> bool:
     """Whether this worker would take a shard that is offered to it."""
     known = view.observed.get(shard)
+    if avoids(view, shard):
+        return False
     if known is None:
         return shard in view.shards
     if isinstance(known, Deferred):

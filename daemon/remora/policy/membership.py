@@ -78,7 +78,7 @@ class Membership:
     `load` is what this worker says of its own. `for_load` are the shards among `expects` that come for their load, each
     with that part of it, `moved` those that are here since they came so, with the time of it, and `skew` counts these,
     without those that this worker gave for their load. `asked` are the shards that commands want moved, each with the
-    cookie of its receiver.
+    cookie of its receiver. `quarantined` are the destinations that this worker leaves to others.
 
     `fair` is this worker's fair number of shards; `target` is the same, or None while the worker is alone and may take
     all. `known` is how many shards all workers share. `leaving`: this worker ends and releases all.
@@ -96,6 +96,7 @@ class Membership:
     moved: Mapping[Shard, float] = field(default_factory=dict)
     skew: int = 0
     asked: Mapping[Shard, str] = field(default_factory=dict)
+    quarantined: tuple[str, ...] = ()
     fair: int = 0
     target: int | None = None
     known: int = 0
@@ -175,6 +176,7 @@ class Membership:
             history=self.load.history,
             bytes=self.load.bytes,
             skew=self.skew + len(self.for_load) - given,
+            quarantined=self.quarantined,
         )
 
     def rows(self, owned: Collection[Shard]) -> list[Member]:

@@ -40,7 +40,8 @@ class View:
     `shards` are the catalogue's with their places in it, `released` those that a command left to radosgw, `foreign`
     those whose topics are not remora's to deliver, with the reason. `owned` and `observed` are the shards that this
     worker owns, and what it knows of those that it does not. `changed` when the catalogue says something new.
-    `short_readings` counts the readings in a row by which the other workers own less than was seen.
+    `short_readings` counts the readings in a row by which the other workers own less than was seen. `quarantined` are
+    the shards whose destination some worker has in quarantine, each with its name.
     """
 
     now: float
@@ -52,6 +53,7 @@ class View:
     foreign: Mapping[Shard, str] = field(default_factory=dict)
     changed: bool = True
     short_readings: int = 0
+    quarantined: Mapping[Shard, str] = field(default_factory=dict)
     interval_s: float = 2.0
 
     @property

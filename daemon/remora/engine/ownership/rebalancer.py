@@ -24,7 +24,12 @@ LEAST_PAUSE_S = 0.05
 
 
 class Mover(Protocol):
-    """Says which shards this worker offers to which others for their load."""
+    """Says which shards this worker offers to which others for their load, and which destinations it leaves to them."""
+
+    @property
+    def quarantined(self) -> tuple[str, ...]:
+        """The destinations that this worker leaves to others."""
+        ...
 
     def offers(self, view: View, on_offer: Mapping[Shard, Outgoing]) -> Mapping[Shard, Outgoing]:
         """What to offer now, beside what is on offer already."""
@@ -68,6 +73,7 @@ class Rebalancer:
 
     async def _poll(self) -> None:
         owned, situation = self._roster.owned, self._situation
+        situation.members = replace(situation.members, quarantined=self._mover.quarantined)
         await self._rows.announce(self._members.row(owned), self._members.look_s)
         self.see(await self._rows.read())
         view = situation.view()

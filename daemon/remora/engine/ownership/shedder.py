@@ -31,6 +31,7 @@ class Meters:
 
     `probe` gives the percentages of `cpu`, `host_cpu` and `memory` since it was last asked, `held` that of the bytes of
     entries which may be held, and `taken_in` how many bytes of events the ingest API has taken in so far.
+    `quarantined` are the destinations that this worker leaves to others.
     """
 
     settings: BalanceSettings = field(default_factory=BalanceSettings)
@@ -38,6 +39,7 @@ class Meters:
     probe: Callable[[BalanceSettings], Mapping[str, float]] = lambda _: {}
     held: Callable[[], float] = lambda: 0.0
     taken_in: Callable[[], int] = lambda: 0
+    quarantined: Callable[[], tuple[str, ...]] = tuple
 
 
 class Shedder:
@@ -83,6 +85,11 @@ class Shedder:
         if members.is_steady(now):
             offers |= next_offers(self._due, {**on_offer, **offers}, takers, now)
         return offers
+
+    @property
+    def quarantined(self) -> tuple[str, ...]:
+        """The destinations that this worker leaves to others."""
+        return self._meters.quarantined()
 
     def sample(self, now: float) -> None:
         """Measure, and have the row say so where that is news."""

@@ -39,6 +39,8 @@ class Situation:
         self._shards: Mapping[Shard, int] = {}
         self._foreign: Mapping[Shard, str] = {}
         self._short_readings = 0
+        self._asked_for: tuple[object, object, object] = (None, None, None)
+        self._quarantined: Mapping[Shard, str] = {}
         self._is_stale = True
 
     def view(self, *, changed: bool = False) -> View:
@@ -53,6 +55,7 @@ class Situation:
             foreign=self._foreign,
             changed=changed,
             short_readings=self._short_readings,
+            quarantined=self._in_quarantine(),
             interval_s=self._interval_s,
         )
 
@@ -84,6 +87,18 @@ class Situation:
     def count_short_reading(self) -> None:
         """Note whether the other workers own less than was seen, reading after reading: then something was released."""
         self._short_readings = self._short_readings + 1 if seems_short(self.view()) else 0
+
+    def _in_quarantine(self) -> Mapping[Shard, str]:
+        """The shards whose destination some worker has in quarantine; worked out anew when either changes."""
+        members, seen = self.members, (self.members.others, self.members.quarantined, self._seen)
+        if any(new is not old for new, old in zip(seen, self._asked_for, strict=True)):
+            self._asked_for = seen
+            rows = (members.quarantined, *(each.quarantined for each in members.others.values()))
+            names = frozenset(name for row in rows for name in row)
+            topics = {shard: self._catalogue.topic(shard) for shard in self._shards} if names else {}
+            places = {shard: topic.target.redacted for shard, topic in topics.items() if topic is not None}
+            self._quarantined = {shard: place for shard, place in places.items() if place in names}
+        return self._quarantined
 
     @property
     def _reading(self) -> tuple[object, object, object]:
