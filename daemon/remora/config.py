@@ -782,12 +782,15 @@ class SequencerSettings(Checked):
     max_range: Annotated[int, Unit("count", 1, 4096)] = 4096
     max_registrations: Annotated[int, Unit("count", 1, 1024)] = 32
     admin_listen: str = "127.0.0.1:9752"
+    run_directory: str = "/run/remora-sequencer"
 
     def problems(self) -> Iterator[ConfigError]:
         """Each rule that these values break."""
         if not re.fullmatch("0?[0-7]{3}", self.socket_mode):
             problem = f'expected three octal digits such as "0660", not "{self.socket_mode}"'
             yield ConfigError("sequencer.socket_mode", problem)
+        if not self.run_directory.startswith("/"):
+            yield ConfigError("sequencer.run_directory", f'expected an absolute path, not "{self.run_directory}"')
         for each in self.allow:
             try:
                 ipaddress.ip_network(each)

@@ -36,6 +36,7 @@ LEASE_S = {"sqlite": 1.0, "rados": 2.0}
 START_S, STOP_S, FINISH_S = 60.0, 30.0, 150.0
 CALM_S = 0.7
 CLIENTS = 2
+UNAVAILABLE = 69
 ENOUGH = 20_000
 """Bytes of history: some hundred answers."""
 
@@ -168,8 +169,8 @@ class Process:
         if how is signal.SIGTERM and code not in (0, -signal.SIGTERM, -signal.SIGKILL):
             raise ChaosError(f"{self.name} ended with {code}: {self._log.read_text()[-2000:]}")
 
-    async def finished(self, within_s: float) -> None:
-        """Wait for its own end, which must be without an error."""
+    async def finished(self, within_s: float, *, good: tuple[int, ...] = (0,)) -> None:
+        """Wait for its own end, which must be with one of these exit codes."""
         assert self._process is not None
         try:
             async with asyncio.timeout(within_s):
@@ -177,7 +178,7 @@ class Process:
         except TimeoutError:
             self.send(signal.SIGKILL)
             raise ChaosError(f"{self.name} takes more than {within_s:g} s: {self._log.read_text()[-2000:]}") from None
-        if code:
+        if code not in good:
             raise ChaosError(f"{self.name} ended with {code}: {self._log.read_text()[-2000:]}")
 
 
@@ -310,7 +311,7 @@ class _Rounds:
 
         async def sealed() -> None:
             await seal.start()
-            await seal.finished(START_S)
+            await seal.finished(START_S, good=(0, UNAVAILABLE))  # another fault may keep the store from it
 
         await self._strike(log, sealed())
 

@@ -20,9 +20,11 @@ import aiohttp
 import pytest
 
 from remora.client import SequencerClient, SequencerUnavailable
+from remora.config import RadosSettings
 from remora.model.exits import Exit
 from remora.model.log import LogName
 from support.certificates import certificate
+from support.daemon import rados_section, write_config
 
 IDS, LOG = LogName(b"remora", b"ids"), LogName(b"remora", b"orders")
 NEXT = bytes.fromhex("00000011 0801 1206 72656d6f7261 1a03 696473 2001".replace(" ", ""))
@@ -275,3 +277,48 @@ async def test_a_flood_of_unknown_logs_stops_no_other(folder: Path) -> None:
 
         assert set(flood) == {bytes.fromhex("0000000408001001")}
         assert (await client.next(IDS)).position == 2
+
+
+@pytest.fixture
+def in_rados(folder: Path, settings: RadosSettings) -> Path:
+    """The folder with a configuration for logs in a cluster, and leases that no test outlives."""
+    sections = {
+        "store": {"kind": "rados"},
+        "rados": rados_section(settings),
+        "sequencer": {"lease": "10m", "run_directory": f"{folder}/run", "admin_listen": f"unix:{folder}/admin"},
+    }
+    write_config(folder / "remora.toml", sections)
+    for log in ("ids", "orders"):
+        kind = "counter" if log == "ids" else "log"
+        assert command(folder, "log", "create", log, "--kind", kind, "--width", "4").returncode == 0
+    return folder
+
+
+@pytest.mark.guarantee("positions-of-a-log")
+@pytest.mark.ceph
+async def test_logs_in_rados_outlive_a_kill(in_rados: Path) -> None:
+    """By the commands of a shell, over a SIGKILL: the host's next server takes the logs though their lease goes on, in
+    the next epoch, behind all that was written; and what was appended is there."""
+    ids, orders = (LogName(b"default.rgw.log", name) for name in (b"ids", b"orders"))
+    async with a_server(in_rados, "one") as server, server.client() as client:
+        token = await client.next(orders)
+        assert (await asyncio.to_thread(append, in_rados, token.position, token.epoch)).stdout == b"1\n"
+        late, first = await client.next(orders), await client.next(ids)
+        await server.ended(signal.SIGKILL)
+
+    async with a_server(in_rados, "two") as server, server.client() as client:
+        assert await client.next(orders) == (2, 2)
+        assert await client.next(ids) == (2, (1 << 20) + first.position)
+
+    refused = await asyncio.to_thread(append, in_rados, late.position, late.epoch)
+    assert (refused.returncode, b"stale epoch" in refused.stderr) == (Exit.FAILURE, True)
+    read = await asyncio.to_thread(command, in_rados, "log", "read", "orders", "1")
+    assert (read.returncode, read.stdout) == (0, b"first")
+    shown = await asyncio.to_thread(command, in_rados, "log", "list")
+    assert b"default.rgw.log/orders  log  epoch 2" in shown.stdout
+
+
+def append(folder: Path, position: int, epoch: int) -> subprocess.CompletedProcess[bytes]:
+    """Write at a position with its token, by command."""
+    words = ["log", "append", "orders", "--position", str(position), "--epoch", str(epoch)]
+    return command(folder, *words, data=b"first")

@@ -30,6 +30,7 @@ from remora.policy import readiness
 from remora.policy.readiness import Host
 from remora.policy.sequence import Phase
 from remora.process.sockets import listening_sockets, shown_address
+from remora.sequencer.owners import Owners
 from remora.servers.admin import Sources, serve_admin
 from remora.servers.sequencer import Rounds, SecureConnections, tls_context
 
@@ -61,7 +62,8 @@ async def _serve(settings: Settings, report_s: float, report: Report) -> Exit:
     context = tls_context(mine)
     with listening_sockets("sequencer.listen", mine.listen, int(mine.socket_mode, 8)) as sockets:
         address = shown_address(sockets)
-        async with open_logs(settings) as logs:
+        owners = Owners(settings)
+        async with open_logs(settings, is_dead=owners.is_dead) as logs:
             telemetry = SequencerTelemetry(settings.admin.metric_topics)
             chance = Random()  # noqa: S311  # spreads retries, guards nothing
             sequencing = Sequencing(logs, mine, address, chance, telemetry)
@@ -83,7 +85,11 @@ async def _serve(settings: Settings, report_s: float, report: Report) -> Exit:
             async with rounds, _admin(mine.admin_listen, pages):
                 sequencing.resume = rounds.resume
                 sys.stderr.write(f"remora: the sequencer listens on {address}\n")
-                with _running(sequencing.run()), _running(_reports(sequencing, rounds, report_s, report)):
+                with (
+                    owners.present(sequencing.owner),
+                    _running(sequencing.run()),
+                    _running(_reports(sequencing, rounds, report_s, report)),
+                ):
                     await stop.wait()
                 await sequencing.close()
     return Exit.OK

@@ -70,7 +70,8 @@ class Sequencing:
         self._address = address
         self._rng = rng
         self._telemetry = telemetry
-        self._owner = secrets.token_hex(8)
+        self.owner = secrets.token_hex(8)
+        """The name of this server process in locks and projections."""
         self._states: dict[LogName, LogState] = {}
         self._served: dict[LogName, Served] = {}
         self._slots = asyncio.Semaphore(settings.max_registrations)
@@ -239,14 +240,14 @@ class Sequencing:
         if problem := name_problem(log) or self._pool_problem(log):
             raise LogRefused(problem)
         try:
-            return await self._logs.acquire(log, self._owner, self._settings.lease_s)
+            return await self._logs.acquire(log, self.owner, self._settings.lease_s)
         except LogUnknown:
             if not self._settings.create:
                 raise
         kind = LogKind(self._settings.create)
         with suppress(LogRefused):  # another server has made it meanwhile
             await self._logs.create(log, kind, self._settings.width)
-        return await self._logs.acquire(log, self._owner, self._settings.lease_s)
+        return await self._logs.acquire(log, self.owner, self._settings.lease_s)
 
     def _pool_problem(self, log: LogName) -> str:
         pools = self._settings.pools
@@ -312,7 +313,7 @@ class Sequencing:
             return
         except StoreError:
             return
-        if (found.epoch, found.owner) != (served.epoch, self._owner):
+        if (found.epoch, found.owner) != (served.epoch, self.owner):
             self._stop(log, served.epoch, f"its epoch is {found.epoch} by now", "epoch")
 
     def _stop(self, log: LogName, epoch: int, reason: str, kind: str = "") -> int:

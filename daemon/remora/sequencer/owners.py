@@ -1,0 +1,49 @@
+"""Which sequencers of this host have ended, so that the next one need not wait for their leases.
+
+The embedded store knows that by itself, from the files of its owners. On RADOS a server is known by its file in
+`sequencer.run_directory`, which it keeps locked until its process ends; a server that is frozen keeps it, too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from remora.config import Settings
+from remora.process.liveness_lock import LivenessLock
+
+_log = logging.getLogger(__name__)
+
+
+class Owners:
+    """The servers of this host; none is known to have ended before `present` is entered."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._folder = Path(settings.sequencer.run_directory)
+        self._store = f"{settings.store.kind} {settings.rados.conf} {settings.rados.pool}"
+        self._needs_files = settings.store.kind == "rados"
+        self._lock: LivenessLock | None = None
+
+    def is_dead(self, owner: str) -> bool:
+        """Whether a server of this host had this name, and has ended."""
+        return self._lock is not None and owner in self._lock.dead()
+
+    @contextmanager
+    def present(self, owner: str) -> Iterator[None]:
+        """Show that a server of this name lives while the block runs; without its folder leases alone decide."""
+        if self._needs_files:
+            try:
+                self._lock = LivenessLock(self._folder, owner, self._store)
+            except OSError as exc:
+                _log.warning(
+                    "after a kill the next sequencer waits for the lease: sequencer.run_directory cannot be used: %s",
+                    exc,
+                    extra={"event": "run_directory_unusable"},
+                )
+        try:
+            yield
+        finally:
+            if self._lock is not None:
+                self._lock.close()
