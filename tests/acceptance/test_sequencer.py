@@ -24,7 +24,7 @@ from remora.config import RadosSettings
 from remora.model.exits import Exit
 from remora.model.log import LogName
 from support.certificates import certificate
-from support.daemon import rados_section, write_config
+from support.daemon import Sections, rados_section, write_config
 
 IDS, LOG = LogName(b"remora", b"ids"), LogName(b"remora", b"orders")
 NEXT = bytes.fromhex("00000011 0801 1206 72656d6f7261 1a03 696473 2001".replace(" ", ""))
@@ -282,7 +282,7 @@ async def test_a_flood_of_unknown_logs_stops_no_other(folder: Path) -> None:
 @pytest.fixture
 def in_rados(folder: Path, settings: RadosSettings) -> Path:
     """The folder with a configuration for logs in a cluster, and leases that no test outlives."""
-    sections = {
+    sections: Sections = {
         "store": {"kind": "rados"},
         "rados": rados_section(settings),
         "sequencer": {"lease": "10m", "run_directory": f"{folder}/run", "admin_listen": f"unix:{folder}/admin"},

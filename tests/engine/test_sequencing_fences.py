@@ -17,6 +17,7 @@ import pytest
 
 from remora.config import SequencerSettings, SqliteSettings
 from remora.engine.sequencing.sequencing import Sequencing
+from remora.metrics.sequencer import SequencerTelemetry
 from remora.model.log import MOST_POSITION, Cell, LogKind, LogLock, LogName, PositionTaken, Registered, StaleEpoch
 from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite import logs as sqlite_logs
@@ -43,7 +44,9 @@ class Server:
     """A sequencer whose rounds the test makes."""
 
     def __init__(self, logs: Any) -> None:
-        self.sequencing = Sequencing(logs, SequencerSettings(lease_s=LEASE_S), "unix:/s", Random(1))
+        self.sequencing = Sequencing(
+            logs, SequencerSettings(lease_s=LEASE_S), "unix:/s", Random(1), SequencerTelemetry()
+        )
         self.late_s = 0.0
         loop = asyncio.get_running_loop()
         self.sequencing._now = lambda: loop.time() + self.late_s  # type: ignore[method-assign]  # a clock that is moved
