@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import secrets
 import shutil
@@ -148,8 +149,9 @@ class Process:
 
     def send(self, how: signal.Signals) -> None:
         assert self._process is not None
-        with suppress(ProcessLookupError):
-            self._process.send_signal(how)
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, how)  # Popen's own would reap it, and asyncio then knows no exit code
 
     async def end(self, how: signal.Signals) -> None:
         """End it with a signal; one that was asked to stop must do so in time and without an error.
