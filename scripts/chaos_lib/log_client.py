@@ -101,7 +101,7 @@ class Writer:
         if 0.3 < die < 0.36:
             await self.tail(client, address, log)
         if 0.36 < die < 0.4:
-            await self.fill(log, Token(token.epoch, self._rng.randint(max(1, last - 10), last)))
+            await self.fill(log, Token(token.epoch, self._rng.randint(max(1, token.position - 10), token.position)))
         if 0.4 < die < 0.405 and last > 60:
             await self.trim(log, last - 50)
         await self._pause()
