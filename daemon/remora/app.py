@@ -16,10 +16,12 @@ from contextlib import (
     contextmanager,
 )
 from dataclasses import dataclass
+from http import HTTPStatus
 from types import MappingProxyType, TracebackType
 from typing import Any, Protocol, Self
 
 import aiohttp
+import msgspec
 
 from remora.codec.topic import delivery_of, has_literal_keys, usable_delivery
 from remora.config import AdminSettings, Settings, UnixAddress
@@ -28,7 +30,7 @@ from remora.endpoints.http import HttpEndpoint
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.endpoints.tls import TlsFiles
 from remora.metrics import Telemetry
-from remora.model.errors import DaemonNotReachable, EndpointMisconfigured
+from remora.model.errors import ConfigError, ConfigErrors, DaemonNotReachable, EndpointMisconfigured
 from remora.model.ingest import RESERVATION_AGE_S
 from remora.model.topic import Delivery, Target
 from remora.policy.eligible import Schemes
@@ -278,7 +280,28 @@ async def release_destination(admin: AdminSettings, destination: str | None) -> 
     await _ask(admin, "POST", "/-/release", {} if destination is None else {"destination": destination})
 
 
-async def _ask(admin: AdminSettings, method: str, path: str, query: Mapping[str, str] = MappingProxyType({})) -> Any:
+async def fetch_shaping(admin: AdminSettings) -> Any:
+    """How that daemon shapes its traffic; DaemonNotReachable when there is none."""
+    return await _ask(admin, "GET", "/-/shaping")
+
+
+async def change_shaping(admin: AdminSettings, change: msgspec.Struct) -> list[str]:
+    """Have that daemon shape otherwise until its next reload; what was changed, a line each.
+
+    Raises ConfigError for a change that it refuses, DaemonNotReachable when there is none.
+    """
+    answer = await _ask(admin, "POST", "/-/shaping", body=msgspec.json.encode(change))
+    lines: list[str] = answer["lines"]
+    return lines
+
+
+async def _ask(
+    admin: AdminSettings,
+    method: str,
+    path: str,
+    query: Mapping[str, str] = MappingProxyType({}),
+    body: bytes | None = None,
+) -> Any:
     address = admin.address
     if isinstance(address, UnixAddress):
         connector: aiohttp.BaseConnector = aiohttp.UnixConnector(path=address.path)
@@ -291,8 +314,10 @@ async def _ask(admin: AdminSettings, method: str, path: str, query: Mapping[str,
         async with (
             aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=5)) as session,
             # Whatever the address is called: a drain is only taken from who asks for this host as such.
-            session.request(method, url, params=query, headers={"Host": "localhost"}) as response,
+            session.request(method, url, params=query, data=body, headers={"Host": "localhost"}) as response,
         ):
+            if response.status == HTTPStatus.UNPROCESSABLE_ENTITY:
+                raise _refusal(await response.json())
             response.raise_for_status()
             return await response.json()
     except aiohttp.ClientConnectorError as exc:
@@ -302,3 +327,9 @@ async def _ask(admin: AdminSettings, method: str, path: str, query: Mapping[str,
     except (aiohttp.ClientError, TimeoutError, OSError) as exc:
         why = str(exc) or "no answer in time"
         raise DaemonNotReachable(f"no daemon answers on {shown} (admin.listen): {why}") from exc
+
+
+def _refusal(answer: Mapping[str, Any]) -> ConfigError:
+    """Why a daemon refuses values."""
+    problems = tuple(ConfigError(*each) for each in answer["problems"])
+    return problems[0] if len(problems) == 1 else ConfigErrors(problems)

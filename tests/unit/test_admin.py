@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 from prometheus_client import Metric
 
-from remora.app import drain_host
+from remora.app import change_shaping, drain_host, fetch_shaping
 from remora.config import AdminSettings
 from remora.metrics import Telemetry
 from remora.model.errors import ConfigError
@@ -23,6 +24,7 @@ from remora.policy.readiness import Host
 from remora.process.sockets import listening_sockets
 from remora.servers import admin
 from remora.servers.admin import Sources, serve_admin
+from remora.supervisor.reshaping import Change
 
 GOOD = Health(True)
 ANY_PORT = "127.0.0.1:0"
@@ -50,6 +52,14 @@ class Daemon:
     async def metrics(self) -> list[Metric]:
         return list(self.telemetry.registry.collect())
 
+    async def show(self) -> Mapping[str, object]:
+        return {"scopes": []}
+
+    def change(self, body: bytes) -> list[str]:
+        if msgspec.json.decode(body)["scope"]:
+            raise ConfigError("shaping.scope", "there is no such scope")
+        return ["changed"]
+
     @property
     def sources(self) -> Sources:
         return Sources(
@@ -58,6 +68,7 @@ class Daemon:
             self.status,
             self.metrics,
             self.drained.append,
+            self,
             release=self.released.append,
         )
 
@@ -225,6 +236,19 @@ async def test_a_drain_is_not_asked_for_from_elsewhere(monkeypatch: pytest.Monke
 
         assert await post(address, "/-/drain") == 403
     assert daemon.drained == []
+
+
+async def test_shaping_is_shown_to_all_and_changed_on_this_host() -> None:
+    """Its state is read like the status; a change answers with its lines, or with its problems, and not to a page."""
+    daemon = Daemon()
+    async with served(daemon) as address:
+        port = int(address.rpartition(":")[2])
+        settings = AdminSettings(listen=f"127.0.0.1:{port}")
+        assert await fetch_shaping(settings) == {"scopes": []}
+        assert await change_shaping(settings, Change()) == ["changed"]
+        with pytest.raises(ConfigError, match="no such scope"):
+            await change_shaping(settings, Change(scope="x"))
+        assert await post(address, "/-/shaping", Origin="http://elsewhere.example") == 403
 
 
 async def test_a_drain_is_asked_for_over_a_unix_socket(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_completion_offers_commands() -> None:
     """What the script asks for is answered with the commands."""
     offered = subprocess.run(
         [sys.executable, "-c", "from remora.cli import group; group(prog_name='remora')"],
-        env={"_REMORA_COMPLETE": "bash_complete", "COMP_WORDS": "remora sh", "COMP_CWORD": "1"},
+        env={"_REMORA_COMPLETE": "bash_complete", "COMP_WORDS": "remora shar", "COMP_CWORD": "1"},
         capture_output=True,
         text=True,
         check=False,

@@ -20,6 +20,7 @@ COMMANDS = MappingProxyType(
         "check-config": "run:check_config",
         "status": "status:status",
         "drain": "host:drain",
+        "shaping": "shaping:shaping",
         "topic": "topic:topic",
         "shard": "shard:shard",
         "balance": "balance:balance",

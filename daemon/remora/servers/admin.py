@@ -1,4 +1,4 @@
-"""The admin server: metrics, health and status over HTTP, on an address of its own, and the drain of a host.
+"""The admin server: metrics, health and status over HTTP, on an address of its own, and what changes a host.
 
 It shows no secret, since everything that it shows was made without any. All but the drain only reads, and takes GET
 and HEAD; the drain is for those on this host alone. A connection carries one request and ends after `CONNECTION_S` at
@@ -15,7 +15,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -23,6 +23,7 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from remora.model.errors import ConfigError
 from remora.model.health import Health
 from remora.policy import readiness
 from remora.policy.readiness import Host
@@ -43,6 +44,16 @@ READINESS: Mapping[str, Callable[[Host], Health]] = MappingProxyType(
 """Each path with the question that it answers."""
 
 
+class Shaping(Protocol):
+    """How traffic is shaped, and changes of that."""
+
+    async def show(self) -> Mapping[str, object]:
+        """Scopes, meters, credit and who waits."""
+
+    def change(self, body: bytes) -> Sequence[str]:
+        """Shape otherwise from the next tick on; a line for each value. Raises ConfigError where nothing changes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sources:
     """Where the answers come from. `live` is whether the process works at all (if not: restart it), `ready` answers a
@@ -56,6 +67,7 @@ class Sources:
     status: Callable[[], Awaitable[Mapping[str, object]]]
     metrics: Callable[[], Awaitable[Iterable[Metric]]]
     drain: Callable[[bool], None] | None = None
+    shaping: Shaping | None = None
     questions: Mapping[str, Callable[[Host], Health]] = field(default_factory=lambda: READINESS)
     release: Callable[[str | None], None] | None = None
 
@@ -96,6 +108,9 @@ class _Pages:
             app.router.add_post("/-/undrain", self._undrain)
         if self._sources.release is not None:
             app.router.add_post("/-/release", self._release)
+        if self._sources.shaping is not None:
+            app.router.add_get("/-/shaping", self._shaping)
+            app.router.add_post("/-/shaping", self._reshape)
         app.on_response_prepare.append(self._close_after)
         return app
 
@@ -128,15 +143,23 @@ class _Pages:
     async def _release(self, request: web.Request) -> web.Response:
         return self._changed(request, self._sources.release, request.query.get("destination"))
 
+    async def _shaping(self, _: web.Request) -> web.Response:
+        assert self._sources.shaping is not None
+        return _json(200, await self._sources.shaping.show())
+
+    async def _reshape(self, request: web.Request) -> web.Response:
+        if not _is_of_this_host(request):
+            return _foreign()
+        assert self._sources.shaping is not None
+        try:
+            lines = self._sources.shaping.change(await request.read())
+        except ConfigError as exc:
+            return _json(422, {"ok": False, "problems": [(each.key, each.reason) for each in exc.problems]})
+        return _json(200, {"ok": True, "lines": list(lines)})
+
     def _changed(self, request: web.Request, change: Callable[[T], None] | None, to: T) -> web.Response:
         if not _is_of_this_host(request):
-            return _json(
-                403,
-                {
-                    "ok": False,
-                    "reasons": ["only from this host, as localhost or by its loopback address, and by no web page"],
-                },
-            )
+            return _foreign()
         assert change is not None
         change(to)
         return _json(200, {"ok": True, "reasons": []})
@@ -176,6 +199,11 @@ async def _accepting(runner: web.AppRunner, sockets: Sequence[socket.socket]) ->
             listener = await create(accept, sock=each)
             stack.callback(listener.close)
         yield
+
+
+def _foreign() -> web.Response:
+    reason = "only from this host, as localhost or by its loopback address, and by no web page"
+    return _json(403, {"ok": False, "reasons": [reason]})
 
 
 def _is_of_this_host(request: web.Request) -> bool:

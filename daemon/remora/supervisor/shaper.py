@@ -39,6 +39,8 @@ class Dealt:
     group: Group
     spent: list[list[int]] = field(default_factory=list)
     returned: list[list[int]] = field(default_factory=list)
+    total: list[int] = field(default_factory=lambda: [0] * len(PRIORITIES))
+    """What all workers have spent so far, by priority."""
     asleep_since: int | None = None
 
 
@@ -80,6 +82,10 @@ class Shaper:
     def groups(self) -> Mapping[str, Group]:
         """The groups by name; what is waited for in them only the workers know."""
         return {name: each.group for name, each in self._dealt.items()}
+
+    def spent(self, group: str) -> dict[str, int]:
+        """What the workers have spent of a group's credit so far, by priority."""
+        return dict(zip(PRIORITIES, self._dealt[group].total, strict=True))
 
     # --------------------------------------------------------------------------------- configuration
 
@@ -298,6 +304,7 @@ class Shaper:
                 used, back = cells[row + i * CELLS + SPENT], cells[row + i * CELLS + RETURNED]
                 if used != spent[i]:
                     tier.buckets[member].level -= used - spent[i]
+                    each.total[i] += used - spent[i]
                     spent[i], has_moved = used, True
                 if back != returned[i]:
                     tier.buckets[member].returned += back - returned[i]

@@ -9,7 +9,7 @@ import signal
 import socket
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -44,6 +44,7 @@ from remora.process.sockets import listening_sockets
 from remora.supervisor.child import Child, start_process
 from remora.supervisor.cores import usable_cores
 from remora.supervisor.shaper import Shaper
+from remora.supervisor.shaping import HostShaping
 from remora.supervisor.view import View
 
 START_S = 60.0
@@ -100,7 +101,6 @@ class Supervisor:
         self._credit = credit.shared_memory(len(self._slots))
         # A permutation of the workers each tick guards nothing.
         self._shaper = Shaper(CreditMemory(self._credit, len(self._slots)), Random())  # noqa: S311
-        self._shaper.configure(settings.shaping, settings.ingest.limit)
         self._watchdog = Watchdog(settings.supervisor.watchdog_s, 0.0)
         self._tasks = asyncio.TaskGroup()
         self._notifier = Notifier(os.environ)
@@ -108,6 +108,10 @@ class Supervisor:
             metric_topics=settings.admin.metric_topics, repeat_interval_s=settings.log.repeat_interval_s
         )
         self._view = View(self._telemetry, len(self._slots))
+        self._shaping = HostShaping(
+            self._shaper, settings.shaping, settings.ingest.limit, len(self._slots), self._view.waiting_for_credit
+        )
+        self._shaping.on_change = self._tell_shaping
 
     async def run(self) -> Exit:
         """Listen, start the workers, reconcile until a stop is asked for, and wait for the end of all workers."""
@@ -133,7 +137,9 @@ class Supervisor:
         from remora.servers.admin import Sources, serve_admin
 
         view = self._view
-        sources = Sources(view.live, view.readiness, view.status, view.metrics, self._drain, release=self._release)
+        sources = Sources(
+            view.live, view.readiness, view.status, view.metrics, self._drain, self._shaping, release=self._release
+        )
         async with serve_admin(admin, sources) as address:
             self._telemetry.serving(address)
             helpers = [
@@ -185,7 +191,7 @@ class Supervisor:
         start = Start(
             number=slot.number,
             cookie=cookie,
-            settings=self._settings,
+            settings=self._in_force,
             listeners=descriptors,
             load=self._load,
             workers=len(self._slots),
@@ -229,13 +235,22 @@ class Supervisor:
                 self._watchdog.heard(child.number, now)
             case WantGroup(group=group):
                 if self._shaper.want(group):
-                    self._tell(Groups(groups=self._shaper.slots, shaping=self._settings.shaping))
+                    self._tell_shaping()
             case Ready():
                 self._watchdog.watch(child.number, now)
                 self._telemetry.worker_ready(child.number, child.pid, now - child.started_at)
                 self._news.set()
             case None:
                 self._news.set()
+
+    @property
+    def _in_force(self) -> Settings:
+        """The settings, with what commands have made of them."""
+        return replace(self._settings, shaping=self._shaping.in_force)
+
+    def _tell_shaping(self) -> None:
+        """Let the workers know how traffic is shaped, and of which groups."""
+        self._tell(Groups(groups=self._shaper.slots, shaping=self._shaping.in_force))
 
     def _tell(self, message: Message) -> None:
         """Tell all workers that run."""
@@ -319,7 +334,7 @@ class Supervisor:
             self._telemetry.reloaded(changed.live, changed.restart)
             self._telemetry.repeats.interval_s = new.log.repeat_interval_s
             configure_logging(new.log)
-            self._shaper.configure(self._settings.shaping, self._settings.ingest.limit)
+            self._shaping.reload(self._settings.shaping, self._settings.ingest.limit)
             self._tell(Reload(settings=self._settings, groups=self._shaper.slots))
         self._notifier.ready()
 

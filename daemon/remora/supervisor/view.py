@@ -78,6 +78,14 @@ class View:
             **merged_status(answers),
         }
 
+    async def waiting_for_credit(self) -> dict[tuple[str, str], int]:
+        """How many listings wait for credit, by scope and priority, of those workers that answer."""
+        found: dict[tuple[str, str], int] = {}
+        for _, body in await self._ask("status"):
+            for scope, priority, count in msgspec.json.decode(body)["shaped"] if body else ():
+                found[scope, priority] = found.get((scope, priority), 0) + count
+        return found
+
     async def metrics(self) -> list[Metric]:
         """One page for all workers. Of one that does not answer in time, what it said last is shown."""
         host, answers = await asyncio.gather(self._host(), self._ask("metrics"))

@@ -408,6 +408,7 @@ class Process:
                 "damaged": list(self._store.damaged.values()) if worker else [],
             },
             "ingest": self._servers["ingest"].address if "ingest" in self._servers else "",
+            "shaped": [[*both, count] for both, count in self._gate.waiting_by_scope().items()],
             "in_flight_bytes": worker.budget.held if worker else 0,
             "balance": worker.ownership.shedder.status() if worker else {},
             "quarantine": worker.quarantines.left_s if worker else {},

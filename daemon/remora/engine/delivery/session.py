@@ -125,13 +125,7 @@ class Session:
         """A page that is about to be sent: it joins the window that is removed from, and is divided."""
         scope = self.scope
         self.reader.learn(page)
-        triaged = triage(
-            page,
-            scope.topic,
-            scope.limits,
-            self._redelivery,
-            scope.context.renderer,
-        )
+        triaged = triage(page, scope.topic, scope.limits, self._redelivery, scope.context.renderer)
         return self.trimmer.add(page), triaged
 
     def count_attempts(self, records: Sequence[Record]) -> None:

@@ -1,0 +1,162 @@
+"""`remora shaping`: how the running daemon shapes its traffic, and changes of that until its next reload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from remora import app
+from remora.cli.groups import Group
+from remora.cli.options import config_option
+from remora.cli.output import print_json, print_table, run_async, size
+from remora.config import Settings, parse_size, show_size
+from remora.supervisor.reshaping import Change
+
+COLUMNS = ("SCOPE", "PRIORITY", "GUARANTEED", "MAX", "BURST", "LEVEL", "WAITING", "GRANTED", "DONATED", "TRANSFERRED")
+
+
+NO_LIMIT = -1
+"""A maximum of none."""
+
+
+class Size(click.ParamType[int]):
+    """Bytes, or bytes per second, with a unit."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number of bytes."""
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_size(value)
+        except ValueError as exc:
+            self.fail(str(exc), param, ctx)
+
+
+class SizeOrNone(Size):
+    """The same, or `none`."""
+
+    name = "size|none"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number of bytes, or NO_LIMIT."""
+        return NO_LIMIT if value == "none" else super().convert(value, param, ctx)
+
+
+@click.group(cls=Group)
+def shaping() -> None:
+    """Show how traffic is divided by priority, and change it until the next reload.
+
+    What is configured stands in the tables [[shaping.scope]] of the configuration file; docs/shaping.md explains it.
+    """
+
+
+@shaping.command()
+@config_option
+@click.option("--scope", "only", metavar="NAME", help="This scope alone.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, with each group.")
+def show(settings: Settings, only: str | None, as_json: bool) -> None:
+    """Show scopes, their meters, the credit of all workers, who waits, and what was granted since the start.
+
+    \b
+    Example:
+      remora shaping show --scope uplink
+    """
+    shown = run_async(app.fetch_shaping(settings.admin))
+    if only is not None:
+        shown["scopes"] = [each for each in shown["scopes"] if each["name"].lower() == only.lower()]
+    if as_json:
+        print_json(shown)
+        return
+    click.echo(f"default class: {shown['default_class']}" + (", changed by command" if shown["changed"] else ""))
+    for each in shown["scopes"]:
+        state = "enabled" if each["enabled"] else "disabled: everything passes"
+        click.echo(
+            f"{each['name']} of {each['of']}, {state}; limit {show_size(each['limit'])} per second,"
+            f" burst {show_size(each['burst'])}, {len(each['groups'])} groups, {size(each['lost'])} lost"
+        )
+    for remark in shown["remarks"]:
+        click.echo(f"remark: {remark}")
+    print_table(COLUMNS, [_row(each["name"], meter) for each in shown["scopes"] for meter in each["meters"]])
+
+
+def _row(scope: str, meter: dict[str, Any]) -> tuple[str, ...]:
+    most = "none" if meter["max"] is None else show_size(meter["max"])
+    return (
+        scope,
+        meter["bucket"],
+        show_size(meter["guaranteed"]),
+        most,
+        show_size(meter["burst"]),
+        f"{meter['level']}B",
+        str(meter["waiting"]),
+        *(size(meter[each]) for each in ("granted", "donated", "transferred")),
+    )
+
+
+@shaping.command("set")
+@config_option
+@click.option("--scope", metavar="NAME|ALL", help="The scope to change.")
+@click.option("--enable", is_flag=True, help="Shape it.")
+@click.option("--disable", is_flag=True, help="Let everything pass, at once; its credit is forgotten.")
+@click.option("--priority", metavar="NAME|ALL", help="The priority to change, or priority_queue, the spare.")
+@click.option("--rate", type=Size(), help="Bytes per second that it is guaranteed.")
+@click.option("--max", "most", type=SizeOrNone(), help="Bytes per second that it may have at most.")
+@click.option("--burst", type=Size(), help="Bytes that it may have at once.")
+@click.option("--default-class", metavar="NAME", help="The highest class of topics that no principal names.")
+def set_(settings: Settings, **given: Any) -> None:
+    """Change how this host shapes its traffic, from the next tick on, until the next reload or restart.
+
+    Prints a line for each value that is named. Names are in any case.
+
+    \b
+    Examples:
+      remora shaping set --scope uplink --priority priority_queue --rate 5MB
+      remora shaping set --scope ALL --disable
+    """
+    for line in run_async(app.change_shaping(settings.admin, change_of(given))):
+        click.echo(line)
+
+
+def change_of(given: Mapping[str, Any]) -> Change:
+    """What the options of `set` ask for. Raises UsageError where they do not go together."""
+    scope, priority, default_class = given["scope"], given["priority"], given["default_class"]
+    has_values = any(given[each] is not None for each in ("rate", "most", "burst"))
+    of_scope = given["enable"] or given["disable"] or priority is not None
+    rules = (
+        (given["enable"] and given["disable"], "--enable and --disable exclude each other"),
+        (priority is not None and not has_values, "--priority needs --rate, --max or --burst"),
+        (priority is None and has_values, "--rate, --max and --burst need --priority"),
+        (scope is None and (of_scope or default_class is None), "--scope is missing"),
+        (scope is not None and not of_scope, "--enable, --disable or --priority is missing"),
+        (scope is not None and default_class is not None, "--default-class is a change of its own, without --scope"),
+    )
+    for is_broken, text in rules:
+        if is_broken:
+            raise click.UsageError(text)
+    return Change(
+        default_class=default_class or "",
+        scope=scope or "",
+        enabled=given["enable"] if given["enable"] or given["disable"] else None,
+        priority=priority or "",
+        rate=given["rate"],
+        max=None if given["most"] == NO_LIMIT else given["most"],
+        unlimited=given["most"] == NO_LIMIT,
+        burst=given["burst"],
+    )
+
+
+@shaping.command()
+@config_option
+def reset(settings: Settings) -> None:
+    """Go back to what the configuration file said when the daemon last read it.
+
+    \b
+    Example:
+      remora shaping reset
+    """
+    for line in run_async(app.change_shaping(settings.admin, Change(reset=True))):
+        click.echo(line)

@@ -1,0 +1,108 @@
+"""Changes of shaping by command: what they make of the settings, and the lines that say so."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from remora.config import MeterSettings, MetersSettings, ScopeSettings, ShapingSettings, show_size
+from remora.model.errors import ConfigError
+from remora.model.traffic import BUCKETS, CONFIGURABLE, TrafficClass
+
+ALL = "all"
+"""Every scope, or every bucket of a scope."""
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A change of one scope or of all, or of the default class; or back to what the file says.
+
+    Names are in any case. Rates are bytes per second and `burst` bytes; None leaves a value as it is, and `unlimited`
+    takes a bucket's max away.
+    """
+
+    reset: bool = False
+    default_class: str = ""
+    scope: str = ""
+    enabled: bool | None = None
+    priority: str = ""
+    rate: int | None = None
+    max: int | None = None
+    unlimited: bool = False
+    burst: int | None = None
+
+
+def reshaped(settings: ShapingSettings, change: Change) -> tuple[ShapingSettings, list[str]]:
+    """The settings with a change, and a line for each value that it names, also where that stays as it is.
+
+    Raises ConfigError, with the option's path, for a name that there is not and for values that break a rule.
+    """
+    if change.default_class:
+        highest = TrafficClass(_named(change.default_class, CONFIGURABLE, "shaping.default_class"))
+        line = f"shaping::default_class {settings.default_class} => {highest}"
+        chosen_class: Any = highest  # the type checker does not see that it is one of the words that are allowed
+        return replace(settings, default_class=chosen_class), [line]
+    names = [each.name for each in settings.scope]
+    chosen = names if change.scope.lower() == ALL else [_named(change.scope, names, "shaping.scope")]
+    lines: list[str] = []
+    scopes = tuple(_scope(each, change, lines) if each.name in chosen else each for each in settings.scope)
+    return replace(settings, scope=scopes), lines
+
+
+def _scope(scope: ScopeSettings, change: Change, lines: list[str]) -> ScopeSettings:
+    """A scope with a change; the lines that say so join the others."""
+    path = f"shaping::{scope.name}"
+    if change.enabled is not None:
+        lines.append(f"{path} {_enabled(scope.enabled)} => {_enabled(change.enabled)}")
+        scope = replace(scope, enabled=change.enabled)
+    if not change.priority:
+        return scope
+    everything = change.priority.lower() == ALL
+    buckets = BUCKETS if everything else (_named(change.priority, BUCKETS, f"shaping.scope.{scope.name}.meters"),)
+    meters = {bucket: getattr(scope.meters, bucket) for bucket in BUCKETS}
+    for bucket in buckets:
+        before = meters[bucket] or MeterSettings(guaranteed=0, burst=0)
+        meters[bucket] = after = _meter(before, change)
+        lines += _said(f"{path}::{bucket}", before, after, change)
+    return replace(scope, meters=MetersSettings(**meters))
+
+
+def _meter(before: MeterSettings, change: Change) -> MeterSettings:
+    """A meter with a change; a rate above its max is cut to it."""
+    most = None if change.unlimited else before.max if change.max is None else change.max
+    rate = before.guaranteed if change.rate is None else change.rate
+    burst = before.burst if change.burst is None else change.burst
+    return MeterSettings(guaranteed=rate if most is None else min(rate, most), burst=burst, max=most)
+
+
+def _said(path: str, before: MeterSettings, after: MeterSettings, change: Change) -> Iterator[str]:
+    wanted = before.guaranteed if change.rate is None else change.rate
+    if wanted > after.guaranteed:
+        yield f"{path}::rate {show_size(wanted)} is above its max, and is cut to it"
+    if change.rate is not None or before.guaranteed != after.guaranteed:
+        yield f"{path}::rate {show_size(before.guaranteed)} => {show_size(after.guaranteed)}"
+    if change.max is not None or change.unlimited:
+        yield f"{path}::max {_most(before.max)} => {_most(after.max)}"
+    if change.burst is not None:
+        yield f"{path}::burst {show_size(before.burst)} => {show_size(after.burst)}"
+
+
+def _named(word: str, names: Iterable[str], path: str) -> str:
+    """The name that a word in any case means. Raises ConfigError with the nearest one where there is none."""
+    known = {str(each).lower(): str(each) for each in names}
+    if word.lower() in known:
+        return known[word.lower()]
+    near = difflib.get_close_matches(word.lower(), known, n=1)
+    hint = f'; did you mean "{known[near[0]]}"?' if near else ""
+    raise ConfigError(path, f'there is no "{word}"{hint}')
+
+
+def _enabled(enabled: bool) -> str:
+    return "enabled" if enabled else "disabled"
+
+
+def _most(rate: int | None) -> str:
+    return "none" if rate is None else show_size(rate)

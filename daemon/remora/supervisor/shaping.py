@@ -1,0 +1,104 @@
+"""How a host shapes its traffic, for those who ask: what is in force, and changes of it until the next reload."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+
+from remora.config import LimitSettings, ScopeSettings, ShapingSettings
+from remora.model.errors import ConfigError
+from remora.model.traffic import BUCKETS, UNMETERED, burst_of, limit_of
+from remora.policy.classes import scope_of
+from remora.supervisor.reshaping import Change, reshaped
+from remora.supervisor.shaper import Shaper
+
+Waiting = Mapping[tuple[str, str], int]
+"""How many listings wait for credit, by scope and priority."""
+
+
+class HostShaping:
+    """See the module. What is in force is what the file says, or what a command made of it since the last reload."""
+
+    def __init__(
+        self,
+        shaper: Shaper,
+        settings: ShapingSettings,
+        limits: tuple[LimitSettings, ...],
+        workers: int,
+        waiting: Callable[[], Awaitable[Waiting]],
+    ) -> None:
+        """`waiting` asks the workers who waits."""
+        self.in_force = settings
+        self.on_change: Callable[[], None] = lambda: None
+        """Lets the workers know what is in force."""
+        self._shaper = shaper
+        self._file = settings
+        self._limits = limits
+        self._workers = workers
+        self._waiting = waiting
+        shaper.configure(settings, limits)
+
+    def reload(self, settings: ShapingSettings, limits: tuple[LimitSettings, ...]) -> None:
+        """The file says this now; what commands have changed is over."""
+        self._file = self.in_force = settings
+        self._limits = limits
+        self._shaper.configure(settings, limits)
+
+    def change(self, body: bytes) -> list[str]:
+        """Make a `Change`, given as JSON; a line for each value. Raises ConfigError, and then changes nothing."""
+        try:
+            change = msgspec.json.decode(body, type=Change)
+        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+            raise ConfigError("", f"this is no change of shaping: {exc}") from exc
+        if change.reset:
+            settings, lines = self._file, ["shaping is what the configuration file says"]
+        else:
+            settings, lines = reshaped(self.in_force, change)
+        self.in_force = settings
+        self._shaper.configure(settings, self._limits)
+        self.on_change()
+        return lines
+
+    async def show(self) -> dict[str, object]:
+        """What is in force, with the credit and the counters of all workers."""
+        waiting = await self._waiting()
+        return {
+            "changed": self.in_force != self._file,
+            "default_class": self.in_force.default_class,
+            "remarks": self.in_force.remarks(self._workers),
+            "scopes": [self._scope(each, waiting) for each in self.in_force.scope],
+        }
+
+    def _scope(self, scope: ScopeSettings, waiting: Waiting) -> dict[str, object]:
+        groups = {name: each for name, each in self._shaper.groups.items() if scope_of(name) == scope.name}
+        levels = {
+            name: {bucket: sum(each.level for each in group.tiers[bucket].buckets) for bucket in BUCKETS}
+            for name, group in groups.items()
+        }
+        meters = []
+        for bucket in BUCKETS:
+            meter = scope.by_bucket.get(bucket, UNMETERED)
+            meters.append(
+                {
+                    "bucket": bucket,
+                    "guaranteed": meter.guaranteed,
+                    "max": meter.max,
+                    "burst": meter.burst,
+                    "level": sum(each[bucket] for each in levels.values()),
+                    "waiting": waiting.get((scope.name, bucket), 0),
+                    "granted": sum(self._shaper.spent(name).get(bucket, 0) for name in groups),
+                    "donated": sum(each.donated.get(bucket, 0) for each in groups.values()),
+                    "transferred": sum(each.transferred.get(bucket, 0) for each in groups.values()),
+                }
+            )
+        return {
+            "name": scope.name,
+            "of": scope.of,
+            "enabled": scope.enabled,
+            "limit": limit_of(scope.by_bucket),
+            "burst": burst_of(scope.by_bucket),
+            "lost": sum(each.lost for each in groups.values()),
+            "meters": meters,
+            "groups": [{"name": name, "levels": levels[name]} for name in groups],
+        }

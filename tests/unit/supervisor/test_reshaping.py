@@ -1,0 +1,192 @@
+"""Changes of shaping by command: the lines that they print, what they change, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from remora.cli import group
+from remora.cli.shaping import change_of
+from remora.config import MetersSettings, ScopeSettings, ShapingSettings
+from remora.model.errors import ConfigError
+from remora.supervisor.reshaping import Change, reshaped
+from remora.supervisor.shaping import HostShaping
+from support.credit import Host, a_host, a_meter, shaping
+
+MB = 10**6
+TWO = shaping(
+    a_host(client_high=a_meter(10 * MB, 2 * MB), client_low=a_meter(MB, MB, 5 * MB)),
+    ScopeSettings(name="eu", of="destination", enabled=False, meters=MetersSettings(client_low=a_meter(MB, MB))),
+)
+BUCKETS = ("max", "client_high", "client_normal", "client_low", "background", "idle", "priority_queue")
+
+
+@pytest.mark.parametrize(
+    ("change", "lines"),
+    [
+        (Change(scope="uplink", enabled=False), ["shaping::uplink enabled => disabled"]),
+        (Change(scope="eu", enabled=False), ["shaping::eu disabled => disabled"]),
+        (
+            Change(scope="ALL", enabled=True),
+            ["shaping::uplink enabled => enabled", "shaping::eu disabled => enabled"],
+        ),
+        (
+            Change(scope="UPLINK", priority="Client_High", rate=100 * MB),
+            ["shaping::uplink::client_high::rate 10MB => 100MB"],
+        ),
+        (
+            Change(scope="uplink", priority="client_low", rate=7 * MB),
+            [
+                "shaping::uplink::client_low::rate 7MB is above its max, and is cut to it",
+                "shaping::uplink::client_low::rate 1MB => 5MB",
+            ],
+        ),
+        (
+            Change(scope="uplink", priority="client_low", unlimited=True, burst=2 * MB),
+            ["shaping::uplink::client_low::max 5MB => none", "shaping::uplink::client_low::burst 1MB => 2MB"],
+        ),
+        (
+            Change(scope="eu", priority="client_low", max=3 * MB),
+            ["shaping::eu::client_low::max none => 3MB"],
+        ),
+        (Change(default_class="Backlog"), ["shaping::default_class tail => backlog"]),
+    ],
+)
+def test_a_change_says_what_it_changes(change: Change, lines: list[str]) -> None:
+    """A line for each value that is named, in the file's order, also where it stays as it is."""
+    assert reshaped(TWO, change)[1] == lines
+
+
+def test_all_priorities_are_changed_in_their_order() -> None:
+    """ALL goes from max to the spare, in each scope."""
+    settings, lines = reshaped(TWO, Change(scope="all", priority="ALL", rate=2 * MB, burst=MB))
+
+    assert [each.split("::")[2] for each in lines if "::rate" in each][:7] == list(BUCKETS)
+    assert [list(each.by_bucket) for each in settings.scope] == [list(BUCKETS)] * 2
+    assert settings.scope[0].meters.client_low == a_meter(2 * MB, MB, 5 * MB)
+
+
+def test_only_the_scope_that_is_named_changes() -> None:
+    """Every other scope, and every other value, stays as it is."""
+    settings, _ = reshaped(TWO, Change(scope="uplink", priority="client_low", burst=2 * MB))
+
+    assert settings.scope[1] == TWO.scope[1]
+    assert settings.scope[0].meters == replace(TWO.scope[0].meters, client_low=a_meter(MB, 2 * MB, 5 * MB))
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "message"),
+    [
+        (Change(scope="uplnk", enabled=True), "shaping.scope", 'did you mean "uplink"?'),
+        (Change(scope="uplink", priority="client_lo", rate=1), "shaping.scope.uplink.meters", '"client_low"?'),
+        (
+            Change(scope="uplink", priority="idle", rate=MB),
+            "shaping.scope.uplink.meters.idle.burst",
+            "must be above 0",
+        ),
+        (Change(default_class="relief"), "shaping.default_class", 'there is no "relief"'),
+    ],
+)
+def test_a_change_that_breaks_a_rule_is_refused(change: Change, key: str, message: str) -> None:
+    """The refusal has the path of the option, and the nearest name."""
+    with pytest.raises(ConfigError) as caught:
+        reshaped(TWO, change)
+
+    assert caught.value.key == key
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--scope", "a", "--enable", "--disable"], "exclude each other"),
+        (["--scope", "a", "--priority", "max"], "needs --rate"),
+        (["--scope", "a", "--rate", "1MB"], "need --priority"),
+        (["--enable"], "--scope is missing"),
+        ([], "--scope is missing"),
+        (["--scope", "a"], "is missing"),
+        (["--scope", "a", "--enable", "--default-class", "tail"], "without --scope"),
+        (["--scope", "a", "--priority", "max", "--rate", "1"], "a size with a unit"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options: list[str], message: str) -> None:
+    """Nothing is asked of the daemon, and the exit code is 2."""
+    done = CliRunner().invoke(group, ["shaping", "set", *options])
+
+    assert (done.exit_code, message in done.output) == (2, True), done.output
+
+
+def test_options_are_a_change() -> None:
+    """`--max none` takes the limit away; what is not named stays as it is."""
+    given = dict.fromkeys(("scope", "priority", "rate", "most", "burst", "default_class"), None)
+    flags = {"enable": False, "disable": False}
+
+    assert change_of({**given, **flags, "scope": "a", "priority": "max", "most": -1}) == Change(
+        scope="a", priority="max", unlimited=True
+    )
+    assert change_of({**given, **flags, "scope": "a", "disable": True}) == Change(scope="a", enabled=False)
+    with pytest.raises(click.UsageError):
+        change_of({**given, **flags})
+
+
+class Desk:
+    """The shaping of a host, whose workers say that two listings wait."""
+
+    def __init__(self, settings: ShapingSettings) -> None:
+        self.host = Host(shaping())
+        self.told = 0
+        self.shaping = HostShaping(self.host.shaper, settings, (), 1, self._waiting)
+        self.shaping.on_change = self._count
+
+    async def _waiting(self) -> dict[tuple[str, str], int]:
+        return {("uplink", "client_low"): 2}
+
+    def _count(self) -> None:
+        self.told += 1
+
+
+async def test_a_change_lasts_until_the_next_reload() -> None:
+    """It counts for the workers at once, is shown, and is gone after a reload of the same file, or a reset."""
+    desk = Desk(TWO)
+    for undo in (lambda: desk.shaping.reload(TWO, ()), lambda: desk.shaping.change(b'{"reset":true}')):
+        assert not (await desk.shaping.show())["changed"]
+        body = json.dumps({"scope": "uplink", "priority": "client_low", "rate": 2 * MB}).encode()
+        assert desk.shaping.change(body) == ["shaping::uplink::client_low::rate 1MB => 2MB"]
+        assert (await desk.shaping.show())["changed"]
+        assert desk.host.shaper.groups["uplink"].meters["client_low"].guaranteed == 2 * MB
+        undo()
+        assert desk.host.shaper.groups["uplink"].meters["client_low"].guaranteed == MB
+    assert desk.told == 3
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"scop":"x"}', b'{"scope":"uplink","rate":"1MB"}', b"\xff"])
+async def test_a_body_that_is_no_change_is_refused(body: bytes) -> None:
+    """Nothing changes, and no worker is told."""
+    desk = Desk(TWO)
+    with pytest.raises(ConfigError):
+        desk.shaping.change(body)
+
+    assert not (await desk.shaping.show())["changed"]
+    assert desk.told == 0
+
+
+async def test_what_is_in_force_is_shown_with_its_credit() -> None:
+    """Each scope has its meters with level, who waits and what was granted; its groups have levels of their own."""
+    desk = Desk(TWO)
+    desk.host.tick(3)
+    desk.host.account().charge(0, "client_low", 5_000)
+    desk.host.tick()
+
+    shown = json.loads(json.dumps(await desk.shaping.show()))
+
+    uplink, eu = shown["scopes"]
+    low = next(each for each in uplink["meters"] if each["bucket"] == "client_low")
+    assert (low["level"], low["waiting"], low["granted"]) == (35_000, 2, 5_000)
+    assert (low["guaranteed"], low["max"], low["burst"]) == (MB, 5 * MB, MB)
+    assert (uplink["limit"], uplink["enabled"], eu["enabled"]) == (11 * MB, True, False)
+    assert [each["name"] for each in uplink["groups"]] == ["uplink"]
+    assert any("no credit for max" in each for each in shown["remarks"])
