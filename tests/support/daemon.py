@@ -53,6 +53,8 @@ def _in_toml(value: object) -> str:
     """A value of an option; a table is written in one line."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{key} = {_in_toml(each)}" for key, each in value.items()) + " }"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_in_toml, value))}]"
     return json.dumps(value)
 
 

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from remora.codec.topic import DELIVERY, KEYS, join_args, parse_args
+from remora.codec.topic import DELIVERY, KEYS, TRAFFIC_CLASS, join_args, parse_args
 from remora.config import parse_duration
 from remora.model.topic import NAME, UNSET, Delivery, Target, Topic
 
@@ -17,7 +17,7 @@ ARGUMENTS = (
     "amqp-ack-level", "amqp-exchange", "amqp-version", "ca-location", "cloudevents", "http-ack-level",
     "kafka-ack-level", "kafka-brokers", "mechanism", "remora-batch", "remora-batch-bytes", "remora-batch-records",
     "remora-ce-id", "remora-credential", "remora-dead-letter-topic", DELIVERY, "remora-idempotency-key", KEYS,
-    "ssl-certificate-location", "ssl-key-location", "use-ssl", "user-name", "verify-ssl",
+    TRAFFIC_CLASS, "ssl-certificate-location", "ssl-key-location", "use-ssl", "user-name", "verify-ssl",
 )  # fmt: skip
 """The endpoint's arguments that `--arg` takes."""
 

@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote_plus
 from remora.codec.ceph import Cursor
 from remora.model.errors import CodecError, EndpointMisconfigured
 from remora.model.topic import UNSET, Delivery, Source, Target, Topic
+from remora.model.traffic import CONFIGURABLE
 
 DELIVERY = "remora-delivery"
 """The endpoint argument that names a topic's delivery mode; radosgw keeps it, as it keeps all that it does not know."""
@@ -22,6 +23,9 @@ DEAD_LETTER_TOPIC = "remora-dead-letter-topic"
 
 KEYS = "remora-keys"
 """The endpoint argument that says how senders of events write object keys: `encoded` as S3 does, or `literal`."""
+
+TRAFFIC_CLASS = "remora-traffic-class"
+"""The endpoint argument by which a topic asks for a lower traffic class; it never raises one."""
 
 LIMITS = ("time_to_live", "max_retries", "retry_sleep_duration")
 """The attributes that have fields of their own since Ceph 19; before, radosgw keeps them among the arguments."""
@@ -174,6 +178,14 @@ _LEFT_OPEN = ("", "None", str(UNSET))
 
 def _number(text: str) -> int | None:
     return int(text) if re.fullmatch("[0-9]{1,10}", text) and int(text) < UNSET else None
+
+
+def class_remarks(args: str) -> list[str]:
+    """What is wrong with the traffic class that a topic's arguments ask for: a word that is none counts as nothing."""
+    asked = parse_args(args).get(TRAFFIC_CLASS, "")
+    if not asked or asked in CONFIGURABLE:
+        return []
+    return [f"{TRAFFIC_CLASS} is none of {', '.join(CONFIGURABLE)} and is ignored"]
 
 
 def delivery_of(target: Target, default: Delivery) -> Delivery:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 
 from remora.codec.event_entry import attributes
-from remora.codec.topic import limit_remarks, usable_delivery
+from remora.codec.topic import class_remarks, limit_remarks, usable_delivery
 from remora.engine.byte_budget import ByteBudget
 from remora.engine.delivery.committing import Committer
 from remora.engine.delivery.head_expiry import FOR_EVER_S, LEAST_S, HeadExpiry
@@ -245,7 +245,8 @@ class Dispatcher:
             topic.target, Delivery(self._context.settings.mode), is_transactional=is_transactional
         )
         self._delivery = str(mode)
-        self._remarks = (*endpoint.check(topic.target), *limit_remarks(topic.target.args), *mode_remarks)
+        args = topic.target.args
+        self._remarks = (*endpoint.check(topic.target), *limit_remarks(args), *class_remarks(args), *mode_remarks)
         for remark in self._remarks:
             self._context.telemetry.remark(topic.label, remark)
 

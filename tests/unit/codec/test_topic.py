@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.codec.ceph import Writer
-from remora.codec.topic import decode_topic, decode_topics, delivery_of, join_args, limit_remarks, parse_args
+from remora.codec.topic import (
+    class_remarks,
+    decode_topic,
+    decode_topics,
+    delivery_of,
+    join_args,
+    limit_remarks,
+    parse_args,
+)
 from remora.model.errors import CodecError, EndpointMisconfigured
 from remora.model.topic import Delivery, Source, Target, Topic
 from unit.codec.samples import framed, topic_object
@@ -297,3 +305,12 @@ def test_an_unknown_delivery_mode_is_a_misconfiguration() -> None:
     """Any other word stops the topic and says which words there are."""
     with pytest.raises(EndpointMisconfigured, match="must be at-least-once or exactly-once"):
         delivery_of(Target("kafka://b", "remora-delivery=exactlyonce", "t"), Delivery.AT_LEAST_ONCE)
+
+
+@pytest.mark.parametrize(
+    ("args", "remarks"),
+    [("", 0), ("remora-traffic-class=replay", 0), ("remora-traffic-class=relief", 1), ("remora-traffic-class=x", 1)],
+)
+def test_a_traffic_class_that_is_none_is_remarked_on(args: str, remarks: int) -> None:
+    """A topic may ask for the classes that an operator may name; every other word is told, and counts as nothing."""
+    assert len(class_remarks(args)) == remarks

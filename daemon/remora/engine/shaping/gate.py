@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from remora.codec.topic import parse_args
+from remora.codec.topic import TRAFFIC_CLASS, parse_args
 from remora.metrics import Telemetry
 from remora.model.shard import Shard
 from remora.model.topic import Topic
@@ -22,9 +22,6 @@ from remora.model.traffic import ScopeKind, TrafficClass
 from remora.policy.classes import Rules, scope_of
 from remora.policy.waiting import Account, Request, Waiting
 from remora.ports.credit import Bank, NoBank
-
-TRAFFIC_CLASS = "remora-traffic-class"
-"""The endpoint argument by which a topic asks for a lower class; radosgw keeps it, as it keeps all it does not know."""
 
 _MEMBER = 0
 _RANK = MappingProxyType({kind: rank for rank, kind in enumerate(ScopeKind)})
