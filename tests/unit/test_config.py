@@ -642,3 +642,13 @@ def test_what_may_not_be_meant_is_remarked(tmp_path: Path) -> None:
         f"{PATH}.priority_queue.burst: 50000B is less than 4 workers take in a tick of 10ms, {ALONE}",
     ]
     assert Settings().shaping.remarks(workers=4) == []
+
+
+def test_the_configurations_in_the_page_on_shaping_are_accepted() -> None:
+    """Each example of docs/shaping.md is read without a problem or a remark."""
+    page = (SHIPPED.parents[1] / "docs" / "shaping.md").read_text()
+    examples = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    found = [config.from_document(tomllib.loads(each)) for each in examples]
+
+    assert [(len(each.shaping.scope), len(each.ingest.limit)) for each in found] == [(2, 0), (1, 0), (0, 1)]
+    assert [each.shaping.remarks(workers=4) for each in found] == [[], [], []]
