@@ -5,20 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from engine.fakes import FakeEndpoint, FakeStore
+from engine.fakes import FakeEndpoint, FakeStore, Fate, Verdict
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings, MetersSettings, ScopeSettings, ShapingSettings
 from remora.engine.shaping.gate import Gate
 from remora.engine.status import State
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
-from remora.model.errors import EndpointUnavailable
+from remora.model.errors import EndpointUnavailable, RemoraError, StoreUnavailable
+from remora.model.ledger import Tally
 from remora.model.record import Record
 from remora.model.topic import Delivery
+from remora.ports.endpoint import Batch
 from support.clock import in_virtual_time
 from support.credit import Host, a_host, a_meter, shaping
 from support.entries import raw_entry
@@ -291,3 +297,67 @@ async def test_a_queue_that_is_nearly_full_goes_first(mode: Delivery) -> None:
         it.make("u", 10)
         await drained(it.store, "u")
         assert it.metric("remora_shaping_granted_bytes_total", scope="uplink", priority="max") > 0
+
+
+@pytest.mark.guarantee("no-loss")
+@settings(max_examples=30)
+@given(seed=st.integers(0, 1 << 32), mode=st.sampled_from(Delivery))
+def test_no_schedule_of_credit_and_faults_loses_or_reorders(seed: int, mode: Delivery) -> None:
+    """Credit comes and goes at random while the store and the endpoint fail and the lock is broken: everything arrives
+    in order, once where transactions are used, and the ledger is right."""
+
+    @in_virtual_time
+    async def play() -> None:
+        rng = Random(seed)
+        it = Shaped(
+            some_meters(rng), mode, list_entries=rng.choice([1, 7, 1024]), transaction_records=50, retry_cap_s=5
+        )
+        it.make("t", rng.choice([5, 100, 400]))
+        loop, queue = asyncio.get_running_loop(), it.store.queues["t"]
+
+        def store_trouble(call: str) -> RemoraError | float | None:
+            if loop.time() > 60 or rng.random() > 0.05:
+                return rng.random() * 0.01
+            return StoreUnavailable(f"{call} timed out") if rng.random() < 0.5 else rng.random() * 5
+
+        def push_trouble(_: object, batch: Batch) -> Fate:
+            if loop.time() > 60 or rng.random() > 0.1:
+                return Fate(wait_s=rng.random() * 0.1)
+            return Fate(rng.random(), rng.choice([None, 0, len(batch.records) // 2]), EndpointUnavailable("broken"))
+
+        def commit_trouble(*_: object) -> Verdict:
+            if loop.time() > 60 or rng.random() > 0.1:
+                return Verdict()
+            return Verdict(rng.random(), rng.random() < 0.5, error=EndpointUnavailable("broken"))
+
+        it.store.before = it.store.after = store_trouble
+        it.endpoint.fate, it.endpoint.verdict = push_trouble, commit_trouble
+        async with it.running():
+            while loop.time() < 60:
+                await asyncio.sleep(rng.uniform(0.2, 5))
+                it.configure(some_meters(rng))
+                if rng.random() < 0.2:
+                    queue.holder = None
+                first = len(queue.entries)
+                queue.append(*(raw_entry("k", i) for i in range(first, first + rng.randrange(20))))
+            it.configure(shaping(a_host(client_normal=MUCH, client_low=MUCH)))
+            await drained(it.store)
+            await until(lambda: not it.gate.waiting)
+
+        sent = [int(each.removeprefix(b"id-")) for each in it.endpoint.events()]
+        assert list(dict.fromkeys(sent)) == list(range(len(queue.entries)))
+        assert mode is Delivery.AT_LEAST_ONCE or len(sent) == len(queue.entries)
+        assert queue.ledger == Tally(delivered=len(queue.entries))
+        assert it.metric("remora_crashes_total") == 0
+
+    play()
+
+
+def some_meters(rng: Random) -> ShapingSettings:
+    """A scope that is disabled, has no credit, or has some; or none at all."""
+    if rng.random() < 0.1:
+        return shaping()
+    rate = rng.choice([0, 2_000, 50_000, 10**7])
+    meter = a_meter(rate, rng.choice([1_000, 100_000]), rng.choice([None, rate]))
+    scope = a_host(client_normal=meter, client_low=meter, priority_queue=a_meter(rng.choice([0, 10_000]), 10_000))
+    return shaping(replace(scope, enabled=rng.random() < 0.8))
