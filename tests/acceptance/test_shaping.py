@@ -1,0 +1,95 @@
+"""Traffic shaping by real processes: a supervisor that deals credit out to two workers, and commands that change it."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from remora.client import IngestClient
+from remora.model.exits import Exit
+from support.consumer import read_until
+from support.daemon import Daemon, running_daemon
+from support.ingest import record
+from support.kafka import Kafka, create_topic
+
+NOTHING = {"guaranteed": "0B", "burst": "1MB"}
+SCOPE = {
+    "name": "uplink",
+    "of": "host",
+    "enabled": True,
+    "meters": dict.fromkeys(("max", "client_high", "client_normal", "client_low"), NOTHING),
+}
+RATES = ("--rate", "20MB", "--burst", "10MB")
+LIMIT = {"name": "few", "of": "topic", "match": ["*"], "events": 40, "burst_events": 20}
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder whose path leaves room for the name of a socket."""
+    with tempfile.TemporaryDirectory(prefix="remora-") as name:
+        yield Path(name)
+
+
+async def shaped(daemon: Daemon) -> bool:
+    """Whether all shards of the topic wait for credit."""
+    shards = (await daemon.status())["shards"]
+    return len(shards) == 4 and {each["state"] for each in shards} == {"shaped"}
+
+
+async def is_changed(daemon: Daemon) -> bool:
+    """Whether the file says something else than what is in force."""
+    shown = await daemon.command("shaping", "show", "--json")
+    assert shown.code == Exit.OK, shown.err
+    changed: bool = shown.json["changed"]
+    return changed
+
+
+@pytest.mark.kafka
+async def test_credit_of_a_host_is_changed_while_it_runs(kafka: Kafka, folder: Path) -> None:
+    """Shards of a scope without credit wait, and the host is ready; a command lets them go; a reload brings the file
+    back; a drain needs no credit; and a limit of ingest holds a client back without refusing it anything."""
+    topic = await create_topic(kafka.address, f"shaped-{uuid.uuid4().hex[:10]}")
+    sections: dict[str, dict[str, object]] = {
+        "store": {"kind": "sqlite"},
+        "sqlite": {"directory": str(folder / "queues"), "files": 2},
+        "ownership": {"discovery_interval": "500ms"},
+        "shaping": {"scope": [SCOPE]},
+        "ingest": {"limit": [LIMIT]},
+    }
+    async with running_daemon(folder, sections) as daemon:
+        endpoint = f"kafka://{kafka.address}"
+        done = await daemon.command("topic", "create", topic, "--endpoint", endpoint, "--shards", "4")
+        assert done.code == Exit.OK, done.err
+        async with IngestClient(daemon.ingest) as client:
+            for request in range(5):
+                taken = await client.publish(topic, [record(f"{request}-{i}") for i in range(20)])
+                assert (taken.events, taken.repeated) == (20, False)
+        assert await daemon.metric("remora_ingest_limited_total", of="topic") > 0
+        await daemon.until(lambda: shaped(daemon), "shards that wait for credit", 60)
+        assert await daemon.metric("remora_delivered_entries_total") == 0
+        assert (await daemon.get("/-/ready"))[0] == (await daemon.get("/-/ready/delivery"))[0] == 200
+        assert "waits for client_low of uplink" in (await daemon.command("status")).out.decode()
+
+        done = await daemon.command("shaping", "set", "--scope", "UPLINK", "--priority", "ALL", *RATES)
+        assert done.code == Exit.OK, done.err
+        assert "shaping::uplink::client_low::rate 0B => 20MB" in done.out.decode().splitlines()
+        assert await is_changed(daemon)
+        found = await read_until(kafka.address, topic, 100)
+        assert len({each.value for each in found}) == len(found) == 100
+        assert await daemon.metric("remora_shaping_granted_bytes_total", scope="uplink") > 0
+
+        daemon.send(signal.SIGHUP)
+        await daemon.until(lambda: unchanged(daemon), "what the file says")
+        done = await daemon.command("shaping", "set", "--scope", "uplnk", "--disable")
+        assert (done.code, 'did you mean "uplink"?' in done.err) == (Exit.CONFIG, True), done.err
+        assert await daemon.stop() == Exit.OK
+
+
+async def unchanged(daemon: Daemon) -> bool:
+    """Whether what the file says is in force."""
+    return not await is_changed(daemon)
