@@ -57,7 +57,7 @@ class Opening(Endpoint, Protocol):
 
 def _make_amqp(settings: Settings, telemetry: Telemetry | None) -> AmqpEndpoint:
     files = TlsFiles(settings.kafka.ca_places, settings.kafka.client_places)
-    return AmqpEndpoint(settings.amqp, telemetry, files, settings.destination_rules)
+    return AmqpEndpoint(settings.amqp_within_drain, telemetry, files, settings.destination_rules)
 
 
 ENDPOINTS: MappingProxyType[str, Callable[[Settings, Telemetry | None], Opening]] = MappingProxyType({

@@ -171,6 +171,15 @@ def test_a_wrong_option_is_refused_with_its_path(tmp_path: Path, text: str, key:
     assert "\n" not in str(caught.value)
 
 
+def test_requests_end_before_a_drain_does(tmp_path: Path) -> None:
+    """A short time for a drain shortens what HTTP and AMQP requests may take, and a long one leaves it as it is."""
+    short = config.load(written(tmp_path, "[delivery]\ndrain_timeout = '5s'\n[kafka]\ndelivery_timeout = '1s'\n"))
+    long = config.load(written(tmp_path, "[delivery]\ndrain_timeout = '5m'\n"))
+
+    assert (short.amqp_within_drain.delivery_timeout_s, short.http_within_drain.request_timeout_s) == (4.0, 4.0)
+    assert (long.amqp_within_drain, long.http_within_drain) == (long.amqp, long.http)
+
+
 @pytest.mark.parametrize(
     ("text", "key"),
     [
@@ -182,7 +191,6 @@ def test_a_wrong_option_is_refused_with_its_path(tmp_path: Path, text: str, key:
         ("[delivery]\nshard_bytes = '65MiB'", "delivery.shard_bytes"),
         ("[delivery]\nendpoint_bytes = '65MiB'", "delivery.endpoint_bytes"),
         ("[delivery]\ndrain_timeout = '10s'", "delivery.drain_timeout"),
-        ("[amqp]\ndelivery_timeout = '25s'\n[delivery]\ndrain_timeout = '25s'", "delivery.drain_timeout"),
         ("[store]\nkind = 'rados'\n[rados]\nop_timeout = '31s'", "rados.op_timeout"),
         ("[kafka]\nmax_batch_bytes = '17MiB'", "kafka.max_batch_bytes"),
         ("[kafka]\ntransaction_timeout = '10s'", "kafka.transaction_timeout"),

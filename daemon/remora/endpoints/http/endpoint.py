@@ -100,11 +100,11 @@ class HttpEndpoint:
     """
 
     def __init__(self, settings: Settings, observer: HttpObserver | None = None) -> None:
-        self._settings = settings.http
+        self._settings = settings.http_within_drain
         self._credentials = settings.credentials
         self._observer = observer or LogObserver()
         self._trusts = TrustCache(TlsFiles(settings.kafka.ca_places, settings.kafka.client_places))
-        self._pools = Pools(settings.http, settings.destination_rules, self._observer)
+        self._pools = Pools(self._settings, settings.destination_rules, self._observer)
         self._receivers: dict[HttpTarget, Receiver] = {}
 
     @property
