@@ -46,7 +46,7 @@ def no_garbage(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 BOTH = pytest.mark.parametrize("mode", ["at-least-once", "exactly-once"])
 
-OWNERSHIP = replace(QUICK, discovery_interval_s=0.05)
+OWNERSHIP = replace(QUICK, discovery_interval_s=0.05, schemes=("kafka", "amqp"))
 
 DELIVERY = DeliverySettings(retry_base_s=0.01, retry_cap_s=0.02, configuration_recheck_s=0.02)
 
@@ -63,7 +63,7 @@ LIFE = ("endpoints.kafka.endpoint.KafkaEndpoint.__a", "endpoints.tasks.Tasks.__a
 class GoodEndpoint(FakeEndpoint):
     """Takes what is sent to another kind of endpoint."""
 
-    schemes = frozenset({"good"})
+    schemes = frozenset({"amqp"})
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ async def test_defects_on_the_way_to_nowhere(
     monkeypatch.setattr(roster, "CRASH_PAUSE_S", 0.05)
     (tmp_path / "junk").write_bytes(os.urandom(1000))
     tried: set[str] = set()
-    trials = Trials(awaits, SHORT, "good://good", "good")
+    trials = Trials(awaits, SHORT, "amqp://good", "good")
     async with rude_port() as rude, hanging_endpoint() as mute:
         for way in (
             Way("127.0.0.1:1", f"use-ssl=true&ca-location={tmp_path}/junk"),
