@@ -30,10 +30,10 @@ async def test_raised_under_an_open_route(kafka: Kafka, mode: Delivery, monkeypa
     async with KafkaEndpoint(KafkaSettings(compression="none"), telemetry) as endpoint:
         opened = 0
 
-        def enter_counted(*args: Any) -> Any:
+        def enter_counted(*args: Any, **options: Any) -> Any:
             nonlocal opened
             opened += 1
-            return enter(*args)
+            return enter(*args, **options)
 
         way = "exact" if mode is Delivery.EXACTLY_ONCE else "route"
         enter = getattr(endpoint, way)
