@@ -378,7 +378,7 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("apart")
 async def test_a_record_that_is_refused_while_others_arrive(endpoint: HttpEndpoint) -> None:
     """It is refused for good after three refusals, told by its place, and what stands behind it was not posted."""
-    poison, other = make_records(0, 5, keys=1), iter(make_records(1, 1000, keys=1000))
+    poison, other = make_records(0, 5, keys=1), (make_records(1, 1, start=number)[0] for number in itertools.count())
     async with (
         receiving(lambda arrival: status(422) if arrival.headers["remora-event-id"] == "0.2" else OK) as receiver,
         endpoint.route(SHARD, INCARNATION, target(receiver.url)) as route,
