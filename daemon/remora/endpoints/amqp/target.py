@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.endpoints.amqp.frames import MOST_SHORT_BYTES
+from remora.endpoints.arguments import CLIENT_CERTIFICATE, boolean, broker_tls
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
@@ -21,8 +22,6 @@ PORTS = {"amqp": 5672, "amqps": 5671}
 LEVELS = ("none", "broker", "routable")
 
 HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
-CLIENT_CERTIFICATE = ("ssl-certificate-location", "ssl-key-location", "ssl-key-password")
-BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,26 +147,10 @@ def _port(text: str | None, default: int) -> int:
 
 
 def _tls(scheme: str, args: Mapping[str, str]) -> Tls | None:
-    verify = _boolean(args, "verify-ssl", default=True)
     if scheme != "amqps":
+        boolean(args, "verify-ssl", default=True)
         return None
-    certificate, key, password = (args.get(name, "") for name in CLIENT_CERTIFICATE)
-    if bool(certificate) != bool(key):
-        given, missing = CLIENT_CERTIFICATE[:2] if certificate else CLIENT_CERTIFICATE[1::-1]
-        raise EndpointMisconfigured(f"{given} without {missing}")
-    if "\0" in password:
-        raise EndpointMisconfigured("ssl-key-password must not contain a zero byte")
-    return Tls(args.get("ca-location", ""), verify, certificate, key, password if key else "")
-
-
-def _boolean(args: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = args.get(name, "")
-    if not text:
-        return default
-    value = BOOLEANS.get(text.lower())
-    if value is None:
-        raise EndpointMisconfigured(f"{name} must be true or false")
-    return value
+    return broker_tls(args)
 
 
 def _remarks(server: Server, args: Mapping[str, str], level: str) -> Iterator[str]:
@@ -183,7 +166,7 @@ def _remarks(server: Server, args: Mapping[str, str], level: str) -> Iterator[st
         yield "certificates have no effect without amqps"
     if server.tls and not server.tls.verify:
         yield "verify-ssl=false: the broker's certificate is not checked"
-    if _boolean(args, "cloudevents", default=False):
+    if boolean(args, "cloudevents", default=False):
         yield "cloudevents has no effect with AMQP 0-9-1, as in radosgw"
     if any(args.get(name) for name in ("kafka-ack-level", "kafka-brokers", "mechanism", "http-ack-level")):
         yield "arguments of other kinds of endpoints have no effect"

@@ -13,25 +13,24 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
+from remora.endpoints.arguments import CLIENT_CERTIFICATE, boolean
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
-BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 BATCHES = ("records", "ndjson", "cloudevents")
 BATCH_RECORDS, BATCH_BYTES = 100, 256 << 10
 MOST_BATCH_RECORDS, MOST_BATCH_BYTES = 10_000, 16 << 20
 
 HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 CREDENTIAL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
-CLIENT_FILES = ("ssl-certificate-location", "ssl-key-location", "ssl-key-password")
 OF_KAFKA = ("kafka-ack-level", "kafka-brokers", "mechanism", "use-ssl")
 OF_AMQP = ("amqp-ack-level", "amqp-exchange")
 
 ARGUMENTS = frozenset({
     "ca-location", "cloudevents", "http-ack-level", "remora-batch", "remora-batch-bytes", "remora-batch-records",
-    "remora-ce-id", "remora-credential", "remora-idempotency-key", *CLIENT_FILES, "verify-ssl",
+    "remora-ce-id", "remora-credential", "remora-idempotency-key", *CLIENT_CERTIFICATE, "verify-ssl",
 })  # fmt: skip
 """The arguments that mean something here. Those of remora's own begin with `remora-`: a topic that is given back must
 be one that radosgw can send."""
@@ -107,9 +106,9 @@ def parse_target(target: Target) -> HttpTarget:
         login=login,
         tls=tls,
         credential=_credential(args),
-        cloudevents=_boolean(args, "cloudevents", default=False),
+        cloudevents=boolean(args, "cloudevents", default=False),
         positions_as_ids=ids == "position",
-        idempotency_keys=_boolean(args, "remora-idempotency-key", default=False),
+        idempotency_keys=boolean(args, "remora-idempotency-key", default=False),
         batching=batching,
         remarks=(*(["the endpoint's #fragment is not sent"] if fragment else []), *_remarks(scheme, args, login, tls)),
     )
@@ -172,12 +171,14 @@ def _login(user_info: str, args: Mapping[str, str]) -> Login | None:
 
 
 def _tls(scheme: str, args: Mapping[str, str]) -> Tls | None:
-    verify = _boolean(args, "verify-ssl", default=True)
+    verify = boolean(args, "verify-ssl", default=True)
     if scheme != "https":
         return None
-    certificate, key, password = (args.get(name, "") for name in CLIENT_FILES)
+    certificate, key, password = (args.get(name, "") for name in CLIENT_CERTIFICATE)
     if bool(certificate) != bool(key):
-        raise EndpointMisconfigured(f"{CLIENT_FILES[0]} and {CLIENT_FILES[1]} belong together: set both or neither")
+        raise EndpointMisconfigured(
+            f"{CLIENT_CERTIFICATE[0]} and {CLIENT_CERTIFICATE[1]} belong together: set both or neither"
+        )
     return Tls(args.get("ca-location", ""), verify, certificate, key, password if certificate else "")
 
 
@@ -211,21 +212,11 @@ def _number(args: Mapping[str, str], name: str, default: int, most: int) -> int:
     return int(text)
 
 
-def _boolean(args: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = args.get(name, "")
-    if not text:
-        return default
-    value = BOOLEANS.get(text.lower())
-    if value is None:
-        raise EndpointMisconfigured(f"{name} must be true or false")
-    return value
-
-
 def _remarks(scheme: str, args: Mapping[str, str], login: Login | None, tls: Tls | None) -> Iterator[str]:
     if login is not None and scheme == "http":
         yield "the password travels unencrypted, because the endpoint is not https"
     if tls is None:
-        for name in ("ca-location", *CLIENT_FILES):
+        for name in ("ca-location", *CLIENT_CERTIFICATE):
             if args.get(name):
                 yield f"{name} has no effect without https"
     elif not tls.verify:
@@ -242,7 +233,7 @@ def _without_effect(args: Mapping[str, str]) -> Iterator[str]:
     for name in (*OF_KAFKA, *OF_AMQP):
         if args.get(name):
             yield f"{name} has no effect at http endpoints"
-    if args.get("remora-ce-id") and not (_boolean(args, "cloudevents", default=False) or args.get("remora-batch")):
+    if args.get("remora-ce-id") and not (boolean(args, "cloudevents", default=False) or args.get("remora-batch")):
         yield "remora-ce-id has no effect without cloudevents=true"
     if not args.get("remora-batch") and (args.get("remora-batch-records") or args.get("remora-batch-bytes")):
         yield "remora-batch-records and remora-batch-bytes have no effect without remora-batch"

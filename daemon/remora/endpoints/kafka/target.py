@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
+from remora.endpoints.arguments import CLIENT_CERTIFICATE, boolean, broker_tls
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
@@ -31,8 +32,6 @@ REFUSED_MECHANISMS = {
 
 HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
-CLIENT_CERTIFICATE = ("ssl-certificate-location", "ssl-key-location", "ssl-key-password")
-BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,27 +175,10 @@ def _login(user_info: str, args: Mapping[str, str]) -> Login | None:
 
 
 def _tls(args: Mapping[str, str]) -> Tls | None:
-    if not _boolean(args, "use-ssl", default=False):
-        _boolean(args, "verify-ssl", default=True)
+    if not boolean(args, "use-ssl", default=False):
+        boolean(args, "verify-ssl", default=True)
         return None
-    certificate, key, password = (args.get(name, "") for name in CLIENT_CERTIFICATE)
-    if bool(certificate) != bool(key):
-        given, missing = CLIENT_CERTIFICATE[:2] if certificate else CLIENT_CERTIFICATE[1::-1]
-        raise EndpointMisconfigured(f"{given} without {missing}")
-    if "\0" in password:
-        raise EndpointMisconfigured("ssl-key-password must not contain a zero byte")
-    verify = _boolean(args, "verify-ssl", default=True)
-    return Tls(args.get("ca-location", ""), verify, certificate, key, password if key else "")
-
-
-def _boolean(args: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = args.get(name, "")
-    if not text:
-        return default
-    value = BOOLEANS.get(text.lower())
-    if value is None:
-        raise EndpointMisconfigured(f"{name} must be true or false")
-    return value
+    return broker_tls(args)
 
 
 def _remarks(cluster: Cluster, args: Mapping[str, str], user_info: str, rest: str) -> Iterator[str]:
