@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,13 +21,6 @@ from support.kafka import Kafka, create_topic
 SHARDS = 6
 KEYS = 3
 """Keys of each busy queue."""
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder whose path leaves room for the name of a socket."""
-    with tempfile.TemporaryDirectory(prefix="remora-") as name:
-        yield Path(name)
 
 
 def sections(folder: Path) -> Mapping[str, Mapping[str, object]]:

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import aiohttp
-import pytest
 
 from remora.model.exits import Exit
 from support.daemon import Daemon, running_daemon
 from support.ingest import records
 
 NOBODY = "kafka://127.0.0.1:1"
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder whose path leaves room for the name of a socket."""
-    with tempfile.TemporaryDirectory(prefix="remora-") as name:
-        yield Path(name)
 
 
 async def is_ready(daemon: Daemon) -> bool:

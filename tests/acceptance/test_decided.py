@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +20,6 @@ from support.entries import raw_entry
 from support.kafka import Kafka, configure_topic, create_topic, read_topic
 
 LIMIT = 3000
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder whose path leaves room for the name of a socket."""
-    with tempfile.TemporaryDirectory(prefix="remora-") as name:
-        yield Path(name)
 
 
 def sections(folder: Path) -> Sections:

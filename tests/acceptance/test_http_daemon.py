@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import json
 import socket
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from remora.config import SqliteSettings
-from remora.model.ingest import RoutedEvent
-from remora.storage.sqlite import SqliteStore
 from support.daemon import Daemon, Sections, running_daemon
-from support.entries import raw_entry
+from support.embedded import drained, publish
 from support.receiver import DROPPED, OK, Arrival, Reply, receiving, status
 
 EVENTS, KEYS, SHARDS = 400, 20, 3
 POISON = 137
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder whose path leaves room for the name of a socket."""
-    with tempfile.TemporaryDirectory(prefix="remora-") as name:
-        yield Path(name)
 
 
 def sections(folder: Path) -> Sections:
@@ -38,33 +26,13 @@ def sections(folder: Path) -> Sections:
     }
 
 
-async def publish(folder: Path, name: str, first: int, count: int) -> None:
-    """Commit events, each key to a shard of its own."""
-    async with SqliteStore(SqliteSettings(directory=str(folder / "queues"), files=1)) as store:
-        topic = await store.own_topics.find(name)
-        assert topic is not None
-        events = [
-            RoutedEvent(i % KEYS % topic.shards, b"bkt:k%d" % (i % KEYS), raw_entry(f"k{i % KEYS}", i, topic=name))
-            for i in range(first, first + count)
-        ]
-        await store.ingest.publish(topic, events)
-
-
 def number(arrival: Arrival) -> int:
     return int(json.loads(arrival.body)["Records"][0]["responseElements"]["x-amz-request-id"].removeprefix("req."))
 
 
-async def drained(daemon: Daemon, name: str, letters: int = 0) -> None:
+async def drained_but(daemon: Daemon, name: str, letters: int = 0) -> None:
     """Return when nothing waits and the ledger balances, with so many dead letters."""
-
-    async def is_empty() -> Any:
-        shown = await daemon.command("ledger", name, "--json")
-        if shown.code != 0:
-            return False
-        [books] = shown.json
-        return books["unaccounted"] == 0 and all(each["pending"] == 0 for each in books["shards"])
-
-    await daemon.until(is_empty, f"{name} is drained", 90)
+    await drained(daemon, name)
     listed = await daemon.command("dlq", "list", "--topic", name, "--json")
     assert [each["cause"] for each in listed.json] == ["refused"] * letters
 
@@ -90,10 +58,10 @@ async def test_a_receiver_that_does_everything_wrong(folder: Path) -> None:
         )  # fmt: skip
         assert made.code == 0, made.err
         assert "Kafka" not in made.out.decode()
-        await publish(folder, "hooks", 0, EVENTS)
-        await drained(daemon, "hooks", letters=1)
-        await publish(folder, "hooks", EVENTS, 50)
-        await drained(daemon, "hooks", letters=1)
+        await publish(folder, "hooks", range(EVENTS), keys=KEYS)
+        await drained_but(daemon, "hooks", letters=1)
+        await publish(folder, "hooks", range(EVENTS, EVENTS + 50), keys=KEYS)
+        await drained_but(daemon, "hooks", letters=1)
 
         assert await daemon.metric("remora_http_requests_total", answer="2xx") == len(receiver.taken)
         assert await daemon.metric("remora_http_requests_total", answer="4xx") >= 3
@@ -118,7 +86,7 @@ async def test_a_topic_is_stopped_with_the_reason_and_goes_on(folder: Path) -> N
     ):
         made = await daemon.command("topic", "create", "hooks", "--shards", "1", "--endpoint", f"{receiver.url}/s3cret")
         assert made.code == 0, made.err
-        await publish(folder, "hooks", 0, 10)
+        await publish(folder, "hooks", range(10), keys=KEYS)
 
         async def stopped() -> Any:
             shard = await daemon.shard("hooks")
@@ -127,7 +95,7 @@ async def test_a_topic_is_stopped_with_the_reason_and_goes_on(folder: Path) -> N
         reason = await daemon.until(stopped, "the topic is stopped")
         shown = await daemon.command("status")
         good = True
-        await drained(daemon, "hooks")
+        await drained_but(daemon, "hooks")
 
     assert "it answers with 404" in reason
     assert "404" in shown.out.decode()
@@ -145,7 +113,7 @@ async def test_the_daemon_refuses_to_post_to_itself(folder: Path) -> None:
             "topic", "create", "self", "--shards", "1", "--endpoint", f"http://{listen}/-/drain"
         )
         assert made.code == 0, made.err
-        await publish(folder, "self", 0, 1)
+        await publish(folder, "self", range(1), keys=KEYS)
 
         async def refused() -> Any:
             shard = await daemon.shard("self")

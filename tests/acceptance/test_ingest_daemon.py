@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import tempfile
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,13 +23,6 @@ from support.kafka import Kafka, create_topic
 
 NOBODY = "kafka://127.0.0.1:1"
 """An endpoint that refuses every connection."""
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder whose path leaves room for the name of a socket."""
-    with tempfile.TemporaryDirectory(prefix="remora-") as name:
-        yield Path(name)
 
 
 def sections(folder: Path, **ingest: object) -> dict[str, Mapping[str, object]]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,13 +26,6 @@ from support.kafka import Kafka, create_topic
 
 NOBODY = "kafka://127.0.0.1:1"
 """An endpoint that refuses every connection."""
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder whose path leaves room for the name of a socket."""
-    with tempfile.TemporaryDirectory(prefix="remora-") as name:
-        yield Path(name)
 
 
 def sections(folder: Path) -> dict[str, Mapping[str, object]]:

@@ -9,14 +9,11 @@ import pty
 import signal
 import socket
 import subprocess
-import tempfile
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from remora.model.exits import Exit
 from support.certificates import certificate
@@ -27,13 +24,6 @@ NOBODY = "kafka://127.0.0.1:1"
 """An endpoint that refuses every connection, so that everything stays where it was stored."""
 
 KEYS = 13
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder whose path leaves room for the name of a socket."""
-    with tempfile.TemporaryDirectory(prefix="remora-") as name:
-        yield Path(name)
 
 
 @asynccontextmanager

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import signal
-import tempfile
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,13 +24,6 @@ SCOPE = {
 }
 RATES = ("--rate", "20MB", "--burst", "10MB")
 LIMIT = {"name": "few", "of": "topic", "match": ["*"], "events": 40, "burst_events": 20}
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder whose path leaves room for the name of a socket."""
-    with tempfile.TemporaryDirectory(prefix="remora-") as name:
-        yield Path(name)
 
 
 async def shaped(daemon: Daemon) -> bool:

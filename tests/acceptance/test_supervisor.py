@@ -8,7 +8,6 @@ import mmap
 import os
 import resource
 import signal
-import tempfile
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -28,13 +27,6 @@ NOBODY = "kafka://127.0.0.1:1"
 """An endpoint that refuses every connection."""
 
 SHARDS = 4
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder whose path leaves room for the name of a socket."""
-    with tempfile.TemporaryDirectory(prefix="remora-") as name:
-        yield Path(name)
 
 
 def sections(folder: Path, **others: Mapping[str, object]) -> dict[str, dict[str, object]]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +17,6 @@ from support.entries import raw_entry
 
 LINE = '    "file": lambda *given: __import__("remora.endpoints.file_sink", fromlist=["_"]).FileEndpoint(*given),\n'
 EVENTS = 50
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder whose path leaves room for the name of a socket."""
-    with tempfile.TemporaryDirectory(prefix="remora-") as name:
-        yield Path(name)
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +17,6 @@ LINE = (
     '        lambda *given: __import__("remora.servers.line_server", fromlist=["_"]).serve(*given),\n'
     "    ),\n"
 )
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder whose path leaves room for the name of a socket."""
-    with tempfile.TemporaryDirectory(prefix="remora-") as name:
-        yield Path(name)
 
 
 @pytest.fixture

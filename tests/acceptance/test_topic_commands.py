@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import tempfile
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -24,13 +23,6 @@ NOBODY = "kafka://127.0.0.1:1"
 """An endpoint that refuses every connection."""
 
 KEYS = 10
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder whose path leaves room for the name of a socket."""
-    with tempfile.TemporaryDirectory(prefix="remora-") as name:
-        yield Path(name)
 
 
 @asynccontextmanager

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,13 +31,6 @@ from remora.client import (
 from support.certificates import certificate
 
 Reply = Callable[[web.Request], web.StreamResponse | Awaitable[web.StreamResponse]]
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder whose path leaves room for the name of a socket."""
-    with tempfile.TemporaryDirectory(prefix="remora-") as name:
-        yield Path(name)
 
 
 @dataclass

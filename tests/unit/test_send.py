@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import tempfile
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,13 +25,6 @@ from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
 from remora.model.topic import Topic
 from remora.servers.ingest import problems
 from support.ingest import ScriptedStore, ingest_site, own_topic, record
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder whose path leaves room for the name of a socket."""
-    with tempfile.TemporaryDirectory(prefix="remora-") as name:
-        yield Path(name)
 
 
 def plan(**changes: object) -> Plan:
