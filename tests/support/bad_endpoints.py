@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+
+from support.streams import serving_streams
 
 PART = 64 << 10
 
@@ -38,7 +40,7 @@ class Hanging:
 async def hanging_endpoint() -> AsyncIterator[Hanging]:
     """A `Hanging` on a port of its own; in the end all its connections are cut."""
     hanging = Hanging()
-    async with _serving(hanging.serve) as port:
+    async with serving_streams(hanging.serve) as port:
         hanging.address = f"127.0.0.1:{port}"
         yield hanging
 
@@ -47,34 +49,8 @@ async def hanging_endpoint() -> AsyncIterator[Hanging]:
 async def door_before(port: int, at: int, delay_s: float) -> AsyncIterator[Door]:
     """A `Door` that is found `at` this port; in the end all its connections are cut."""
     door = Door(port, delay_s)
-    async with _serving(door.relay, at):
+    async with serving_streams(door.relay, at):
         yield door
-
-
-@contextlib.asynccontextmanager
-async def _serving(
-    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], port: int = 0
-) -> AsyncIterator[int]:
-    handlers: set[asyncio.Task[None]] = set()
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        handlers.add(task)
-        task.add_done_callback(handlers.discard)
-        with contextlib.suppress(asyncio.CancelledError):  # asyncio's streams complain of handlers that are cancelled
-            await serve(reader, writer)
-
-    server = await asyncio.start_server(handle, "127.0.0.1", port)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        for task in list(handlers):
-            task.cancel()
-        if handlers:
-            await asyncio.wait(list(handlers))
-        await server.wait_closed()
 
 
 class Door:

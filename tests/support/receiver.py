@@ -8,6 +8,8 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
+from support.streams import serving_streams
+
 
 @dataclass(frozen=True)
 class Arrival:
@@ -112,24 +114,5 @@ class Receiver:
 async def receiving(plan: Plan = lambda _: OK, context: ssl.SSLContext | None = None) -> AsyncIterator[Receiver]:
     """A receiver on a port of its own; in the end all its connections are cut."""
     receiver = Receiver(plan, is_tls=context is not None)
-    handlers: set[asyncio.Task[None]] = set()
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        handlers.add(task)
-        task.add_done_callback(handlers.discard)
-        with contextlib.suppress(asyncio.CancelledError):  # asyncio's streams complain of handlers that are cancelled
-            await receiver.serve(reader, writer)
-
-    server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=context, limit=1 << 26)
-    receiver.port = server.sockets[0].getsockname()[1]
-    try:
+    async with serving_streams(receiver.serve, context=context, limit=1 << 26) as receiver.port:
         yield receiver
-    finally:
-        server.close()
-        for task in list(handlers):
-            task.cancel()
-        if handlers:
-            await asyncio.wait(list(handlers))
-        await server.wait_closed()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,19 +27,56 @@ from remora.simulate.script import Form
 STRATEGIES = ("threshold", "overload")
 
 
+OPTIONS: Mapping[str, Any] = {
+    "threshold": Optional(number, 10),
+    "history": Optional(number, 0.9),
+    "overload": Optional(number, 85),
+    "minimum": Optional(number, 10_485_760),
+    "difference": Optional(number, 10),
+    "grace": Optional(number, 1800),
+    "lower_boundary": Optional(flag, False),
+    "weights": Optional(named(number), {}),
+}
+"""The members of a configuration that say how shards move by load, the same in each model that has them."""
+
+
+def check_weights(config: SimpleNamespace) -> None:
+    """Raises ConfigError for a weight of an unknown resource, or one below 0."""
+    for name in config.weights:
+        one_of(name, RESOURCES, f"weights.{name}")
+    not_negative("weights.", **config.weights)
+
+
+def check_history(config: SimpleNamespace) -> None:
+    """Raises ConfigError for a share of the past that is above all of it."""
+    if config.history > 1:
+        raise ConfigError("history", "must be at most 1")
+
+
+def options_of(config: SimpleNamespace) -> Options:
+    """The policy's options."""
+    return Options(
+        by_overload=config.strategy == "overload",
+        threshold=config.threshold,
+        history=config.history,
+        overload=config.overload,
+        minimum=config.minimum,
+        difference=config.difference,
+        grace_s=config.grace,
+        lower_boundary=config.lower_boundary,
+    )
+
+
 class ShedModel:
     """All workers of a store: their histories, and when shards were moved."""
 
     def __init__(self, config: SimpleNamespace) -> None:
         one_of(config.strategy, STRATEGIES, "strategy")
-        for name in config.weights:
-            one_of(name, RESOURCES, f"weights.{name}")
-        not_negative("weights.", **config.weights)
+        check_weights(config)
         given = {name: value for name, value in vars(config).items() if name not in ("strategy", "weights", "grace")}
         not_negative(**given, grace=config.grace)
-        if config.history > 1:
-            raise ConfigError("history", "must be at most 1")
-        self._options = Options(by_overload=config.strategy == "overload", grace_s=config.grace, **given)
+        check_history(config)
+        self._options = options_of(config)
         self._weights: dict[str, float] = config.weights
         self._histories: dict[str, float] = {}
         self._moved_at: dict[str, float] = {}
@@ -110,14 +148,7 @@ _WORKER = members(
 FORM = Form(
     config=members(
         strategy=Optional(text, "threshold"),
-        threshold=Optional(number, 10),
-        history=Optional(number, 0.9),
-        overload=Optional(number, 85),
-        minimum=Optional(number, 10_485_760),
-        difference=Optional(number, 10),
-        grace=Optional(number, 1800),
-        lower_boundary=Optional(flag, False),
-        weights=Optional(named(number), {}),
+        **OPTIONS,
     ),
     ops={
         "round": members(at=number, dry_run=Optional(flag, False), workers=named(_WORKER)),

@@ -10,14 +10,14 @@ from typing import Any
 
 from remora.model.errors import ConfigError
 from remora.model.shard import Origin, Shard
-from remora.policy.shedding import RESOURCES, Options
+from remora.simulate import shed
 from remora.simulate.checks import at_least, not_negative, one_of, within
 from remora.simulate.fleet.offered import Offered, Zipf
 from remora.simulate.fleet.outages import Troubles
 from remora.simulate.fleet.trace import recorded
 from remora.simulate.fleet.worker import Settings
 from remora.simulate.fleet.world import Tally, World
-from remora.simulate.form import Optional, flag, members, named, number, or_null, text, whole
+from remora.simulate.form import Optional, members, number, or_null, text, whole
 from remora.simulate.quarantine import options_form, options_of
 from remora.simulate.script import Form
 
@@ -96,9 +96,7 @@ def spread(figures: Sequence[float]) -> dict[str, float]:
 
 def _check(config: SimpleNamespace) -> None:
     one_of(config.strategy, STRATEGIES, "strategy")
-    for name in config.weights:
-        one_of(name, RESOURCES, f"weights.{name}")
-    not_negative("weights.", **config.weights)
+    shed.check_weights(config)
     not_negative(**{name: value for name, value in vars(config).items() if name != "seed"})
     at_least(1, workers=config.workers, destinations=config.destinations)
     if config.load is not None:
@@ -108,25 +106,14 @@ def _check(config: SimpleNamespace) -> None:
         raise ConfigError("quarantine.interval", "must be above 0")
     within(0, MOST_WORKERS, hosts=config.hosts * config.workers)
     within(0, MOST_SHARDS, shards=config.shards)
-    if config.history > 1:
-        raise ConfigError("history", "must be at most 1")
+    shed.check_history(config)
     for name in ("interval", "worker_bytes_per_s"):
         if not getattr(config, name):
             raise ConfigError(name, "must be above 0")
 
 
 def _settings(config: SimpleNamespace) -> Settings:
-    options = Options(
-        by_overload=config.strategy == "overload",
-        threshold=config.threshold,
-        history=config.history,
-        overload=config.overload,
-        minimum=config.minimum,
-        difference=config.difference,
-        grace_s=config.grace,
-        lower_boundary=config.lower_boundary,
-    )
-    balance = None if config.strategy == "count" else options
+    balance = None if config.strategy == "count" else shed.options_of(config)
     return Settings(balance, config.weights, config.interval, config.worker_bytes_per_s)
 
 
@@ -150,14 +137,7 @@ FORM = Form(
         destinations=Optional(whole, 1),
         strategy=Optional(text, "threshold"),
         interval=Optional(number, 60),
-        threshold=Optional(number, 10),
-        history=Optional(number, 0.9),
-        overload=Optional(number, 85),
-        minimum=Optional(number, 10_485_760),
-        difference=Optional(number, 10),
-        grace=Optional(number, 1800),
-        lower_boundary=Optional(flag, False),
-        weights=Optional(named(number), {}),
+        **shed.OPTIONS,
         quarantine=Optional(_QUARANTINE, _QUARANTINE({}, "quarantine")),
         bytes=Optional(number, 0),
         skew=Optional(number, 0),
