@@ -9,7 +9,7 @@ from random import Random
 
 from engine.fakes import FakeEndpoint, FakeStore
 from remora.config import DeliverySettings, OwnershipSettings, QuarantineSettings
-from remora.engine.ownership.shedder import Meters
+from remora.engine.ownership.worker_info import Meters
 from remora.engine.shaping.gate import Gate
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry

@@ -20,8 +20,7 @@ from remora.engine.dispatcher import Dispatcher, Outlets
 from remora.engine.lease import Lease
 from remora.engine.lookout import Lookout
 from remora.engine.ownership.coordinator import Coordinator
-from remora.engine.ownership.shedder import Meters
-from remora.engine.ownership.taker import Identity
+from remora.engine.ownership.worker_info import Meters, WorkerInfo
 from remora.engine.quarantines import Quarantines
 from remora.engine.shaping.gate import Gate
 from remora.engine.status import ShardStatus, State
@@ -98,8 +97,8 @@ class Worker:
         def serve(lease: Lease) -> Dispatcher:
             return Dispatcher(self._context, lease, Outlets(by_scheme, schemes), destination, rng)
 
-        identity = Identity(setup.cookie, schemes, setup.fellows)
-        self.ownership = Coordinator(store, self.catalogue, telemetry, ownership, identity, serve, meters)
+        info = WorkerInfo(setup.cookie, schemes, setup.fellows, meters)
+        self.ownership = Coordinator(store, self.catalogue, telemetry, ownership, info, serve)
         self._backlog = BacklogMonitor(store, self.catalogue, self.ownership, telemetry, BACKLOG_INTERVAL_S, gate)
 
     @property

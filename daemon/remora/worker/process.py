@@ -19,7 +19,7 @@ import uvloop
 from remora import __version__
 from remora.app import make_store, open_endpoints, open_servers
 from remora.config import Settings, ShapingSettings
-from remora.engine.ownership.shedder import Meters
+from remora.engine.ownership.worker_info import Meters
 from remora.engine.shaping.gate import Gate
 from remora.engine.status import ShardStatus, State
 from remora.engine.worker import Worker, WorkerSetup

@@ -13,7 +13,8 @@ from engine.runs import QUICK, a_topic
 from remora.engine.catalogue import Catalogue
 from remora.engine.lease import Lease
 from remora.engine.ownership.renewer import LeaseRenewer
-from remora.engine.ownership.taker import DAMAGE_PAUSE_S, Identity, LeaseTaker, Taken
+from remora.engine.ownership.taker import DAMAGE_PAUSE_S, LeaseTaker, Taken
+from remora.engine.ownership.worker_info import WorkerInfo
 from remora.metrics import Telemetry
 from remora.model.errors import OwnershipLost, StoreDamaged, StoreUnavailable
 from remora.model.shard import LockHolder, Shard
@@ -29,7 +30,7 @@ async def a_taker(store: FakeStore, claim_from_radosgw: str = "never") -> LeaseT
     catalogue = Catalogue(store, Telemetry(), 1)
     await catalogue.refresh()
     settings = replace(QUICK, claim_from_radosgw=claim_from_radosgw)  # type: ignore[arg-type]  # one of the two
-    return LeaseTaker(store, catalogue, settings, Identity(ME, Schemes(frozenset({"kafka"}))))
+    return LeaseTaker(store, catalogue, settings, WorkerInfo(ME, Schemes(frozenset({"kafka"}))))
 
 
 @in_virtual_time

@@ -11,7 +11,7 @@ from remora.engine.catalogue import Catalogue
 from remora.engine.ownership.coordinator import Coordinator
 from remora.engine.ownership.idle import DEAF_S, IdleShards
 from remora.engine.ownership.members import ANNOUNCEMENTS_IN_TTL, MemberRows
-from remora.engine.ownership.taker import Identity
+from remora.engine.ownership.worker_info import WorkerInfo
 from remora.metrics import Telemetry
 from remora.model.errors import StoreUnavailable
 from remora.model.member import Member
@@ -96,8 +96,8 @@ async def test_a_coordinator_owns_what_is_free_and_ours() -> None:
     store.metadata["web"] = a_topic("web", uri="http://h/")
     store.steal("theirs", "remora/h/b/w2", 1e6)
     catalogue = Catalogue(store, Telemetry(), QUICK.discovery_interval_s)
-    identity = Identity(ME, Schemes(frozenset({"kafka"})))
-    coordinator = Coordinator(store, catalogue, Telemetry(), QUICK, identity, ScriptedService)
+    worker = WorkerInfo(ME, Schemes(frozenset({"kafka"})))
+    coordinator = Coordinator(store, catalogue, Telemetry(), QUICK, worker, ScriptedService)
 
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(catalogue.run())

@@ -29,9 +29,10 @@ from remora.engine.ownership.rebalancer import Rebalancer
 from remora.engine.ownership.releaser import LeaseReleaser
 from remora.engine.ownership.renewer import LeaseRenewer, is_lost
 from remora.engine.ownership.roster import Roster
-from remora.engine.ownership.shedder import Meters, Shedder
+from remora.engine.ownership.shedder import Shedder
 from remora.engine.ownership.situation import Situation
-from remora.engine.ownership.taker import Identity, LeaseTaker
+from remora.engine.ownership.taker import LeaseTaker
+from remora.engine.ownership.worker_info import WorkerInfo
 from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
 from remora.model.cookie import WorkerCookie
@@ -63,28 +64,27 @@ class Coordinator:
         catalogue: Catalogue,
         telemetry: Telemetry,
         settings: OwnershipSettings,
-        identity: Identity,
+        worker: WorkerInfo,
         serve: Callable[[Lease], Service],
-        meters: Meters | None = None,
     ) -> None:
-        """`serve` makes what runs for an active shard; `meters` say how busy this worker is."""
+        """`serve` makes what runs for an active shard."""
         now, interval_s = asyncio.get_running_loop().time(), settings.discovery_interval_s
-        worker = WorkerCookie.parse(identity.cookie)
+        cookie = WorkerCookie.parse(worker.cookie)
         self._store = store
         self._catalogue = catalogue
         self._telemetry = telemetry
         self._tasks = asyncio.TaskGroup()
         releaser = LeaseReleaser(store.locks, telemetry, settings.release_timeout_s)
         self._roster = roster = Roster(self._tasks, releaser, telemetry, serve)
-        members = Membership(identity.cookie, worker.host if worker else "", steady_since=now)
-        self._situation = Situation(roster, catalogue, members, identity.schemes, interval_s)
+        members = Membership(worker.cookie, cookie.host if cookie else "", steady_since=now)
+        self._situation = Situation(roster, catalogue, members, worker.schemes, interval_s)
         self._idle = IdleShards(store, telemetry)
-        taker = LeaseTaker(store, catalogue, settings, identity)
+        taker = LeaseTaker(store, catalogue, settings, worker)
         self._acquirer = Acquirer(self._situation, taker, self._idle, catalogue, telemetry, interval_s)
         self._renewer = LeaseRenewer(store, telemetry, settings)
-        self._rows = MemberRows(store.members, identity.cookie, settings.lease_s)
-        self.shedder = Shedder(self._situation, meters or Meters(), telemetry)
-        self._rebalancer = Rebalancer(self._situation, self._rows, telemetry, identity.fellows, self.shedder)
+        self._rows = MemberRows(store.members, worker.cookie, settings.lease_s)
+        self.shedder = Shedder(self._situation, worker.meters, telemetry)
+        self._rebalancer = Rebalancer(self._situation, self._rows, telemetry, worker.fellows, self.shedder)
         self._finishing = asyncio.Event()
 
     # -------------------------------------------------------------------------------------- looks

@@ -7,13 +7,12 @@ as it does those that even out numbers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from remora.config import BalanceSettings
 from remora.engine.ownership.situation import Situation
-from remora.engine.traffic import Traffic
+from remora.engine.ownership.worker_info import Meters
 from remora.metrics import Telemetry
 from remora.model.shard import Shard
 from remora.policy.loads import Due, Mean, Own, Round, Said, is_news, next_offers, round_of
@@ -23,23 +22,6 @@ from remora.policy.view import View
 
 SAMPLE_S = 10.0
 """The pause between two samples; not more than that between two rounds."""
-
-
-@dataclass(slots=True)
-class Meters:
-    """What a worker's load is measured by. `settings` are replaced by a reload, and read anew at each use.
-
-    `probe` gives the percentages of `cpu`, `host_cpu` and `memory` since it was last asked, `held` that of the bytes of
-    entries which may be held, and `taken_in` how many bytes of events the ingest API has taken in so far.
-    `quarantined` are the destinations that this worker leaves to others.
-    """
-
-    settings: BalanceSettings = field(default_factory=BalanceSettings)
-    traffic: Traffic = field(default_factory=Traffic)
-    probe: Callable[[BalanceSettings], Mapping[str, float]] = lambda _: {}
-    held: Callable[[], float] = lambda: 0.0
-    taken_in: Callable[[], int] = lambda: 0
-    quarantined: Callable[[], tuple[str, ...]] = tuple
 
 
 class Shedder:

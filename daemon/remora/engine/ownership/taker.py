@@ -7,27 +7,16 @@ from dataclasses import dataclass
 
 from remora.config import OwnershipSettings
 from remora.engine.catalogue import Catalogue, first_known_topic
+from remora.engine.ownership.worker_info import WorkerInfo
 from remora.model.errors import ShardGone, StoreDamaged, StoreError
 from remora.model.shard import LockHolder, LockToken, Shard
 from remora.policy.attempt import may_evict
-from remora.policy.eligible import Schemes, reason_to_leave
+from remora.policy.eligible import reason_to_leave
 from remora.policy.lease import Term
 from remora.policy.not_owned import Damaged, Elsewhere, Failed, Foreign, NotOwned
 from remora.ports.delivery import DeliveryStore
 
 DAMAGE_PAUSE_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who this worker is: its cookie, the URI schemes of its endpoints, and how many workers start together with it.
-
-    `fellows` counts this worker too.
-    """
-
-    cookie: str
-    schemes: Schemes
-    fellows: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +31,12 @@ class LeaseTaker:
     """See the module. No method raises StoreError: what fails is a reason not to own the shard."""
 
     def __init__(
-        self, store: DeliveryStore, catalogue: Catalogue, settings: OwnershipSettings, identity: Identity
+        self, store: DeliveryStore, catalogue: Catalogue, settings: OwnershipSettings, worker: WorkerInfo
     ) -> None:
         self._store = store
         self._catalogue = catalogue
         self._settings = settings
-        self._identity = identity
+        self._worker = worker
 
     async def holder(self, shard: Shard) -> LockHolder | NotOwned | None:
         """Who holds a shard's lock now, None when it is free; or why that cannot be told."""
@@ -60,7 +49,7 @@ class LeaseTaker:
         """Why a shard is not remora's to deliver, by its topic's metadata or else its oldest entry; None when it is."""
         known, now = self._catalogue.topic(shard), _now()
         try:
-            why = reason_to_leave(known or await first_known_topic(self._store, shard), self._identity.schemes)
+            why = reason_to_leave(known or await first_known_topic(self._store, shard), self._worker.schemes)
         except StoreError as exc:
             return _refusal(exc, now)
         return Foreign(reason=why, settled=known is not None) if why is not None else None
@@ -70,7 +59,7 @@ class LeaseTaker:
 
         The term is counted from before the request.
         """
-        times, cookie, now = self._settings.times, self._identity.cookie, _now()
+        times, cookie, now = self._settings.times, self._worker.cookie, _now()
         asked_at = now
         try:
             answer = await self._store.locks.acquire(shard, cookie, times.lease_s)

@@ -1,0 +1,40 @@
+"""What ownership knows of the worker it runs in: its name, what it can deliver, and how busy it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from remora.config import BalanceSettings
+from remora.engine.traffic import Traffic
+from remora.policy.eligible import Schemes
+
+
+@dataclass(slots=True)
+class Meters:
+    """What a worker's load is measured by. `settings` are replaced by a reload, and read anew at each use.
+
+    `probe` gives the percentages of `cpu`, `host_cpu` and `memory` since it was last asked, `held` that of the bytes of
+    entries which may be held, and `taken_in` how many bytes of events the ingest API has taken in so far.
+    `quarantined` are the destinations that this worker leaves to others.
+    """
+
+    settings: BalanceSettings = field(default_factory=BalanceSettings)
+    traffic: Traffic = field(default_factory=Traffic)
+    probe: Callable[[BalanceSettings], Mapping[str, float]] = lambda _: {}
+    held: Callable[[], float] = lambda: 0.0
+    taken_in: Callable[[], int] = lambda: 0
+    quarantined: Callable[[], tuple[str, ...]] = tuple
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """This worker: its cookie, the URI schemes of its endpoints, how many workers start together, and its meters.
+
+    `fellows` counts this worker too.
+    """
+
+    cookie: str
+    schemes: Schemes
+    fellows: int = 1
+    meters: Meters = field(default_factory=Meters)
