@@ -213,18 +213,23 @@ cdef bytes pairs(bytes entry, Py_ssize_t* place, bint strict):
 
 
 cdef struct Row:
-    char* at  # key, body, event id, position and next position, one behind the other
+    char* at  # key, body, event id, position, next position and sequence, one behind the other
     uint32_t key
     uint32_t body
     uint32_t event_id
     uint32_t position
     uint32_t next_position
+    uint32_t sequence
     int64_t created_ns
     int64_t ordinal
 
 
+cdef Py_ssize_t SEQUENCE_BYTES = kafka_records.SEQUENCE_BYTES
+
+
 cdef inline Py_ssize_t row_bytes(Row* row) noexcept nogil:
-    return <Py_ssize_t>row.key + row.body + row.event_id + row.position + row.next_position
+    cdef Py_ssize_t sequence = SEQUENCE_BYTES + row.sequence if row.sequence else 0
+    return <Py_ssize_t>row.key + row.body + row.event_id + row.position + row.next_position + sequence
 
 
 cdef class Records:
@@ -268,6 +273,7 @@ cdef class Records:
             copied(position, row.position),
             copied(position + row.position, row.next_position),
             row.ordinal,
+            copied(position + row.position + row.next_position, row.sequence),
         )
 
     cdef int make_room(self, Py_ssize_t rows) except -1:
@@ -285,11 +291,13 @@ cdef class Records:
         return &self._rows[self._count - 1]
 
     cdef Row* add(
-        self, Py_ssize_t key, Py_ssize_t body, Py_ssize_t event_id, bytes position, bytes next_position, Py_ssize_t alike
+        self, Py_ssize_t key, Py_ssize_t body, Py_ssize_t event_id, bytes position, bytes next_position,
+        bytes sequence, Py_ssize_t alike
     ) except NULL:
         """A row with room for texts of these sizes; so many like it are expected, itself included."""
         cdef Py_ssize_t before = PyBytes_GET_SIZE(position), behind = PyBytes_GET_SIZE(next_position)
-        cdef Py_ssize_t nbytes = key + body + event_id + before + behind
+        cdef Py_ssize_t last = PyBytes_GET_SIZE(sequence)
+        cdef Py_ssize_t nbytes = key + body + event_id + before + behind + last
         if nbytes > MOST_BYTES:
             raise OverflowError(f"{nbytes} bytes are too many for a record")
         cdef bytes chunk
@@ -300,7 +308,7 @@ cdef class Records:
         cdef Row* row = self.add_row()
         row.at = self._free
         row.key, row.body, row.event_id = <uint32_t>key, <uint32_t>body, <uint32_t>event_id
-        row.position, row.next_position = <uint32_t>before, <uint32_t>behind
+        row.position, row.next_position, row.sequence = <uint32_t>before, <uint32_t>behind, <uint32_t>last
         self._free += nbytes
         self._left -= nbytes
         return row
@@ -308,13 +316,14 @@ cdef class Records:
     cdef int add_event(self, tuple event, Py_ssize_t alike) except -1:
         """One more, from its parts as a Record has them."""
         cdef bytes key = <bytes?>event[0], body = <bytes?>event[1], event_id = <bytes?>event[2]
-        cdef bytes position = <bytes?>event[4], next_position = <bytes?>event[5]
+        cdef bytes position = <bytes?>event[4], next_position = <bytes?>event[5], sequence = <bytes?>event[7]
         cdef int64_t created_ns = event[3], ordinal = event[6]
         cdef Row* row = self.add(
-            PyBytes_GET_SIZE(key), PyBytes_GET_SIZE(body), PyBytes_GET_SIZE(event_id), position, next_position, alike
+            PyBytes_GET_SIZE(key), PyBytes_GET_SIZE(body), PyBytes_GET_SIZE(event_id), position, next_position, sequence,
+            alike
         )
         row.created_ns, row.ordinal = created_ns, ordinal
-        put(put(put(put(put(row.at, key), body), event_id), position), next_position)
+        put(put(put(put(put(put(row.at, key), body), event_id), position), next_position), sequence)
         return 0
 
 
@@ -326,8 +335,8 @@ cdef Records as_records(records):
     cdef Py_ssize_t left = len(records)
     made.make_room(left)
     for each in records:
-        if not isinstance(each, tuple) or len(<tuple>each) != 7:
-            raise TypeError("an event's record has seven parts")
+        if not isinstance(each, tuple) or len(<tuple>each) != 8:
+            raise TypeError("an event's record has eight parts")
         made.add_event(<tuple>each, left)
         left -= 1
     return made
@@ -372,30 +381,36 @@ cdef class FastRendering:
         self._source = self._source_json = self._before = self._after = b""
         self._second = -1
 
-    def render(self, list entries not None, list positions not None, bytes new_opaque_json, plain):
+    def render(
+        self, list entries not None, list positions not None, bytes new_opaque_json, plain, bytes sequence not None=b""
+    ):
         """As `rendering_fast.FastRendering.render`."""
         cdef Py_ssize_t i, count = len(entries)
         if len(positions) <= count:
             raise IndexError(f"{len(positions)} positions for {count} entries")
         cdef Records records = Records.__new__(Records)
         cdef dict refused = {}
+        cdef bytes numbered = b""
         records.make_room(count)
         for i in range(count):
+            if sequence:
+                numbered = numbered_by(sequence, <bytes?>entries[i])
             if not self._render(
-                <bytes?>entries[i], new_opaque_json, records, <bytes?>positions[i], <bytes?>positions[i + 1], i, count - i
+                <bytes?>entries[i], new_opaque_json, records, <bytes?>positions[i], <bytes?>positions[i + 1], numbered, i,
+                count - i
             ):
                 try:
                     key, body, event_id, created_ns = plain(entries[i])
                 except CodecError as exc:
                     refused[i] = exc
                 else:
-                    event = key, body, event_id, created_ns, positions[i], positions[i + 1], i
+                    event = key, body, event_id, created_ns, positions[i], positions[i + 1], i, numbered
                     records.add_event(event, count - i)
         return records, refused
 
     cdef bint _render(
-        self, bytes entry, bytes new_opaque_json, Records into, bytes position, bytes next_position, Py_ssize_t ordinal,
-        Py_ssize_t alike
+        self, bytes entry, bytes new_opaque_json, Records into, bytes position, bytes next_position, bytes sequence,
+        Py_ssize_t ordinal, Py_ssize_t alike
     ) except -1:
         """Add the record; returns False where the plain way must decide."""
         cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(entry)
@@ -536,13 +551,13 @@ cdef class FastRendering:
         add_bytes(&pieces, opaque_json)
 
         cdef Row* row = into.add(
-            PyBytes_GET_SIZE(key_prefix) + raw_key.size, pieces.size, raw_id.size, position, next_position, alike
+            PyBytes_GET_SIZE(key_prefix) + raw_key.size, pieces.size, raw_id.size, position, next_position, sequence, alike
         )
         row.created_ns, row.ordinal = created_ns, ordinal
         cdef char* to = put_text(put(row.at, key_prefix), raw_key)
         for i in range(pieces.count):
             to = put_text(to, pieces.each[i])
-        put(put(put_text(to, raw_id), position), next_position)
+        put(put(put(put_text(to, raw_id), position), next_position), sequence)
         return True
 
     cdef bint _find_source(self, const uint8_t* d, Py_ssize_t n) except -1:
@@ -555,6 +570,22 @@ cdef class FastRendering:
             return False
         self._source, self._source_json = region, <bytes>known
         return True
+
+
+cdef bytes numbered_by(bytes prefix, bytes entry):
+    """The number behind an entry as the record's header has it; empty where exactly eight bytes do not stand there."""
+    cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(entry)
+    cdef Py_ssize_t n = PyBytes_GET_SIZE(entry), end
+    if n < 14:
+        return b""
+    end = 6 + <Py_ssize_t>u32(d + 2)
+    if end + 8 != n:
+        return b""
+    cdef uint8_t digits[20]
+    cdef int count = decimal(u64(d + end), digits)
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, PyBytes_GET_SIZE(prefix) + count)
+    memcpy(put(PyBytes_AS_STRING(made), prefix), digits, count)
+    return made
 
 
 cdef int escape(Text* text, list kept) except -1:
@@ -676,30 +707,34 @@ cdef inline Py_ssize_t sized(Py_ssize_t size) noexcept nogil:
     return varint_size(size) + size
 
 
-cdef inline Py_ssize_t event_size(Row* row, Py_ssize_t place, Py_ssize_t common, Py_ssize_t prefix) noexcept nogil:
-    """Bytes of an event's record behind its own length."""
+cdef inline Py_ssize_t event_size(
+    Row* row, Py_ssize_t place, Py_ssize_t common, Py_ssize_t prefix, Py_ssize_t sequence
+) noexcept nogil:
+    """Bytes of an event's record behind its own length; `sequence` are those before a number, where there is one."""
     return (
         2 + varint_size(place) + common + sized(row.key) + sized(row.body) + sized(row.event_id)
         + sized(prefix + row.position) + sized(prefix + row.next_position)
+        + (sequence + sized(row.sequence) if row.sequence else 0)
     )
 
 
 def encode_events(bytes shard not None, bytes prefix not None, records, Py_ssize_t first):
     """As `kafka_records.encode_events`."""
     cdef bytes before = kafka_records.before_position(shard), before_next = kafka_records.BEFORE_NEXT
-    cdef bytes before_id = kafka_records.BEFORE_EVENT_ID
+    cdef bytes before_id = kafka_records.BEFORE_EVENT_ID, before_sequence = kafka_records.BEFORE_SEQUENCE
+    cdef bytes before_numbered = kafka_records.before_position(shard, 5)
     cdef Py_ssize_t common = PyBytes_GET_SIZE(before) + PyBytes_GET_SIZE(before_next) + PyBytes_GET_SIZE(before_id)
-    cdef Py_ssize_t width = PyBytes_GET_SIZE(prefix), total = 0, place
+    cdef Py_ssize_t width = PyBytes_GET_SIZE(prefix), more = PyBytes_GET_SIZE(before_sequence), total = 0, place
     cdef Records events = as_records(records)
     cdef Row* row
     for place in range(events._count):
-        total += sized(event_size(&events._rows[place], first + place, common, width))
+        total += sized(event_size(&events._rows[place], first + place, common, width, more))
     cdef bytes made = PyBytes_FromStringAndSize(NULL, total)
     cdef char* to = PyBytes_AS_STRING(made)
     cdef const char* at
     for place in range(events._count):
         row = &events._rows[place]
-        to = put_varint(to, event_size(row, first + place, common, width))
+        to = put_varint(to, event_size(row, first + place, common, width, more))
         to[0] = to[1] = 0
         to = put_varint(to + 2, first + place)
         at = row.at
@@ -707,9 +742,11 @@ def encode_events(bytes shard not None, bytes prefix not None, records, Py_ssize
         at += row.key
         to = put_sized(to, at, row.body)
         at += row.body + row.event_id
-        to = put_position(put(to, before), prefix, at, row.position)
+        to = put_position(put(to, before_numbered if row.sequence else before), prefix, at, row.position)
         to = put_position(put(to, before_next), prefix, at + row.position, row.next_position)
         to = put_sized(put(to, before_id), at - row.event_id, row.event_id)
+        if row.sequence:
+            to = put_sized(put(to, before_sequence), at + row.position + row.next_position, row.sequence)
     return made
 
 

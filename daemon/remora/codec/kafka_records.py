@@ -13,6 +13,7 @@ from remora.model.record import Record
 # Header names are part of what consumers rely on: whoever reads the topic proves with them that nothing is
 # missing, doubled or reordered.
 SHARD, POSITION, NEXT, EVENT_ID = "remora-shard", "remora-pos", "remora-next", "remora-event-id"
+SEQUENCE = "remora-seq"
 
 FRAME_BYTES = 23
 """The most that a record has besides key, value and headers, lengths included."""
@@ -22,6 +23,9 @@ HEADER_BYTES = 10
 
 RECORD_BYTES = FRAME_BYTES + sum(HEADER_BYTES + len(name) for name in (SHARD, POSITION, NEXT, EVENT_ID))
 """The most that an event's record has besides key, value and the values of its headers."""
+
+SEQUENCE_BYTES = HEADER_BYTES + len(SEQUENCE)
+"""The most that the header of its number in the topic adds, besides the number."""
 
 
 def varint(number: int) -> bytes:
@@ -43,12 +47,13 @@ def _name(name: str) -> bytes:
 
 
 BEFORE_NEXT, BEFORE_EVENT_ID = _name(NEXT), _name(EVENT_ID)
-_COUNT_AND_SHARD, _POSITION = varint(4) + _name(SHARD), _name(POSITION)
+BEFORE_SEQUENCE = _name(SEQUENCE)
+_SHARD, _POSITION = _name(SHARD), _name(POSITION)
 
 
-def before_position(shard: bytes) -> bytes:
-    """What stands between value and position in all records of a queue."""
-    return _COUNT_AND_SHARD + varint(len(shard)) + shard + _POSITION
+def before_position(shard: bytes, headers: int = 4) -> bytes:
+    """What stands between value and position in all records of a queue that have so many headers."""
+    return varint(headers) + _SHARD + varint(len(shard)) + shard + _POSITION
 
 
 def encode_events(shard: bytes, prefix: bytes, records: Sequence[Record], first: int) -> bytes:
@@ -58,7 +63,11 @@ def encode_events(shard: bytes, prefix: bytes, records: Sequence[Record], first:
     """
     common, before, small = before_position(shard), len(prefix), _SMALL
     made: list[bytes] = []
-    for place, (key, body, event_id, _, position, next_position, _) in enumerate(records, first):
+    for place, event in enumerate(records, first):
+        key, body, event_id, _, position, next_position, _, sequence = event
+        if sequence:
+            made.append(_encode_any(shard, prefix, event, place))
+            continue
         try:
             record = b"\0\0%b%b%b%b%b%b%b%b%b%b%b%b%b%b%b%b" % (
                 small[place],
@@ -80,9 +89,15 @@ def encode_events(shard: bytes, prefix: bytes, records: Sequence[Record], first:
             )
             made += (small[len(record)], record)
         except IndexError:  # something is large
-            headers = [(SHARD, shard), (POSITION, prefix + position), (NEXT, prefix + next_position)]
-            made.append(encode_record(place, key, body, [*headers, (EVENT_ID, event_id)]))
+            made.append(_encode_any(shard, prefix, event, place))
     return b"".join(made)
+
+
+def _encode_any(shard: bytes, prefix: bytes, event: Record, place: int) -> bytes:
+    """An event's record of any size, with its number where it has one."""
+    headers = [(SHARD, shard), (POSITION, prefix + event.position), (NEXT, prefix + event.next_position)]
+    headers += [(EVENT_ID, event.event_id), *([(SEQUENCE, event.sequence)] if event.sequence else [])]
+    return encode_record(place, event.key, event.body, headers)
 
 
 def in_batches(
@@ -90,15 +105,17 @@ def in_batches(
 ) -> list[tuple[int, list[Record], int]]:
     """Records by partition, each with the most bytes that they take: as many together as `room` bytes hold, or one.
 
-    `around` is what a record takes besides its own key, value, positions and event id. In the order in which each was
-    begun; records of a partition keep theirs.
+    `around` is what a record takes besides its own key, value, positions, event id and number. In the order in which each
+    was begun; records of a partition keep theirs.
     """
     batches: list[tuple[int, list[Record], int]] = []
     last: dict[int, tuple[int, int]] = {}  # the batch that a partition's next record may join, and its bytes
     lanes = murmur2.partitions([record[0] for record in records], partitions)
     for record, lane in zip(records, lanes, strict=True):
-        key, body, event_id, _, position, next_position, _ = record
+        key, body, event_id, _, position, next_position, _, sequence = record
         nbytes = around + len(key) + len(body) + len(event_id) + len(position) + len(next_position)
+        if sequence:
+            nbytes += SEQUENCE_BYTES + len(sequence)
         if lane in last:
             at, before = last[lane]
             if before + nbytes <= room:

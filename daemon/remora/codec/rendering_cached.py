@@ -35,13 +35,17 @@ class Renderer:
         self._cached_bytes = 0
         self._fast = fast(self._sources, self._actors, self._buckets)
 
-    def render(self, page: Page, opaque: bytes | None = None) -> tuple[Sequence[Record], dict[int, CodecError]]:
+    def render(
+        self, page: Page, opaque: bytes | None = None, sequence: bytes = b""
+    ) -> tuple[Sequence[Record], dict[int, CodecError]]:
         """The records of a listing in order, and what is wrong with its other entries, by their place in it.
 
-        `opaque` as in `rendering_plain.body`.
+        `opaque` as in `rendering_plain.body`; `sequence` as in `FastRendering.render`.
         """
         opaque_json = None if opaque is None else self._opaques.get(opaque) or self._learn_opaque(opaque)
-        return self._fast.render(page.entries, page.positions, opaque_json, lambda entry: self._plain(entry, opaque))
+        return self._fast.render(
+            page.entries, page.positions, opaque_json, lambda entry: self._plain(entry, opaque), sequence
+        )
 
     def _plain(self, data: bytes, opaque: bytes | None) -> Rendered:
         """The record by decoding the entry in full; remembers its regions, which may come again."""

@@ -15,6 +15,7 @@ from struct import error as struct_error
 from typing import NamedTuple
 
 from remora.codec import rendering_plain
+from remora.codec.sequence import number_of
 from remora.model.errors import CodecError
 from remora.model.record import Record
 
@@ -73,11 +74,12 @@ class FastRendering:
         positions: Sequence[bytes],
         opaque_json: bytes | None,
         plain: Callable[[bytes], Rendered],
+        sequence: bytes = b"",
     ) -> tuple[Sequence[Record], dict[int, CodecError]]:
         """The records of a listing in order, and the CodecErrors by place that `plain` has raised.
 
         It is asked where the plain way must decide. `positions` are one more than entries; `opaque_json` takes the
-        place of the entries' own.
+        place of the entries' own; `sequence` stands before the number of each entry, or is empty where these have none.
         """
         records: list[Record] = []
         refused: dict[int, CodecError] = {}
@@ -94,7 +96,8 @@ class FastRendering:
                     refused[i] = exc
                     continue
             key, body, event_id, created_ns = made
-            records.append(new(Record, (key, body, event_id, created_ns, positions[i], positions[i + 1], i)))
+            numbered = _numbered(sequence, entry) if sequence else b""
+            records.append(new(Record, (key, body, event_id, created_ns, positions[i], positions[i + 1], i, numbered)))
         return records, refused
 
     def _render(self, d: bytes, new_opaque_json: bytes | None) -> Rendered | None:
@@ -218,6 +221,12 @@ class FastRendering:
             return False
         self._source, self._source_json = d[12:q], known
         return True
+
+
+def _numbered(sequence: bytes, entry: bytes) -> bytes:
+    """The number behind an entry as the record's header has it; empty where there is none."""
+    number = number_of(entry)
+    return b"" if number is None else b"%b%d" % (sequence, number)
 
 
 _PAIR = b'{"key":"%b","val":"%b"}'

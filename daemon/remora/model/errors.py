@@ -111,6 +111,10 @@ class ShardGone(StoreError):
     """The queue object does not exist any more, or is not the incarnation that was locked."""
 
 
+class NotSequenced(StoreError):
+    """The topic gives its events no numbers."""
+
+
 class QueueFull(StoreError):
     """A reservation was refused because the queue has no room for it."""
 

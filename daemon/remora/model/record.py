@@ -13,7 +13,7 @@ class Record(NamedTuple):
     `key` is `bucket/object` and decides the order: records of one key are never sent side by side. `body` is the JSON
     that radosgw itself would post. `position` and `next_position` are the markers of this entry and of the one behind
     it, as ASCII bytes. `created_ns` is when the event's age begins, in ns since the epoch. `ordinal` is the entry's
-    index in its page.
+    index in its page. `sequence` is `<topic id>:<number>` in the topic's order of commits, empty where it has none.
     """
 
     key: bytes
@@ -23,6 +23,7 @@ class Record(NamedTuple):
     position: bytes
     next_position: bytes
     ordinal: int
+    sequence: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

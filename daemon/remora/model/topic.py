@@ -78,7 +78,7 @@ class Topic:
     (attributes that were read from an entry).
 
     A topic of remora's own has an `id`, a new one each time it is made, and refuses new events while it is `closed` to
-    be drained.
+    be drained. One that `is_sequenced`, for its life, numbers its events in the order of their commits, over all shards.
     """
 
     name: str
@@ -95,6 +95,7 @@ class Topic:
     origin: Origin = Origin.RADOSGW
     id: str = ""
     closed: bool = False
+    is_sequenced: bool = False
 
     @property
     def first_shard(self) -> Shard:
@@ -113,6 +114,18 @@ class Topic:
     def label(self) -> str:
         """The one name of this topic in logs, metrics and commands: `tenant:name`, or `name` alone."""
         return f"{self.tenant}:{self.name}" if self.tenant else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceState:
+    """How far a topic's sequence has come.
+
+    `tail` is the last number given to an event, 0 before the first. Each event up to `delivered` has left its queue: it
+    is at the endpoint, or a dead letter, or was given up.
+    """
+
+    tail: int
+    delivered: int
 
 
 def shard_of(queue: str, number: int, origin: Origin) -> Shard:

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from remora.codec import kafka_records, speedups
-from remora.codec.kafka_records import FRAME_BYTES, HEADER_BYTES, RECORD_BYTES, encode_record, varint
+from remora.codec.kafka_records import FRAME_BYTES, HEADER_BYTES, RECORD_BYTES, SEQUENCE_BYTES, encode_record, varint
 from remora.codec.murmur2 import partition
 from remora.model.record import Record
 
@@ -26,7 +26,10 @@ each_way = pytest.mark.parametrize(
 BATCH_BYTES = 61
 TEXTS = st.binary(max_size=70) | st.sampled_from([bytes(63), bytes(64), bytes(8191), bytes(8192)])
 EVENTS = st.lists(
-    st.builds(Record, TEXTS, TEXTS, TEXTS, st.integers(0, 1 << 62), TEXTS, TEXTS, st.integers(0, 9)), max_size=8
+    st.builds(
+        Record, TEXTS, TEXTS, TEXTS, st.integers(0, 1 << 62), TEXTS, TEXTS, st.integers(0, 9), st.just(b"") | TEXTS
+    ),
+    max_size=8,
 )
 
 
@@ -46,6 +49,12 @@ def by_aiokafka(records: list[tuple[bytes | None, bytes, Headers]], first: int) 
     return bytes(builder.build())[BATCH_BYTES:]
 
 
+def own_bytes(event: Record) -> int:
+    """What an event adds to its record at most: its texts, and the header of its number where it has one."""
+    numbered = SEQUENCE_BYTES + len(event.sequence) if event.sequence else 0
+    return numbered + sum(map(len, (*event[:3], event.position, event.next_position)))
+
+
 @each_way
 @given(TEXTS, TEXTS, EVENTS, st.sampled_from([0, 1, 62, 63, 64, 4094, 4095, 8191, 8192, 1 << 20]))
 @example(b"", b"", [], 0)
@@ -62,6 +71,7 @@ def test_events_are_written_as_aiokafka_writes_them(
                 ("remora-pos", prefix + each.position),
                 ("remora-next", prefix + each.next_position),
                 ("remora-event-id", each.event_id),
+                *([("remora-seq", each.sequence)] if each.sequence else []),
             ],
         )
         for each in events
@@ -71,8 +81,7 @@ def test_events_are_written_as_aiokafka_writes_them(
 
     assert made == by_aiokafka(wanted, first)
     assert len(made) <= sum(
-        RECORD_BYTES + len(shard) + 2 * len(prefix) + sum(map(len, (*each[:3], each.position, each.next_position)))
-        for each in events
+        RECORD_BYTES + len(shard) + 2 * len(prefix) + own_bytes(each) for each in events
     )
 
 
@@ -93,7 +102,7 @@ def test_records_are_divided_among_partitions(
     wanted: list[tuple[int, list[Record], int]] = []
     for each in events:
         lane = partition(each.key, partitions)
-        nbytes = around + sum(map(len, (*each[:3], each.position, each.next_position)))
+        nbytes = around + own_bytes(each)
         open_ = max((at for at, (its, _, _) in enumerate(wanted) if its == lane), default=-1)
         if open_ >= 0 and wanted[open_][2] + nbytes <= room:
             wanted[open_] = lane, [*wanted[open_][1], each], wanted[open_][2] + nbytes

@@ -7,13 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from remora.codec.event_entry import decode
-from remora.codec.kafka_records import EVENT_ID, NEXT, POSITION, SHARD
+from remora.codec.kafka_records import EVENT_ID, NEXT, POSITION, SEQUENCE, SHARD
 from remora.endpoints.amqp.frames import BYTES, MOST_SHORT_BYTES, Content, make_content
 from remora.model.errors import CodecError
 from remora.model.record import DeadLetter, Record
 
 # The names of the headers are those of Kafka's records, so that one sentence of the guarantees covers both.
 _SHARD, _POSITION, _NEXT, _EVENT_ID = SHARD.encode(), POSITION.encode(), NEXT.encode(), EVENT_ID.encode()
+_SEQUENCE = SEQUENCE.encode()
 
 MOST_REASON_BYTES = 1000
 
@@ -37,6 +38,7 @@ class Origin:
             (_POSITION, self.prefix + record.position),
             (_NEXT, self.prefix + record.next_position),
             (_EVENT_ID, record.event_id),
+            *([(_SEQUENCE, record.sequence)] if record.sequence else []),
         )
         return make_content(self.message_id(record.position), headers, record.body)
 

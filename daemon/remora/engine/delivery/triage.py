@@ -9,6 +9,7 @@ from operator import attrgetter
 
 from remora.codec.event_entry import attributes
 from remora.codec.rendering_cached import Renderer
+from remora.codec.sequence import sequence_prefix
 from remora.codec.speedups import totals
 from remora.engine.delivery.shard_state import Redelivery
 from remora.model.errors import CodecError
@@ -47,7 +48,8 @@ def triage(
     An entry that has a letter stays rejected for that letter's cause, whatever its limits are by now.
     """
     done, attempts, letters = redelivery.done, redelivery.attempts, redelivery.letters
-    records, refused = renderer.render(page, topic.opaque_data)
+    sequence = sequence_prefix(topic.id) if topic.is_sequenced else b""
+    records, refused = renderer.render(page, topic.opaque_data, sequence)
     rejected = [Rejected(i, "undecodable", str(exc)) for i, exc in refused.items()]
     if page.corrupt:
         records, rejected = _without_corrupt(page, records, rejected)
