@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from remora.codec.sequence import number_of
 from remora.config import SqliteSettings
 from remora.model.errors import StoreDamaged
 from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
@@ -108,6 +109,23 @@ async def test_killed_while_publishing(tmp_path: Path) -> None:
 
             assert again == PublishResult(victim.EVENTS, repeated=stored)
             assert await contents(store, topic) == by_shard(topic, events)
+
+
+@pytest.mark.guarantee("order-over-all-shards")
+async def test_killed_while_numbering(tmp_path: Path) -> None:
+    """At whatever step a process dies: events and their numbers are stored or neither, and the next ones follow."""
+    async with after_deaths("number", tmp_path / "store") as (store, topics):
+        for topic, answered in topics:
+            numbered = await store.own_topics.find(f"{topic.name}-seq")
+            assert numbered is not None
+            before = await store.own_topics.sequence(numbered)
+            assert before.tail in (victim.EVENTS, 2 * victim.EVENTS)
+            assert before.tail == 2 * victim.EVENTS or not answered
+
+            await store.ingest.publish(numbered, victim.entries(numbered))
+
+            found = [number_of(entry) for entries in await contents(store, numbered) for entry in entries]
+            assert sorted(each or 0 for each in found) == list(range(1, before.tail + victim.EVENTS + 1))
 
 
 async def test_killed_while_reserving(tmp_path: Path) -> None:

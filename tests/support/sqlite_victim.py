@@ -14,7 +14,7 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from remora.model.shard import LockToken
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, topics, writer
 from remora.storage.sqlite import directory as opened_by
+from support.entries import raw_entry
 from support.stores import QUIET_S, by_shard, own_topic, spread, until
 
 EVENTS, SHARDS, DIGEST = 30, 3, b"digest"
@@ -53,6 +54,11 @@ def settings(directory: Path) -> SqliteSettings:
     return SqliteSettings(directory=str(directory), files=1)
 
 
+def entries(topic: Topic) -> list[RoutedEvent]:
+    """As many events as `spread` gives, as entries behind which a number may stand."""
+    return [event._replace(payload=raw_entry(f"k{i}", i)) for i, event in enumerate(spread(topic, EVENTS))]
+
+
 def rooms(events: Sequence[RoutedEvent]) -> list[ReservedRoom]:
     """Room for these events, with some bytes to spare."""
     return [ReservedRoom(event.shard, event.key, len(event.payload) + 100) for event in events]
@@ -61,6 +67,13 @@ def rooms(events: Sequence[RoutedEvent]) -> list[ReservedRoom]:
 async def publish(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
     """Store events under an idempotency key."""
     return lambda: store.ingest.publish(topic, spread(topic, EVENTS), IdempotencyKey("key", DIGEST))
+
+
+async def number(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
+    """Store events in a topic that numbers them, behind others."""
+    numbered = await store.own_topics.create(replace(own_topic(f"{topic.name}-seq", SHARDS), is_sequenced=True))
+    await store.ingest.publish(numbered, entries(numbered))
+    return lambda: store.ingest.publish(numbered, entries(numbered))
 
 
 async def reserve(store: SqliteStore, topic: Topic, directory: Path) -> Callable[[], Awaitable[object]]:
@@ -117,7 +130,9 @@ async def discard(store: SqliteStore, topic: Topic, directory: Path) -> Callable
     return act
 
 
-KINDS = {each.__name__: each for each in (publish, reserve, commit, abort, append, remove, store, create, discard)}
+KINDS = {
+    each.__name__: each for each in (publish, number, reserve, commit, abort, append, remove, store, create, discard)
+}
 
 
 def letter(token: LockToken) -> DeadLetter:

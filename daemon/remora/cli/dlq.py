@@ -311,6 +311,7 @@ def as_json_row(letter: DeadLetter) -> dict[str, object]:
         "next_position": letter.next_position,
         "cause": letter.cause,
         "reason": letter.reason,
+        "sequence": letter.sequence or None,
         "attempts": letter.attempts,
         "first_seen": _time(letter.first_seen),
         "parked_at": _time(letter.parked_at),

@@ -105,8 +105,8 @@ def in_batches(
 ) -> list[tuple[int, list[Record], int]]:
     """Records by partition, each with the most bytes that they take: as many together as `room` bytes hold, or one.
 
-    `around` is what a record takes besides its own key, value, positions, event id and number. In the order in which each
-    was begun; records of a partition keep theirs.
+    `around` is what a record takes besides its own key, value, positions, event id and number. In the order in which
+    each was begun; records of a partition keep theirs.
     """
     batches: list[tuple[int, list[Record], int]] = []
     last: dict[int, tuple[int, int]] = {}  # the batch that a partition's next record may join, and its bytes

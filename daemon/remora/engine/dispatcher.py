@@ -373,7 +373,7 @@ class Dispatcher:
     async def _dead_letter_first(self, page: Page, rejected: Rejected) -> None:
         """Dead-letter an entry that says nothing, at the head of a queue whose topic nothing else tells."""
         redelivery = self._redelivery
-        (letter,) = await dead_letter_all(self._context, self._lease, "", redelivery, page, [rejected])
+        (letter,) = await dead_letter_all(self._context, self._lease, None, redelivery, page, [rejected])
         self._lease.require_trust()
         tally = Tally.of(Cause.of_letter(letter.cause))
         await self._context.store.queue.remove(self._lease.token, page.positions[1], 1, tally)

@@ -75,7 +75,8 @@ class DeadLetter:
     """An entry that left its queue without being delivered, with everything needed to send it later.
 
     `cause` is one of a small closed set (`undecodable`, `corrupt`, `too_large`, `refused`, `expired`, `exhausted`);
-    `reason` is a sentence for the operator. Times are seconds since the epoch.
+    `reason` is a sentence for the operator. Times are seconds since the epoch. `sequence` is as in a Record, and empty
+    for an entry that is corrupt.
     """
 
     queue: str
@@ -88,6 +89,7 @@ class DeadLetter:
     first_seen: float
     parked_at: float
     raw: bytes = field(repr=False)
+    sequence: str = ""
 
     @property
     def is_as_committed(self) -> bool:

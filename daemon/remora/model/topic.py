@@ -78,7 +78,7 @@ class Topic:
     (attributes that were read from an entry).
 
     A topic of remora's own has an `id`, a new one each time it is made, and refuses new events while it is `closed` to
-    be drained. One that `is_sequenced`, for its life, numbers its events in the order of their commits, over all shards.
+    be drained. One that `is_sequenced`, for its life, numbers its events over all shards in the order of commits.
     """
 
     name: str

@@ -9,7 +9,7 @@ from remora.model.ingest import Removed
 from remora.model.ledger import Balance
 from remora.model.record import DeadLetter, LetterTotals, Redrive
 from remora.model.shard import Shard
-from remora.model.topic import Topic
+from remora.model.topic import SequenceState, Topic
 from remora.ports.delivery import Balances, LetterStorage
 
 
@@ -75,7 +75,8 @@ class OwnTopics(Protocol):
     async def create(self, topic: Topic) -> Topic:
         """Make a topic with its empty queues, all or nothing, and return it with its id.
 
-        The same call finishes a creation that was cut short. Raises TopicRefused when there is one already.
+        The same call finishes a creation that was cut short. Raises TopicRefused when there is one already, and for a
+        topic with a sequence where the store has none.
         """
         ...
 
@@ -83,7 +84,16 @@ class OwnTopics(Protocol):
         """Replace the attributes of the topic of this name and id.
 
         Raises TopicUnknown, and TopicRefused for another number of shards: entries would change their shard, and
-        so overtake each other.
+        so overtake each other. Nor does a topic begin or cease to number its events.
+        """
+        ...
+
+    async def sequence(self, topic: Topic) -> SequenceState:
+        """How far the sequence of a topic has come, all of one moment.
+
+        `tail` is at least every number that was given before the call. `delivered` may be less than it was before: when
+        the oldest entry of a queue is corrupt, until it is dead-lettered, and after a power cut, when entries come
+        again. Raises TopicUnknown, and NotSequenced for a topic that numbers no events.
         """
         ...
 

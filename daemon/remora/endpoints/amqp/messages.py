@@ -59,6 +59,7 @@ def letter_content(letter: DeadLetter, most_bytes: int | None = None) -> Content
         (b"remora-attempts", b"%d" % letter.attempts),
         (b"remora-first-seen", b"%.3f" % letter.first_seen),
         (b"remora-parked-at", b"%.3f" % letter.parked_at),
+        *([(_SEQUENCE, letter.sequence.encode())] if letter.sequence else []),
     ]
     if letter.is_as_committed:
         with suppress(CodecError):  # the letter's cause tells so

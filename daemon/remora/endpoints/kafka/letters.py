@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from remora.codec.event_entry import decode
-from remora.codec.kafka_records import EVENT_ID, FRAME_BYTES, HEADER_BYTES, NEXT, POSITION, SHARD, encode_record
+from remora.codec.kafka_records import (
+    EVENT_ID,
+    FRAME_BYTES,
+    HEADER_BYTES,
+    NEXT,
+    POSITION,
+    SEQUENCE,
+    SHARD,
+    encode_record,
+)
 from remora.codec.rendering_plain import key
 from remora.codec.speedups import partitions
 from remora.endpoints.kafka.batches import BATCH_BYTES, size_above
@@ -53,6 +62,7 @@ def letter_record(letter: DeadLetter) -> LetterRecord:
         (ATTEMPTS, b"%d" % letter.attempts),
         (FIRST_SEEN, b"%.3f" % letter.first_seen),
         (PARKED_AT, b"%.3f" % letter.parked_at),
+        *([(SEQUENCE, letter.sequence.encode())] if letter.sequence else []),
     ]
     if not letter.is_as_committed:
         return LetterRecord(None, letter.raw, headers)

@@ -166,7 +166,7 @@ class HeadExpiry:
     async def _dead_letter(self, topic: Topic, page: Page, rejected: list[Rejected]) -> None:
         """Store dead letters; from then on their entries are done, whatever becomes of their removal."""
         redelivery = self._redelivery
-        await dead_letter_all(self._context, self._lease, topic.label, redelivery, page, rejected)
+        await dead_letter_all(self._context, self._lease, topic, redelivery, page, rejected)
         for each in rejected:
             position = page.positions[each.ordinal]
             redelivery.done[position] = Cause.of_letter(each.cause)

@@ -11,6 +11,7 @@ import secrets
 from msgspec.structs import replace
 
 from remora.model.errors import (
+    NotSequenced,
     ShardGone,
     StoreError,
     StoreUnavailable,
@@ -20,7 +21,7 @@ from remora.model.errors import (
 )
 from remora.model.ingest import Removed
 from remora.model.shard import Origin, Shard
-from remora.model.topic import MOST_SHARDS, NAME, Topic
+from remora.model.topic import MOST_SHARDS, NAME, SequenceState, Topic
 from remora.storage.rados.inspection import Inspection
 from remora.storage.rados.own_queues import OwnQueues, all_of
 from remora.storage.rados.refusals import ChangedError, MismatchError
@@ -58,6 +59,11 @@ class OwnTopics:
         if as_topic(topic.name, found.stored).closed:
             return TopicClosed(f"topic {topic.label} takes no new events")
         return StoreUnavailable(f"topic {topic.label} is being changed")
+
+    async def sequence(self, topic: Topic) -> SequenceState:
+        """Raises NotSequenced: no topic of this store numbers its events."""
+        await self._registry.existing(topic)
+        raise NotSequenced(f"topic {topic.name} numbers no events: those of the embedded store can")
 
     # --- making ----------------------------------------------------------------------------------------
 
@@ -102,6 +108,7 @@ class OwnTopics:
         that the registry calls closed.
         """
         _check_own(topic)
+        _check_unsequenced(topic)
         for _ in range(_TRIES):
             found = await self._registry.existing(topic)
             if found.stored.shards != topic.shards:
@@ -229,6 +236,15 @@ def _check_makeable(topic: Topic) -> None:
         raise TopicRefused(f'"{topic.label}" cannot be a topic\'s name: 1 to 200 letters, digits, "_" and "-"')
     if not 1 <= topic.shards <= MOST_SHARDS:
         raise TopicRefused(f"a topic has 1 to {MOST_SHARDS} shards, not {topic.shards}")
+    _check_unsequenced(topic)
+
+
+def _check_unsequenced(topic: Topic) -> None:
+    if topic.is_sequenced:
+        raise TopicRefused(
+            f"topic {topic.name} cannot have a sequence: its queues lie on many OSDs, without a transaction in common"
+            " that could number their events; topics of the embedded store can"
+        )
 
 
 def _why_not_made(name: str, stored: StoredTopic) -> str:

@@ -7,8 +7,11 @@ import msgspec
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic, shard_of
 
-COLUMNS = "name, uid, shards, closed, attributes"
+COLUMNS = "name, uid, shards, closed, sequence IS NOT NULL, attributes"
 """What `topic_of_row` takes."""
+
+IS_SEQUENCED = 4
+"""The index of that column."""
 
 
 class _Attributes(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,7 +45,7 @@ def encoded(topic: Topic) -> bytes:
     )
 
 
-def topic_of_row(name: str, uid: str, shards: int, closed: int, attributes: bytes) -> Topic:
+def topic_of_row(name: str, uid: str, shards: int, closed: int, is_sequenced: int, attributes: bytes) -> Topic:
     """The topic of a row. msgspec.MsgspecError for attributes that cannot be read."""
     found = _decoder.decode(attributes)
     return Topic(
@@ -58,6 +61,7 @@ def topic_of_row(name: str, uid: str, shards: int, closed: int, attributes: byte
         origin=Origin.REMORA,
         id=uid,
         closed=bool(closed),
+        is_sequenced=bool(is_sequenced),
     )
 
 

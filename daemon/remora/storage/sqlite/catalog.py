@@ -14,7 +14,7 @@ from remora.model.errors import StoreDamaged
 from remora.model.record import CorruptBytes
 from remora.model.shard import Shard
 from remora.model.topic import Topic
-from remora.storage.sqlite.attributes import COLUMNS, queues_of, topic_of_row
+from remora.storage.sqlite.attributes import COLUMNS, IS_SEQUENCED, queues_of, topic_of_row
 from remora.storage.sqlite.files import File, Files
 from remora.storage.sqlite.part import SqlitePart, queue_row
 from remora.storage.sqlite.queue import read_page
@@ -92,7 +92,10 @@ def _read_catalog(connection: sqlite3.Connection, known: _FileCatalog | None) ->
     topics: list[Topic] = []
     shards: list[Shard] = []
     for row in connection.execute(_TOPICS).fetchall():
-        shards += queues_of(*row)
-        with suppress(msgspec.MsgspecError):
+        try:
             topics.append(topic_of_row(*row))
+        except msgspec.MsgspecError:
+            if row[IS_SEQUENCED]:
+                continue  # its entries do not tell the topic's id, and must not be sent without their numbers
+        shards += queues_of(*row)
     return _FileCatalog(version, {topic.first_shard: topic for topic in topics}, shards)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from remora.codec.sequence import with_number
 from remora.model.errors import (
     OnceConflict,
     ReservationExceeded,
@@ -50,6 +51,9 @@ UPDATE reservations SET state = 'expired', rooms = x'', boot = :boot, since_ns =
 WHERE number IN (SELECT value FROM json_each(:numbers))
 """
 
+Load = dict[int, tuple[list[bytes], Need]]
+"""What goes into each shard, in order, and its room."""
+
 _decode_rooms = msgspec.msgpack.Decoder(list[ReservedRoom]).decode
 
 
@@ -67,7 +71,7 @@ class Ingest:
         load = _loaded(topic, events)
         return await self._commits.submit(
             self._files.file_of(topic.name),
-            _Publish(topic, load, len(events), once),
+            _Publish(topic, load, events, once),
             sum(need.nbytes for _, need in load.values()),
             [topic.shard(number) for number in load],
         )
@@ -100,8 +104,9 @@ def expire(connection: sqlite3.Connection, topic_id: int, older_than_ns: int) ->
     stale = connection.execute(_STALE, batch.clock | {"topic": topic_id, "older_than": older_than_ns}).fetchall()
     if not stale:
         return
+    topic = batch.topic_of_id(topic_id)
     for _, rooms in stale:
-        _give_back(batch, topic_id, _sums(_decode_rooms(rooms)))
+        _give_back(batch, topic, _sums(_decode_rooms(rooms)))
     numbers = msgspec.json.encode([number for number, _ in stale]).decode()
     connection.execute(_EXPIRE, batch.clock | {"numbers": numbers})
     batch.flush()
@@ -113,8 +118,8 @@ def expire(connection: sqlite3.Connection, topic_id: int, older_than_ns: int) ->
 @dataclass(frozen=True, slots=True)
 class _Publish:
     topic: Topic
-    load: dict[int, tuple[list[bytes], Need]]
-    events: int
+    load: Load
+    events: Sequence[RoutedEvent]
     once: IdempotencyKey | None
 
     def __call__(self, batch: WriteBatch) -> PublishResult:
@@ -123,11 +128,10 @@ class _Publish:
             return before
         check_open(row, self.topic)
         queues = batch.with_room(self.topic, {number: need for number, (_, need) in self.load.items()})
-        for number, (payloads, need) in self.load.items():
-            queues[number].append(payloads, need)
+        _append(batch, row, queues, self.load, self.events)
         if self.once:
-            batch.remember(row, self.once, self.events)
-        return PublishResult(self.events)
+            batch.remember(row, self.once, len(self.events))
+        return PublishResult(len(self.events))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,7 @@ class _Reserve:
         check_open(row, self.topic)
         queues = batch.with_room(self.topic, self.needs)
         for number, need in self.needs.items():
-            queues[number].reserve(need)
+            queues[number].reserve(row.room(need))
         values = {"id": self.id, "topic": row.id, "rooms": self.rooms, "events": self.events}
         batch.connection.execute(_RESERVE, batch.clock | values)
         # More is forgotten than is made, so that what is old never piles up.
@@ -169,9 +173,8 @@ class _Commit:
             raise ReservationExpired(f"reservation {self.id} was aborted, or not committed in time")
         rooms = _decode_rooms(found.rooms)
         _check_events(rooms, self.events)
-        queues = _give_back(batch, row.id, _sums(rooms))
-        for number, (payloads, need) in _loaded(self.topic, self.events).items():
-            queues[number].append(payloads, need)
+        queues = _give_back(batch, row, _sums(rooms))
+        _append(batch, row, queues, _loaded(self.topic, self.events), self.events)
         found.end(batch, "committed", self.digest)
         return PublishResult(len(self.events))
 
@@ -187,7 +190,7 @@ class _Abort:
         if found.state == "committed":
             raise OnceConflict(f"reservation {self.id} was committed before")
         if found.state == "open":
-            _give_back(batch, row.id, _sums(_decode_rooms(found.rooms)))
+            _give_back(batch, row, _sums(_decode_rooms(found.rooms)))
             found.end(batch, "aborted")
 
 
@@ -234,7 +237,7 @@ def _check_events(rooms: Sequence[ReservedRoom], events: Sequence[RoutedEvent]) 
             raise ReservationExceeded(f"event {i} has {len(event.payload)} bytes, but {room.nbytes} were reserved")
 
 
-def _loaded(topic: Topic, events: Iterable[RoutedEvent]) -> dict[int, tuple[list[bytes], Need]]:
+def _loaded(topic: Topic, events: Iterable[RoutedEvent]) -> Load:
     """What goes into each shard, in order. ValueError for shards that the topic does not have."""
     payloads: dict[int, list[bytes]] = {}
     for shard, _, payload in events:
@@ -269,9 +272,22 @@ def _sums(rooms: Iterable[ReservedRoom]) -> dict[int, Need]:
     return sums
 
 
-def _give_back(batch: WriteBatch, topic_id: int, needs: dict[int, Need]) -> dict[int, QueueUpdate]:
+def _give_back(batch: WriteBatch, topic: TopicRow, needs: dict[int, Need]) -> dict[int, QueueUpdate]:
     """End a reservation in the queues of a topic."""
-    queues = batch.queues(topic_id, needs)
+    queues = batch.queues(topic.id, needs)
     for number, need in needs.items():
-        queues[number].give_back(need)
+        queues[number].give_back(topic.room(need))
     return queues
+
+
+def _append(
+    batch: WriteBatch, topic: TopicRow, queues: dict[int, QueueUpdate], load: Load, events: Sequence[RoutedEvent]
+) -> None:
+    """Add events, whose load this is, behind the last entries; numbered in their order if the topic has a sequence."""
+    if topic.sequence is not None:
+        numbered: dict[int, list[bytes]] = {number: [] for number in load}
+        for number, event in zip(batch.take_numbers(topic, len(events)), events, strict=True):
+            numbered[event.shard].append(with_number(event.payload, number))
+        load = {number: (payloads, topic.room(load[number][1])) for number, payloads in numbered.items()}
+    for number, (payloads, need) in load.items():
+        queues[number].append(payloads, need)

@@ -6,6 +6,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from remora.codec.sequence import with_number, without_number
 from remora.model.errors import ShardGone, StoreDamaged, TopicUnknown
 from remora.model.position import Position
 from remora.model.record import DeadLetter, LetterTotals, Redrive
@@ -57,11 +58,17 @@ class Letters(DeadLetters):
 
         def redrive(connection: sqlite3.Connection) -> int:
             batch = WriteBatch(connection)
-            check_open(batch.topic(topic), topic)
+            row = batch.topic(topic)
+            check_open(row, topic)
             payloads = [each.payload for each in again if _forget(connection, each.letter)]
             if payloads:
+                if row.sequence is not None:  # each is a new commit
+                    payloads = list(map(without_number, payloads))
                 need = Need(len(payloads), sum(map(len, payloads)))
-                batch.with_room(topic, {number: need})[number].append(payloads, need)
+                queue = batch.with_room(topic, {number: need})[number]
+                if row.sequence is not None:
+                    payloads = list(map(with_number, payloads, batch.take_numbers(row, len(payloads))))
+                queue.append(payloads, row.room(need))
                 batch.flush()
                 connection.execute(_COUNT, (again[0].letter.queue, len(payloads), 0))
             return len(payloads)

@@ -199,6 +199,12 @@ CREATE TABLE log_entries (
 ) WITHOUT ROWID;
 """
 
+_SEQUENCES = """
+-- The last number given to an event of the topic; NULL for a topic that numbers none. Each entry of a topic that does
+-- has its number in the last eight bytes of `data`.
+ALTER TABLE topics ADD COLUMN sequence INTEGER;
+"""
+
 
 def _create(connection: sqlite3.Connection) -> None:
     run_script(connection, _FIRST)
@@ -228,6 +234,10 @@ def _add_logs(connection: sqlite3.Connection) -> None:
     run_script(connection, _LOGS)
 
 
+def _add_sequences(connection: sqlite3.Connection) -> None:
+    run_script(connection, _SEQUENCES)
+
+
 def _add_letter_checksums(connection: sqlite3.Connection) -> None:
     run_script(connection, _LETTER_CHECKSUMS)
 
@@ -243,6 +253,7 @@ MIGRATIONS: Sequence[Migration] = (
     _add_checksums,
     _add_logs,
     _add_letter_checksums,
+    _add_sequences,
 )
 """The step from each version to the next, in a transaction of its own; an empty file has version 0."""
 

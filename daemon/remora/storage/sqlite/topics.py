@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
+from collections.abc import Iterator
 from contextlib import suppress
 
-from remora.model.errors import StoreError, TopicRefused, TopicUnknown
+from remora.codec.sequence import number_of
+from remora.model.errors import NotSequenced, StoreError, TopicRefused, TopicUnknown
 from remora.model.ingest import Removed
 from remora.model.shard import Origin
-from remora.model.topic import MOST_SHARDS, NAME, Topic
+from remora.model.topic import MOST_SHARDS, NAME, SequenceState, Topic
 from remora.storage.sqlite.attributes import COLUMNS, encoded, topic_of_row
+from remora.storage.sqlite.checksums import changed
 from remora.storage.sqlite.files import File, Files
 from remora.storage.sqlite.part import SqlitePart
-from remora.storage.sqlite.schema import LAST_QUEUE_ID, rowid
+from remora.storage.sqlite.schema import LAST_QUEUE_ID, POSITION_BITS, rowid
 
 _TOPIC = f"SELECT {COLUMNS} FROM topics WHERE name = ?"  # noqa: S608 - a constant
-_FIND = "SELECT id, shards FROM topics WHERE name = ? AND uid = ?"
-_ADD_TOPIC = "INSERT INTO topics (name, uid, shards, closed, attributes) VALUES (?, ?, ?, ?, ?) RETURNING id"
+_FIND = "SELECT id, shards, sequence FROM topics WHERE name = ? AND uid = ?"
+_ADD_TOPIC = """
+INSERT INTO topics (name, uid, shards, closed, sequence, attributes) VALUES (?, ?, ?, ?, ?, ?) RETURNING id
+"""
 _ADD_QUEUE = "INSERT INTO queues (topic, number, name, incarnation, capacity_bytes) VALUES (?, ?, ?, ?, ?)"
 _CHANGE = "UPDATE topics SET closed = ?, attributes = ? WHERE id = ?"
 _CATALOGUE_CHANGED = "UPDATE meta SET value = value + 1 WHERE key = 'catalogue'"
@@ -32,6 +37,12 @@ _REMOVE = (
     "DELETE FROM queues WHERE topic = ?",
     "DELETE FROM topics WHERE id = ?",
 )
+
+_FRONTS = f"""
+SELECT q.id, q.head, CAST(e.data AS BLOB), CAST(e.checksum AS INTEGER) FROM queues AS q
+LEFT JOIN entries AS e ON e.id = (q.id << {POSITION_BITS} | q.head)
+WHERE q.topic = ? AND q.tail > q.head
+"""  # noqa: S608 - a constant of the schema
 
 _SWEPT_AT_ONCE = 1000
 _LEFT = "SELECT queue, head, tail FROM leftovers LIMIT 1"
@@ -63,22 +74,28 @@ class Topics(SqlitePart):
             (last,) = connection.execute(_LAST_QUEUE).fetchone()
             if last + topic.shards > LAST_QUEUE_ID:
                 raise TopicRefused(f"the file for {topic.name} has had as many queues as it ever can: use another name")
-            row = (topic.name, uid, topic.shards, topic.closed, attributes)
+            row = (topic.name, uid, topic.shards, topic.closed, 0 if topic.is_sequenced else None, attributes)
             (number,) = connection.execute(_ADD_TOPIC, row).fetchone()
             connection.executemany(_ADD_QUEUE, self._queues(topic, number))
             connection.execute(_CATALOGUE_CHANGED)
 
         file = self._files.file_of(topic.name)
         await file.write(create)
-        return topic_of_row(topic.name, uid, topic.shards, topic.closed, attributes)
+        return topic_of_row(topic.name, uid, topic.shards, topic.closed, topic.is_sequenced, attributes)
 
     async def change(self, topic: Topic) -> None:
-        """Replace the attributes of the topic of this name and id; never its number of shards."""
+        """Replace the attributes of the topic of this name and id; never its number of shards, nor its sequence."""
         _check_origin(topic)
         attributes = _encoded(topic)
 
         def change(connection: sqlite3.Connection) -> None:
-            number, shards = _found(connection, topic)
+            number, shards, sequence = _found(connection, topic)
+            if (sequence is not None) != topic.is_sequenced:
+                numbers = "no" if sequence is None else "its"
+                raise TopicRefused(
+                    f"{topic.name} numbers {numbers} events, and keeps to that: make a topic of another name, and"
+                    " remove this one when it is drained"
+                )
             if shards != topic.shards:
                 raise TopicRefused(
                     f"{topic.name} has {shards} shards and keeps them: entries would change their shard and overtake"
@@ -94,7 +111,7 @@ class Topics(SqlitePart):
         _check_origin(topic)
 
         def remove(connection: sqlite3.Connection) -> Removed:
-            number, shards = _found(connection, topic)
+            number, shards, _ = _found(connection, topic)
             entries = int(connection.execute(_WAITING, (number,)).fetchone()[0])
             if entries and not discard:
                 raise TopicRefused(f"{entries} entries of {topic.name} wait: have them delivered, or discard them")
@@ -108,6 +125,18 @@ class Topics(SqlitePart):
         removed = await file.write(remove)
         _sweep(file)
         return removed
+
+    async def sequence(self, topic: Topic) -> SequenceState:
+        """How far the topic's sequence has come, all of one moment."""
+        _check_origin(topic)
+
+        def look(connection: sqlite3.Connection) -> SequenceState:
+            number, _, tail = _found(connection, topic)
+            if tail is None:
+                raise NotSequenced(f"topic {topic.name} numbers no events: it was made without --sequence")
+            return SequenceState(tail, min(_passed(connection, number), default=tail))
+
+        return await self._files.file_of(topic.name).read(look)
 
     def _queues(self, topic: Topic, number: int) -> list[tuple[int, int, str, str, int]]:
         capacity = self._files.settings.queue_bytes
@@ -143,12 +172,19 @@ def _check_origin(topic: Topic) -> None:
         raise TopicRefused(f"topic {topic.name} is a radosgw's: it is made, changed and removed there")
 
 
-def _found(connection: sqlite3.Connection, topic: Topic) -> tuple[int, int]:
-    """Number and shards of a topic. Raises TopicUnknown."""
+def _passed(connection: sqlite3.Connection, topic: int) -> Iterator[int]:
+    """For each queue that has entries: the last number before that of its oldest one, 0 where that is unreadable."""
+    for queue, head, data, checksum in connection.execute(_FRONTS, (topic,)):
+        number = None if data is None or changed(queue, head, [(data, checksum)]) else number_of(data)
+        yield 0 if number is None else number - 1
+
+
+def _found(connection: sqlite3.Connection, topic: Topic) -> tuple[int, int, int | None]:
+    """Number, shards and last number of a topic. Raises TopicUnknown."""
     row = connection.execute(_FIND, (topic.name, topic.id)).fetchone()
     if row is None:
         raise TopicUnknown(f"there is no topic {topic.name} of this id")
-    return row[0], row[1]
+    return row[0], row[1], row[2]
 
 
 def _encoded(topic: Topic) -> bytes:

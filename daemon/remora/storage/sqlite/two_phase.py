@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 from itertools import count
 
+from remora.codec.sequence import NUMBER_BYTES, with_number
 from remora.model.errors import QueueFull, StoreError
 from remora.model.shard import Shard
 from remora.storage.sqlite.checksums import checksums
@@ -35,6 +36,8 @@ SELECT id, entries, nbytes FROM queue_reservations
 WHERE queue = ? AND (boot <> ? OR created_ns <= ?)
 """
 _END = "DELETE FROM queue_reservations WHERE id = ?"
+_SEQUENCE = "SELECT sequence FROM topics WHERE id = ?"
+_SET_SEQUENCE = "UPDATE topics SET sequence = ? WHERE id = ?"
 _GIVE_ROOM_BACK = """
 UPDATE queues SET reservations = reservations - 1, reserved_entries = reserved_entries - ?,
     reserved_bytes = reserved_bytes - ?
@@ -49,7 +52,9 @@ class TwoPhase(SqlitePart):
         """Reserve room and answer the reservation's id."""
 
         def reserve(connection: sqlite3.Connection) -> int:
-            asked = {"queue": queue_row(connection, shard).id, "entries": entries, "nbytes": nbytes}
+            queue = queue_row(connection, shard)
+            numbers = 0 if _sequence(connection, queue) is None else NUMBER_BYTES * entries
+            asked = {"queue": queue.id, "entries": entries, "nbytes": nbytes + numbers}
             limits = {"overhead": ENTRY_OVERHEAD, "last": END_OF_QUEUE}
             (has_room,) = connection.execute(_HAS_ROOM, asked | limits).fetchone()
             if not has_room:
@@ -63,19 +68,20 @@ class TwoPhase(SqlitePart):
     async def commit(self, shard: Shard, reservation: int, payloads: Sequence[bytes]) -> None:
         """Append the payloads in order, all or none, and end the reservation."""
         what = f"committing to {shard}"
-        nbytes = sum(map(len, payloads))
 
         def commit(connection: sqlite3.Connection) -> None:
             queue = queue_row(connection, shard)
             reserved = connection.execute(_FIND, (reservation, queue.id)).fetchone()
             if reserved is None:
                 raise StoreError(f"{what}: there is no reservation {reservation}; it may have expired")
-            if len(payloads) > reserved[0] or nbytes > reserved[1]:
+            entries = _numbered(connection, queue, payloads)
+            nbytes = sum(map(len, entries))
+            if len(entries) > reserved[0] or nbytes > reserved[1]:
                 raise StoreError(f"{what}: the payloads are larger than their reservation")
-            sums = checksums(queue.id, queue.tail, payloads)
-            connection.executemany(_APPEND, zip(count(rowid(queue.id, queue.tail)), payloads, sums, strict=False))
-            used = nbytes + ENTRY_OVERHEAD * len(payloads)
-            connection.execute(_MOVE_END, (len(payloads), used, queue.id))
+            sums = checksums(queue.id, queue.tail, entries)
+            connection.executemany(_APPEND, zip(count(rowid(queue.id, queue.tail)), entries, sums, strict=False))
+            used = nbytes + ENTRY_OVERHEAD * len(entries)
+            connection.execute(_MOVE_END, (len(entries), used, queue.id))
             _end(connection, queue, reservation, *reserved)
 
         await self._file(shard).write(commit, durable=True, arrived=[shard])
@@ -89,6 +95,21 @@ class TwoPhase(SqlitePart):
                 _end(connection, queue, reservation, *reserved)
 
         await self._file(shard).write(abort, durable=False)
+
+
+def _sequence(connection: sqlite3.Connection, queue: QueueRow) -> int | None:
+    """The last number of the queue's topic; None where it numbers no events."""
+    (last,) = connection.execute(_SEQUENCE, (queue.topic,)).fetchone()
+    return None if last is None else int(last)
+
+
+def _numbered(connection: sqlite3.Connection, queue: QueueRow, payloads: Sequence[bytes]) -> Sequence[bytes]:
+    """The payloads as they are stored: with the next numbers of the topic, where it has a sequence."""
+    last = _sequence(connection, queue)
+    if last is None:
+        return payloads
+    connection.execute(_SET_SEQUENCE, (last + len(payloads), queue.topic))
+    return list(map(with_number, payloads, count(last + 1)))
 
 
 def expire_stale(connection: sqlite3.Connection, queue: QueueRow, older_than_ns: int) -> None:

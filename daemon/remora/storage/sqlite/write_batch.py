@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from remora.codec.sequence import NUMBER_BYTES
 from remora.model.errors import OnceConflict, QueueFull, TopicUnknown
 from remora.model.ingest import IdempotencyKey, PublishResult
 from remora.model.topic import Topic
@@ -34,7 +35,9 @@ _CHUNKS = tuple(1 << n for n in range(9, -1, -1))
 _CHUNK_BYTES = 256 << 10
 """How much goes into one statement at most, about: the driver keeps it in memory until the statement's next use."""
 
-_TOPIC = "SELECT id, uid, shards, closed FROM topics WHERE name = ?"
+_TOPIC = "SELECT id, uid, shards, closed, sequence FROM topics WHERE name = ?"
+_TOPIC_OF_ID = "SELECT id, uid, shards, closed, sequence FROM topics WHERE id = ?"
+_SET_SEQUENCE = "UPDATE topics SET sequence = ? WHERE id = ?"
 _QUEUES = """
 SELECT json_group_array(json_array(number, id, tail, used_bytes, reservations, reserved_entries, reserved_bytes,
                                    capacity_bytes))
@@ -68,12 +71,19 @@ class Need(NamedTuple):
 
 
 class TopicRow(NamedTuple):
-    """A topic as it is in this transaction."""
+    """A topic as it is at the start of this transaction; `sequence` is None for one that numbers no events."""
 
     id: int
     uid: str
     shards: int
     closed: bool
+    sequence: int | None
+
+    def room(self, need: Need) -> Need:
+        """What so much takes of the topic's queues: with the number of each entry, where they have one."""
+        if self.sequence is None:
+            return need
+        return Need(need.entries, need.nbytes + NUMBER_BYTES * need.entries)
 
 
 @dataclass(slots=True)
@@ -126,6 +136,7 @@ class WriteBatch:
         self._few: dict[int, range] = {}
         self._queues: dict[int, dict[int, QueueUpdate]] = {}
         self._once: dict[tuple[int, str], tuple[bytes, int]] = {}
+        self._sequences: dict[int, int] = {}
 
     def topic(self, topic: Topic) -> TopicRow:
         """The topic's row. Raises TopicUnknown when there is none, or when it is another topic's by now."""
@@ -139,6 +150,10 @@ class WriteBatch:
             raise TopicUnknown(f"there is no topic {topic.name}" + (" of this id any more" if found else ""))
         return found
 
+    def topic_of_id(self, topic_id: int) -> TopicRow:
+        """The row of a topic that is there, by its id."""
+        return TopicRow(*self.connection.execute(_TOPIC_OF_ID, (topic_id,)).fetchone())
+
     def queues(self, topic_id: int, numbers: Iterable[int]) -> dict[int, QueueUpdate]:
         """The queues of a topic, at least those of these numbers."""
         known = self._queues.setdefault(topic_id, {})
@@ -150,13 +165,23 @@ class WriteBatch:
         return known
 
     def with_room(self, topic: Topic, needs: dict[int, Need]) -> dict[int, QueueUpdate]:
-        """The queues of a topic. Raises QueueFull when one of those that are needed has not enough room."""
+        """The queues of a topic. Raises QueueFull when one of those that are needed has not enough room.
+
+        `needs` are without the numbers of events.
+        """
         row = self.topic(topic)
         queues = self.queues(row.id, needs)
-        for number, need in needs.items():
-            if not queues[number].has_room(need):
+        for number, asked in needs.items():
+            if not queues[number].has_room(need := row.room(asked)):
                 raise QueueFull(f"{topic.shard(number)} has no room for {need.cost} more bytes")
         return queues
+
+    def take_numbers(self, topic: TopicRow, count: int) -> range:
+        """The next numbers of a topic that has a sequence. They are taken where the batch is written, else never."""
+        assert topic.sequence is not None
+        last = self._sequences.get(topic.id, topic.sequence)
+        self._sequences[topic.id] = last + count
+        return range(last + 1, last + count + 1)
 
     # ---------------------------------------------------------------------------------------------- once
 
@@ -188,6 +213,8 @@ class WriteBatch:
             queue.payloads, queue.added_bytes, queue.is_changed = [], 0, False
         if touched:
             self.connection.execute(_UPDATE, (_json([_figures(queue) for queue in touched]),))
+        for topic_id, last in self._sequences.items():
+            self.connection.execute(_SET_SEQUENCE, (last, topic_id))
         if self._once:
             self._keep()
 
