@@ -219,7 +219,12 @@ async def test_letters_from_before(configured: SqliteSettings) -> None:
     """Letters that an older version has stored pass as they are; what is stored from now on is checked."""
     async with SqliteStore(configured) as store:
         _, letters = await lettered(store)
-    change(configured, "ALTER TABLE letters DROP COLUMN checksum", f"PRAGMA user_version = {LETTER_CHECKSUMS}")
+    change(
+        configured,
+        "ALTER TABLE letters DROP COLUMN checksum",
+        "ALTER TABLE topics DROP COLUMN sequence",
+        f"PRAGMA user_version = {LETTER_CHECKSUMS}",
+    )
 
     async with SqliteStore(configured) as store:
         assert version(configured) == len(schema.MIGRATIONS)

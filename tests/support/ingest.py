@@ -16,10 +16,10 @@ from multidict import CIMultiDict
 
 from remora.config import IngestSettings, Settings
 from remora.metrics import Telemetry
-from remora.model.errors import RemoraError, TopicUnknown
+from remora.model.errors import NotSequenced, RemoraError, TopicUnknown
 from remora.model.ingest import IdempotencyKey, PublishResult, Removed, ReservedRoom, RoutedEvent
 from remora.model.shard import Origin, Shard
-from remora.model.topic import Target, Topic
+from remora.model.topic import SequenceState, Target, Topic
 from remora.ports.credit import Bank, NoBank
 from remora.ports.producing import IngestStore
 from remora.process.host_load import HostLoad
@@ -44,6 +44,7 @@ class ScriptedStore:
         self.reserved: list[list[ReservedRoom]] = []
         self.committed: list[tuple[str, list[RoutedEvent], bytes]] = []
         self.aborted: list[str] = []
+        self.reached = SequenceState(tail=0, delivered=0)
         self.error: RemoraError | None = None
         self.gate = asyncio.Event()
         self.gate.set()
@@ -100,6 +101,12 @@ class ScriptedStore:
     async def remove(self, topic: Topic, *, discard: bool) -> Removed:
         del self.own[topic.name]
         return Removed(topic.shards, 0)
+
+    async def sequence(self, topic: Topic) -> SequenceState:
+        await self._pass(topic)
+        if not topic.is_sequenced:
+            raise NotSequenced(f"topic {topic.name} numbers no events")
+        return self.reached
 
     async def shards(self) -> Sequence[Shard]:
         return [shard for each in self.own.values() for shard in each.all_shards()]

@@ -221,6 +221,19 @@ def test_another_number_of_shards_is_refused_before_anything_is_done(apply: Appl
     assert own(config).keys() == {"payments"}
 
 
+def test_a_file_makes_topics_that_number_their_events(apply: Apply, config: Path) -> None:
+    """`sequence` is a topic's for good: a file that says otherwise later is refused as a whole."""
+    first = apply(PAYMENTS + "sequence = true")
+    again = apply(PAYMENTS + "sequence = true")
+
+    done = apply(PAYMENTS)
+
+    assert (first.code, again.code, done.code) == (Exit.OK, Exit.OK, Exit.FAILURE)
+    assert "sequence: yes" in first.out.decode()
+    assert done.err == "remora: whether a topic has a sequence stays for good: payments has one; nothing was changed\n"
+    assert own(config)["payments"].is_sequenced
+
+
 @pytest.mark.parametrize(
     ("text", "key", "message"),
     [

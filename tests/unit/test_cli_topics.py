@@ -104,6 +104,20 @@ def test_a_topic_is_made_with_its_defaults(topic: Callable[..., Any]) -> None:
     assert shown["id"]
 
 
+def test_a_topic_that_numbers_its_events(topic: Callable[..., Any], config: Path) -> None:
+    """`show` says how far its numbers have come; another `create` finds that it differs in what stays."""
+    done = topic("create", "index", "--endpoint", ENDPOINT, "--sequence", "--shards", "2")
+    topic("create", "orders", "--endpoint", ENDPOINT)
+
+    assert done.out.decode().startswith("topic index is made: 2 shards, numbered, to Kafka topic index")
+    assert topic("show", "index", "--json").json["sequence"] == {"tail": 0, "delivered": 0}
+    assert "sequence: tail=0, delivered=0\n" in topic("show", "index").out.decode()
+    assert topic("show", "orders", "--json").json["sequence"] == "none"
+    other = topic("create", "index", "--endpoint", ENDPOINT, "--shards", "2", "--if-not-exists")
+    assert other.err.rstrip().endswith("differs in sequence; whether events are numbered stays")
+    assert topic("create", "index", "--endpoint", ENDPOINT, "--sequence", "--shards", "2", "--if-not-exists").code == 0
+
+
 def test_a_topic_has_what_it_was_given(topic: Callable[..., Any], config: Path, tmp_path: Path) -> None:
     """Every attribute reaches the store as it was given, a password with any characters too, and shows it not."""
     (tmp_path / "password").write_text(SECRET + "\n")

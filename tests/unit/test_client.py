@@ -21,6 +21,7 @@ from remora.client import (
     IngestMisconfigured,
     IngestUnavailable,
     NotPermitted,
+    NotSequenced,
     Problem,
     RequestRejected,
     Reservation,
@@ -237,6 +238,7 @@ async def test_a_server_that_is_away_has_stored_nothing(folder: Path) -> None:
     ("status", "code", "expected"),
     [
         (404, "NoSuchTopic", TopicNotFound),
+        (404, "NotSequenced", NotSequenced),
         (409, "TopicClosed", TopicNotFound),
         (401, "Unauthorized", NotPermitted),
         (403, "", NotPermitted),

@@ -77,10 +77,10 @@ class NotSame(RemoraError):
 def plan(present: Sequence[Topic], declared: Sequence[Declared], *, prune: bool) -> Plan:
     """The steps from the topics of remora's own that are there to those that are declared; removals come last.
 
-    Raises NotSame, with all topics whose number of shards is another one: that stays for good.
+    Raises NotSame, with all topics that differ in what stays for good: the number of shards, and the sequence.
     """
     found = {topic.name: topic for topic in present}
-    steps, alike, refused = [], 0, []
+    steps, alike, refused, renumbered = [], 0, [], []
     for each in declared:
         was = found.pop(each.topic.name, None)
         if was is None:
@@ -96,12 +96,16 @@ def plan(present: Sequence[Topic], declared: Sequence[Declared], *, prune: bool)
         )
         if was.shards != to.shards:
             refused.append(f"{to.name} has {was.shards} shards, not {to.shards}")
+        elif was.is_sequenced != to.is_sequenced:
+            renumbered.append(f"{to.name} has {'one' if was.is_sequenced else 'none'}")
         elif differences(was, to):
             steps.append(Step(was, to))
         else:
             alike += 1
     if refused:
         raise NotSame(f"the number of a topic's shards stays for good: {', '.join(refused)}; nothing was changed")
+    if renumbered:
+        raise NotSame(f"whether a topic has a sequence stays for good: {', '.join(renumbered)}; nothing was changed")
     if prune:
         steps += [Step(topic, None) for _, topic in sorted(found.items())]
     return Plan(steps, alike, () if prune else sorted(found))
@@ -217,6 +221,7 @@ def _shown(topic: Topic) -> dict[str, object]:
     return {
         "endpoint": topic.target.redacted,
         "kafka-topic": topic.target.topic,
+        "sequence": "yes" if topic.is_sequenced else "default",
         **{name: "default" if value is None else value for name, value in numbers.items()},
         "opaque-data": (topic.opaque_data or b"").decode(errors="replace") or "default",
         **{f"args.{name}": arguments[name] for name in sorted(arguments)},

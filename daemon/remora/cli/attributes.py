@@ -101,6 +101,7 @@ def differences(found: Topic, asked: Topic) -> list[str]:
         "arguments": (parse_args(found.target.args), parse_args(asked.target.args)),
         "kafka-topic": (found.target.topic, asked.target.topic),
         "shards": (found.shards, asked.shards),
+        "sequence": (found.is_sequenced, asked.is_sequenced),
         "time-to-live": (found.time_to_live_s, asked.time_to_live_s),
         "max-retries": (found.max_retries, asked.max_retries),
         "retry-sleep-duration": (found.retry_sleep_s, asked.retry_sleep_s),

@@ -29,6 +29,7 @@ class Table(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", kw_only=
 
     endpoint: str
     shards: Annotated[int, msgspec.Meta(ge=1, le=MOST_SHARDS)] = DEFAULT_SHARDS
+    sequence: bool = False
     kafka_topic: str | None = None
     args: dict[str, str | bool | int] = {}
     delivery: Literal["at-least-once", "exactly-once"] | None = None
@@ -102,7 +103,9 @@ def _declared(name: str, table: Table, folder: Path, settings: Settings) -> Decl
         retry_sleep_s=_seconds("retry-sleep-duration", table.retry_sleep_duration),
         opaque_data=table.opaque_data.encode() if table.opaque_data is not None else None,
     )
-    plain = Topic(name, "", name, Target("", "", name), shards=table.shards, origin=Origin.REMORA)
+    plain = Topic(
+        name, "", name, Target("", "", name), shards=table.shards, origin=Origin.REMORA, is_sequenced=table.sequence
+    )
     topic = given.on(plain)
     try:
         return Declared(topic, table.closed, app.check_target(topic.target, settings))

@@ -34,6 +34,12 @@ from remora.model.shard import Origin
 from remora.model.topic import DEFAULT_SHARDS, MOST_SHARDS, Target, Topic
 from remora.ports.store import ShardStore
 
+LASTING = {
+    "shards": "the number of shards stays",
+    "sequence": "whether events are numbered stays",
+}
+"""The attributes that no command changes."""
+
 
 class NotOurs(RemoraError):
     """A topic that a radosgw made."""
@@ -59,10 +65,17 @@ class Differs(RemoraError):
     show_default=True,
     help="Queues of the topic, for good. Events of one object stay in one queue and in order.",
 )
+@click.option(
+    "--sequence",
+    is_flag=True,
+    help="Number the events over all shards in the order of their commits, for good; embedded store only.",
+)
 @attribute_options
 @click.option("--if-not-exists", is_flag=True, help="A topic that exists already, and is just so, is no error.")
 @config_option
-def create_command(settings: Settings, name: str, shards: int, if_not_exists: bool, **options: Any) -> None:
+def create_command(
+    settings: Settings, name: str, shards: int, sequence: bool, if_not_exists: bool, **options: Any
+) -> None:
     """Make topic NAME, for events that are sent through the ingest API.
 
     The Kafka topic is not made: make it with Kafka's tools, with enough partitions for the years to come.
@@ -70,11 +83,12 @@ def create_command(settings: Settings, name: str, shards: int, if_not_exists: bo
     \b
     Examples:
       remora topic create orders --endpoint kafka://broker:9092 --shards 11
+      remora topic create index --endpoint kafka://broker:9092 --sequence
       remora topic create orders --endpoint kafka://broker:9093 --time-to-live 1d --if-not-exists \\
           --arg use-ssl=true --arg ca-location=/etc/ssl/kafka.pem \\
           --arg mechanism=SCRAM-SHA-512 --arg user-name=remora --password-file kafka.password
     """
-    plain = Topic(name, "", name, Target("", "", name), shards=shards, origin=Origin.REMORA)
+    plain = Topic(name, "", name, Target("", "", name), shards=shards, origin=Origin.REMORA, is_sequenced=sequence)
     asked = Given(**options).on(plain)
     remarks = app.check_target(asked.target, settings)
 
@@ -89,7 +103,8 @@ def create_command(settings: Settings, name: str, shards: int, if_not_exists: bo
 
     topic, is_new = run_async(work())
     of_kafka = f"Kafka topic {topic.target.topic} at " if topic.target.scheme == "kafka" else ""
-    where = f"{topic.shards} shards, to {of_kafka}{topic.target.redacted}"
+    numbered = ", numbered" if topic.is_sequenced else ""
+    where = f"{topic.shards} shards{numbered}, to {of_kafka}{topic.target.redacted}"
     click.echo(f"topic {name} {'is made' if is_new else 'exists already'}: {where}")
     _print_remarks(remarks)
 
@@ -103,8 +118,11 @@ async def _made(store: ShardStore, asked: Topic, *, if_not_exists: bool) -> tupl
         if found is None:
             raise
     if different := differences(found, asked):
-        keeps = "; the number of shards stays" if "shards" in different else ""
-        rest = "; `remora topic set` changes " + ("the rest" if keeps else "it") if different != ["shards"] else ""
+        lasting = [LASTING[each] for each in different if each in LASTING]
+        keeps = f"; {' and '.join(lasting)}" if lasting else ""
+        rest = (
+            "; `remora topic set` changes " + ("the rest" if keeps else "it") if len(different) > len(lasting) else ""
+        )
         raise Differs(f"topic {asked.name} exists already, and differs in {', '.join(different)}{keeps}{rest}")
     return found, False
 

@@ -25,6 +25,7 @@ from remora.config import Settings
 from remora.model.errors import CodecError, ShardGone
 from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, ShardStats
+from remora.ports.store import ShardStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,21 +114,34 @@ def _delivered_by(row: Row, settings: Settings) -> str:
 def show_command(settings: Settings, name: str, origin: Origin | None, as_json: bool) -> None:
     """Show the attributes of topic NAME. Credentials are never printed.
 
+    Of a topic that numbers its events it shows the last number, and up to which all have left their queues.
+
     \b
     Example:
       remora topic show orders
     """
 
-    async def row() -> Row:
+    async def row() -> dict[str, object]:
         async with app.store_of(settings) as store:
-            return await row_named(store, name, origin)
+            found = await row_named(store, name, origin)
+            return _as_json(found, settings) | {"sequence": await _sequence(store, found)}
 
-    shown = _as_json(run_async(row()), settings)
+    shown = run_async(row())
     if as_json:
         print_json(shown)
         return
     for key, value in shown.items():
         click.echo(f"{key}: {_line(value)}")
+
+
+async def _sequence(store: ShardStore, row: Row) -> str | dict[str, int]:
+    """How far a topic's sequence has come, or why it has none."""
+    if row.origin is Origin.RADOSGW:
+        return "none: radosgw commits events without a number"
+    if row.topic is None or not row.topic.is_sequenced:
+        return "none"
+    reached = await store.own_topics.sequence(row.topic)
+    return {"tail": reached.tail, "delivered": reached.delivered}
 
 
 def _line(value: object) -> object:

@@ -15,12 +15,13 @@ from remora.client.errors import (
     IngestMisconfigured,
     IngestUnavailable,
     NotPermitted,
+    NotSequenced,
     Problem,
     RequestRejected,
     ReservationGone,
     TopicNotFound,
 )
-from remora.client.ingest import Failure, IngestClient, Reservation, Taken
+from remora.client.ingest import Failure, IngestClient, Reservation, Taken, TopicSequence
 from remora.client.sequencer import OutcomeUnknown, SequencerClient, SequencerUnavailable
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "IngestMisconfigured",
     "IngestUnavailable",
     "NotPermitted",
+    "NotSequenced",
     "OutcomeUnknown",
     "Problem",
     "RequestRejected",
@@ -41,4 +43,5 @@ __all__ = [
     "SequencerUnavailable",
     "Taken",
     "TopicNotFound",
+    "TopicSequence",
 ]

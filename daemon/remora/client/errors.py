@@ -67,6 +67,10 @@ class TopicNotFound(IngestError):
     """There is no such topic, or it takes no new events."""
 
 
+class NotSequenced(IngestError):
+    """The topic numbers no events."""
+
+
 class EventsRefused(IngestError):
     """The events are malformed or too large; the problem says which of them and why. The same will never pass."""
 
@@ -86,6 +90,7 @@ class RequestRejected(IngestError):
 _BY_CODE: Mapping[str, type[IngestError]] = MappingProxyType({
     "NoSuchTopic": TopicNotFound,
     "TopicClosed": TopicNotFound,
+    "NotSequenced": NotSequenced,
     "NoSuchReservation": ReservationGone,
     "ReservationExpired": ReservationGone,
     "ReservationDecided": Ambiguous,

@@ -67,6 +67,18 @@ class Reservation:
     expires_in_s: float
 
 
+class TopicSequence(msgspec.Struct, frozen=True):
+    """How far the sequence of a topic has come; `id` is another one when the topic was made anew.
+
+    `tail` is the last number that an event was given, 0 before the first. Each event up to `delivered` is at the
+    endpoint, or a dead letter, or was given up.
+    """
+
+    id: str
+    tail: int
+    delivered: int
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """An attempt that may be repeated: why it failed, and whether it may have been carried out all the same.
@@ -105,6 +117,7 @@ class _ReservationJson(msgspec.Struct):
 _taken = msgspec.json.Decoder(_TakenJson)
 _reserved = msgspec.json.Decoder(_ReservationJson)
 _topic = msgspec.json.Decoder(_TopicJson)
+_sequence = msgspec.json.Decoder(TopicSequence)
 
 
 class IngestClient:
@@ -187,6 +200,10 @@ class IngestClient:
         """Return when the server has this topic and takes events for it. Raises TopicNotFound where it does not."""
         if _read(_topic, await self._ask("GET", _path_of_topic(topic), b"", {})).closed:
             raise TopicNotFound(f"topic {topic} is being drained and takes no new events")
+
+    async def sequence(self, topic: str) -> TopicSequence:
+        """How far the sequence of a topic has come. Raises NotSequenced for one that numbers no events."""
+        return _read(_sequence, await self._ask("GET", f"{_path_of_topic(topic)}/sequence", b"", {}))
 
     # ---------------------------------------------------------------------------------------- two steps
 

@@ -80,9 +80,7 @@ def test_events_are_written_as_aiokafka_writes_them(
     made = way(shard, prefix, events, first)
 
     assert made == by_aiokafka(wanted, first)
-    assert len(made) <= sum(
-        RECORD_BYTES + len(shard) + 2 * len(prefix) + own_bytes(each) for each in events
-    )
+    assert len(made) <= sum(RECORD_BYTES + len(shard) + 2 * len(prefix) + own_bytes(each) for each in events)
 
 
 @pytest.mark.parametrize(

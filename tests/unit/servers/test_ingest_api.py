@@ -17,6 +17,7 @@ from remora.codec.shard_hash import shard
 from remora.model import errors
 from remora.model.errors import RemoraError
 from remora.model.ingest import ReservedRoom
+from remora.model.topic import SequenceState
 from remora.servers.ingest import problems, tokens
 from remora.servers.ingest.api import ROUTES, template_of
 from remora.servers.ingest.openapi import DOCUMENT
@@ -252,6 +253,21 @@ async def test_a_malformed_reservation_is_refused_with_its_place(
 
 
 # -------------------------------------------------------------------------------------------- refusals
+
+
+async def test_how_far_a_topic_has_come(site: Site, store: ScriptedStore) -> None:
+    """The sequence of a topic is read anew for each request; a topic that numbers no events has none, which is said."""
+    store.own["n"] = own_topic("n", is_sequenced=True)
+    store.reached = SequenceState(tail=9, delivered=7)
+
+    found = await site.ask("GET", "/v1/topics/n/sequence")
+    store.reached = SequenceState(tail=12, delivered=12)
+    later = await site.ask("GET", "/v1/topics/n/sequence")
+    none = await site.ask("GET", "/v1/topics/t/sequence")
+
+    assert (found.status, found.json) == (200, {"topic": "n", "id": "n-1", "tail": 9, "delivered": 7})
+    assert (later.json["tail"], later.json["delivered"]) == (12, 12)
+    assert (none.status, none.code) == (404, "NotSequenced")
 
 
 @pytest.mark.parametrize(

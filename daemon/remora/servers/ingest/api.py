@@ -27,7 +27,7 @@ from remora.model.entry import Time
 from remora.model.errors import OnceConflict, StoreError, TopicUnknown
 from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
 from remora.model.shard import Origin
-from remora.model.topic import Topic
+from remora.model.topic import SequenceState, Topic
 from remora.policy.rates import Cost
 from remora.ports.producing import IngestStore
 from remora.process.host_load import HostLoad
@@ -339,6 +339,17 @@ class Api:
         self._permit(call, call.argument)
         return _json(200, _topic_json(await self._topics.get(call.argument)))
 
+    async def sequence(self, call: Call) -> web.Response:
+        """How far a topic's sequence has come."""
+        self._permit(call, call.argument)
+        topic_id, reached = await self._in_topic(call.argument, self._sequence)
+        return _json(
+            200, {"topic": call.argument, "id": topic_id, "tail": reached.tail, "delivered": reached.delivered}
+        )
+
+    async def _sequence(self, topic: Topic) -> tuple[str, SequenceState]:
+        return topic.id, await self._store.own_topics.sequence(topic)
+
     async def openapi(self, _: Call) -> web.Response:
         """The description of all this."""
         return web.Response(body=DOCUMENT, headers=JSON_HEADERS)
@@ -357,6 +368,7 @@ ROUTES: Mapping[str, Mapping[str, Operation]] = MappingProxyType({
     },
     "/v1/topics": {"GET": Operation("look", Api.topics)},
     "/v1/topics/{topic}": {"GET": Operation("look", Api.topic)},
+    "/v1/topics/{topic}/sequence": {"GET": Operation("look", Api.sequence)},
     "/v1/openapi.json": {"GET": Operation("look", Api.openapi)},
     "/v1/health": {"GET": Operation("look", Api.health)},
 })  # fmt: skip
@@ -366,7 +378,7 @@ ROUTES: Mapping[str, Mapping[str, Operation]] = MappingProxyType({
 def template_of(path: str) -> tuple[str, str]:
     """The template that a decoded path fits, and what stands for its parameter."""
     match path.split("/"):
-        case ["", "v1", "topics", name, ("events" | "reservations") as what] if name:
+        case ["", "v1", "topics", name, ("events" | "reservations" | "sequence") as what] if name:
             return f"/v1/topics/{{topic}}/{what}", name
         case ["", "v1", "reservations", name] if name:
             return "/v1/reservations/{reservation}", name

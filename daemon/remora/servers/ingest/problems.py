@@ -41,6 +41,7 @@ UNAUTHORIZED = Kind(401, "Unauthorized", "A valid token is needed")
 FORBIDDEN = Kind(403, "Forbidden", "The token has no right to this topic")
 NOT_FOUND = Kind(404, "NotFound", "There is no such resource")
 NO_TOPIC = Kind(404, "NoSuchTopic", "There is no such topic")
+NO_SEQUENCE = Kind(404, "NotSequenced", "The topic numbers no events")
 NO_RESERVATION = Kind(404, "NoSuchReservation", "There is no such reservation")
 WRONG_METHOD = Kind(405, "MethodNotAllowed", "The resource has no such method")
 TIMEOUT = Kind(408, "RequestTimeout", "The request did not arrive in time")
@@ -63,6 +64,7 @@ _OF_ERROR: tuple[tuple[type[errors.RemoraError], Kind], ...] = (
     (errors.StoreUnavailable, STORE_AWAY),
     (errors.StoreDamaged, STORE_DAMAGED),
     (errors.TopicUnknown, NO_TOPIC),
+    (errors.NotSequenced, NO_SEQUENCE),
     (errors.TopicClosed, TOPIC_CLOSED),
     (errors.OnceConflict, KEY_REUSED),
     (errors.ReservationUnknown, NO_RESERVATION),
