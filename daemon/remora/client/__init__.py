@@ -1,4 +1,4 @@
-"""Clients of the ingest API, for programs that send events, and of a sequencer.
+"""Clients of the ingest API, for programs that send events, and of a sequencer; readers of events in commit order.
 
     async with IngestClient("unix:/run/remora/ingest.sock") as client:
         await client.publish("photos", [record, record])
@@ -8,6 +8,7 @@ It imports nothing of the daemon but its values, so that it can be used where no
 
 from __future__ import annotations
 
+from remora.client.commit_order import Checkpoint, CommitOrder, CommitOrderReader, SequenceEnded
 from remora.client.errors import (
     Ambiguous,
     EventsRefused,
@@ -26,6 +27,9 @@ from remora.client.sequencer import OutcomeUnknown, SequencerClient, SequencerUn
 
 __all__ = [
     "Ambiguous",
+    "Checkpoint",
+    "CommitOrder",
+    "CommitOrderReader",
     "EventsRefused",
     "Failure",
     "IngestClient",
@@ -39,6 +43,7 @@ __all__ = [
     "RequestRejected",
     "Reservation",
     "ReservationGone",
+    "SequenceEnded",
     "SequencerClient",
     "SequencerUnavailable",
     "Taken",
