@@ -35,6 +35,7 @@ from support.replayed import (
     fill,
     good,
     new_topic,
+    numbered,
     position,
     prepare,
     replayed,
@@ -155,6 +156,23 @@ def test_each_change_gets_its_exact_verdict(spark: SparkSession, kafka: Kafka, r
     shown = {name for name in expected if name not in ("keys_inverted", "max_depth")}
     assert set(verdict.examples) == shown
     assert all(len(verdict.examples[each]) == expected[each] for each in shown)
+
+
+@pytest.mark.guarantee("order-over-all-shards")
+def test_a_whole_shard_that_is_missing_shows_in_the_numbers(spark: SparkSession, kafka: Kafka) -> None:
+    """A topic without one of its shards has whole chains, and gaps in its numbers: it fails by these alone."""
+    recs = numbered(good(TRACE))
+    kept = [rec for rec in recs if rec.header("remora-shard") != b"photos.1"]
+
+    whole = verify_topic(spark, question(kafka, filled(kafka, recs))).verdict
+    verdict = verify_topic(spark, question(kafka, filled(kafka, kept))).verdict
+
+    assert (whole.verdict, wrong(whole), whole.counts["numbered"]) == (PASS, {}, COUNT)
+    assert (verdict.verdict, set(wrong(verdict))) == (FAIL, {"number_gaps"})
+    assert all(str(each.detail).endswith("numbers before it are missing") for each in verdict.examples["number_gaps"])
+    assert verdict.reasons == (
+        f"{verdict.counts['number_gaps']} gaps in the numbers have no dead letters that explain them",
+    )
 
 
 @pytest.mark.guarantee("what-a-verdict-says")

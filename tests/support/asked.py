@@ -16,6 +16,7 @@ WRONG = (
     "lost", "ghosts", "altered", "foreign", "malformed", "duplicates", "resent", "inversions", "keys_inverted",
     "max_depth", "keys_in_several_partitions", "keys_misplaced", "out_of_window",
     "final_state_wrong", "chain_gaps", "chain_gaps_explained", "unchained",
+    "number_gaps", "number_gaps_explained", "numbers_repeated", "numbers_torn", "numbers_inverted",
     "sequencer_inversions", "outside",
 )  # fmt: skip
 

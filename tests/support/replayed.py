@@ -116,6 +116,14 @@ def position(nth: int) -> Position:
     return Position(nth // 10, 4096 + nth % 10 * 100)
 
 
+def numbered(recs: Sequence[Rec], topic_id: str = "t1") -> list[Rec]:
+    """The same of a topic that numbers its events in the order of the trace."""
+    return [
+        replace(rec, headers=(*rec.headers, ("remora-seq", f"{topic_id}:{nth}".encode())))
+        for nth, rec in enumerate(recs, 1)
+    ]
+
+
 def good(trace: Sequence[Event], *, marked: bool = True, ids: str = RUN_ID + "/{}", speed: float = 1.0) -> list[Rec]:
     """What remora makes of it, in the order of the trace. With speed 0 all events are of the replay's beginning."""
     nths = dict.fromkeys(range(SHARDS), 0)

@@ -46,7 +46,9 @@ class Verdict(msgspec.Struct, frozen=True):
     * outside: records of another time, which were read only for what they tell of their neighbours;
     * distinct, duplicates (of these `resent`: stored twice since their request was sent twice), foreign, malformed;
     * inversions, keys_inverted, max_depth, keys_in_several_partitions, keys_misplaced (in one that is not their own);
-    * chain_gaps, chain_gaps_explained (a part of them), unchained (records that tell no position).
+    * chain_gaps, chain_gaps_explained (a part of them), unchained (records that tell no position);
+    * numbered (records that were read and tell a number of their topic), number_gaps, number_gaps_explained (a part of
+      them), numbers_repeated (of several entries), numbers_torn and numbers_inverted (entries).
 
     Where there is a journal also: in_trace; offered (those that had their turn), sent, acked, rejected, unknown,
     dropped; lost (acked, and not there), out_of_window (acked, and there with a time stamp outside the window), ghosts

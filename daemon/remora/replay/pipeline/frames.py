@@ -5,9 +5,9 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from remora.replay.event_sequencer import sequencer_order
 from remora.replay.pipeline.columns import BAD, EVENT, OBJECT, PARSED, PLACE
 from remora.replay.pipeline.records import parsed
-from remora.replay.sequencer import sequencer_order
 
 # ------------------------------------------------------------------------------------------- landing
 

@@ -66,6 +66,12 @@ GROUPS: tuple[tuple[str, tuple[Count, ...]], ...] = (
             Count("chain_gaps", "chain gaps", "records whose predecessor is missing, or copies that disagree", "wrong"),
             Count("chain_gaps_explained", "of these explained", "by dead letters"),
             Count("unchained", "unchained", "records that tell no position"),
+            Count("numbered", "numbered", "records that tell a number of their topic"),
+            Count("number_gaps", "number gaps", "numbers that no record has", "wrong"),
+            Count("number_gaps_explained", "of these explained", "by dead letters"),
+            Count("numbers_repeated", "numbers repeated", "numbers of several entries", "wrong"),
+            Count("numbers_torn", "numbers torn", "entries whose copies do not agree on it", "wrong"),
+            Count("numbers_inverted", "numbers inverted", "entries not above the one before them", "wrong"),
         ),
     ),
 )
@@ -89,6 +95,6 @@ def tone(count: Count, verdict: Verdict) -> Tone:
             return "wrong" if counts["duplicates"] > counts.get("resent", 0) else "note"
         case "foreign" if verdict.options.get("foreign") == "count":
             return "note"
-        case "chain_gaps" if counts["chain_gaps"] == counts.get("chain_gaps_explained"):
+        case "chain_gaps" | "number_gaps" if counts[count.name] == counts.get(f"{count.name}_explained"):
             return "note"
     return count.tone

@@ -16,10 +16,11 @@ from pyspark.sql.types import StringType, StructField, StructType
 from pyspark.sql.window import Window
 
 from remora.replay.paths import pattern
-from remora.replay.verify.records import positions_of_headers, split_position
+from remora.replay.verify.records import positions_of_headers, split_number, split_position
 
-LETTERS = ("shard", "incarnation", "turn", "place", "next_turn", "next_place")
-"""Columns of dead letters."""
+PLACES = ("shard", "incarnation", "turn", "place", "next_turn", "next_place")
+LETTERS = (*PLACES, "sequence", "number")
+"""Columns of dead letters; the last two are nulls where a letter tells no number (`numbers`)."""
 
 _QUEUE = ("shard", "incarnation")
 
@@ -27,7 +28,7 @@ _OFFSET_BITS = 44
 """Enough for any offset; the partition stands above them."""
 
 _LETTER_FILE = StructType(
-    [StructField(name, StringType()) for name in ("queue", "incarnation", "position", "next_position")]
+    [StructField(name, StringType()) for name in ("queue", "incarnation", "position", "next_position", "sequence")]
 )
 
 
@@ -43,7 +44,8 @@ def letters_of_file(spark: SparkSession, path: Path) -> DataFrame:
         place.alias("place"),
         next_turn.alias("next_turn"),
         next_place.alias("next_place"),
-    )
+        *split_number("sequence"),
+    ).toDF(*LETTERS)
 
 
 def letters_of_topic(raw: DataFrame) -> DataFrame:

@@ -15,22 +15,27 @@ from remora.replay.verify.placement import is_misplaced
 
 @dataclass(frozen=True)
 class Log:
-    """How many records each partition has, and whose clock stamped them."""
+    """How many records each partition has, whose clock stamped them, and how many of them tell a number."""
 
     partitions: dict[str, int]
     timestamp_type: str
+    numbered: int
 
 
 def log(found: DataFrame) -> Log:
-    """How many records each partition has, and whose clock stamped them."""
+    """What partitions have, and of what kind."""
     rows = found.groupBy("partition").agg(
-        F.count(F.lit(1)).alias("n"), F.min("log_type").alias("least"), F.max("log_type").alias("most")
+        F.count(F.lit(1)).alias("n"),
+        F.min("log_type").alias("least"),
+        F.max("log_type").alias("most"),
+        F.count("number").alias("numbered"),
     )
     collected = rows.orderBy("partition").collect()
     kinds = sorted({kind for row in collected for kind in (row.least, row.most)})
     names = {0: "CreateTime", 1: "LogAppendTime"}
     kind = "+".join(names.get(each, "NoTimestampType") for each in kinds)
-    return Log({str(row.partition): row.n for row in collected}, kind or "none")
+    partitions = {str(row.partition): row.n for row in collected}
+    return Log(partitions, kind or "none", sum(row.numbered for row in collected))
 
 
 def stamp(log: Log) -> str:
@@ -102,6 +107,11 @@ def count_alone(judged: DataFrame) -> DataFrame:
         F.min("log_us").alias("first_us"),
         F.max("log_us").alias("last_us"),
     )
+
+
+def count_numbers(entries: DataFrame) -> DataFrame:
+    """Of numbers.entries."""
+    return entries.agg(_count(F.col("is_torn")).alias("torn"), _count(F.col("is_early")).alias("early"))
 
 
 def count_gaps(gaps: DataFrame) -> DataFrame:

@@ -112,6 +112,20 @@ def is_unfinished() -> Column:
     return is_behind & (F.col("least_partition").isNull() | (F.col("least_partition") == F.col("most_partition")))
 
 
+def unnumbered(gaps: DataFrame) -> tuple[Example, ...]:
+    """Gaps in the numbers, those without an explanation first: the record behind each."""
+    filled = "dead letters have the numbers before it"
+    why = F.when(F.col("explained"), filled).otherwise("numbers before it are missing")
+    detail = F.concat(F.lit("number "), F.col("place").cast("string"), F.lit(" of "), "shard", F.lit(": "), why)
+    return pick(gaps.drop("shard"), ("explained", "place"), detail)
+
+
+def misnumbered(entries: DataFrame, what: str) -> tuple[Example, ...]:
+    """Entries, or numbers, of numbers.entries or numbers.repeated, and what is wrong with them."""
+    detail = F.concat(F.lit("number "), F.col("number").cast("string"), F.lit(f" {what}"))
+    return pick(entries, ("number", *_PLACE), detail)
+
+
 def broken(gaps: DataFrame) -> tuple[Example, ...]:
     """Gaps in the chain, those without an explanation first: the record behind each."""
     position = F.concat("incarnation", F.lit(":"), "turn", F.lit("/"), "place")

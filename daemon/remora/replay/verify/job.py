@@ -22,7 +22,7 @@ from remora.replay.prepared import read_events
 from remora.replay.results import Example, Mark, Series, Verdict
 from remora.replay.run.journal import is_written, journals
 from remora.replay.shape import ACKED, JOURNAL, PUT
-from remora.replay.verify import alone, chain, counting, examples, frames, kafka, series
+from remora.replay.verify import alone, chain, counting, examples, frames, kafka, numbers, series
 from remora.replay.verify.caveats import caveats
 from remora.replay.verify.deletes import with_deletes
 from remora.replay.verify.examples import is_unfinished
@@ -219,7 +219,7 @@ def _judged_run(
     tell("counting the order of keys and the chain of positions")
     of_others = counting.row(counting.count_others(others, is_judged))
     keys = frames.of_keys(compared, len(topic.frozen.offsets))
-    gaps = _gaps(topic, elsewhere)
+    gaps, numbered = _gaps(topic, elsewhere), _numbers(topic, log.numbered, elsewhere)
     counts = {
         "in_trace": events.in_trace,
         "offered": events.offered,
@@ -242,6 +242,7 @@ def _judged_run(
         **counting.row(counting.count_keys(keys, final_state_wrong=is_unfinished())).asDict(),
         **counting.row(counting.count_gaps(gaps)).asDict(),
         "unchained": of_others.unchained + events.unchained,
+        **numbered.counts,
     }
     tell("measuring latencies")
     axis = Axis.over(origin_us, max(events.last_us or origin_us, origin_us))
@@ -274,6 +275,7 @@ def _judged_run(
         "keys_misplaced": lambda: examples.misplaced(keys),
         "final_state_wrong": lambda: examples.unfinished(keys),
         "chain_gaps": lambda: examples.broken(gaps),
+        **numbered.shown,
     }
     return _findings(topic, _Seen(log, counts, shown, measured), run, gap_us)
 
@@ -301,6 +303,7 @@ def _judged_alone(topic: _Topic, itself: DataFrame) -> Findings:
     keys = alone.of_keys(judged, len(topic.frozen.offsets))
     gaps = _gaps(topic)
     log, all_ = counting.log(topic.records), counting.row(counting.count_others(topic.records, is_judged))
+    numbered = _numbers(topic, log.numbered)
     tell("counting copies, the order of keys and the chain of positions")
     found = counting.row(counting.count_alone(judged))
     counts = {
@@ -315,6 +318,7 @@ def _judged_alone(topic: _Topic, itself: DataFrame) -> Findings:
         "sequencer_inversions": found.early,
         **counting.row(counting.count_gaps(gaps)).asDict(),
         "unchained": all_.unchained,
+        **numbered.counts,
     }
     tell("measuring latencies")
     axis = Axis.over(found.first_us or 0, found.last_us or 0)
@@ -339,6 +343,7 @@ def _judged_alone(topic: _Topic, itself: DataFrame) -> Findings:
         "keys_misplaced": lambda: examples.misplaced(keys),
         "sequencer_inversions": lambda: examples.early(judged),
         "chain_gaps": lambda: examples.broken(gaps),
+        **numbered.shown,
     }
     return _findings(topic, _Seen(log, counts, shown, measured))
 
@@ -386,11 +391,48 @@ def _findings(topic: _Topic, seen: _Seen, run: Run | None = None, mean_gap_us: f
 
 
 def _gaps(topic: _Topic, elsewhere: DataFrame | None = None) -> DataFrame:
+    links = chain.links(_placed(topic, elsewhere), topic.letters)
+    return chain.gaps(links).filter(topic.question.window.holds())
+
+
+def _placed(topic: _Topic, elsewhere: DataFrame | None) -> DataFrame:
+    """The records that tell where their entries and the next ones are."""
     found = topic.records if elsewhere is None else topic.records.union(elsewhere)
     placed = F.col("shard").isNotNull() & F.col("turn").isNotNull() & F.col("next_turn").isNotNull()
     placed &= ~F.col("problem").eqNullSafe(NOT_BEHIND)  # which would lead to itself
-    links = chain.links(found.filter(placed), topic.letters)
-    return chain.gaps(links).filter(topic.question.window.holds())
+    return found.filter(placed)
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """What is wrong with the numbers of a topic: counts, and what picks the examples of each."""
+
+    counts: dict[str, int]
+    shown: Mapping[str, Callable[[], tuple[Example, ...]]]
+
+
+def _numbers(topic: _Topic, numbered: int, elsewhere: DataFrame | None = None) -> _Numbers:
+    """Judges the numbers of a topic of which so many records have one."""
+    names = ("number_gaps", "number_gaps_explained", "numbers_repeated", "numbers_torn", "numbers_inverted")
+    if not numbered:
+        return _Numbers({"numbered": 0, **dict.fromkeys(names, 0)}, {})
+    topic.question.tell("looking for gaps in the numbers")
+    placed, holds = _placed(topic, elsewhere), topic.question.window.holds()
+    every = numbers.entries(placed, topic.letters)
+    judged, repeated = every.filter(holds), numbers.repeated(every).filter(holds)
+    gaps = numbers.gaps(placed, topic.letters).filter(holds)
+    wrong, missing = counting.row(counting.count_numbers(judged)), counting.row(counting.count_gaps(gaps))
+    explained = missing.chain_gaps_explained
+    if unexplained := missing.chain_gaps - explained:
+        explained += min(unexplained, numbers.without_number(topic.letters, every))
+    found = (missing.chain_gaps, explained, repeated.count(), wrong.torn, wrong.early)
+    shown: dict[str, Callable[[], tuple[Example, ...]]] = {
+        "number_gaps": lambda: examples.unnumbered(gaps),
+        "numbers_repeated": lambda: examples.misnumbered(repeated, "is of several entries"),
+        "numbers_torn": lambda: examples.misnumbered(judged.filter("is_torn"), "is not in all copies"),
+        "numbers_inverted": lambda: examples.misnumbered(judged.filter("is_early"), "is not above the one before it"),
+    }
+    return _Numbers({"numbered": numbered, **dict(zip(names, found, strict=True))}, shown)
 
 
 def _marks(rows: DataFrame, axis: Axis, counts: Mapping[str, int]) -> list[Mark]:

@@ -21,6 +21,9 @@ _WRONG = {
     "keys_in_several_partitions": "{n} keys lie in several partitions, where their order means nothing",
     "keys_misplaced": "{n} keys lie in another partition than their own",
     "final_state_wrong": "{n} keys do not end with their last acknowledged event",
+    "numbers_repeated": "{n} numbers are of several entries",
+    "numbers_torn": "{n} entries have copies that do not agree on their number",
+    "numbers_inverted": "{n} entries have no larger number than the one before them in their queue",
 }
 
 
@@ -64,6 +67,8 @@ def _wrong(counts: Mapping[str, int], rules: Rules) -> list[str]:
         told.append(f"{copies} records are copies")
     if unexplained := counts["chain_gaps"] - counts["chain_gaps_explained"]:
         told.append(f"{unexplained} gaps in the chain of positions have no dead letters that explain them")
+    if missing := counts.get("number_gaps", 0) - counts.get("number_gaps_explained", 0):
+        told.append(f"{missing} gaps in the numbers have no dead letters that explain them")
     return told
 
 

@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, LongType, StringType, StructField, StructType
 
-from remora.replay.sequencer import sequencer_order
+from remora.replay.event_sequencer import sequencer_order
 from remora.replay.shape import MARK
 
 
@@ -44,23 +44,26 @@ _STRICT = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
 """As JSON has it, without what Spark's reader takes besides."""
 
 _PLACES = ("remora-shard", "remora-pos", "remora-next")
-_HEADERS = (*_PLACES, "remora-event-id")
+_SEQUENCE = "remora-seq"
+_HEADERS = (*_PLACES, "remora-event-id", _SEQUENCE)
 
 NO_NOTIFICATION = "the value is not one S3 notification"
 TWO_HEADERS = "one of remora's headers is there twice"
 NO_POSITION = "remora-shard, remora-pos and remora-next cannot be read"
 NOT_BEHIND = "remora-next does not lie behind remora-pos"
+NO_NUMBER = "remora-seq cannot be read"
 TWO_IDS = "remora-event-id is not the value's eventId"
 OTHER_KEY = "the Kafka key is not the bucket and key of the value"
 
 COLUMNS = (
     "partition", "offset", "log_us", "log_type", "problem", "bucket", "key", "event_name", "size", "event_id",
     "event_us", "order", "run_id", "seq", "kseq", "shard", "incarnation", "turn", "place", "next_turn", "next_place",
-    "is_keyed", "digest",
+    "is_keyed", "digest", "sequence", "number",
 )  # fmt: skip
 """Of a record: where it lies; what is wrong with it, or null; what it tells of; which event of which run it says it is,
 or nulls; where its entry and the next one began in their queue, or nulls; whether its Kafka key is that of its bucket
-and key; and a hash of its value up to `opaqueData`, which is the topic's and no event's."""
+and key; a hash of its value up to `opaqueData`, which is the topic's and no event's; and the topic's id with the
+event's number in it, or nulls."""
 
 
 def records(raw: DataFrame) -> DataFrame:
@@ -75,6 +78,7 @@ def records(raw: DataFrame) -> DataFrame:
         F.xxhash64(F.regexp_replace(F.col("value").cast("string"), _OPAQUE, "")).alias("digest"),
         *[_header(name).alias(name.removeprefix("remora-")) for name in _PLACES],
         _header("remora-event-id").alias("header_id"),
+        _header(_SEQUENCE).alias("numbered"),
         _has_any(_PLACES).alias("has_position"),
         _has_one_twice().alias("has_one_twice"),
     )
@@ -93,6 +97,8 @@ def records(raw: DataFrame) -> DataFrame:
         sequencer_order(F.col("r.eventSource"), F.col("r.s3.object.sequencer")).alias("order"),
         F.get(F.filter("r.s3.object.metadata", _is_mark), F.lit(0)).getField("val").alias("mark"),
         "header_id",
+        "numbered",
+        *_number("numbered"),
         "shard",
         *_position("pos", "incarnation", "turn", "place"),
         *_position("next", "next_incarnation", "next_turn", "next_place"),
@@ -138,14 +144,16 @@ def _collapsed(text: Column) -> Column:
 
 
 def positions_of_headers(raw: DataFrame) -> DataFrame:
-    """Where the records' entries and the next ones began: shard, incarnation, turn, place, next_turn, next_place."""
-    named = {"shard": "remora-shard", "pos": "remora-pos", "next": "remora-next"}
+    """Where the records' entries and the next ones began, and their numbers: shard, incarnation, turn, place,
+    next_turn, next_place, sequence, number."""
+    named = {"shard": "remora-shard", "pos": "remora-pos", "next": "remora-next", "numbered": _SEQUENCE}
     taken = raw.select(*[_header(header).alias(name) for name, header in named.items()])
     return taken.select(
         "shard",
         *_position("pos", "incarnation", "turn", "place"),
         *_position("next", "next_incarnation", "next_turn", "next_place"),
-    ).select("shard", "incarnation", "turn", "place", "next_turn", "next_place")
+        *_number("numbered"),
+    ).select("shard", "incarnation", "turn", "place", "next_turn", "next_place", "sequence", "number")
 
 
 def _header(name: str) -> Column:
@@ -178,6 +186,19 @@ def _position(name: str, incarnation: str, turn: str, place: str) -> list[Column
     ]
 
 
+def _number(name: str) -> list[Column]:
+    """`sequence` and `number` of a column with `<topic id>:<number>`; nulls for others."""
+    sequence, number = split_number(name)
+    return [sequence.alias("sequence"), number.alias("number")]
+
+
+def split_number(name: str) -> tuple[Column, Column]:
+    """Topic id and number of a column with `<topic id>:<number>`; nulls for others."""
+    is_number = F.col(name).rlike("^[^:]+:[0-9]{1,18}$")
+    topic_id, number = (F.when(is_number, F.substring_index(name, ":", n)) for n in (1, -1))
+    return topic_id, number.cast("bigint")
+
+
 def split_position(name: str) -> tuple[Column, Column]:
     """Turn and place of a column with `<turn>/<place>`, whatever stands before its last colon; nulls for others."""
     tail = F.substring_index(name, ":", -1)
@@ -201,6 +222,7 @@ def _problem() -> Column:
         .when(F.col("has_position") & ~is_place, NO_POSITION)
         .when(F.col("has_position") & ~is_behind, NOT_BEHIND)
         .when(~is_one_id, TWO_IDS)
+        .when(F.col("numbered").isNotNull() & F.col("number").isNull(), NO_NUMBER)
         # Of records of other origin nothing is known of their keys.
         .when(F.col("has_position") & ~F.col("is_keyed"), OTHER_KEY)
     )
