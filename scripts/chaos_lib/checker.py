@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from chaos_lib.history import History, Kind, Round, Topic
+from chaos_lib.history import History, Kind, Letter, Round, Topic
 from chaos_lib.verdict import Copy, Fate, Place
 
 _OF_LIMITED_LIVES = ("expired", "exhausted")
 
-KINDS = ("lost", "unwanted", "halved", "duplicated", "reordered", "gap", "dead letter", "ledger", "thaw")
+KINDS = ("lost", "unwanted", "halved", "duplicated", "reordered", "gap", "number", "dead letter", "ledger", "thaw")
 
 
 class Finding(NamedTuple):
@@ -69,6 +69,7 @@ def judge(history: History) -> Verdict:
             _sent_twice(topic),
             _reordered(topic, firsts),
             _gaps(topic, firsts),
+            _numbers(topic, firsts),
             _letters(topic, firsts),
             _unaccounted(topic, firsts),
         ):
@@ -166,6 +167,49 @@ def _gaps(topic: Topic, firsts: Sequence[Copy]) -> Iterator[Finding]:
             if chain[before] != after:
                 text = f"{shard}: after {_shown(before)} to {_shown(chain[before])} comes {_shown(after)}"
                 yield Finding("gap", f"{topic.name}: {text}")
+
+
+def _numbers(topic: Topic, firsts: Sequence[Copy]) -> Iterator[Finding]:
+    """Of a topic that numbers its events: each entry has a number of its own, in Kafka or as a dead letter, none is
+    missing up to the last one, all copies have the same, and in a queue they increase."""
+    if topic.reached is None:
+        for each in _told(topic):
+            if each.number:
+                yield Finding("number", f"{topic.name}: {each.event_id} has the number {each.number}")
+        return
+    known: dict[Place, int] = {}
+    for each in _told(topic):
+        topic_id, _, text = each.number.rpartition(":")
+        if topic_id != topic.reached.topic_id or known.setdefault(each.place, int(text)) != int(text):
+            yield Finding("number", f"{topic.name}: {each.event_id} at {each.place} has the number {each.number!r}")
+    numbers = sorted(known.values())
+    if numbers != list(range(1, topic.reached.tail + 1)):
+        counts = Counter(numbers)
+        missing = [number for number in range(1, topic.reached.tail + 1) if not counts[number]]
+        several = [number for number, count in counts.items() if count > 1]
+        text = f"of {topic.reached.tail} numbers {missing[:9]} are missing and {several[:9]} are of several entries"
+        yield Finding("number", f"{topic.name}: {text}")
+    for before, after in itertools.pairwise(sorted(known)):
+        if (before.shard, before.incarnation) == (after.shard, after.incarnation) and known[before] >= known[after]:
+            yield Finding("number", f"{topic.name}: {known[before]} at {before} stands before {known[after]}")
+    if topic.reached.delivered != topic.reached.tail:
+        yield Finding("number", f"{topic.name}: delivered is {topic.reached.delivered} in empty queues")
+    yield from _requests_apart(topic, firsts, known)
+
+
+def _told(topic: Topic) -> Sequence[Copy | Letter]:
+    """All that says something of an entry."""
+    return [*topic.seen, *topic.letters]
+
+
+def _requests_apart(topic: Topic, firsts: Sequence[Copy], known: Mapping[Place, int]) -> Iterator[Finding]:
+    """The events of a request have one number behind the other, in the order in which they were sent."""
+    entries: list[Copy | Letter] = [*firsts, *topic.letters]
+    numbers = {each.event_id: known[each.place] for each in entries if each.place in known}
+    for request, sent in itertools.groupby(topic.sent, key=lambda each: each.request):
+        found = [numbers[each.event_id] for each in sent if each.event_id in numbers]
+        if any(after != before + 1 for before, after in itertools.pairwise(found)):
+            yield Finding("number", f"{topic.name}: the events of {request} have the numbers {found}")
 
 
 def _letters(topic: Topic, firsts: Sequence[Copy]) -> Iterator[Finding]:

@@ -225,6 +225,7 @@ class _Fleet:
                     letters[topic.name],
                     balances.get(topic.name, ()),
                     topic.name in self._strikes.mortal,
+                    await witness.reached(self._stand.store, topic.name),
                 )
                 for topic in self._topics
             ],

@@ -33,12 +33,21 @@ class Sent(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """One dead letter in the store; `event_id` is what was found in its raw bytes."""
+    """One dead letter in the store; `event_id` is what was found in its raw bytes, `number` as in a Copy."""
 
     event_id: str
     place: Place
     end: Place
     cause: str
+    number: str = ""
+
+
+class Reached(NamedTuple):
+    """How far the numbers of a topic have come, as the store says while all queues are empty."""
+
+    topic_id: str
+    tail: int
+    delivered: int
 
 
 class Balance(NamedTuple):
@@ -55,7 +64,7 @@ class Balance(NamedTuple):
 @dataclass(frozen=True)
 class Topic:
     """One topic; its history is judged by itself. Where `lives_end` its entries have been given up after a time, or
-    after some attempts: then any entry may be a dead letter."""
+    after some attempts: then any entry may be a dead letter. `reached` is there where it numbers its events."""
 
     name: str
     is_exact: bool
@@ -65,6 +74,7 @@ class Topic:
     letters: Sequence[Letter] = ()
     balances: Sequence[Balance] = ()
     lives_end: bool = False
+    reached: Reached | None = None
 
     @property
     def view(self) -> Sequence[Copy]:

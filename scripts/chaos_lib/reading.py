@@ -65,4 +65,5 @@ def copy_of(record: ConsumerRecord) -> Copy:
         offset=record.offset,
         at=record.timestamp / 1000,
         nbytes=len(record.value),
+        number=headers.get("remora-seq", ""),
     )

@@ -59,20 +59,21 @@ class Wanted:
 
 @asynccontextmanager
 async def sqlite(folder: Path, wanted: Wanted) -> AsyncIterator[Stand]:
-    """The embedded store: topics of remora's own, of which some shards are filled in two phases too."""
+    """The embedded store: topics of remora's own that number their events; some are filled in two phases, too."""
     settings = SqliteSettings(directory=str(folder / "store"), files=4, queue_bytes=QUEUE_BYTES)
     sections = {"store": {"kind": "sqlite"}, "sqlite": {"directory": settings.directory}}
     async with SqliteStore(settings) as store:
-        topics = [await own(store, wanted, name, by_gateways=2) for name in wanted.modes]
+        topics = [await own(store, wanted, name, by_gateways=2, is_sequenced=True) for name in wanted.modes]
         ballast = folder / "store" / "ballast" if (folder / "store").is_mount() else None
         yield Stand(store, sections, topics, ballast)
 
 
-async def own(store: ShardStore, wanted: Wanted, name: str, by_gateways: int = 0) -> Fed:
-    """A topic of remora's own."""
+async def own(store: ShardStore, wanted: Wanted, name: str, by_gateways: int = 0, *, is_sequenced: bool = False) -> Fed:
+    """A topic of remora's own; one that `is_sequenced` numbers its events."""
     full_name = f"{wanted.run}-{name}"
     fed = Fed(full_name, wanted.modes[name], (), takes_ingest=True)
     topic = own_topic(full_name, wanted.uri, OWN_SHARDS)
-    made = await store.own_topics.create(dataclasses.replace(topic, target=Target(wanted.uri, fed.args, full_name)))
+    target = Target(wanted.uri, fed.args, full_name)
+    made = await store.own_topics.create(dataclasses.replace(topic, target=target, is_sequenced=is_sequenced))
     shards = made.all_shards()
     return dataclasses.replace(fed, shards=shards, by_gateways=shards[:by_gateways])

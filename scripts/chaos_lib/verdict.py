@@ -50,7 +50,8 @@ class Request(NamedTuple):
 class Copy(NamedTuple):
     """One record of a Kafka topic. `at` is its time stamp, in seconds since 1970.
 
-    `is_committed` tells whether a read_committed consumer sees it.
+    `is_committed` tells whether a read_committed consumer sees it. `number` is `<topic id>:<number>`, where its topic
+    numbers its events.
     """
 
     event_id: str
@@ -62,6 +63,7 @@ class Copy(NamedTuple):
     at: float
     nbytes: int = 0
     is_committed: bool = True
+    number: str = ""
 
 
 class Kill(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.structs import ConsumerRecord
 
 from chaos_lib import entries
-from chaos_lib.history import Letter
+from chaos_lib.history import Letter, Reached
 from chaos_lib.reading import copy_of
 from chaos_lib.verdict import Copy, Place
 from remora.ports.store import ShardStore
@@ -101,5 +102,13 @@ async def letters(store: ShardStore, queues: Mapping[str, str]) -> Mapping[str, 
         if topic := queues.get(each.queue):
             place = Place.read(each.queue, f"{each.incarnation}:{each.position}")
             end = Place.read(each.queue, f"{each.incarnation}:{each.next_position}")
-            found[topic].append(Letter(entries.found_id(each.raw), place, end, each.cause))
+            found[topic].append(Letter(entries.found_id(each.raw), place, end, each.cause, each.sequence))
     return found
+
+
+async def reached(store: ShardStore, name: str) -> Reached | None:
+    """How far the numbers of a topic have come; None for one that numbers no events, or is no topic of remora's own."""
+    topic = await store.own_topics.find(name)
+    if topic is None or not topic.is_sequenced:
+        return None
+    return Reached(topic.id, *dataclasses.astuple(await store.own_topics.sequence(topic)))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from chaos_lib.checker import KINDS, judge
-from chaos_lib.history import Balance, History, Kind, Letter, Round, Sent, Topic
+from chaos_lib.history import Balance, History, Kind, Letter, Reached, Round, Sent, Topic
 from chaos_lib.verdict import Copy, Fate, Place
 
 BAD = 4
@@ -85,7 +85,43 @@ def in_order(*numbers: int) -> Callable[[Topic], Topic]:
     return lambda topic: replace(topic, seen=[seen(number, offset) for offset, number in enumerate(numbers)])
 
 
+def numbered(topic: Topic) -> Topic:
+    """The same topic, which numbers its events."""
+    number = {place(each): f"t1:{each + 1}" for each in range(10)}
+    return replace(
+        topic,
+        seen=[each._replace(number=number[each.place]) for each in topic.seen],
+        letters=[each._replace(number=number[each.place]) for each in topic.letters],
+        reached=Reached("t1", tail=10, delivered=10),
+    )
+
+
+def with_numbers(**numbers: str) -> Callable[[Topic], Topic]:
+    """A topic that numbers its events, where some records have other numbers."""
+    return lambda topic: replace(
+        (whole := numbered(topic)),
+        seen=[each._replace(number=numbers.get(each.event_id.replace("-", ""), each.number)) for each in whole.seen],
+    )
+
+
+NUMBERS: dict[str, Callable[[Topic], Topic]] = {
+    "the last number is nowhere": lambda topic: replace(numbered(topic), reached=Reached("t1", 11, 11)),
+    "more numbers than were given": lambda topic: replace(numbered(topic), reached=Reached("t1", 9, 9)),
+    "a number of two entries": with_numbers(k6="t1:6"),
+    "two numbers change places": with_numbers(k6="t1:8", k7="t1:7"),
+    "a copy with another number": lambda topic: with_record(numbered(topic), seen(3, 50)._replace(number="t1:11")),
+    "a copy without a number": lambda topic: with_record(numbered(topic), seen(3, 50)),
+    "a number of another topic": with_numbers(k6="t2:7"),
+    "a dead letter without a number": lambda topic: replace(numbered(topic), letters=topic.letters),
+    "a number where there should be none": lambda topic: replace(numbered(topic), reached=None),
+    "something is never delivered": lambda topic: replace(numbered(topic), reached=Reached("t1", 10, 9)),
+    "a request that is not in one piece": lambda topic: replace(
+        numbered(topic), sent=[sent(0, request="r"), sent(2, request="r"), sent(1), *topic.sent[3:]]
+    ),
+}
+
 FAULTS: dict[str, tuple[str, Callable[[Topic], Topic]]] = {
+    **{name: ("number", spoil) for name, spoil in NUMBERS.items()},
     "an acknowledged event is nowhere": ("lost", lambda topic: without(topic, 7)),
     "a dead letter is nowhere": ("lost", lambda topic: without(topic, BAD)),
     "an entry left without a trace": ("gap", lambda topic: without(topic, 7)),
@@ -160,6 +196,7 @@ def test_a_clean_history_has_no_findings(is_exact: bool) -> None:
 
     assert found.findings == []
     assert found.delivered == 9
+    assert judge(of(numbered(a_topic(is_exact=is_exact)))).findings == []
 
 
 @pytest.mark.guarantee("chaos-runs")

@@ -573,16 +573,13 @@ cdef class FastRendering:
 
 
 cdef bytes numbered_by(bytes prefix, bytes entry):
-    """The number behind an entry as the record's header has it; empty where exactly eight bytes do not stand there."""
+    """The number behind an entry as the record's header has it; empty where there is none, as in `sequence.number_of`."""
     cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(entry)
-    cdef Py_ssize_t n = PyBytes_GET_SIZE(entry), end
-    if n < 14:
-        return b""
-    end = 6 + <Py_ssize_t>u32(d + 2)
-    if end + 8 != n:
+    cdef Py_ssize_t n = PyBytes_GET_SIZE(entry)
+    if n < 8 or (n >= 14 and 0 <= n - 6 - <Py_ssize_t>u32(d + 2) < 8):
         return b""
     cdef uint8_t digits[20]
-    cdef int count = decimal(u64(d + end), digits)
+    cdef int count = decimal(u64(d + n - 8), digits)
     cdef bytes made = PyBytes_FromStringAndSize(NULL, PyBytes_GET_SIZE(prefix) + count)
     memcpy(put(PyBytes_AS_STRING(made), prefix), digits, count)
     return made

@@ -22,21 +22,22 @@ def with_number(entry: bytes, number: int) -> bytes:
 
 
 def number_of(entry: bytes) -> int | None:
-    """The number behind an entry; None where exactly eight bytes do not stand there."""
-    end = struct_end(entry)
-    return _NUMBER.unpack_from(entry, end)[0] if end + NUMBER_BYTES == len(entry) else None
+    """The number behind an entry of a topic that has a sequence; None where nothing stands behind the entry's struct.
+
+    Of an entry whose struct makes no sense the last bytes are the number: whatever it is, the store has put them there.
+    """
+    if len(entry) < NUMBER_BYTES:
+        return None
+    if len(entry) >= _HEADER_BYTES + NUMBER_BYTES:
+        behind = len(entry) - _HEADER_BYTES - int(_SIZE.unpack_from(entry, 2)[0])
+        if 0 <= behind < NUMBER_BYTES:
+            return None
+    return int(_NUMBER.unpack_from(entry, len(entry) - NUMBER_BYTES)[0])
 
 
 def without_number(entry: bytes) -> bytes:
-    """The entry as it was committed, without what stands behind its struct; one that is cut short stays as it is."""
-    return entry[: struct_end(entry)]
-
-
-def struct_end(entry: bytes) -> int:
-    """Where the entry's struct ends, in bytes; the entry's length where it is cut short."""
-    if len(entry) < _HEADER_BYTES:
-        return len(entry)
-    return min(len(entry), _HEADER_BYTES + int(_SIZE.unpack_from(entry, 2)[0]))
+    """An entry of a topic that has a sequence, without its number."""
+    return entry if number_of(entry) is None else entry[:-NUMBER_BYTES]
 
 
 def sequence_prefix(topic_id: str) -> bytes:

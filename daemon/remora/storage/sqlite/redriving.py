@@ -60,10 +60,8 @@ class Letters(DeadLetters):
             batch = WriteBatch(connection)
             row = batch.topic(topic)
             check_open(row, topic)
-            payloads = [each.payload for each in again if _forget(connection, each.letter)]
+            payloads = [_unnumbered(each) for each in again if _forget(connection, each.letter)]
             if payloads:
-                if row.sequence is not None:  # each is a new commit
-                    payloads = list(map(without_number, payloads))
                 need = Need(len(payloads), sum(map(len, payloads)))
                 queue = batch.with_room(topic, {number: need})[number]
                 if row.sequence is not None:
@@ -85,6 +83,11 @@ class Letters(DeadLetters):
                 continue
             totals |= {queue: LetterTotals(redriven, dropped) for queue, redriven, dropped in rows}
         return totals
+
+
+def _unnumbered(again: Redrive) -> bytes:
+    """The entry without its old number: it is a new commit."""
+    return without_number(again.payload) if again.letter.sequence else again.payload
 
 
 async def _standing(file: File, letters: Sequence[DeadLetter]) -> Sequence[DeadLetter]:
