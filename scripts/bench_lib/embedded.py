@@ -91,10 +91,13 @@ class Embedded:
         async with _asked(self.admin, path) as answer:
             return await answer.text()
 
-    async def make_topics(self, names: Iterable[str], endpoint: str, shards: int) -> list[Topic]:
-        """Make topics that deliver to the Kafka topics of their names."""
+    async def make_topics(
+        self, names: Iterable[str], endpoint: str, shards: int, *, is_sequenced: bool = False
+    ) -> list[Topic]:
+        """Make topics that deliver to the Kafka topics of their names; some that number their events, if asked for."""
+        wanted = [dataclasses.replace(own_topic(name, endpoint, shards), is_sequenced=is_sequenced) for name in names]
         async with self.store() as store:
-            return [await store.own_topics.create(own_topic(name, endpoint, shards)) for name in names]
+            return [await store.own_topics.create(each) for each in wanted]
 
     @property
     def command(self) -> Sequence[str]:

@@ -98,6 +98,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--payload", type=int, default=900, help="bytes of a record (default: 900)")
     parser.add_argument("--partitions", type=int, default=11, help="of each Kafka topic (default: 11)")
     parser.add_argument("--only", choices=("store", "deliver"), help="leave the other half out")
+    parser.add_argument(
+        "--sequence", type=int, default=0, metavar="ROUNDS",
+        help="store batches in topics with and without --sequence instead, in turn, and compare (with --only store)",
+    )  # fmt: skip
     parser.add_argument("--without-radosgw", action="store_true", help="leave the yardstick out, and need no Ceph")
     parser.add_argument("--nice", type=int, default=0, help="of all measured processes; -20 on a host that is shared")
 
@@ -138,6 +142,8 @@ class _Ingest:
         options = self._options
         syncs_per_s = disk.syncs_per_s(self._folder)
         print(f"the disk gives {syncs_per_s:,.0f} syncs/s", flush=True)
+        if options.sequence:
+            return await self._sequenced(syncs_per_s)
         loads = [Load(options.batch, connections) for connections in options.connections] + [Load(1, options.singles)]
         turns = []
         for delivering in (False, True):
@@ -156,13 +162,35 @@ class _Ingest:
             figures["ratio"] = {_title(turn): turn.rate / yardstick.rate for turn in turns}
         return figures
 
-    async def _turn(self, load: Load, delivering: bool, name: str) -> Turn:
+    async def _sequenced(self, disk_syncs_per_s: float) -> dict[str, Any]:
+        """The same batches into topics with and without a sequence, in turn; the medians, and their ratio."""
+        load = Load(self._options.batch, self._options.connections[0])
+        rates: dict[bool, list[float]] = {False: [], True: []}
+        cpu: dict[bool, list[float]] = {False: [], True: []}
+        for number in range(self._options.sequence):
+            for is_sequenced in (number % 2 == 0, number % 2 == 1):
+                name = f"bench-{self._run_id}-{number}{'n' if is_sequenced else 'p'}"
+                print(f"{'numbered' if is_sequenced else 'plain':10}", end="", flush=True)
+                turn = await self._turn(load, False, name, is_sequenced=is_sequenced)
+                _print_turn(turn, disk_syncs_per_s, None)
+                rates[is_sequenced].append(turn.rate)
+                cpu[is_sequenced].append(turn.cpu_s_per_1000["daemon"])
+        rate, used = ({kind: statistics.median(values) for kind, values in figures.items()} for figures in (rates, cpu))
+        print(
+            f"with a sequence {rate[True]:,.0f} events/s, without {rate[False]:,.0f}: ratio of medians"
+            f" {rate[True] / rate[False]:.3f}; the daemon's processor time for each event {used[True] / used[False]:.3f}"
+            " times that without"
+        )
+        return {"rates": {str(kind): values for kind, values in rates.items()}, "ratio": rate[True] / rate[False]}
+
+    async def _turn(self, load: Load, delivering: bool, name: str, *, is_sequenced: bool = False) -> Turn:
         folder = self._folder / name
         folder.mkdir()
         embedded = Embedded(folder, queue_bytes=1 << 30, ingest=f"127.0.0.1:{programs.free_port()}")
         try:
             async with self._endpoint(delivering, name) as endpoint:
-                (topic,) = await embedded.make_topics([name], endpoint, self._options.shards)
+                shards = self._options.shards
+                (topic,) = await embedded.make_topics([name], endpoint, shards, is_sequenced=is_sequenced)
                 return await self._measured(load, delivering, topic, embedded)
         finally:
             shutil.rmtree(folder)

@@ -2,7 +2,8 @@
 
 While it runs the broker is killed, the daemon is killed and started again, and then the broker. The topic is in
 exactly-once mode, so that a reader of committed records must find each event once and in order, whatever was under way.
-`remora replay verify` says so from the generator's journals and from Kafka; it shares no code with the daemon.
+`remora replay verify` says so from the generator's journals and from Kafka; it shares no code with the daemon. The
+topic numbers its events, so that a consumer can read all partitions in the order of the commits: one does meanwhile.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 import uuid
 from pathlib import Path
 
+from demo_merge import Merging
 from demo_show import (
     Checks,
     Faults,
@@ -39,11 +41,12 @@ REAL_TRACE_GAP_S, USUAL_GAP_S = 0.003, 1.0
 """To what idle time is cut. The real trace spans fifteen years, and has seconds of some thousand events: with gaps of
 milliseconds all of it fits into a minute, and its largest bursts are still within what one small host can send."""
 
-PARTITIONS, WORKERS = 6, 2
+PARTITIONS, WORKERS = 11, 2
 BROKER_DIES, DAEMON_DIES, BROKER_LIVES, QUIET = 0.2, 0.3, 0.4, 0.7
 """When, as shares of the replay's length; from the last on nothing is hurt any more."""
 
 KEPT_REPORTS = 5
+MERGE_S = 60.0
 
 QUICK_JVM = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """Each command has a JVM of its own that ends before it could profit from being compiled well."""
@@ -102,9 +105,11 @@ class Demo:
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(self.daemon)
             await self._make_topic()
+            merging = await stack.enter_async_context(self._merging().running())
             before = await self._replay(trace, stack)
             with step("waiting for the last events"):
                 await self._until_empty()
+            await self._check_merged(merging)
             after = await self.daemon.metrics()
             await self._stop()
         return before, after
@@ -113,8 +118,22 @@ class Demo:
         with step("starting remora"):
             await self.daemon.until_ready()
         endpoint = f"kafka://{self.bootstrap}"
-        await self.daemon.ask("topic", "create", self.topic, "--endpoint", endpoint, "--delivery", "exactly-once")
-        tell(f"remora runs with {WORKERS} workers; its topic has 11 shards in files of this host")
+        options = ["--endpoint", endpoint, "--delivery", "exactly-once", "--sequence"]
+        await self.daemon.ask("topic", "create", self.topic, *options)
+        tell(
+            f"remora runs with {WORKERS} workers; its topic has 11 shards in files of this host, and numbers its events"
+        )
+
+    def _merging(self) -> Merging:
+        return Merging(self.bootstrap, f"unix:{self.folder}/ingest.sock", self.topic, PARTITIONS)
+
+    async def _check_merged(self, merging: Merging) -> None:
+        """What the consumer that merges has read, by the numbers of the store."""
+        reached = json.loads(await self.daemon.ask("topic", "show", self.topic, "--json"))["sequence"]
+        with step("reading the last numbers"):
+            await merging.until(reached["tail"], MERGE_S)
+        tell(f"a consumer read {len(merging.numbers)} events of {len(merging.sources)} partitions in commit order")
+        self.checks.add("all partitions were read in the order of the commits", merging.problems(reached["tail"]))
 
     async def _replay(self, trace: layout.Trace, stack: contextlib.AsyncExitStack) -> Samples:
         speed = max(0.001, _span_s(trace) / self.length_s)

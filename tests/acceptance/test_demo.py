@@ -25,6 +25,7 @@ def test_the_demo_of_the_embedded_store(tmp_path: Path) -> None:
 
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert re.search("^PASS", done.stdout, re.MULTILINE)
+    assert re.search("events of 11 partitions in commit order", done.stdout)
     report = re.search(r"report: (/.*/index\.html)$", done.stdout, re.MULTILINE)
     assert report
     assert Path(report[1]).is_file()
