@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from remora.config import Settings
 from remora.process.liveness_lock import LivenessLock
+
+LEASES_KEPT = 2
+"""For so many leases the file of a server that has ended is kept. Its last lock ends within one."""
 
 _log = logging.getLogger(__name__)
 
@@ -24,11 +27,23 @@ class Owners:
         self._folder = Path(settings.sequencer.run_directory)
         self._store = f"{settings.store.kind} {settings.rados.conf} {settings.rados.pool}"
         self._needs_files = settings.store.kind == "rados"
+        self._kept_s = LEASES_KEPT * settings.sequencer.lease_s
         self._lock: LivenessLock | None = None
+        self._dead_since: dict[str, float] = {}
 
     def is_dead(self, owner: str) -> bool:
         """Whether a server of this host had this name, and has ended."""
         return self._lock is not None and owner in self._lock.dead()
+
+    def sweep(self, now: float) -> None:
+        """Delete the files of servers that ended so long ago that their locks have ended by themselves; to be called
+        again and again, with the time of a monotonic clock in seconds."""
+        if self._lock is None:
+            return
+        with suppress(OSError):  # the folder was taken away: then leases decide
+            self._dead_since = {name: self._dead_since.get(name, now) for name in self._lock.dead()}
+            ended = (name for name, since in self._dead_since.items() if now - since > self._kept_s)
+            self._lock.forget(frozenset(ended))
 
     @contextmanager
     def present(self, owner: str) -> Iterator[None]:

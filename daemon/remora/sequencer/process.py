@@ -88,6 +88,7 @@ async def _serve(settings: Settings, report_s: float, report: Report) -> Exit:
                 with (
                     owners.present(sequencing.owner),
                     _running(sequencing.run()),
+                    _running(_sweeps(owners, mine.lease_s)),
                     _running(_reports(sequencing, rounds, report_s, report)),
                 ):
                     await stop.wait()
@@ -201,6 +202,13 @@ def _gate(settings: SequencerSettings) -> Callable[[socket.socket], bool]:
         return (peer.is_loopback and not settings.tls_certificate) or any(peer in each for each in networks)
 
     return may_connect
+
+
+async def _sweeps(owners: Owners, every_s: float) -> None:
+    """Delete what sequencers of this host have left that were killed."""
+    while True:
+        owners.sweep(asyncio.get_running_loop().time())
+        await asyncio.sleep(every_s)
 
 
 async def _reports(sequencing: Sequencing, rounds: Rounds, every_s: float, report: Report) -> None:
