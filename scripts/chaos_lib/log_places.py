@@ -157,6 +157,14 @@ class RadosPlace:
         finally:
             await self._cluster.hurt(daemon, signal.SIGCONT)
 
+    async def kill(self, daemon: str, seconds: float) -> None:
+        """Kill an OSD, and start it again after a while; returns when it serves."""
+        await self._cluster.hurt(daemon, signal.SIGKILL)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            await self._cluster.start(daemon)
+
 
 @asynccontextmanager
 async def client(cluster: Cluster) -> AsyncIterator[Any]:

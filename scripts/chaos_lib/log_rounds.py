@@ -27,7 +27,7 @@ from pathlib import Path
 from chaos_lib import clusters, log_checker, log_places
 from chaos_lib.clusters import ChaosError
 from chaos_lib.log_checker import Op, Run, Stored, Strike
-from chaos_lib.log_places import Place, SqlitePlace
+from chaos_lib.log_places import Place, RadosPlace, SqlitePlace
 from support.daemon import write_config
 
 PYTHON = sys.executable
@@ -47,9 +47,13 @@ FAULTS = (
 )  # fmt: skip
 
 
+KILLS_OSD = "osd_killed"
+
+
 def add_options(parser: argparse._ArgumentGroup) -> None:
     """What `scripts/chaos --sequencer` understands besides --store."""
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="N runs, with the seeds from --seed on")
+    parser.add_argument("--kill-osds", action="store_true", help="on RADOS: OSDs are killed, too, and started again")
 
 
 def run(options: argparse.Namespace) -> bool:
@@ -190,6 +194,8 @@ class _Rounds:
         self._folder = folder
         self._place = place
         self._rng = random.Random(seed)
+        self._faults = (*FAULTS, KILLS_OSD) if options.kill_osds else FAULTS
+        self._store_fault = asyncio.Lock()
         self._lease_s = LEASE_S[options.store]
         self._report = Report(seed)
         self._strikes: list[Strike] = []
@@ -238,7 +244,7 @@ class _Rounds:
     async def _round(self) -> None:
         """Hurt one or two things at once, mend all, and go on when positions are handed out again."""
         self._note_epochs()
-        drawn = self._rng.sample(FAULTS, self._rng.choice([1, 1, 2, 3]))
+        drawn = self._rng.sample(self._faults, self._rng.choice([1, 1, 2, 3]))
         pause_s = [self._rng.uniform(0, self._lease_s / 2) for _ in drawn]
 
         async def later(fault: str, seconds: float) -> None:
@@ -318,7 +324,15 @@ class _Rounds:
         await self._strike(log, sealed())
 
     async def _store_frozen(self) -> None:
-        await self._place.freeze(self._rng.choice(list(self._place.daemons)), self._lease_s * self._rng.uniform(0.5, 2))
+        daemon, seconds = self._rng.choice(list(self._place.daemons)), self._lease_s * self._rng.uniform(0.5, 2)
+        async with self._store_fault:
+            await self._place.freeze(daemon, seconds)
+
+    async def _osd_killed(self) -> None:
+        assert isinstance(self._place, RadosPlace)
+        daemon, seconds = self._rng.choice(list(self._place.daemons)), self._lease_s * self._rng.uniform(0, 2)
+        async with self._store_fault:
+            await self._place.kill(daemon, seconds)
 
     async def _frozen(self, process: Process, seconds: float) -> None:
         process.send(signal.SIGSTOP)
