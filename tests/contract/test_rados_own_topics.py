@@ -11,7 +11,7 @@ import pytest
 import rados
 
 from remora.config import RadosSettings
-from remora.model.errors import TopicClosed, TopicRefused
+from remora.model.errors import NotSequenced, TopicClosed, TopicRefused
 from remora.model.record import DeadLetter
 from remora.model.shard import LockToken, Origin, Shard
 from remora.model.topic import Topic
@@ -158,6 +158,17 @@ async def test_interrupted_creation_with_other_shards(settings: RadosSettings, s
 
     assert topic.id != announced.stored.id
     assert [await contents(store, shard) for shard in topic.all_shards()] == by_shard(topic, events)
+
+
+async def test_events_are_not_numbered(store: RadosStore) -> None:
+    """A topic with a sequence is refused with the reason, new or not, and no topic tells how far it has come."""
+    with pytest.raises(TopicRefused, match="cannot have a sequence"):
+        await store.own_topics.create(replace(own_topic("n"), is_sequenced=True))
+    topic = await store.own_topics.create(own_topic("t"))
+    with pytest.raises(TopicRefused, match="cannot have a sequence"):
+        await store.own_topics.change(replace(topic, is_sequenced=True))
+    with pytest.raises(NotSequenced):
+        await store.own_topics.sequence(topic)
 
 
 async def _pass() -> None:

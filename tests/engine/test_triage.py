@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.runs import a_topic
 from remora.codec.event_entry import attributes
 from remora.codec.rendering_cached import Renderer
+from remora.codec.sequence import with_number
+from remora.engine.delivery.letters import letter
 from remora.engine.delivery.shard_state import Redelivery
 from remora.engine.delivery.triage import Rejected, same_target, triage
 from remora.model.ledger import Cause
 from remora.model.record import Attempt, DeadLetter, Page
+from remora.model.shard import LockToken, Origin, Shard
 from remora.policy.lifetime import Limits
 from support.entries import raw_entry
 
@@ -46,6 +50,31 @@ class Kind:
 
 ANY = st.builds(Kind, st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 4))
 UNTRIED = st.builds(Kind, st.booleans(), st.booleans(), st.just(False), st.just(False), st.just(0))
+
+
+def test_records_have_numbers_where_their_topic_has_a_sequence() -> None:
+    """`<topic id>:<number>` for a topic that numbers its events; the bytes behind an entry of another one are none."""
+    page = Page([b"0/0", b"0/1"], [with_number(raw_entry("k"), 42)], False)
+    topic = replace(a_topic(), id="t1")
+
+    found = [
+        triage(page, each, Limits(), Redelivery(), Renderer()).records[0].sequence
+        for each in (topic, replace(topic, is_sequenced=True))
+    ]
+
+    assert found == [b"", b"t1:42"]
+
+
+@pytest.mark.parametrize(("cause", "sequence"), [("expired", "t1:42"), ("undecodable", "t1:42"), ("corrupt", "")])
+def test_letters_name_the_number_of_their_entry(cause: str, sequence: str) -> None:
+    """Whatever an entry became a letter for, save where its bytes are not those that were committed."""
+    raw = with_number(b"garbage" if cause == "undecodable" else raw_entry("k"), 42)
+    page, token = Page([b"0/0", b"0/1"], [raw], False), LockToken(Shard("t", Origin.REMORA), "w", "i")
+    topic = replace(a_topic(), id="t1", is_sequenced=True)
+
+    assert letter(token, topic, page, Rejected(0, cause, "why")).sequence == sequence
+    assert letter(token, replace(topic, is_sequenced=False), page, Rejected(0, cause, "why")).sequence == ""
+    assert letter(token, None, page, Rejected(0, cause, "why")).sequence == ""
 
 
 @given(st.lists(ANY, max_size=12) | st.lists(UNTRIED, max_size=4), st.sampled_from([Limits(), LIMITS]))

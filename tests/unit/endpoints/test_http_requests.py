@@ -63,6 +63,16 @@ def test_a_request() -> None:
     )
 
 
+def test_the_number_of_an_event() -> None:
+    """A record of a topic that numbers its events has its number in a header more; nothing else differs."""
+    sent = record(number=7)
+
+    lines = request(of=sent._replace(sequence=b"t1:42"))
+
+    assert headers(lines)[b"remora-seq"] == b"t1:42"
+    assert [line for line in lines if not line.startswith(b"remora-seq: ")] == list(request(of=sent))
+
+
 def test_credentials() -> None:
     """A password is sent as Basic, and a named token in its place."""
     basic = headers(request(uri="http://al%40ice:p%3aw@host/"))

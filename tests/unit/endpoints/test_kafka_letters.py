@@ -55,6 +55,16 @@ def test_what_a_consumer_reads() -> None:
     }
 
 
+def test_the_number_of_an_event() -> None:
+    """The letter of an event that has a number has it in a header more, as the event's own record would."""
+    plain, numbered = (
+        contents(packer().pack([each])[0])[0][2]
+        for each in (letter(7, raw_entry("k", 1)), replace(letter(7, raw_entry("k", 1)), sequence="t1:42"))
+    )
+
+    assert numbered == plain | {"remora-seq": b"t1:42"}
+
+
 def test_undecodable() -> None:
     """An entry that nobody can decode has no key, and its shard's letters stay in one partition."""
     batches = packer(7).pack([letter(at, b"junk %d" % at) for at in range(5)])

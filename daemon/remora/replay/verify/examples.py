@@ -116,8 +116,8 @@ def unnumbered(gaps: DataFrame) -> tuple[Example, ...]:
     """Gaps in the numbers, those without an explanation first: the record behind each."""
     filled = "dead letters have the numbers before it"
     why = F.when(F.col("explained"), filled).otherwise("numbers before it are missing")
-    detail = F.concat(F.lit("number "), F.col("place").cast("string"), F.lit(" of "), "shard", F.lit(": "), why)
-    return pick(gaps.drop("shard"), ("explained", "place"), detail)
+    detail = F.concat(F.lit("number "), F.col("place").cast("string"), F.lit(" of "), "topic_id", F.lit(": "), why)
+    return pick(gaps.withColumnRenamed("shard", "topic_id"), ("explained", "place"), detail)
 
 
 def misnumbered(entries: DataFrame, what: str) -> tuple[Example, ...]:

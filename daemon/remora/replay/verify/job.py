@@ -141,7 +141,7 @@ def _letters(spark: SparkSession, question: Question) -> DataFrame | None:
         return None
     if (path := Path(question.letters)).is_file():
         letters = chain.letters_of_file(spark, path)
-        if letters.filter(" or ".join(f"{name} is null" for name in chain.LETTERS)).head() is not None:
+        if letters.filter(" or ".join(f"{name} is null" for name in chain.PLACES)).head() is not None:
             raise ReplayRefused(f"{path}: is not what `remora dlq list --json` writes")
         return letters
     source = replace(question.source, topic=question.letters)
