@@ -36,6 +36,8 @@ from remora.endpoints.amqp.frames import (
     read_confirm,
     table,
 )
+from remora.endpoints.amqp.messages import Origin, letter_content
+from remora.model.record import DeadLetter, Record
 
 SHORT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=60)
 FRAMES = st.builds(Frame, st.sampled_from(sorted(KINDS)), st.integers(0, 65_535), st.binary(max_size=80))
@@ -170,6 +172,19 @@ def test_content(name: str, headers: dict[str, str], nbytes: int, frame_bytes: i
     assert all(isinstance(each, body.ContentBody) for each in bodies)
     assert b"".join(each.value for each in bodies if isinstance(each, body.ContentBody)) == payload
     assert len(rest) == -(-nbytes // (frame_bytes - FRAME_BYTES))
+
+
+@pytest.mark.parametrize("sequence", [b"", b"t1:42"])
+def test_the_number_of_an_event(sequence: bytes) -> None:
+    """A message of an event that has a number, or of its letter, says so in a header more."""
+    record = Record(b"b/k", b"{}", b"id", 0, b"0/1", b"0/2", 0, sequence)
+    letter = DeadLetter("t", "i", "0/1", "0/2", "expired", "", 0, 1.0, 1.0, b"raw", sequence.decode())
+
+    for content in (Origin(b"t", b"i:").content(record), letter_content(letter)):
+        head = frame.unmarshal(content.frames(1, LEAST_FRAME_BYTES)[0])[2]
+
+        assert isinstance(head, header.ContentHeader)
+        assert (head.properties.headers or {}).get("remora-seq") == (sequence.decode() or None)
 
 
 def test_a_table_of_any_bytes() -> None:
