@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
 
 import pytest
 from pamqp import commands, frame
@@ -246,33 +248,46 @@ async def test_one_message_of_a_lane() -> None:
 # ------------------------------------------------------------------------------- nothing a second time
 
 
-async def test_pushed_again_while_unconfirmed() -> None:
-    """A message that is pushed again while its first copy is unconfirmed waits for that confirm, and is not sent."""
-    again, ids = asyncio.Event(), []
+@dataclass
+class LateBroker:
+    """Confirms its first message when it is told to, and the second at once; `ids` are those of the messages it got."""
 
-    async def script(peer: Peer) -> None:
+    confirms: asyncio.Event = field(default_factory=asyncio.Event)
+    ids: list[str] = field(default_factory=list)
+
+    async def serve(self, peer: Peer) -> None:
         await peer.shake_hands()
         await peer.open_channel()
-        ids.append((await peer.published()).message_id)
-        await again.wait()
+        self.ids.append((await peer.published()).message_id)
+        await self.confirms.wait()
         peer.send(commands.Basic.Ack(1))
-        ids.append((await peer.published()).message_id)
+        self.ids.append((await peer.published()).message_id)
         peer.send(commands.Basic.Ack(2))
 
-    first, second = make_records(0, 2, keys=1)
-    settings = AmqpSettings(connect_timeout_s=5, delivery_timeout_s=0.3)
-    async with asyncio.timeout(30), scripted(script) as address, AmqpEndpoint(settings) as endpoint:
+
+@contextlib.asynccontextmanager
+async def given_up(record: Record) -> AsyncIterator[tuple[LateBroker, AmqpEndpoint, str]]:
+    """A broker, at this address, that has a message which it did not confirm in time."""
+    broker, settings = LateBroker(), AmqpSettings(connect_timeout_s=5, delivery_timeout_s=0.3)
+    async with asyncio.timeout(30), scripted(broker.serve) as address, AmqpEndpoint(settings) as endpoint:
         async with endpoint.route(SHARD, INCARNATION, target(address)) as route:
             with pytest.raises(EndpointUnavailable, match="not confirmed within"):
-                await push_all(route, [first])
+                await push_all(route, [record])
+        yield broker, endpoint, address
+
+
+async def test_pushed_again_while_unconfirmed() -> None:
+    """A message that is pushed again while its first copy is unconfirmed waits for that confirm, and is not sent."""
+    first, second = make_records(0, 2, keys=1)
+    async with given_up(first) as (broker, endpoint, address):
         async with asyncio.TaskGroup() as group:
             pushing = group.create_task(push(endpoint, address, [first]))
             await until(lambda: _waits(endpoint), "it is pushed again")
-            again.set()
+            broker.confirms.set()
         assert pushing.done()
         await push(endpoint, address, [second])
 
-    assert ids == ["orders/inc:0/0", "orders/inc:0/1"]
+    assert broker.ids == ["orders/inc:0/0", "orders/inc:0/1"]
 
 
 def _waits(endpoint: AmqpEndpoint) -> bool:
@@ -284,30 +299,15 @@ def _waits(endpoint: AmqpEndpoint) -> bool:
 
 async def test_confirmed_meanwhile() -> None:
     """A message that is confirmed after its push was given up has arrived when it is pushed again."""
-    given_up, ids = asyncio.Event(), []
-
-    async def script(peer: Peer) -> None:
-        await peer.shake_hands()
-        await peer.open_channel()
-        ids.append((await peer.published()).message_id)
-        await given_up.wait()
-        peer.send(commands.Basic.Ack(1))
-        ids.append((await peer.published()).message_id)
-        peer.send(commands.Basic.Ack(2))
-
     first, second = make_records(0, 2, keys=1)
-    settings = AmqpSettings(connect_timeout_s=5, delivery_timeout_s=0.3)
-    async with asyncio.timeout(30), scripted(script) as address, AmqpEndpoint(settings) as endpoint:
-        async with endpoint.route(SHARD, INCARNATION, target(address)) as route:
-            with pytest.raises(EndpointUnavailable, match="not confirmed within"):
-                await push_all(route, [first])
+    async with given_up(first) as (broker, endpoint, address):
         (outlet,) = endpoint._pool._outlets.values()
         assert outlet._channel is not None
-        given_up.set()
+        broker.confirms.set()
         await until(lambda: outlet._channel is not None and not outlet._channel.unconfirmed, "it is confirmed")
         await push(endpoint, address, [first, second])
 
-    assert ids == ["orders/inc:0/0", "orders/inc:0/1"]
+    assert broker.ids == ["orders/inc:0/0", "orders/inc:0/1"]
 
 
 async def test_flow() -> None:

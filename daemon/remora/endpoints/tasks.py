@@ -7,10 +7,13 @@ goes to whoever waits for the task's outcome, each of whom serves one topic; and
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from typing import Protocol, Self, TypeVar
 
 from remora.model.errors import RemoraError, without_frames
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -21,6 +24,13 @@ class CrashObserver(Protocol):
     def crashed(self, what: str) -> None:
         """The exception being handled is a defect of `what`."""
         ...
+
+
+class CrashLog:
+    """Tells the log of defects, where there is no telemetry."""
+
+    def crashed(self, what: str) -> None:
+        log.error("%s failed in a way that nobody foresaw", what, exc_info=True)  # noqa: LOG014 # called in a handler
 
 
 class Tasks:

@@ -18,7 +18,7 @@ from remora.endpoints.amqp.packing import AmqpBatch, Packer
 from remora.endpoints.amqp.pool import AmqpObserver, Outlet, Pool
 from remora.endpoints.amqp.target import AmqpTarget, Server, parse_target
 from remora.endpoints.blocking import run_blocking
-from remora.endpoints.tasks import Tasks
+from remora.endpoints.tasks import CrashLog, Tasks
 from remora.endpoints.tls import TlsFiles, TrustCache
 from remora.model.errors import EndpointError, EndpointUnavailable, EntryRefused
 from remora.model.record import DeadLetter, Record
@@ -36,7 +36,7 @@ LANES = 256
 """Lanes of a shard, each with one message under way. They cost no connection, and the broker takes as much at once."""
 
 
-class LogObserver:
+class LogObserver(CrashLog):
     """Tells the log, where nobody else wants to know."""
 
     def amqp_connected(self, broker: str) -> None:
@@ -47,9 +47,6 @@ class LogObserver:
 
     def amqp_unroutable(self, broker: str, exchange: str) -> None:
         log.debug("%s: a message for exchange %s reached no queue", broker, exchange)
-
-    def crashed(self, what: str) -> None:
-        log.error("%s failed in a way that nobody foresaw", what, exc_info=True)  # noqa: LOG014 # called in a handler
 
 
 class AmqpEndpoint:

@@ -34,6 +34,7 @@ from remora.endpoints.http.posting import Posting
 from remora.endpoints.http.reading import Answer
 from remora.endpoints.http.requests import RequestMaker
 from remora.endpoints.http.target import HttpTarget, parse_target
+from remora.endpoints.tasks import CrashLog
 from remora.endpoints.tls import TlsFiles, Trust, TrustCache, refused_client
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.model.record import DeadLetter, Record
@@ -52,7 +53,7 @@ RECENT_S = 1.0
 _WEIGHT = 1 / 32
 
 
-class LogObserver:
+class LogObserver(CrashLog):
     """Tells the log, where there is no telemetry."""
 
     def http_opened(self) -> None:
@@ -66,9 +67,6 @@ class LogObserver:
 
     def http_retried(self) -> None:
         log.debug("HTTP record tried again")
-
-    def crashed(self, what: str) -> None:
-        log.error("%s failed in a way that nobody foresaw", what, exc_info=True)  # noqa: LOG014 # called in a handler
 
 
 @dataclass(slots=True, eq=False)

@@ -26,7 +26,7 @@ from remora.endpoints.kafka.packing import KafkaBatch, Packer
 from remora.endpoints.kafka.sender import FailedInCompany, NotSent
 from remora.endpoints.kafka.sender_pool import KafkaObserver, SenderPool, SenderSlot
 from remora.endpoints.kafka.target import Cluster, KafkaTarget, parse_target
-from remora.endpoints.tasks import Tasks
+from remora.endpoints.tasks import CrashLog, Tasks
 from remora.endpoints.tls import TlsFiles, Trust, TrustCache
 from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.record import DeadLetter, Record
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 CLOSE_PATIENCE_S = 2.0
 
 
-class LogObserver:
+class LogObserver(CrashLog):
     """Tells the log, where nobody else wants to know."""
 
     def producer_opened(self, cluster: str) -> None:
@@ -62,9 +62,6 @@ class LogObserver:
 
     def partitions_changed(self, cluster: str, topic: str, before: int, after: int) -> None:
         log.warning("%s: topic %s went from %d to %d partitions, keys move", cluster, topic, before, after)
-
-    def crashed(self, what: str) -> None:
-        log.error("%s failed in a way that nobody foresaw", what, exc_info=True)  # noqa: LOG014 # called in a handler
 
     def limit_assumed(self, cluster: str, topic: str, limit_bytes: int) -> None:
         log.warning(
