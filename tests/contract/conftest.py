@@ -22,6 +22,10 @@ __all__ = [
 
 
 def pytest_asyncio_loop_factories(config: Any, item: Any) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The HTTP endpoint is tested on both kinds of loop: their transports differ in what they do at the end."""
-    both = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
-    return both if item.path.name == "test_http_endpoint.py" else {"asyncio": asyncio.new_event_loop}
+    """What all endpoints have in common is tested on the daemon's own kind of loop, the HTTP endpoint on both.
+
+    Their transports differ in what they do at the end.
+    """
+    ours, asyncios = {"uvloop": uvloop.new_event_loop}, {"asyncio": asyncio.new_event_loop}
+    both = {**ours, **asyncios}
+    return {"test_http_endpoint.py": both, "test_endpoint_contract.py": ours}.get(item.path.name, asyncios)

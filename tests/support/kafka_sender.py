@@ -193,6 +193,9 @@ class _Lanes:
             batch = self._waiting[lane].popleft()
             try:
                 await self._route.push(batch)
+            except EndpointError as exc:
+                self.failed.append(exc)
+                self._arrived.update(each.position for each in batch.records[: exc.arrived])
             except Exception as exc:
                 self.failed.append(exc)
             else:

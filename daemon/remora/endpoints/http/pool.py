@@ -84,7 +84,7 @@ class Pool:
 
 
 class Pools:
-    """Used as `async with`; leaving it closes every connection."""
+    """Used as `async with`; leaving it closes every connection, and none is opened afterwards."""
 
     def __init__(self, settings: HttpSettings, rules: DestinationRules, observer: HttpObserver) -> None:
         self._settings = settings
@@ -93,6 +93,7 @@ class Pools:
         self._pools: dict[Peer, Pool] = {}
         self._tasks = Tasks(observer)
         self._sweeper: asyncio.Task[None] | None = None
+        self._ended = False
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
@@ -101,6 +102,7 @@ class Pools:
 
     async def __aexit__(self, *exc_info: object) -> None:
         assert self._sweeper is not None
+        self._ended = True
         self._sweeper.cancel()
         await self._tasks.__aexit__(None, None, None)
         for pool in self._pools.values():
@@ -138,6 +140,7 @@ class Pools:
         now = asyncio.get_running_loop().time
         until = now() + self._settings.request_timeout_s
         while True:
+            self._check_life(pool)
             pool.used_at = now()
             while pool.idle:
                 connection = pool.idle.pop()
@@ -193,10 +196,18 @@ class Pools:
             raise
         finally:
             pool.opening -= 1
+        if self._ended:  # nobody looks after it any more
+            connection.close()
+        self._check_life(pool)
         if not connection.is_open:
             self._closed(pool, connection)
             raise EndpointUnavailable(f"{pool.peer.server}: the connection was closed at once")
         return connection
+
+    def _check_life(self, pool: Pool) -> None:
+        """Without the sweep no request would ever be given up."""
+        if self._ended:
+            raise EndpointUnavailable(f"{pool.peer.server}: the endpoint is closed")
 
     def _release(self, pool: Pool, connection: Connection) -> None:
         if connection.is_open:

@@ -1,0 +1,315 @@
+"""What every kind of endpoint promises, against the real servers: Kafka, an HTTP receiver and RabbitMQ."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from remora.codec.rendering_cached import Renderer
+from remora.endpoints.amqp import AmqpEndpoint, AmqpRoute
+from remora.endpoints.http import HttpEndpoint
+from remora.endpoints.http.endpoint import HttpRoute
+from remora.endpoints.kafka import KafkaEndpoint, KafkaRoute
+from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
+from remora.model.record import Page, Record
+from remora.model.shard import Shard
+from remora.model.topic import Target
+from remora.ports.endpoint import Endpoint, Route
+from support.bad_endpoints import hanging_endpoint
+from support.kafka import until
+from support.kafka_sender import INCARNATION, ShardSender, make_records, push_all
+from support.outlets import WRONG_PASSWORD, AmqpOutlet, Arrived, HttpOutlet, KafkaOutlet, Outlet, judge
+from unit.codec.samples import real_pairs
+
+SHARD = Shard("tenant:orders")
+KINDS = [pytest.param("kafka", marks=pytest.mark.kafka), "http", "amqp"]
+
+
+@pytest.fixture(params=KINDS)
+async def outlet(request: pytest.FixtureRequest) -> AsyncIterator[Outlet]:
+    """A server of each kind, which no test hurts."""
+    async for each in _outlet(request, request.param):
+        yield each
+
+
+@pytest.fixture(params=KINDS)
+async def fragile(request: pytest.FixtureRequest) -> AsyncIterator[Outlet]:
+    """A server of each kind that tests may hurt, as long as they mend it."""
+    async for each in _outlet(request, request.param, "fragile_"):
+        yield each
+
+
+async def _outlet(request: pytest.FixtureRequest, kind: str, prefix: str = "") -> AsyncIterator[Outlet]:
+    if kind == "http":
+        http = HttpOutlet()
+        await http.start()
+        yield http
+        http.thaw()
+        await http.stop()
+    elif kind == "kafka":
+        yield KafkaOutlet(request.getfixturevalue(f"{prefix}kafka"))
+    else:
+        yield AmqpOutlet(request.getfixturevalue(f"{prefix}rabbitmq"))
+
+
+async def deliver(endpoint: Endpoint, to: Target, records: Sequence[Record], shard: Shard = SHARD) -> None:
+    async with asyncio.timeout(60), endpoint.route(shard, INCARNATION, to) as route:
+        assert await push_all(route, records) == []
+
+
+async def refusal(endpoint: Endpoint, to: Target, kind: type[EndpointError]) -> str:
+    """Why nothing can be delivered there."""
+    with pytest.raises(kind) as caught:
+        await deliver(endpoint, to, make_records(0, 5))
+    return str(caught.value)
+
+
+def test_fit_the_ports() -> None:
+    """The classes fit the ports."""
+    endpoints: tuple[type[Endpoint], ...] = (KafkaEndpoint, HttpEndpoint, AmqpEndpoint)
+    routes: tuple[type[Route], ...] = (KafkaRoute, HttpRoute, AmqpRoute)
+
+    assert len(endpoints) == len(routes) == 3
+
+
+# --------------------------------------------------------------------------------------- what arrives
+
+
+@pytest.mark.guarantee("no-loss", "order-per-object", "duplicates")
+async def test_everything_once_in_order_and_with_its_place(outlet: Outlet) -> None:
+    """Records of several shards that are delivered side by side arrive once, in order per key, each with its place."""
+    to = await outlet.topic()
+    records = {f"q.{number}": make_records(number, 300) for number in range(4)}
+
+    async with asyncio.timeout(60), outlet.running() as endpoint:
+        senders = [ShardSender(endpoint, shard, to) for shard in records]
+        await asyncio.gather(*(each.send(records[each.shard.queue], 50) for each in senders))
+
+    arrived = await outlet.arrivals(to)
+    assert judge(arrived, records) == (set(), 0, [])
+    assert [each.failures for each in senders] == [[]] * 4
+    assert {each for each in arrived if each.shard == "q.2"} == {
+        Arrived("q.2", f"inc:{r.position.decode()}", f"inc:{r.next_position.decode()}", r.event_id, r.body)
+        for r in records["q.2"]
+    }
+
+
+@pytest.mark.guarantee("radosgws-bytes")
+async def test_radosgws_bytes(outlet: Outlet) -> None:
+    """Of entries that radosgw 16.2, 18.2 and 20.2 committed exactly those bytes arrive that the same radosgw posted."""
+    pairs = real_pairs()
+    to = await outlet.topic()
+    page = Page([b"0/%d" % number for number in range(len(pairs) + 1)], [each.entry for each in pairs], truncated=False)
+    rendered, refused = Renderer().render(page)
+
+    async with outlet.running() as endpoint:
+        await deliver(endpoint, to, rendered)
+
+    assert not refused
+    assert len(pairs) >= 39
+    assert sorted(each.body for each in await outlet.arrivals(to)) == sorted(each.body for each in pairs)
+
+
+async def test_sizes(outlet: Outlet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty body and a very large one arrive whole; one that is too large is refused alone, and told by its place.
+
+    What its lane has before it has arrived, and what comes behind it arrives in the next route.
+    """
+    monkeypatch.setattr("remora.endpoints.http.endpoint.POISON_APART_S", 0.05)
+    to = await outlet.topic(most_bytes=outlet.largest_bytes)
+    records = make_records(0, 7, keys=1)
+    records[1] = records[1]._replace(body=b"1," + b"x" * (outlet.largest_bytes - 2))
+    records[3] = records[3]._replace(body=b"3," + bytes(range(256)) * (outlet.largest_bytes // 256 + 20))
+    left, refused = deque(records), []
+    others = iter(make_records(1, 10_000))
+
+    async with asyncio.timeout(60), outlet.running() as endpoint:
+        async with endpoint.route(Shard("other"), INCARNATION, to) as fellow:
+            while left:
+                async with endpoint.route(SHARD, INCARNATION, to) as route:
+                    batches, unpacked = route.pack(list(left))
+                    refused += [record for record, _ in unpacked]
+                    for batch in batches:
+                        pushing = asyncio.create_task(route.push(batch))
+                        while not pushing.done():  # a receiver refuses a record only where others arrive
+                            await push_all(fellow, [next(others)])
+                        try:
+                            await pushing
+                        except EntryRefused as exc:
+                            refused.append(batch.records[exc.arrived])
+                            left = deque(each for each in left if each.ordinal > batch.records[exc.arrived].ordinal)
+                            break
+                    else:
+                        left.clear()
+
+    arrived = [each for each in await outlet.arrivals(to) if each.shard == SHARD.queue]
+    assert refused == [records[3]]
+    assert [each.body for each in arrived] == [each.body for each in records if each is not records[3]]
+
+
+# ------------------------------------------------------------------------------------------- failures
+
+
+@pytest.mark.guarantee("no-loss", "order-per-object", "duplicates")
+async def test_stopped_and_frozen_under_load(fragile: Outlet) -> None:
+    """A server that ends and comes back under load, and then falls silent, loses nothing; first arrivals are in order,
+    and each fault makes at most as many copies as were under way."""
+    to = await fragile.topic()
+    records = {f"q.{number}": make_records(number, fragile.load) for number in range(2)}
+    async with asyncio.timeout(240), fragile.running(is_quick=True) as endpoint:
+        assert await endpoint.up(to)
+        senders = [ShardSender(endpoint, shard, to) for shard in records]
+        async with asyncio.TaskGroup() as sending:
+            for sender in senders:
+                sending.create_task(sender.send(records[sender.shard.queue], 50))
+            await senders[0].wait_for(fragile.load // 5)
+            await fragile.stop()
+            await until(lambda: all(each.failures for each in senders), "the outage is noticed")
+            assert await endpoint.up(to) == frozenset()
+            await fragile.start()
+            await senders[0].wait_for(fragile.load // 2)
+            fragile.freeze()
+            noticed = [len(each.failures) for each in senders]
+            await until(
+                lambda: all(len(each.failures) > n for each, n in zip(senders, noticed, strict=True)), "the silence is"
+            )
+            fragile.thaw()
+
+    lost, copies, moved = judge(await fragile.arrivals(to), records)
+    assert (lost, moved) == (set(), [])
+    failures = max(len(each.failures) for each in senders)
+    assert copies <= failures * len(senders) * fragile.at_once
+
+
+async def test_a_port_that_accepts_and_is_silent(outlet: Outlet) -> None:
+    """Shards of a topic whose server never says a word fail in their time, over few connections, of which none stays."""
+    async with hanging_endpoint() as mute:
+        async with asyncio.timeout(60), outlet.running(is_quick=True) as endpoint:
+            shards = [Shard(f"bad.{number}") for number in range(20)]
+            failed = await asyncio.gather(
+                *(deliver(endpoint, outlet.elsewhere(mute.address), make_records(0, 1), each) for each in shards),
+                return_exceptions=True,
+            )
+        await until(lambda: not mute.open, "all connections are closed")
+
+    assert {type(each) for each in failed} == {EndpointUnavailable}
+    assert 1 <= mute.most <= 20
+
+
+async def test_nobody_there(outlet: Outlet) -> None:
+    """A closed port, and a name that does not resolve, are transient and named; nobody is up there."""
+    async with outlet.running() as endpoint:
+        closed, unknown = outlet.elsewhere("127.0.0.1:1"), outlet.elsewhere("no-such-host.invalid")
+
+        assert "127.0.0.1:1" in await refusal(endpoint, closed, EndpointUnavailable)
+        assert "no-such-host.invalid" in await refusal(endpoint, unknown, EndpointUnavailable)
+        assert await endpoint.up(closed) == await endpoint.up(unknown) == frozenset()
+
+
+@pytest.mark.guarantee("one-topics-trouble-stays-its-own")
+async def test_a_topic_that_is_missing(outlet: Outlet) -> None:
+    """A topic that its server does not have is a matter of configuration, and costs another one there nothing."""
+    to = await outlet.topic()
+    async with outlet.running() as endpoint, endpoint.route(SHARD, INCARNATION, to) as route:
+        await push_all(route, make_records(0, 20, keys=1))
+        await refusal(endpoint, outlet.missing(), EndpointMisconfigured)
+        await push_all(route, make_records(0, 20, start=20, keys=1))
+
+    assert judge(await outlet.arrivals(to), {SHARD.queue: make_records(0, 40, keys=1)}) == (set(), 0, [])
+
+
+async def test_a_wrong_password(outlet: Outlet, caplog: pytest.LogCaptureFixture) -> None:
+    """It is a matter of configuration, and stands neither in the reason nor in any line of the log."""
+    caplog.set_level(logging.DEBUG)
+    async with outlet.running() as endpoint:
+        reason = await refusal(endpoint, outlet.intruder(), EndpointMisconfigured)
+
+    assert WRONG_PASSWORD not in reason + caplog.text
+
+
+# ---------------------------------------------------------------------------------------- connections
+
+
+@pytest.mark.guarantee("one-topics-trouble-stays-its-own")
+async def test_who_shares_a_connection(outlet: Outlet) -> None:
+    """Topics of one server share connections, and somebody else who logs in there has one of his own."""
+    first, second = await outlet.topic(), await outlet.topic()
+    async with outlet.running() as endpoint:
+        for number, to in enumerate((first, second, first)):
+            await deliver(endpoint, to, make_records(number, 1))
+        assert outlet.opened == 1
+        await deliver(endpoint, outlet.stranger(first), make_records(9, 1))
+        assert outlet.opened == 2
+
+    assert len(await outlet.arrivals(first)) == 3
+    assert outlet.closed == 2
+
+
+async def test_an_idle_connection(outlet: Outlet) -> None:
+    """A connection that nobody uses is closed, and the next record opens another one."""
+    to = await outlet.topic()
+    async with outlet.running(idle_timeout_s=0.2) as endpoint:
+        await deliver(endpoint, to, make_records(0, 5, keys=1))
+        await until(lambda: outlet.closed == 1, "the idle connection is closed")
+        await deliver(endpoint, to, make_records(0, 5, start=5, keys=1))
+
+    assert (outlet.opened, outlet.closed) == (2, 2)
+    assert judge(await outlet.arrivals(to), {SHARD.queue: make_records(0, 10, keys=1)}) == (set(), 0, [])
+
+
+# -------------------------------------------------------------------------------------------- the end
+
+
+async def test_cancelled_pushes(outlet: Outlet) -> None:
+    """Cancelled pushes leave nothing behind that arrives later, or troubles those that follow."""
+    to = await outlet.topic()
+    async with asyncio.timeout(60), outlet.running() as endpoint:
+        async with endpoint.route(SHARD, INCARNATION, to) as route:
+            (batch,), _ = route.pack(make_records(0, 20, keys=1))
+            await route.push(batch)
+        async with endpoint.route(SHARD, INCARNATION, to) as route:
+            batches, _ = route.pack(make_records(0, 200, start=20))
+            pushes = [asyncio.create_task(route.push(each)) for each in batches]
+            await asyncio.sleep(0)
+            for each in pushes:
+                each.cancel()
+            await asyncio.wait(pushes)
+        await deliver(endpoint, to, make_records(0, 20, start=500, keys=1))
+
+    numbers = [int(each.body.partition(b",")[0]) for each in await outlet.arrivals(to)]
+    assert [each for each in numbers if each < 20] == list(range(20))
+    assert [each for each in numbers if each >= 500] == list(range(500, 520))
+    assert len(set(numbers)) == len(numbers)
+    by_key = {key: [n for n in numbers if 20 <= n < 220 and n % 20 == key] for key in range(20)}
+    assert all(each == sorted(each) for each in by_key.values())
+
+
+async def test_an_endpoint_that_is_closed(fragile: Outlet) -> None:
+    """Leaving an endpoint while its server is silent fails the push under way and a later one, and leaves no task."""
+    to = await fragile.topic()
+    before = asyncio.all_tasks()
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    try:
+        async with asyncio.timeout(60), fragile.running(is_quick=True) as endpoint:
+            context = endpoint.route(SHARD, INCARNATION, to)
+            route = await context.__aenter__()
+            await push_all(route, make_records(0, 5, keys=1))
+            fragile.freeze()
+            pushing = asyncio.create_task(push_all(route, make_records(0, 5, start=5, keys=1)))
+            await asyncio.sleep(0)
+        with pytest.raises(EndpointError):
+            await pushing
+        with pytest.raises(EndpointUnavailable):
+            await push_all(route, make_records(0, 5, start=10, keys=1))
+        await context.__aexit__(None, None, None)
+    finally:
+        fragile.thaw()
+
+    left = {each for each in asyncio.all_tasks() - before if not isinstance(fragile, HttpOutlet)}
+    assert (left, complaints) == (set(), [])
+    assert fragile.opened == fragile.closed

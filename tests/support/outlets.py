@@ -1,0 +1,382 @@
+"""One kind of endpoint each, with the real server behind it: what a contract test asks of all three in the same words."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import signal
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import NamedTuple, Protocol
+from urllib.parse import quote, unquote_to_bytes
+
+from remora.config import AmqpSettings, DestinationsSettings, HttpSettings, KafkaSettings, Settings
+from remora.endpoints.amqp import AmqpEndpoint
+from remora.endpoints.http import HttpEndpoint
+from remora.endpoints.kafka import KafkaEndpoint
+from remora.endpoints.tls import TlsFiles
+from remora.model.record import Record
+from remora.model.topic import Target
+from remora.ports.endpoint import Endpoint
+from support.kafka import Kafka, create_topic, read_topic
+from support.kafka_sender import Watcher
+from support.rabbitmq import MAX_MESSAGE_BYTES, PASSWORD, Hearer, RabbitMQ
+from support.receiver import OK, Arrival, Receiver, Reply, status
+from support.streams import serving_streams
+
+OVERHEAD_BYTES = 1000
+"""Of a batch in Kafka with one record: its head, key and headers."""
+
+WRONG_PASSWORD = "wr0ng-pa55word"
+
+
+class Arrived(NamedTuple):
+    """One record as it lies at the other end; of a key they come in the order of their arrival."""
+
+    shard: str
+    position: str
+    next_position: str
+    event_id: bytes
+    body: bytes
+
+
+class Outlet(Protocol):
+    """A server, and endpoints that deliver to it.
+
+    `load` is how many records of a shard a test sends under faults, and `at_once` the most of a shard that may be
+    under way, if they have twenty keys. `opened` counts connections of all endpoints so far; for topics in turns.
+    """
+
+    load: int
+    at_once: int
+    largest_bytes: int
+
+    def running(self, *, is_quick: bool = False, idle_timeout_s: float = 60.0) -> AbstractAsyncContextManager[Endpoint]:
+        """An endpoint; one that `is_quick` gives up soon."""
+        ...
+
+    async def topic(self, *, most_bytes: int = 0) -> Target:
+        """Somewhere new; with `most_bytes` larger bodies are refused there."""
+        ...
+
+    def missing(self) -> Target:
+        """A topic of this server that cannot be delivered to, by configuration."""
+        ...
+
+    def elsewhere(self, address: str) -> Target:
+        """The same kind of topic at another address."""
+        ...
+
+    def stranger(self, target: Target) -> Target:
+        """The same topic for somebody else, who may be let in, and shares no connection."""
+        ...
+
+    def intruder(self) -> Target:
+        """A topic with the wrong password."""
+        ...
+
+    async def arrivals(self, target: Target) -> Sequence[Arrived]:
+        """Everything that has arrived there."""
+        ...
+
+    @property
+    def opened(self) -> int: ...
+
+    @property
+    def closed(self) -> int: ...
+
+    async def stop(self) -> None:
+        """Nobody listens any more, and connections are cut."""
+        ...
+
+    async def start(self) -> None:
+        """It listens at the same address again, and has what it had."""
+        ...
+
+    def freeze(self) -> None:
+        """It answers nothing any more."""
+        ...
+
+    def thaw(self) -> None:
+        """It goes on with what has come."""
+        ...
+
+
+class Verdict(NamedTuple):
+    """Records that are not there, copies too many, and keys whose first copies are out of order."""
+
+    lost: set[tuple[str, bytes]]
+    copies: int
+    moved: list[tuple[str, bytes]]
+
+
+def judge(arrived: Sequence[Arrived], sent: Mapping[str, Sequence[Record]]) -> Verdict:
+    """What became of the records of each shard."""
+    keys = {(shard, each.event_id): each.key for shard, records in sent.items() for each in records}
+    firsts = {(each.shard, each.event_id): each for each in reversed(arrived)}
+    last: defaultdict[tuple[str, bytes], int] = defaultdict(lambda: -1)
+    moved = []
+    for place in dict.fromkeys((each.shard, each.event_id) for each in arrived):
+        key, number = (place[0], keys[place]), int(firsts[place].body.partition(b",")[0])
+        if number <= last[key]:
+            moved.append(key)
+        last[key] = number
+    return Verdict(set(keys) - set(firsts), len(arrived) - len(firsts), moved)
+
+
+# ---------------------------------------------------------------------------------------------- Kafka
+
+
+class KafkaOutlet:
+    """Kafka, with a topic of four partitions for each target."""
+
+    load, at_once, largest_bytes = 4000, 4 * 200, 900_000
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._kafka = kafka
+        self._watcher = Watcher()
+
+    @contextlib.asynccontextmanager
+    async def running(self, *, is_quick: bool = False, idle_timeout_s: float = 60.0) -> AsyncIterator[Endpoint]:
+        timeouts = {"connect_timeout_s": 1.0, "delivery_timeout_s": 2.0} if is_quick else {}
+        settings = KafkaSettings(ca_directories="/", idle_timeout_s=idle_timeout_s, **timeouts)
+        async with KafkaEndpoint(settings, self._watcher) as endpoint:
+            yield endpoint
+        assert self._watcher.defects == []
+
+    async def topic(self, *, most_bytes: int = 0) -> Target:
+        limit = {"max_message_bytes": most_bytes + OVERHEAD_BYTES} if most_bytes else {}
+        return self._target(await create_topic(self._kafka.address, partitions=4, **limit))
+
+    def missing(self) -> Target:
+        return self._target("nowhere")
+
+    def elsewhere(self, address: str) -> Target:
+        return Target(f"kafka://{address}", "", "t")
+
+    def stranger(self, target: Target) -> Target:
+        return Target(f"kafka://{self._kafka.env['ssl_bootstrap']}", "use-ssl=true&verify-ssl=false", target.topic)
+
+    def intruder(self) -> Target:
+        args = f"user-name={self._kafka.env['user']}&password={WRONG_PASSWORD}"
+        return Target(f"kafka://{self._kafka.env['sasl_plaintext_bootstrap']}", args, "t")
+
+    async def arrivals(self, target: Target) -> Sequence[Arrived]:
+        found = []
+        for record in await read_topic(self._kafka.address, target.topic):
+            headers = dict(record.headers)
+            shard, place, next_place, event_id = [
+                headers[f"remora-{each}"] for each in ("shard", "pos", "next", "event-id")
+            ]
+            found.append(Arrived(shard.decode(), place.decode(), next_place.decode(), event_id, record.value))
+        return found
+
+    @property
+    def opened(self) -> int:
+        return self._watcher.opened
+
+    @property
+    def closed(self) -> int:
+        return self._watcher.closed
+
+    async def stop(self) -> None:
+        self._kafka.stop()
+
+    async def start(self) -> None:
+        await self._kafka.start()
+
+    def freeze(self) -> None:
+        self._kafka.stop(how=signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._kafka.stop(how=signal.SIGCONT)
+
+    def _target(self, topic: str) -> Target:
+        return Target(f"kafka://{self._kafka.address}", "", topic)
+
+
+# ----------------------------------------------------------------------------------------------- HTTP
+
+
+class HttpOutlet:
+    """A receiver in this process, with a path for each target."""
+
+    load, at_once, largest_bytes = 800, 20, 10_000_000
+
+    def __init__(self) -> None:
+        self._receiver = Receiver(self._answer)
+        self._names = itertools.count()
+        self._limits: dict[str, int] = {}
+        self._thawed = asyncio.Event()
+        self._thawed.set()
+        self._life = AsyncExitStack()
+        self._opened = self._closed = 0
+        self.defects: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def running(self, *, is_quick: bool = False, idle_timeout_s: float = 60.0) -> AsyncIterator[Endpoint]:
+        timeouts = {"connect_timeout_s": 1.0, "request_timeout_s": 1.0} if is_quick else {}
+        settings = Settings(
+            http=HttpSettings(idle_timeout_s=idle_timeout_s, **timeouts), destinations=DestinationsSettings(deny=())
+        )
+        async with HttpEndpoint(settings, self) as endpoint:
+            yield endpoint
+        assert self.defects == []
+
+    async def topic(self, *, most_bytes: int = 0) -> Target:
+        path = f"/t{next(self._names)}"
+        if most_bytes:
+            self._limits[path] = most_bytes
+        return Target(self._receiver.url + path, "", path[1:])
+
+    def missing(self) -> Target:
+        return Target(f"{self._receiver.url}/missing", "", "t")
+
+    def elsewhere(self, address: str) -> Target:
+        return Target(f"http://{address}/t", "", "t")
+
+    def stranger(self, target: Target) -> Target:
+        return Target(target.uri.replace("http://", "http://other:pa55@"), target.args, target.topic)
+
+    def intruder(self) -> Target:
+        return Target(f"http://alice:{WRONG_PASSWORD}@127.0.0.1:{self._receiver.port}/locked", "", "t")
+
+    async def arrivals(self, target: Target) -> Sequence[Arrived]:
+        mine = [each for each in self._receiver.taken if _path(each) == f"/{target.topic}"]
+        return [
+            Arrived(
+                unquote_to_bytes(each.headers["remora-shard"]).decode(),
+                each.headers["remora-pos"],
+                each.headers["remora-next"],
+                unquote_to_bytes(each.headers["remora-event-id"]),
+                each.body,
+            )
+            for each in mine
+        ]
+
+    @property
+    def opened(self) -> int:
+        return self._opened
+
+    @property
+    def closed(self) -> int:
+        return self._closed
+
+    async def stop(self) -> None:
+        await self._life.aclose()
+
+    async def start(self) -> None:
+        serving = serving_streams(self._receiver.serve, self._receiver.port, limit=1 << 26)
+        self._receiver.port = await self._life.enter_async_context(serving)
+
+    def freeze(self) -> None:
+        self._thawed.clear()
+
+    def thaw(self) -> None:
+        self._thawed.set()
+
+    def _answer(self, arrival: Arrival) -> Reply:
+        path = _path(arrival)
+        if path == "/missing":
+            return status(404)
+        if path == "/locked":
+            return status(401)
+        if len(arrival.body) > self._limits.get(path, len(arrival.body)):
+            return status(413)
+        return OK if self._thawed.is_set() else Reply(until=self._thawed)
+
+    def http_opened(self) -> None:
+        self._opened += 1
+
+    def http_closed(self) -> None:
+        self._closed += 1
+
+    def http_answered(self, kind: str, requests: int) -> None:
+        """Other tests count answers."""
+
+    def http_retried(self) -> None:
+        """Other tests count these."""
+
+    def crashed(self, what: str) -> None:
+        self.defects.append(what)
+
+
+def _path(arrival: Arrival) -> str:
+    return arrival.line.split()[1]
+
+
+# ----------------------------------------------------------------------------------------------- AMQP
+
+
+class AmqpOutlet:
+    """RabbitMQ, with an exchange and a durable queue for each target."""
+
+    load, at_once, largest_bytes = 2000, 20, MAX_MESSAGE_BYTES
+
+    def __init__(self, rabbitmq: RabbitMQ) -> None:
+        self._rabbitmq = rabbitmq
+        self._hearer = Hearer()
+        self._queues: dict[str, str] = {}
+        self._read: defaultdict[str, list[Arrived]] = defaultdict(list)
+
+    @contextlib.asynccontextmanager
+    async def running(self, *, is_quick: bool = False, idle_timeout_s: float = 60.0) -> AsyncIterator[Endpoint]:
+        timeouts = {"delivery_timeout_s": 1.0, "heartbeat_s": 1.0, "connect_timeout_s": 1.0} if is_quick else {}
+        settings = AmqpSettings(idle_timeout_s=idle_timeout_s, **{"connect_timeout_s": 10.0, **timeouts})
+        async with AmqpEndpoint(settings, self._hearer, TlsFiles(("/",), ("/",))) as endpoint:
+            yield endpoint
+        assert self._hearer.defects == []
+
+    async def topic(self, *, most_bytes: int = 0) -> Target:
+        assert most_bytes in (0, MAX_MESSAGE_BYTES), "a broker has one limit"
+        exchange, queue = await self._rabbitmq.bound()
+        self._queues[exchange] = queue
+        return self._target(exchange)
+
+    def missing(self) -> Target:
+        return self._target("nowhere")
+
+    def elsewhere(self, address: str) -> Target:
+        return Target(f"amqp://{address}", "amqp-exchange=x", "t")
+
+    def stranger(self, target: Target) -> Target:
+        return Target(f"amqp://alice:{quote(PASSWORD, safe='')}@{self._rabbitmq.address}", target.args, target.topic)
+
+    def intruder(self) -> Target:
+        return Target(f"amqp://alice:{WRONG_PASSWORD}@{self._rabbitmq.address}", "amqp-exchange=amq.topic", "t")
+
+    async def arrivals(self, target: Target) -> Sequence[Arrived]:
+        exchange = target.args.partition("=")[2]
+        found = self._read[exchange]
+        for message in await self._rabbitmq.read(self._queues[exchange]):
+            headers = message.properties.headers
+            shard, place, next_place, event_id = [
+                headers[f"remora-{each}"] for each in ("shard", "pos", "next", "event-id")
+            ]
+            found.append(Arrived(shard, place, next_place, event_id.encode(), message.body))
+        return found
+
+    @property
+    def opened(self) -> int:
+        return self._hearer.connected
+
+    @property
+    def closed(self) -> int:
+        return len(self._hearer.disconnected)
+
+    async def stop(self) -> None:
+        self._rabbitmq.kill()
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self._rabbitmq.start)
+
+    def freeze(self) -> None:
+        self._rabbitmq.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._rabbitmq.signal(signal.SIGCONT)
+
+    def _target(self, exchange: str) -> Target:
+        return Target(f"amqp://{self._rabbitmq.address}", f"amqp-exchange={exchange}", "events")
