@@ -64,9 +64,9 @@ async def deliver(clusters: Clusters, folder: Path, entries: int, shape: Shape) 
         topics = [await _made(store, name, number, address, shape) for number in range(shape.topics)]
         for number, topic in enumerate(topics):
             share = entries // shape.topics + (number < entries % shape.topics)
-            await _store(store, topic, share, shape.payload, number)
+            await store_backlog(store, topic, share, shape.payload, number)
         with programs.remora_on(embedded) as process:
-            turn = await _measured(store, topics, entries, {"daemon": process.pid, "broker": broker})
+            turn = await measured(store, topics, entries, {"daemon": process.pid, "broker": broker})
         found = await read_back(address, [name], PARTITIONS)
     if found.events != entries:
         raise BenchError(f"{found.events:,} of {entries:,} events are in the Kafka topic")
@@ -79,14 +79,15 @@ async def _made(store: ShardStore, name: str, number: int, address: str, shape: 
     return await store.own_topics.create(replace(topic, target=target))
 
 
-async def _store(store: ShardStore, topic: Topic, entries: int, payload: int, number: int) -> None:
+async def store_backlog(store: ShardStore, topic: Topic, entries: int, payload: int, number: int) -> None:
+    """Store so many entries, evenly over the shards; `number` tells loads apart."""
     load, at_once = Load(number, topic.target, payload), max(1, STORED_BYTES // payload)
     for first in range(0, entries, at_once):
         made = enumerate(load.entries(first, min(at_once, entries - first)), first)
         await store.ingest.publish(topic, [RoutedEvent(n % topic.shards, b"bench:%d" % n, entry) for n, entry in made])
 
 
-async def _measured(store: ShardStore, topics: Sequence[Topic], entries: int, pids: dict[str, int]) -> Turn:
+async def measured(store: ShardStore, topics: Sequence[Topic], entries: int, pids: dict[str, int]) -> Turn:
     """From the first look that finds some gone until none is there; if that finds all gone, from the look before."""
     shards = [shard for topic in topics for shard in topic.all_shards()]
     began = before = time.monotonic()
@@ -102,7 +103,7 @@ async def _measured(store: ShardStore, topics: Sequence[Topic], entries: int, pi
         if not left:
             spent = {name: (cpu_s(pid) - used[name]) * 1000 / left_then for name, pid in pids.items()}
             peak = memory_bytes(pids["daemon"])[1]
-            return Turn(entries, left_then / (now - began), spent["daemon"], spent["broker"], peak, 0)
+            return Turn(entries, left_then / (now - began), spent["daemon"], spent.get("broker", 0.0), peak, 0)
         if now > deadline:
             raise BenchError(f"{left:,} of {entries:,} entries wait after {PATIENCE_S:.0f} s")
         await asyncio.sleep(0.02)

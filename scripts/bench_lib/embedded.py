@@ -76,11 +76,16 @@ class Embedded:
         """What the running daemon says of its workers and shards."""
         return json.loads(await self._ask("/-/status"))
 
-    async def metric(self, name: str) -> float:
-        """The sum of a metric's samples in the running daemon."""
+    async def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples with these labels in the running daemon."""
         text = await self._ask("/metrics")
         families = text_string_to_metric_families(text)
-        return sum(sample.value for family in families for sample in family.samples if sample.name == name)
+        return sum(
+            sample.value
+            for family in families
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
 
     async def takes_events(self) -> bool:
         """Whether the running daemon takes events in. Raises what aiohttp does when nobody is there."""

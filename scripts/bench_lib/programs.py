@@ -31,6 +31,7 @@ worker_rlimit_nofile {files};
 events {{ worker_connections {files}; }}
 http {{
     access_log off;
+    split_clients "$connection-$connection_requests" $is_bad {{ 1% 1; * 0; }}
     keepalive_requests 1000000000;
     keepalive_timeout 1h;
     client_body_temp_path {folder}/body;
@@ -42,6 +43,7 @@ http {{
         listen 127.0.0.1:{port} backlog=16384;
         location = /status {{ stub_status; }}
         location / {{ return 200; }}
+        location = /flaky {{ if ($is_bad) {{ return 503; }} return 200; }}
     }}
 }}
 """
@@ -99,11 +101,14 @@ def sink(folder: Path) -> Iterator[Sink]:
 
 
 @contextmanager
-def remora(clusters: Clusters, folder: Path) -> Iterator[int]:
-    """The daemon with its defaults, and its process id; it is told to end at the end, and must have drained."""
+def remora(clusters: Clusters, folder: Path, more: str = "") -> Iterator[int]:
+    """The daemon with its defaults and `more` sections, and its process id.
+
+    It is told to end at the end, and must have drained.
+    """
     env = clusters.ceph
     conf, log = folder / "remora.toml", folder / "remora.log"
-    conf.write_text(_REMORA.format(folder=folder, **{key: env[key] for key in ("conf", "client", "keyring")}))
+    conf.write_text(_REMORA.format(folder=folder, **{key: env[key] for key in ("conf", "client", "keyring")}) + more)
     with _daemon(conf, log) as process:
         yield process.pid
 

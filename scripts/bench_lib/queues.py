@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +32,9 @@ ENTRIES_THAT_FIT = 100_000
 
 
 @contextmanager
-def topics(clusters: Clusters, names: Sequence[str], uri: str) -> Iterator[None]:
+def topics(
+    clusters: Clusters, names: Sequence[str], uri: str, arguments: Mapping[str, str] | None = None
+) -> Iterator[None]:
     """Persistent topics, made by radosgw itself; it must run when this begins and when it ends."""
     s3 = clusters.ceph["s3"]
     sns: Any = botocore.session.get_session().create_client(
@@ -43,7 +45,7 @@ def topics(clusters: Clusters, names: Sequence[str], uri: str) -> Iterator[None]
         aws_secret_access_key=s3["secret_key"],
         config=botocore.config.Config(connect_timeout=10, read_timeout=60, retries={"max_attempts": 1}),
     )
-    attributes = {"push-endpoint": uri, "persistent": "true", "verify-ssl": "false"}
+    attributes = {"push-endpoint": uri, "persistent": "true", "verify-ssl": "false", **(arguments or {})}
     with ExitStack() as stack:
         for name in names:
             arn = sns.create_topic(Name=name, Attributes=attributes)["TopicArn"]

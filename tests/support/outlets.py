@@ -1,4 +1,4 @@
-"""One kind of endpoint each, with the real server behind it: what a contract test asks of all three in the same words."""
+"""One kind of endpoint each, with the real server behind it, which a contract test asks for in the same words."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 from urllib.parse import quote, unquote_to_bytes
 
@@ -20,7 +21,7 @@ from remora.endpoints.tls import TlsFiles
 from remora.model.record import Record
 from remora.model.topic import Target
 from remora.ports.endpoint import Endpoint
-from support.kafka import Kafka, create_topic, read_topic
+from support.kafka import Kafka, configure_topic, create_topic, read_topic
 from support.kafka_sender import Watcher
 from support.rabbitmq import MAX_MESSAGE_BYTES, PASSWORD, Hearer, RabbitMQ
 from support.receiver import OK, Arrival, Receiver, Reply, status
@@ -140,15 +141,18 @@ class KafkaOutlet:
 
     @contextlib.asynccontextmanager
     async def running(self, *, is_quick: bool = False, idle_timeout_s: float = 60.0) -> AsyncIterator[Endpoint]:
-        timeouts = {"connect_timeout_s": 1.0, "delivery_timeout_s": 2.0} if is_quick else {}
-        settings = KafkaSettings(ca_directories="/", idle_timeout_s=idle_timeout_s, **timeouts)
+        settings = KafkaSettings(ca_directories="/", idle_timeout_s=idle_timeout_s)
+        if is_quick:
+            settings = replace(settings, connect_timeout_s=1.0, delivery_timeout_s=2.0)
         async with KafkaEndpoint(settings, self._watcher) as endpoint:
             yield endpoint
         assert self._watcher.defects == []
 
     async def topic(self, *, most_bytes: int = 0) -> Target:
-        limit = {"max_message_bytes": most_bytes + OVERHEAD_BYTES} if most_bytes else {}
-        return self._target(await create_topic(self._kafka.address, partitions=4, **limit))
+        topic = await create_topic(self._kafka.address, partitions=4)
+        if most_bytes:
+            await configure_topic(self._kafka.address, topic, max_message_bytes=most_bytes + OVERHEAD_BYTES)
+        return self._target(topic)
 
     def missing(self) -> Target:
         return self._target("nowhere")
@@ -217,10 +221,10 @@ class HttpOutlet:
 
     @contextlib.asynccontextmanager
     async def running(self, *, is_quick: bool = False, idle_timeout_s: float = 60.0) -> AsyncIterator[Endpoint]:
-        timeouts = {"connect_timeout_s": 1.0, "request_timeout_s": 1.0} if is_quick else {}
-        settings = Settings(
-            http=HttpSettings(idle_timeout_s=idle_timeout_s, **timeouts), destinations=DestinationsSettings(deny=())
-        )
+        http = HttpSettings(idle_timeout_s=idle_timeout_s)
+        if is_quick:
+            http = replace(http, connect_timeout_s=1.0, request_timeout_s=1.0)
+        settings = Settings(http=http, destinations=DestinationsSettings(deny=()))
         async with HttpEndpoint(settings, self) as endpoint:
             yield endpoint
         assert self.defects == []
@@ -323,8 +327,9 @@ class AmqpOutlet:
 
     @contextlib.asynccontextmanager
     async def running(self, *, is_quick: bool = False, idle_timeout_s: float = 60.0) -> AsyncIterator[Endpoint]:
-        timeouts = {"delivery_timeout_s": 1.0, "heartbeat_s": 1.0, "connect_timeout_s": 1.0} if is_quick else {}
-        settings = AmqpSettings(idle_timeout_s=idle_timeout_s, **{"connect_timeout_s": 10.0, **timeouts})
+        settings = AmqpSettings(idle_timeout_s=idle_timeout_s, connect_timeout_s=10.0)
+        if is_quick:
+            settings = replace(settings, connect_timeout_s=1.0, delivery_timeout_s=1.0, heartbeat_s=1.0)
         async with AmqpEndpoint(settings, self._hearer, TlsFiles(("/",), ("/",))) as endpoint:
             yield endpoint
         assert self._hearer.defects == []

@@ -70,6 +70,12 @@ class RabbitMQ:
         self._write_settings()
 
     @property
+    def pid(self) -> int:
+        """The process that has started all others of the broker."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 

@@ -49,7 +49,7 @@ class Slot:
         self._observer = observer
         self._tasks = tasks
         self._opening: asyncio.Task[Connection | Exception] | None = None
-        self._closed = False
+        self.is_closed = False
 
     def __str__(self) -> str:
         return str(self.identity.server)
@@ -60,7 +60,7 @@ class Slot:
         for each in self.connections:
             if each.has_room:
                 return each
-        if self._closed:
+        if self.is_closed:
             raise EndpointUnavailable(f"{self}: the endpoint is closed")
         if self._opening is None:
             self._opening = self._tasks.ask(self._open(), name=f"open {self}")
@@ -83,7 +83,7 @@ class Slot:
 
     def close(self) -> None:
         """Close what is open, in the background."""
-        self._closed = True
+        self.is_closed = True
         if self._opening is not None:
             self._opening.cancel()
         for each in list(self.connections):
@@ -110,6 +110,8 @@ class Outlet:
         """The topic's channel, opened where there is none. Raises EndpointError."""
         if self._channel is not None and self._connection is not None and self._channel.error is None:
             return self._connection, self._channel
+        if self.slot.is_closed:
+            raise EndpointUnavailable(f"{self._what}: the endpoint is closed")
         if self._opening is None:
             self._opening = self._tasks.ask(self._open(), name=f"open {self._what}")
         return await outcome_of(self._opening, self._what)

@@ -1,0 +1,56 @@
+"""A bare publisher: AMQP 0-9-1 with confirms, as many messages unconfirmed as a window allows, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pamqp import body, commands, frame, header
+
+WINDOW = 512
+
+
+async def publish(port: int, exchange: str, bodies: Sequence[bytes]) -> float:
+    """Publish these, persistent and mandatory, until all are confirmed; messages a second."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        await _open(reader, writer)
+        method = frame.marshal(commands.Basic.Publish(0, exchange, "bench", mandatory=True), 1)
+        began, sent, confirmed = time.monotonic(), 0, 0
+        while confirmed < len(bodies):
+            burst = bodies[sent : confirmed + WINDOW]
+            writer.write(b"".join(method + _content(each) for each in burst))
+            sent += len(burst)
+            found = await _read(reader)
+            if isinstance(found, commands.Basic.Ack):
+                confirmed = max(confirmed, found.delivery_tag) if found.multiple else confirmed + 1
+        return len(bodies) / (time.monotonic() - began)
+    finally:
+        writer.transport.abort()
+
+
+async def _open(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"AMQP\x00\x00\x09\x01")
+    await _read(reader)
+    writer.write(frame.marshal(commands.Connection.StartOk({}, "PLAIN", "\x00guest\x00guest", "en_US"), 0))
+    tune = await _read(reader)
+    writer.write(frame.marshal(commands.Connection.TuneOk(tune.channel_max, tune.frame_max, 0), 0))
+    writer.write(frame.marshal(commands.Connection.Open("/"), 0))
+    await _read(reader)
+    for asked in (commands.Channel.Open(), commands.Confirm.Select()):
+        writer.write(frame.marshal(asked, 1))
+        await _read(reader)
+
+
+def _content(data: bytes) -> bytes:
+    properties = commands.Basic.Properties(delivery_mode=2, content_type="application/json")
+    head = frame.marshal(header.ContentHeader(0, len(data), properties), 1)
+    return head + frame.marshal(body.ContentBody(data), 1)
+
+
+async def _read(reader: asyncio.StreamReader) -> Any:
+    start = await reader.readexactly(7)
+    rest = await reader.readexactly(int.from_bytes(start[3:], "big") + 1)
+    return frame.unmarshal(start + rest)[2]
