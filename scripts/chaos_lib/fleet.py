@@ -24,16 +24,18 @@ from typing import Any
 import uvloop
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from chaos_lib import clusters, limits, plan, stands, witness
+from chaos_lib import clusters, limits, plan, receivers, stands, witness
 from chaos_lib.checker import Verdict, judge
 from chaos_lib.clusters import ChaosError, Cluster
 from chaos_lib.entries import Destination
 from chaos_lib.history import Balance, History, Round, Topic
 from chaos_lib.hosts import Host
 from chaos_lib.network import Network
+from chaos_lib.receivers import Arrivals
 from chaos_lib.senders import RESERVATION_AGE_S, Account, Client, Gateway
-from chaos_lib.stands import Fed, Stand, Wanted
+from chaos_lib.stands import EXACTLY_ONCE, Fed, Mode, Stand, Wanted
 from chaos_lib.strikes import LEASE_S, Strikes
+from chaos_lib.verdict import Copy
 from chaos_lib.witness import Witness
 from remora.config import Settings
 from remora.model.errors import StoreError
@@ -58,6 +60,12 @@ def add_options(parser: argparse._ArgumentGroup) -> None:
     """What `scripts/chaos --store` understands."""
     parser.add_argument("--name", default="", help="clusters to use; those that run already are left running")
     parser.add_argument("--without-exactly-once", action="store_true", help="topics delivered at least once only")
+    parser.add_argument(
+        "--endpoints",
+        choices=("kafka", "http", "amqp", "all"),
+        default="all",
+        help="beside Kafka's topics (default: all)",
+    )
 
 
 def run(options: argparse.Namespace, disk: Path | None) -> bool:
@@ -124,20 +132,28 @@ class _Fleet:
         ports = self._kafka.env["ports"]
         doors = {ports[f"{each}/proxied/door"]: ports[f"{each}/proxied"] for each in self._kafka.daemons}
         network = await stack.enter_async_context(Network(doors).running())
-        wanted = Wanted(self._run_id, f"kafka://{self._kafka.env['proxied_bootstrap']}")
-        if options.without_exactly_once:
-            wanted = dataclasses.replace(wanted, modes={"least": False, "other": False})
+        uri = f"kafka://{self._kafka.env['proxied_bootstrap']}"
+        modes = {
+            "other" if options.without_exactly_once else "once": Mode(
+                uri, "" if options.without_exactly_once else EXACTLY_ONCE
+            ),
+            "least": Mode(uri),
+        }
+        ends = await self._receivers(stack)
+        wanted = Wanted(self._run_id, modes | {name: Mode(each.uri, each.args) for name, each in ends.items()})
         self._stand = await stack.enter_async_context(self._open(ceph, wanted))
         self._topics = self._stand.topics
         bootstrap = self._kafka.env["bootstrap"]
-        await _make_kafka_topics(bootstrap, [each.name for each in self._topics])
-        self._witness = Witness(bootstrap, {each.name: each.is_exact for each in self._topics}, PARTITIONS)
+        in_kafka = [each for each in self._topics if each.is_in_kafka]
+        await _make_kafka_topics(bootstrap, [each.name for each in in_kafka])
+        self._witness = Witness(bootstrap, {each.name: each.is_exact for each in in_kafka}, PARTITIONS)
+        self._ends = {each.uri: each for each in ends.values()}
         self._hosts = [Host(number, self._folder, _sections(self._stand)) for number in (1, 2)]
         for host in self._hosts:
             stack.push_async_callback(host.close)
         await asyncio.gather(*(host.start() for host in self._hosts))
         self._strikes = Strikes(self._hosts, self._kafka, self._topics, network, ceph, self._stand.ballast)
-        self._senders = [sender for topic in self._topics for sender in self._senders_of(topic, wanted.uri)]
+        self._senders = [sender for topic in self._topics for sender in self._senders_of(topic)]
         for sender in self._senders:
             stack.push_async_callback(sender.close)
 
@@ -148,7 +164,27 @@ class _Fleet:
 
         return in_rados(ceph, wanted)
 
-    def _senders_of(self, topic: Fed, uri: str) -> list[Client | Gateway]:
+    async def _receivers(self, stack: AsyncExitStack) -> Mapping[str, Arrivals]:
+        """The other ends of topics that are not Kafka's, by the names of their modes."""
+        asked, ends = self._options.endpoints, dict[str, Arrivals]()
+        if asked in ("http", "all"):
+            chance = random.Random(f"{self._options.seed}/http")
+            ends["http"] = await stack.enter_async_context(receivers.over_http(chance))
+        if asked in ("amqp", "all"):
+            ends["amqp"] = await stack.enter_async_context(receivers.over_amqp())
+        return ends
+
+    async def _seen(self) -> Mapping[str, Sequence[Copy]]:
+        """All records so far, by topic."""
+        seen = dict(await self._witness.read())
+        for uri, end in self._ends.items():
+            copies = await end.read()
+            for topic in (each for each in self._topics if each.uri == uri):
+                queues = {shard.queue for shard in topic.shards}
+                seen[topic.name] = [each for each in copies if each.place.shard in queues]
+        return seen
+
+    def _senders_of(self, topic: Fed) -> list[Client | Gateway]:
         account = self._accounts[topic.name] = Account()
         number, seed = len(self._accounts), self._options.seed
         sockets = [str(host.ingest) for host in self._hosts]
@@ -158,7 +194,7 @@ class _Fleet:
             if topic.takes_ingest
         ]
         store = self._stand.store
-        to = Destination(uri, topic.args, topic.name)
+        to = Destination(topic.uri, topic.args, topic.name)
         return clients + [
             Gateway(name, (store.two_phase, shard), to, random.Random(f"{seed}/{name}"), 2 * PAUSE_S, account)
             for name, shard in zip((f"g{number}{each}" for each in "abcdefg"), topic.by_gateways, strict=False)
@@ -184,10 +220,11 @@ class _Fleet:
         await self._strikes.heal()
         loaded_s = time.monotonic() - began
         self._wrong += await self._emptied()
+        seen = await self._seen()
         self._rounds.append(
             Round(f"round {number}", began_at, time.time(), sum(plan.DOUBLINGS[each.fault] for each in strokes))
         )
-        self._verdict = judge(await self._history())
+        self._verdict = judge(await self._history(seen))
         self._wrong += [each for account in self._accounts.values() for each in account.surprises]
         self._wrong += self._strikes.surprises
         self._say(number, done, loaded_s, time.monotonic() - began)
@@ -209,8 +246,7 @@ class _Fleet:
                 return why
             await asyncio.sleep(0.1)
 
-    async def _history(self) -> History:
-        seen = await self._witness.read()
+    async def _history(self, seen: Mapping[str, Sequence[Copy]]) -> History:
         queues = {shard.queue: topic.name for topic in self._topics for shard in topic.shards}
         letters = await witness.letters(self._stand.store, queues)
         balances = await self._balances()
@@ -318,7 +354,9 @@ def _sections(stand: Stand) -> dict[str, dict[str, object]]:
             "discovery_interval": "500ms",
             "reservation_age": f"{RESERVATION_AGE_S:g}s",
             "reservation_interval": "1s",
+            "schemes": ["kafka", "http", "amqp"],
         },
+        "destinations": {"deny": []},
         "delivery": {"shard_bytes": f"{SHARD_BYTES}B", "retry_cap": "1s", "configuration_recheck": "1s"},
         "kafka": {
             # Longer than a host is frozen: when it goes on, its batches are not given up, but found acknowledged.

@@ -49,14 +49,14 @@ async def in_rados(cluster: Cluster, wanted: Wanted) -> AsyncIterator[Stand]:
 def _make_queues(cluster: Cluster, wanted: Wanted) -> list[Fed]:
     """The radosgw's queues, and the metadata of their topics."""
     found = [
-        Fed(name, is_exact, [Shard(name)], takes_ingest=False, by_gateways=[Shard(name)])
-        for mode, is_exact in wanted.modes.items()
+        Fed(name, of.is_exact, [Shard(name)], takes_ingest=False, uri=of.uri, args=of.args, by_gateways=[Shard(name)])
+        for mode, of in wanted.modes.items()
         for name in (f"{wanted.run}-gateway-{mode}-{number}" for number in range(QUEUES_PER_MODE))
     ]
     with _client(cluster, wanted.run) as ioctx:
         for each in found:
             Gateway(ioctx).make_queue(each.name, QUEUE_BYTES)
-        ioctx.write_full("pubsub.", metadata([Described(each.name, wanted.uri, each.args) for each in found]))
+        ioctx.write_full("pubsub.", metadata([Described(each.name, each.uri, each.args) for each in found]))
     return found
 
 

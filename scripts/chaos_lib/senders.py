@@ -206,7 +206,7 @@ class Gateway:
         number = next(self._bad)
         event = entries.event_id(f"{self._name}.bad", number)
         sent = Sent(event, f"{self._name}/bad", number, Fate.OPEN, request, Kind.BAD)
-        if self._chance.random() < 0.5:
+        if self._chance.random() < 0.5 or not self._to.uri.startswith("kafka:"):  # only a Kafka topic has a limit here
             return sent, entries.undecodable(event)
         return sent, self._entry(event, "bad", entries.noise(self._chance, TOO_LARGE))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench_lib.embedded import own_topic
@@ -29,12 +29,14 @@ class Fed:
     is_exact: bool
     shards: Sequence[Shard]
     takes_ingest: bool
+    uri: str = ""
+    args: str = ""
     by_gateways: Sequence[Shard] = ()
     """Those shards that are also filled in two phases."""
 
     @property
-    def args(self) -> str:
-        return EXACTLY_ONCE if self.is_exact else ""
+    def is_in_kafka(self) -> bool:
+        return self.uri.startswith("kafka:")
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,23 @@ class Stand:
 
 
 @dataclass(frozen=True)
+class Mode:
+    """How topics are delivered: the endpoint, its arguments, and whether exactly once."""
+
+    uri: str
+    args: str = ""
+
+    @property
+    def is_exact(self) -> bool:
+        return EXACTLY_ONCE in self.args
+
+
+@dataclass(frozen=True)
 class Wanted:
-    """The topics to make: a mode's name, and whether it is exactly once."""
+    """The topics to make, by a mode's name."""
 
     run: str
-    uri: str
-    modes: Mapping[str, bool] = field(default_factory=lambda: {"once": True, "least": False})
+    modes: Mapping[str, Mode]
 
 
 @asynccontextmanager
@@ -70,10 +83,10 @@ async def sqlite(folder: Path, wanted: Wanted) -> AsyncIterator[Stand]:
 
 async def own(store: ShardStore, wanted: Wanted, name: str, by_gateways: int = 0, *, is_sequenced: bool = False) -> Fed:
     """A topic of remora's own; one that `is_sequenced` numbers its events."""
-    full_name = f"{wanted.run}-{name}"
-    fed = Fed(full_name, wanted.modes[name], (), takes_ingest=True)
-    topic = own_topic(full_name, wanted.uri, OWN_SHARDS)
-    target = Target(wanted.uri, fed.args, full_name)
+    full_name, mode = f"{wanted.run}-{name}", wanted.modes[name]
+    fed = Fed(full_name, mode.is_exact, (), takes_ingest=True, uri=mode.uri, args=mode.args)
+    topic = own_topic(full_name, mode.uri, OWN_SHARDS)
+    target = Target(mode.uri, fed.args, full_name)
     made = await store.own_topics.create(dataclasses.replace(topic, target=target, is_sequenced=is_sequenced))
     shards = made.all_shards()
     return dataclasses.replace(fed, shards=shards, by_gateways=shards[:by_gateways])

@@ -58,7 +58,7 @@ class Strikes:
         ballast: Path | None,
     ) -> None:
         self._hosts, self._kafka, self._fed, self._ceph = hosts, kafka, fed, ceph
-        self._topics = [each.name for each in fed]
+        self._topics = [each.name for each in fed if each.is_in_kafka]
         self._network, self._ballast = network, ballast
         self.thaws: list[int] = []
         self.surprises: list[str] = []
@@ -262,7 +262,7 @@ class Strikes:
 
     async def _lower_limit(self, stroke: Stroke) -> str:
         """Have larger entries become dead letters for a while, and those of some topics have no place to go."""
-        stopped = [each.name for each in self._fed if each.takes_ingest and not each.is_exact]
+        stopped = [each.name for each in self._fed if each.takes_ingest and each.is_in_kafka and not each.is_exact]
         await self._set(stopped, "--arg", f"{DEAD_LETTER_TOPIC}={self._topics[0]}-missing")
         await limits.limit(self._kafka.env["bootstrap"], self._topics, limits.SMALLER)
         await asyncio.sleep(2 + 3 * stroke.strength)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -14,13 +13,13 @@ import pytest
 import uvloop
 
 from remora.config import AmqpSettings
-from remora.endpoints.amqp import AmqpEndpoint, AmqpRoute
+from remora.endpoints.amqp import AmqpEndpoint
 from remora.endpoints.tls import TlsFiles
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.model.record import DeadLetter, Record
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from remora.ports.endpoint import Endpoint, Route
+from remora.ports.endpoint import Endpoint
 from support.kafka import until
 from support.kafka_sender import INCARNATION, ShardSender, make_records, push_all
 from support.rabbitmq import MAX_MESSAGE_BYTES, PASSWORD, Hearer, Message, RabbitMQ, bodies
@@ -76,29 +75,7 @@ def letter(at: int) -> DeadLetter:
     return DeadLetter(SHARD.queue, INCARNATION, f"0/{at}", f"0/{at + 1}", "refused", "why", 3, 1.0, 2.0, b"junk")
 
 
-def test_fits_the_port() -> None:
-    """Endpoint and route keep the protocols of the port."""
-    endpoint: type[Endpoint] = AmqpEndpoint
-    route: type[Route] = AmqpRoute
-
-    assert endpoint
-    assert route
-
-
 # ------------------------------------------------------------------------------------ what arrives
-
-
-async def test_everything_once_and_in_order(rabbitmq: RabbitMQ, amqp: AmqpEndpoint, hearer: Hearer) -> None:
-    """Every record arrives once, those of a key in order, over one connection."""
-    exchange, queue = await rabbitmq.bound()
-    records = make_records(0, 3000)
-
-    await deliver(amqp, target(rabbitmq, exchange), records)
-
-    found = await rabbitmq.read(queue)
-    assert sorted(numbers(found)) == list(range(3000))
-    assert in_order(found)
-    assert hearer.connected == 1
 
 
 async def test_the_message(rabbitmq: RabbitMQ, amqp: AmqpEndpoint) -> None:
@@ -359,19 +336,6 @@ async def test_a_letter_that_is_too_large(rabbitmq: RabbitMQ, amqp: AmqpEndpoint
 # -------------------------------------------------------------------------------- connections, outages
 
 
-async def test_idle(rabbitmq: RabbitMQ, hearer: Hearer) -> None:
-    """A connection that nothing uses is closed, and opened again when it is needed."""
-    exchange, queue = await rabbitmq.bound()
-    meant = target(rabbitmq, exchange)
-    async with AmqpEndpoint(AmqpSettings(connect_timeout_s=10, idle_timeout_s=0.2), hearer) as endpoint:
-        await deliver(endpoint, meant, make_records(0, 5))
-        await until(lambda: len(hearer.disconnected) == 1, "the idle connection is closed")
-        await deliver(endpoint, meant, make_records(0, 5, start=5))
-
-    assert hearer.connected == 2
-    assert sorted(numbers(await rabbitmq.read(queue))) == list(range(10))
-
-
 async def test_more_topics_than_channels(rabbitmq: RabbitMQ, amqp: AmqpEndpoint, hearer: Hearer) -> None:
     """Where a broker allows too few channels on a connection, further topics share another one."""
     exchange, queue = await rabbitmq.bound()
@@ -381,33 +345,6 @@ async def test_more_topics_than_channels(rabbitmq: RabbitMQ, amqp: AmqpEndpoint,
 
     assert hearer.connected == 2
     assert len(await rabbitmq.read(queue)) == 100
-
-
-@pytest.mark.guarantee("no-loss", "order-per-object", "duplicates")
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
-async def test_outage(fragile_rabbitmq: RabbitMQ, hearer: Hearer, how: signal.Signals) -> None:
-    """After a broker was killed or frozen under load everything is there, first arrivals in order."""
-    broker = fragile_rabbitmq
-    exchange, queue = await broker.bound()
-    records = make_records(0, 4000)
-    async with asyncio.timeout(120), AmqpEndpoint(QUICK, hearer) as endpoint, asyncio.TaskGroup() as group:
-        sender = ShardSender(endpoint, "shard", target(broker, exchange))
-        sending = group.create_task(sender.send(records))
-        await sender.wait_for(1000)
-        if how is signal.SIGKILL:
-            broker.kill()
-            await asyncio.to_thread(broker.start)
-        else:
-            broker.signal(how)
-            await until(lambda: len(hearer.disconnected) == 1, "the silent connection is given up")
-            broker.signal(signal.SIGCONT)
-        await sending
-
-    found = numbers(await broker.read(queue))
-    first = list(dict.fromkeys(found))
-    assert sorted(first) == list(range(4000))
-    assert all(each == sorted(each) for each in ([n for n in first if n % 20 == key] for key in range(20)))
-    assert len(found) - len(first) <= 2 * 20  # a lane has one message under way, and 20 keys fall into 20 lanes at most
 
 
 async def test_blocked(fragile_rabbitmq: RabbitMQ, hearer: Hearer) -> None:

@@ -22,12 +22,11 @@ from remora.config import (
 )
 from remora.endpoints.http import HttpEndpoint
 from remora.endpoints.http.answers import LANES
-from remora.endpoints.http.endpoint import HttpRoute
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.model.record import Record
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target
-from remora.ports.endpoint import Batch, Endpoint, Route
+from remora.ports.endpoint import Batch, Route
 from support.bad_endpoints import hanging_endpoint
 from support.certificates import certificate
 from support.kafka import until
@@ -136,15 +135,6 @@ def inversions(bodies: Sequence[bytes], records: Sequence[Record]) -> int:
         found += last.get(key, -1) > number
         last[key] = max(number, last.get(key, -1))
     return found
-
-
-def test_is_an_endpoint() -> None:
-    """The classes fit the ports."""
-    endpoint: type[Endpoint] = HttpEndpoint
-    route: type[Route] = HttpRoute
-
-    assert endpoint
-    assert route
 
 
 # -------------------------------------------------------------------------------------------- delivery
@@ -459,17 +449,6 @@ async def test_who_shares_connections(endpoint: HttpEndpoint) -> None:
             assert await send(endpoint, target(url), make_records(0, 1)) == []
 
     assert [each.connection for each in receiver.came] == [0, 0, 1, 2]
-
-
-async def test_connections_are_closed_and_reopened(watcher: Watcher) -> None:
-    """A connection that nobody uses is closed, and the next record opens another one."""
-    settings = Settings(http=HttpSettings(idle_timeout_s=0.01))
-    async with HttpEndpoint(settings, watcher) as endpoint, receiving() as receiver:
-        await send(endpoint, target(receiver.url), make_records(0, 1))
-        await until(lambda: watcher.closed >= 1, "the connection is closed")
-        await send(endpoint, target(receiver.url), make_records(0, 1))
-
-    assert (len(receiver.taken), watcher.opened) == (2, 2)
 
 
 async def test_a_refused_port_and_an_unknown_name(endpoint: HttpEndpoint) -> None:

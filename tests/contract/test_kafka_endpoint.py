@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from remora.config import KafkaSettings
-from remora.endpoints.kafka import KafkaEndpoint, KafkaRoute
+from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from remora.ports.endpoint import Batch, Endpoint, Route
+from remora.ports.endpoint import Batch, Route
 from support.kafka import (
     Kafka,
     create_topic,
@@ -28,15 +28,6 @@ from support.kafka_sender import INCARNATION, ShardSender, Watcher, make_records
 pytestmark = pytest.mark.kafka
 
 SHARD = Shard("shard")
-
-
-def test_is_an_endpoint() -> None:
-    """The classes fit the ports."""
-    endpoint: type[Endpoint] = KafkaEndpoint
-    route: type[Route] = KafkaRoute
-
-    assert endpoint
-    assert route
 
 
 async def test_what_arrives(kafka: Kafka, endpoint: KafkaEndpoint) -> None:
