@@ -17,6 +17,7 @@ from remora.codec.sequencer import INIT_LOG, Core, reply
 from remora.model.log import LogName
 from remora.servers.sequencer import Closed, Rounds
 from remora.servers.sequencer import rounds as module
+from remora.servers.sequencer.rounds import FIRST_READS
 from support.sequencer import FAR, LOG, OTHER, listening
 
 PATIENCE_S = 60
@@ -63,6 +64,26 @@ kinds = pytest.mark.parametrize("kind", ["unix", "tcp"])
 @pytest.fixture
 def path(kind: str, tmp_path: Path) -> Path | None:
     return tmp_path if kind == "unix" else None
+
+
+@kinds
+async def test_reads_grow_and_shrink_with_what_a_connection_sends(path: Path | None) -> None:
+    """A window that fills a read has the next ones begin with a larger one, so that each round needs one read; single
+    requests bring the small one back."""
+    async with serving(path, a_core()) as (rounds, connect):
+        reader, writer = await connect()
+        sizes = []
+        for count in (1, 400, 400, 4000, 4000, 1, 1, 1):
+            writer.write(request() * count)
+            for _ in range(count):
+                await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+            (connection,) = rounds._connections.values()
+            sizes.append(connection.most)
+        writer.close()
+
+    assert sizes[0] == FIRST_READS[0].most
+    assert all(size > FIRST_READS[0].most for size in sizes[1:5])
+    assert sizes[-1] == FIRST_READS[0].most
 
 
 @kinds

@@ -15,17 +15,27 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from remora.codec.sequencer import Answer, Core
 from remora.model.log import LogName
 from remora.servers.sequencer.closing import LINGER_S, PARTIAL_FRAME_S, Closed
 from remora.servers.sequencer.secure import SecureConnections
 
-FIRST_READ = 448
-"""Bytes of a first read: a dozen requests, which is what most connections send at once."""
-
 READ = 64 << 10
-"""Bytes that are read of one connection in a round at most."""
+"""Bytes that are read of one connection in a round at most, behind a first read."""
+
+
+class FirstRead(NamedTuple):
+    """How many bytes a round's first read of a connection asks for, and with fewer than how many the next one asks for
+    less. Small reads cost the least; one that is filled costs a second one, and the joining of both."""
+
+    most: int
+    least: int
+
+
+FIRST_READS = (FirstRead(448, 0), FirstRead(8 << 10, 224), FirstRead(READ, 4 << 10))
+"""From that for a dozen requests, which is what most connections send at once, to those for large windows."""
 
 SWEEP_S = 1.0
 ACCEPTS = 64
@@ -35,13 +45,16 @@ ACCEPTS = 64
 class Connection:
     """One client. `rest` are bytes that are not answered yet, `out` replies that are not sent yet.
 
-    `waits` is the log whose bound its next request waits for. `is_plain` where there is none of all this: the next
-    bytes are read and answered without a look at the rest.
+    `step` says which of FIRST_READS is `most` and `least`. `waits` is the log whose bound its next request waits for.
+    `is_plain` where there is none of all this: the next bytes are read and answered without a look at the rest.
     """
 
     socket: socket.socket
     recv: Callable[[int], bytes]
     send: Callable[[bytes], int]
+    step: int = 0
+    most: int = FIRST_READS[0].most
+    least: int = FIRST_READS[0].least
     is_plain: bool = True
     rest: bytes = b""
     out: bytes = b""
@@ -50,6 +63,10 @@ class Connection:
     closing: Closed | None = None
     waits: LogName | None = None
     interest: int = select.EPOLLIN
+
+    def read_by(self, step: int) -> None:
+        """Begin the next rounds with a read of this kind."""
+        self.step, (self.most, self.least) = step, FIRST_READS[step]
 
 
 @dataclass(slots=True)
@@ -139,7 +156,7 @@ class Rounds:
         ready = self._epoll.poll(0)
         self.figures.rounds += 1
         self._before()
-        connections, answer = self._connections, self._core.answer
+        connections, answer, smallest = self._connections, self._core.answer, FIRST_READS[0].most
         plain: list[tuple[Connection, bytes]] = []
         touched = []
         for number, events in ready:
@@ -147,15 +164,18 @@ class Rounds:
             if connection is None:
                 self._accept(self._listeners[number])
             elif connection.is_plain:  # most are, and each call in Python would cost as much as an answer
+                most = connection.most
                 try:
-                    data = connection.recv(FIRST_READ)
+                    data = connection.recv(most)
                 except BlockingIOError:
                     continue
                 except OSError:
                     connection.closing = Closed.ERROR
                     touched.append(connection)
                     continue
-                if 0 < len(data) < FIRST_READ:
+                if 0 < len(data) < most:
+                    if most != smallest and len(data) < connection.least:
+                        connection.read_by(connection.step - 1)
                     found = answer(data)
                     if found[1] == len(data) and found[3] is None:  # all of it is answered
                         plain.append((connection, found[0]))
@@ -215,7 +235,7 @@ class Rounds:
 
     def _read(self, connection: Connection) -> None:
         try:
-            data = connection.recv(FIRST_READ)
+            data = connection.recv(connection.most)
         except BlockingIOError:
             return
         except OSError:
@@ -226,7 +246,8 @@ class Rounds:
     def _read_on(self, connection: Connection, data: bytes) -> None:
         """Read what is left behind a first read, and answer all of it."""
         connection.ended = not data
-        if len(data) == FIRST_READ:
+        if len(data) == connection.most < READ:
+            connection.read_by(connection.step + 1)
             try:
                 data += connection.recv(READ)
             except BlockingIOError:
