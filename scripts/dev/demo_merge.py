@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ class Merging:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Merging]:
         """Read in the background for as long as the block lasts."""
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # that the broker is away is part of the story
         task = asyncio.create_task(self._run(), name="merging")
         try:
             yield self
