@@ -23,6 +23,7 @@ RUNS: dict[str, list[str]] = {
     "drain": ["drain", "--entries", "150000", "--rounds", "2"],
     "drain-1-queue": ["drain", "--entries", "50000", "--queues", "1", "--rounds", "2"],
     "drain-20": ["drain", "--release", "20", "--entries", "150000", "--rounds", "2"],
+    "endpoints": ["endpoints", "--entries", "20000", "--rounds", "1"],
     "memory": ["memory", "--hold=5", "--backlogs=10000,200000,2000000", "--queues=22", "--partitions=3"],
     "ingest": ["ingest", "--seconds", "6"],
     "latency": ["latency", "--seconds", "15", "--rate", "8000"],

@@ -160,6 +160,16 @@ def _handover(figures: Figures) -> list[Panel]:
     return [Panel(f"longest gap of any shard on {figures['store']}, s", gaps)]
 
 
+def _endpoints(figures: Figures) -> list[Panel]:
+    beside = {name: each["turns"] for name, each in figures.items() if "turns" in each}
+    panels = [
+        Panel(f"entries/s, {name}", {kind: _each(each, "rate") for kind, each in turns.items()})
+        for name, turns in beside.items()
+    ]
+    alone = {way: each for way, each in figures.get("alone", {}).items() if isinstance(each, list)}
+    return [*panels, Panel("entries/s, remora alone", {way: _each(each, "rate") for way, each in alone.items()})]
+
+
 def _idle(figures: Figures) -> list[Panel]:
     idle, restart = figures["idle"], figures["restart"]
     return [
@@ -222,6 +232,7 @@ def _sequencer(figures: Figures) -> list[Panel]:
 _PANELS: Mapping[str, Callable[[Figures], list[Panel]]] = {
     "drain": _drain,
     "exactly-once": _exact,
+    "endpoints": _endpoints,
     "limits": _limits,
     "memory": _memory,
     "ingest": _ingest,

@@ -60,12 +60,8 @@ def add_options(parser: argparse._ArgumentGroup) -> None:
     """What `scripts/chaos --store` understands."""
     parser.add_argument("--name", default="", help="clusters to use; those that run already are left running")
     parser.add_argument("--without-exactly-once", action="store_true", help="topics delivered at least once only")
-    parser.add_argument(
-        "--endpoints",
-        choices=("kafka", "http", "amqp", "all"),
-        default="all",
-        help="beside Kafka's topics (default: all)",
-    )
+    kinds = ("kafka", "http", "amqp", "all")
+    parser.add_argument("--endpoints", choices=kinds, default="all", help="topics beside those in Kafka (default: all)")
 
 
 def run(options: argparse.Namespace, disk: Path | None) -> bool:
@@ -133,12 +129,9 @@ class _Fleet:
         doors = {ports[f"{each}/proxied/door"]: ports[f"{each}/proxied"] for each in self._kafka.daemons}
         network = await stack.enter_async_context(Network(doors).running())
         uri = f"kafka://{self._kafka.env['proxied_bootstrap']}"
-        modes = {
-            "other" if options.without_exactly_once else "once": Mode(
-                uri, "" if options.without_exactly_once else EXACTLY_ONCE
-            ),
-            "least": Mode(uri),
-        }
+        modes = {"once": Mode(uri, EXACTLY_ONCE), "least": Mode(uri)}
+        if options.without_exactly_once:
+            modes = {"least": Mode(uri), "other": Mode(uri)}
         ends = await self._receivers(stack)
         wanted = Wanted(self._run_id, modes | {name: Mode(each.uri, each.args) for name, each in ends.items()})
         self._stand = await stack.enter_async_context(self._open(ceph, wanted))

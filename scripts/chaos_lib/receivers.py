@@ -1,4 +1,4 @@
-"""Where a run's HTTP and AMQP topics are delivered to, and what has arrived there. Shares no code with what delivers."""
+"""Where HTTP and AMQP topics of a run are delivered to, and what has arrived. Shares no code with what delivers."""
 
 from __future__ import annotations
 

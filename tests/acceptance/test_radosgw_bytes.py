@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import urllib.parse
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,17 @@ import pytest
 from remora.codec.event_entry import decode
 from remora.codec.rendering_cached import Renderer
 from remora.codec.rendering_plain import body
-from remora.model.record import Page
+from remora.config import Settings
+from remora.endpoints.http import HttpEndpoint
+from remora.model.record import Page, Record
+from remora.model.shard import Origin, Shard
+from remora.model.topic import Target
 from support.consumer import read_until
 from support.daemon import remora, running_daemon, write_config
 from support.http_sink import http_sink
 from support.kafka import Kafka
 from support.kafka import create_topic as create_kafka_topic
+from support.kafka_sender import push_all
 from support.s3 import User, Zone, fresh
 
 pytestmark = pytest.mark.ceph
@@ -63,6 +69,13 @@ async def make_odd_objects(user: User, bucket: str, versioned: str) -> None:
     await s3.delete_object(Bucket=versioned, Key="v\x7f", VersionId=first["VersionId"])
 
 
+async def post(url: str, records: Sequence[Record]) -> None:
+    """Deliver these over HTTP as the daemon does."""
+    shard = Shard("t", Origin.REMORA)
+    async with HttpEndpoint(Settings()) as endpoint, endpoint.route(shard, "inc", Target(url, "", "t")) as route:
+        await push_all(route, records)
+
+
 async def dumped(config: Path, topic: str) -> list[bytes]:
     """The raw entries of a topic, as `remora topic dump --raw` prints them."""
     done = await remora("topic", "dump", "--raw", topic, "-c", config)
@@ -72,7 +85,7 @@ async def dumped(config: Path, topic: str) -> list[bytes]:
 
 @pytest.mark.guarantee("radosgws-bytes")
 async def test_radosgw_posts_the_same_bytes(zone: Zone, tmp_path: Path) -> None:
-    """For every entry of an outage, what remora would have delivered equals what radosgw posts after it."""
+    """For every entry of an outage, what remora posts equals what radosgw posts after it, with the headers of that."""
     topic, bucket, versioned = fresh("odd"), fresh("odd"), fresh("oddv")
     config = write_config(tmp_path / "remora.toml", zone.sections)
     opaque = 'opaque "\\/ \x08\x0c\r\n\t\x7f\x01 ü€😀'
@@ -88,7 +101,14 @@ async def test_radosgw_posts_the_same_bytes(zone: Zone, tmp_path: Path) -> None:
             await sink.open()
             unlock()
             posted = await sink.until(len(entries))
+        theirs = dict(sink.heads)
+        page = Page([b"0/%d" % number for number in range(len(entries) + 1)], entries, truncated=False)
+        await post(sink.url, Renderer().render(page, f"{opaque} changed".encode())[0])
 
+    assert set(sink.heads) == set(theirs)
+    for sent, head in sink.heads.items():
+        assert {name: text for name, text in head.items() if name in theirs[sent]} == theirs[sent]
+        assert {name for name in head if not name.startswith("remora-")} - set(theirs[sent]) == {"user-agent"}
     current, renderer = f"{opaque} changed".encode(), Renderer()
     assert len(entries) >= len(ODD_KEYS) + 17
     for _ in range(2):  # the second time from what the renderer remembers

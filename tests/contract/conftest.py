@@ -26,6 +26,8 @@ def pytest_asyncio_loop_factories(config: Any, item: Any) -> Mapping[str, Callab
 
     Their transports differ in what they do at the end.
     """
-    ours, asyncios = {"uvloop": uvloop.new_event_loop}, {"asyncio": asyncio.new_event_loop}
-    both = {**ours, **asyncios}
-    return {"test_http_endpoint.py": both, "test_endpoint_contract.py": ours}.get(item.path.name, asyncios)
+    ours: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"uvloop": uvloop.new_event_loop}
+    asyncios: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
+    both = ours | asyncios
+    loops = {"test_http_endpoint.py": both, "test_endpoint_contract.py": ours}
+    return loops.get(str(item.path.name), asyncios)

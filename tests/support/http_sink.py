@@ -20,6 +20,8 @@ class HttpSink:
         self._socket.bind(("127.0.0.1", 0))
         self._runner: web.AppRunner | None = None
         self.bodies: list[bytes] = []
+        self.heads: dict[bytes, dict[str, str]] = {}
+        """Of each body the last request line and headers, without the host's; names in lower case."""
 
     @property
     def url(self) -> str:
@@ -34,7 +36,9 @@ class HttpSink:
         await web.SockSite(self._runner, self._socket).start()
 
     async def _take(self, request: web.Request) -> web.Response:
-        self.bodies.append(await request.read())
+        self.bodies.append(body := await request.read())
+        headers = {name.lower(): value for name, value in request.headers.items() if name.lower() != "host"}
+        self.heads[body] = {"line": f"{request.method} {request.raw_path}", **headers}
         return web.Response()
 
     async def until(self, count: int, timeout_s: float = 60.0) -> list[bytes]:
