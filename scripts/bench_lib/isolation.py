@@ -3,7 +3,8 @@
 Each turn has a daemon and a store of its own. The healthy topic's backlog is delivered first, which gives its rate;
 then events come in at a steady pace, which gives their age when the broker has them. The other topics, several queues
 each, all have entries: at an endpoint that accepts and never answers, at one that does so within TLS, at one that
-refuses, and behind a door to a real broker that is slow and shut every few seconds with records under way. The ratios
+refuses, and behind a door to a real broker that is slow and shut every few seconds with records under way. With
+`--http-topics` they are so many topics over HTTP instead, whose one receiver accepts and never answers. The ratios
 compare the turns; daemon, broker, door and measuring program share this host's processors.
 """
 
@@ -42,6 +43,8 @@ STORED_AT_ONCE = 2000
 BAD_ENTRIES = 2000
 """In each queue of the other topics."""
 
+BAD_HTTP_ENTRIES = 100
+
 DELAY_S = 0.2
 SHUT_S, OPEN_S = 4.0, 2.0
 """The door before the slow broker."""
@@ -67,6 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """What `scripts/bench isolation` understands."""
     parser.add_argument("--entries", type=int, default=200_000, help="of the healthy backlog (default: 200,000)")
     parser.add_argument("--queues", type=int, default=50, help="whose endpoints are in trouble (default: 50)")
+    parser.add_argument("--http-topics", type=int, default=0, help="whose receiver hangs, instead of the others")
     parser.add_argument("--seconds", type=float, default=15.0, help="of the steady load (default: 15)")
     parser.add_argument("--pace", type=int, default=200, help="events in a second of it (default: 200)")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each; the medians are compared (default: 3)")
@@ -134,6 +138,11 @@ async def _trouble(
     """Topics with entries for endpoints that are in trouble, for as long as the stack is open."""
     env = clusters.kafka
     mute = await stack.enter_async_context(hanging_endpoint())
+    for number in range(options.http_topics):
+        hangs = own_topic(f"{slow}-http-{number}", f"http://{mute.address}/{number}", 1)
+        await _store(store, await store.own_topics.create(hangs), Load(1, hangs.target, 1000), BAD_HTTP_ENTRIES)
+    if options.http_topics:
+        return
     door = env["proxied_bootstrap"]
     ports = env["ports"]["broker.1/proxied"], int(door.rpartition(":")[2])
     await stack.enter_async_context(_opening_and_shutting(*ports))
