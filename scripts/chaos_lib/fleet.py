@@ -91,6 +91,7 @@ class _Fleet:
         self._accounts: dict[str, Account] = {}
         self._rounds: list[Round] = []
         self._told: list[dict[str, Any]] = []
+        self._arrived: dict[str, int] = {}
         self._verdict = Verdict()
         self._wrong: list[str] = []
 
@@ -214,6 +215,7 @@ class _Fleet:
         loaded_s = time.monotonic() - began
         self._wrong += await self._emptied()
         seen = await self._seen()
+        self._arrived = {topic.removeprefix(f"{self._run_id}-"): len(copies) for topic, copies in seen.items()}
         self._rounds.append(
             Round(f"round {number}", began_at, time.time(), sum(plan.DOUBLINGS[each.fault] for each in strokes))
         )
@@ -308,6 +310,7 @@ class _Fleet:
             "rounds": self._told,
             "sent": dict(Counter(e.fate.name.lower() for account in self._accounts.values() for e in account.sent)),
             "delivered": verdict.delivered,
+            "arrived": self._arrived,
             "thaws": getattr(getattr(self, "_strikes", None), "thaws", []),
             "counts": counts,
             "findings": [each._asdict() for each in verdict.findings],

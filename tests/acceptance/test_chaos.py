@@ -156,8 +156,8 @@ def test_twenty_kills_lose_nothing_and_store_nothing_twice(tmp_path: Path, kafka
 @pytest.mark.guarantee("chaos-runs")
 @pytest.mark.kafka
 def test_frozen_and_killed_owners_lose_nothing(tmp_path: Path) -> None:
-    """Two hosts on three brokers keep every promise while hosts, workers and a broker are frozen and killed, and limits
-    of topics change."""
+    """Two hosts that deliver to three brokers, RabbitMQ and a bad HTTP receiver keep every promise while hosts, workers
+    and a broker are frozen and killed, and limits of topics change."""
     report = tmp_path / "report.json"
     options = ["--store", "sqlite", "--seed", "80", "--rounds", "3", "--json", str(report)]
 
@@ -177,6 +177,7 @@ def test_frozen_and_killed_owners_lose_nothing(tmp_path: Path) -> None:
     ):
         assert expected in faults
     assert sum(found["thaws"]) > 0
+    assert {name for name, records in found["arrived"].items() if records > 100} == {"once", "least", "http", "amqp"}
     assert found["delivered"] > 100
 
 
