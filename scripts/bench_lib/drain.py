@@ -20,8 +20,8 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -203,7 +203,7 @@ class _Drain:
             return turn
 
     async def _radosgw_turn(self, ioctx: rados.Ioctx, sink: int) -> Turn:
-        with self._radosgw() as pid:
+        with programs.radosgw(self._clusters) as pid:
             turn = await self._turn(ioctx, self._http, {"daemon": pid, "sink": sink})
         left, starts = turn.left, 0
         while left:  # it happens that a request of its never ends, and with it that queue's turn
@@ -211,17 +211,9 @@ class _Drain:
                 raise BenchError(f"radosgw stalled {starts} times, and has left {left:,} entries")
             starts += 1
             queues.offer(ioctx, self._http, self._kafka)
-            with self._radosgw() as pid:
+            with programs.radosgw(self._clusters) as pid:
                 left = (await self._turn(ioctx, self._http, {"daemon": pid, "sink": sink})).left
         return turn
-
-    @contextmanager
-    def _radosgw(self) -> Iterator[int]:
-        self._clusters.start("ceph", "rgw")
-        try:
-            yield self._clusters.ceph["pids"]["rgw"]
-        finally:
-            self._clusters.stop("ceph", "rgw")
 
     async def _turn(self, ioctx: rados.Ioctx, names: Sequence[str], pids: Mapping[str, int]) -> Turn:
         osds = self._osds()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import statistics
 import subprocess
@@ -18,8 +19,8 @@ import tempfile
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -115,7 +116,7 @@ class _Beside:
             if options.only != "amqp":
                 for count in counts:
                     names = self._all[:count]
-                    figures[f"http-{count}"] = await self._compared(f"http {count:2}", names, sink.pid, sink.requests)
+                    figures[f"http-{count}"] = await self._compared(f"http {count:2}", names, sink.pid, _posted(sink))
             if options.only != "http":
                 names = self._all[-1:]
                 figures["amqp"] = await self._compared("amqp  1", names, broker.pid, lambda: _messages(broker, queue))
@@ -170,18 +171,11 @@ class _Beside:
                 return counted
         raise BenchError(f"{turn.left:,} entries are left after {FRESH_STARTS} starts")
 
-    @contextmanager
-    def _remora(self) -> Iterator[int]:
-        with programs.remora(self._clusters, self._folder, OWN) as pid:
-            yield pid
+    def _remora(self) -> AbstractContextManager[int]:
+        return programs.remora(self._clusters, self._folder, OWN)
 
-    @contextmanager
-    def _radosgw(self) -> Iterator[int]:
-        self._clusters.start("ceph", "rgw")
-        try:
-            yield self._clusters.ceph["pids"]["rgw"]
-        finally:
-            self._clusters.stop("ceph", "rgw")
+    def _radosgw(self) -> AbstractContextManager[int]:
+        return programs.radosgw(self._clusters)
 
     async def _published(self, broker: RabbitMQ, exchange: str, name: str) -> list[float]:
         """Messages a second of a program that does nothing else."""
@@ -189,6 +183,12 @@ class _Beside:
         rates = [await publish(broker.port, exchange, sent) for _ in range(self._options.rounds)]
         print(f"amqp    bare publisher {statistics.median(rates):9,.0f} messages/s", flush=True)
         return rates
+
+
+def _posted(sink: programs.Sink) -> Callable[[], int]:
+    """Asks how many requests a receiver got, without those that ask."""
+    asked = itertools.count(1)
+    return lambda: sink.requests() - next(asked)
 
 
 def _messages(broker: RabbitMQ, queue: str) -> int:

@@ -114,6 +114,16 @@ def remora(clusters: Clusters, folder: Path, more: str = "") -> Iterator[int]:
 
 
 @contextmanager
+def radosgw(clusters: Clusters) -> Iterator[int]:
+    """The cluster's radosgw, which runs meanwhile only, and its process id."""
+    clusters.start("ceph", "rgw")
+    try:
+        yield clusters.ceph["pids"]["rgw"]
+    finally:
+        clusters.stop("ceph", "rgw")
+
+
+@contextmanager
 def remora_on(embedded: Embedded) -> Iterator[subprocess.Popen[bytes]]:
     """The daemon on an embedded store, told to end at the end unless it has been killed; it need not serve yet."""
     with _daemon(embedded.configuration, embedded.log) as process:

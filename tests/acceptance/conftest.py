@@ -9,12 +9,13 @@ import pytest
 from support.ceph import ceph, gateway, namespace, settings
 from support.kafka import fragile_kafka, kafka
 from support.queues import queues
-from support.rabbitmq import fragile_rabbitmq
+from support.rabbitmq import fragile_rabbitmq, rabbitmq
 from support.s3 import Zone, running_zone
 from support.spark import spark
 
 __all__ = [
-    "ceph", "fragile_kafka", "fragile_rabbitmq", "gateway", "kafka", "namespace", "queues", "settings", "spark",
+    "ceph", "fragile_kafka", "fragile_rabbitmq", "gateway", "kafka", "namespace", "queues", "rabbitmq", "settings",
+    "spark",
 ]  # fmt: skip
 
 

@@ -7,12 +7,15 @@ and happens at a step that the test halts, so that nothing depends on luck.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
+from chaos_lib.receivers import Arrivals, OverAmqp, over_http
 
 from remora.endpoints.kafka import exact as exact_routes
 from remora.endpoints.kafka import lookup
@@ -27,6 +30,17 @@ from support.owners import Gate, Owner, Scene, a_scene, until
 pytestmark = pytest.mark.kafka
 
 FENCED = pytest.mark.parametrize("fenced", [True, False], ids=["with the fence", "without it"])
+
+
+@pytest.fixture(params=["kafka", "http", "amqp"])
+async def end(request: pytest.FixtureRequest) -> AsyncIterator[Kafka | Arrivals]:
+    """Where a topic is delivered to, for what each kind of endpoint has to keep."""
+    if request.param == "http":
+        async with over_http(Random(7)) as receiver:
+            yield receiver
+    else:
+        broker = request.getfixturevalue("rabbitmq" if request.param == "amqp" else "kafka")
+        yield broker if isinstance(broker, Kafka) else OverAmqp(broker, *await broker.bound())
 
 
 def unlock(patch: pytest.MonkeyPatch, *owners: Owner, believed_front: int | None = None) -> None:
@@ -222,9 +236,9 @@ async def test_every_batch_is_awaited(
 
 @pytest.mark.guarantee("what-each-fence-is-for")
 @FENCED
-async def test_dead_letter_before_the_removal(kafka: Kafka, tmp_path: Path, fenced: bool) -> None:
+async def test_dead_letter_before_the_removal(end: Kafka | Arrivals, tmp_path: Path, fenced: bool) -> None:
     """An owner killed between an entry's letter and its removal leaves the entry; the other way round it is lost."""
-    async with a_scene(kafka, tmp_path, exact=False) as scene:
+    async with a_scene(end, tmp_path, exact=False) as scene:
         await scene.store(5, junk=[2])
         a, b = await scene.owner("a", parks_late=not fenced), await scene.owner("b")
         between = a.gate("parked")

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from typing import NamedTuple, Protocol
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote, unquote
 
 from remora.config import AmqpSettings, DestinationsSettings, HttpSettings, KafkaSettings, Settings
 from remora.endpoints.amqp import AmqpEndpoint
@@ -127,6 +127,11 @@ def judge(arrived: Sequence[Arrived], sent: Mapping[str, Sequence[Record]]) -> V
     return Verdict(set(keys) - set(firsts), len(arrived) - len(firsts), moved)
 
 
+def _arrived(headers: Mapping[str, str], body: bytes) -> Arrived:
+    shard, place, next_place, event_id = [headers[f"remora-{each}"] for each in ("shard", "pos", "next", "event-id")]
+    return Arrived(shard, place, next_place, event_id.encode(), body)
+
+
 # ---------------------------------------------------------------------------------------------- Kafka
 
 
@@ -170,11 +175,8 @@ class KafkaOutlet:
     async def arrivals(self, target: Target) -> Sequence[Arrived]:
         found = []
         for record in await read_topic(self._kafka.address, target.topic):
-            headers = dict(record.headers)
-            shard, place, next_place, event_id = [
-                headers[f"remora-{each}"] for each in ("shard", "pos", "next", "event-id")
-            ]
-            found.append(Arrived(shard.decode(), place.decode(), next_place.decode(), event_id, record.value))
+            headers = {name: text.decode() for name, text in record.headers}
+            found.append(_arrived(headers, record.value))
         return found
 
     @property
@@ -249,16 +251,7 @@ class HttpOutlet:
 
     async def arrivals(self, target: Target) -> Sequence[Arrived]:
         mine = [each for each in self._receiver.taken if _path(each) == f"/{target.topic}"]
-        return [
-            Arrived(
-                unquote_to_bytes(each.headers["remora-shard"]).decode(),
-                each.headers["remora-pos"],
-                each.headers["remora-next"],
-                unquote_to_bytes(each.headers["remora-event-id"]),
-                each.body,
-            )
-            for each in mine
-        ]
+        return [_arrived({name: unquote(text) for name, text in each.headers.items()}, each.body) for each in mine]
 
     @property
     def opened(self) -> int:
@@ -356,11 +349,7 @@ class AmqpOutlet:
         exchange = target.args.partition("=")[2]
         found = self._read[exchange]
         for message in await self._rabbitmq.read(self._queues[exchange]):
-            headers = message.properties.headers
-            shard, place, next_place, event_id = [
-                headers[f"remora-{each}"] for each in ("shard", "pos", "next", "event-id")
-            ]
-            found.append(Arrived(shard, place, next_place, event_id.encode(), message.body))
+            found.append(_arrived(message.properties.headers, message.body))
         return found
 
     @property

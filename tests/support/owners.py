@@ -10,7 +10,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -19,9 +19,12 @@ from chaos_lib.checker import judge
 from chaos_lib.history import Balance, History, Kind, Letter, Round, Sent
 from chaos_lib.history import Topic as Judged
 from chaos_lib.reading import copy_of
-from chaos_lib.verdict import Fate, Place
+from chaos_lib.receivers import Arrivals
+from chaos_lib.verdict import Copy, Fate, Place
 
-from remora.config import DeliverySettings, KafkaSettings, OwnershipSettings, SqliteSettings
+from remora.config import AmqpSettings, DeliverySettings, KafkaSettings, OwnershipSettings, Settings, SqliteSettings
+from remora.endpoints.amqp import AmqpEndpoint
+from remora.endpoints.http import HttpEndpoint
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
@@ -77,7 +80,7 @@ class Owner:
     With `parks_late` it is one that removes an entry before its dead letter is stored.
     """
 
-    def __init__(self, name: str, store: SqliteStore, endpoint: KafkaEndpoint, *, parks_late: bool = False) -> None:
+    def __init__(self, name: str, store: SqliteStore, endpoint: Endpoint, *, parks_late: bool = False) -> None:
         self.cookie = f"remora/{name}/boot/{name}"
         self.store = store
         self.gates: dict[str, Gate] = {}
@@ -123,7 +126,7 @@ class Owner:
 class Steps:
     """The store with its queue and letters, and the endpoint of an owner, with gates before or behind what matters."""
 
-    def __init__(self, owner: Owner, store: SqliteStore, endpoint: KafkaEndpoint, *, parks_late: bool) -> None:
+    def __init__(self, owner: Owner, store: SqliteStore, endpoint: Endpoint, *, parks_late: bool) -> None:
         self._owner = owner
         self._store = store
         self._endpoint = endpoint
@@ -167,7 +170,7 @@ class Steps:
     @asynccontextmanager
     async def exact(self, shard: Shard, incarnation: str, target: Target) -> AsyncIterator[Any]:
         await self._at("enter")
-        async with self._endpoint.exact(shard, incarnation, target) as route:
+        async with cast(KafkaEndpoint, self._endpoint).exact(shard, incarnation, target) as route:
             yield _Route(self, self._owner, route)
 
     async def before_commit(self) -> None:
@@ -190,11 +193,13 @@ class _Route:
 
 
 class Scene:
-    """A topic of one shard in a real store and a real Kafka, its owners, and the judgement in the end."""
+    """A topic of one shard in a real store, where it is delivered to, its owners, and the judgement in the end."""
 
-    def __init__(self, stack: AsyncExitStack, kafka: Kafka, folder: Path, topic: Topic, outside: SqliteStore) -> None:
+    def __init__(
+        self, stack: AsyncExitStack, to: Kafka | Arrivals, folder: Path, topic: Topic, outside: SqliteStore
+    ) -> None:
         self._stack = stack
-        self._kafka = kafka
+        self._to = to
         self._folder = folder
         self._outside = outside
         self._sent: list[Sent] = []
@@ -205,7 +210,7 @@ class Scene:
     async def owner(self, name: str, *, parks_late: bool = False) -> Owner:
         """Another owner, not started yet."""
         store = await self._stack.enter_async_context(SqliteStore(SqliteSettings(directory=str(self._folder), files=1)))
-        endpoint = await self._stack.enter_async_context(KafkaEndpoint(PATIENT))
+        endpoint = await self._stack.enter_async_context(_endpoint(self._to))
         owner = Owner(name, store, endpoint, parks_late=parks_late)
         self._stack.push_async_callback(owner.end)
         return owner
@@ -240,20 +245,25 @@ class Scene:
             assert time.monotonic() < deadline, f"{await self.pending()} entries wait"
             await asyncio.sleep(0.02)
 
-    async def faults(self, *, is_exact: bool, at_once: bool = False) -> Mapping[str, list[str]]:
-        """What the chaos runs' checker finds, by kind; with `at_once` while transactions are still open."""
-        isolation = "read_committed" if is_exact else "read_uncommitted"
+    async def _seen(self, *, is_exact: bool, at_once: bool) -> Sequence[Copy]:
+        if not isinstance(self._to, Kafka):
+            return await self._to.read()
+        address, isolation = self._to.address, "read_committed" if is_exact else "read_uncommitted"
         if not at_once:
             # A transaction that was spoilt on purpose may never end; then what can be read is read.
-            await settled(self._kafka.address, self.topic.name)
-        records = await read_topic(self._kafka.address, self.topic.name, isolation_level=isolation)
+            await settled(address, self.topic.name)
+        return [copy_of(each) for each in await read_topic(address, self.topic.name, isolation_level=isolation)]
+
+    async def faults(self, *, is_exact: bool, at_once: bool = False) -> Mapping[str, list[str]]:
+        """What the chaos runs' checker finds, by kind; with `at_once` while transactions are still open."""
+        seen = await self._seen(is_exact=is_exact, at_once=at_once)
         balance = await self._outside.ledger.balance(self.shard)
         judged = Judged(
             self.topic.name,
             is_exact,
             1,
             self._sent,
-            [copy_of(record) for record in records],
+            seen,
             [_letter(letter) async for letter in self._outside.letters.stored(self.shard.queue)],
             [
                 Balance(
@@ -272,6 +282,12 @@ class Scene:
         return found
 
 
+def _endpoint(to: Kafka | Arrivals) -> AbstractAsyncContextManager[Endpoint]:
+    if isinstance(to, Kafka):
+        return KafkaEndpoint(PATIENT)
+    return HttpEndpoint(Settings()) if to.uri.startswith("http:") else AmqpEndpoint(AmqpSettings(connect_timeout_s=30))
+
+
 def _letter(letter: DeadLetter) -> Letter:
     found = re.search(rb"\bid-[0-9]+", letter.raw)
     ends = (f"{letter.incarnation}:{each}" for each in (letter.position, letter.next_position))
@@ -280,14 +296,17 @@ def _letter(letter: DeadLetter) -> Letter:
 
 
 @asynccontextmanager
-async def a_scene(kafka: Kafka, folder: Path, *, exact: bool, **configs: Any) -> AsyncIterator[Scene]:
+async def a_scene(to: Kafka | Arrivals, folder: Path, *, exact: bool, **configs: Any) -> AsyncIterator[Scene]:
     """A `Scene`; in the end all owners are killed, and then their stores and endpoints closed."""
-    name = await create_topic(kafka.address, partitions=PARTITIONS, **configs)
-    args = "remora-delivery=exactly-once" if exact else ""
-    topic = Topic(name, "", name, Target(f"kafka://{kafka.address}", args, name), origin=Origin.REMORA, shards=1)
+    if isinstance(to, Kafka):
+        name = await create_topic(to.address, partitions=PARTITIONS, **configs)
+        target = Target(f"kafka://{to.address}", "remora-delivery=exactly-once" if exact else "", name)
+    else:
+        name, target = "events", Target(to.uri, to.args, "events")
+    topic = Topic(name, "", name, target, origin=Origin.REMORA, shards=1)
     async with AsyncExitStack() as stack:
         outside = await stack.enter_async_context(SqliteStore(SqliteSettings(directory=str(folder), files=1)))
-        yield Scene(stack, kafka, folder, await outside.own_topics.create(topic), outside)
+        yield Scene(stack, to, folder, await outside.own_topics.create(topic), outside)
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
