@@ -199,6 +199,18 @@ async def test_batches(endpoint: HttpEndpoint, kind: str) -> None:
     assert len(counts) <= 9
 
 
+async def test_batches_of_many_keys_are_large(endpoint: HttpEndpoint) -> None:
+    """Records of hundreds of keys are posted in few requests, each key's in order."""
+    records = make_records(0, 1000, keys=500)
+    async with receiving() as receiver:
+        assert await send(endpoint, target(receiver.url, "remora-batch=ndjson"), records) == []
+
+    lines = [line for each in receiver.bodies for line in each.splitlines()]
+    assert sorted(lines) == sorted(each.body for each in records)
+    assert inversions(lines, records) == 0
+    assert len(receiver.bodies) <= 2 * 8  # at most a full batch and a rest in each lane
+
+
 async def test_a_batch_that_is_too_large_is_halved(endpoint: HttpEndpoint) -> None:
     """A receiver that takes few records at once gets few, without a failure and each once."""
     records = make_records(0, 200, keys=1)

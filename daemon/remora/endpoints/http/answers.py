@@ -104,6 +104,9 @@ class Evidence:
 
 
 LANES = (64, 256, 1024)
+BATCHED_LANES = 8
+"""With which a target of batches begins: a batch is what a lane has of a listing, and few lanes make large ones."""
+
 SLOW_S = 0.03
 
 

@@ -14,6 +14,7 @@ from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.config import Settings
 from remora.endpoints.blocking import run_blocking
 from remora.endpoints.http.answers import (
+    BATCHED_LANES,
     LANES,
     POISON_APART_S,
     QUICK_TRIES,
@@ -198,7 +199,8 @@ class HttpEndpoint:
         if found is None:
             if len(self._receivers) >= MOST_KNOWN:
                 self._receivers.clear()  # open routes keep theirs
-            found = self._receivers[meant] = Receiver()
+            lanes = LANES[0] if meant.batching is None else BATCHED_LANES
+            found = self._receivers[meant] = Receiver(lanes)
         return found
 
 
