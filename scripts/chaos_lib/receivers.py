@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
 from urllib.parse import unquote
@@ -48,8 +48,7 @@ class OverHttp:
         if drawn < REFUSED_SHARE + DROPPED_SHARE:
             return DROPPED
         headers = arrival.headers
-        shard, place, end = unquote(headers["remora-shard"]), headers["remora-pos"], headers["remora-next"]
-        self._seen.append(_copy(arrival.body, shard, place, end, len(self._seen)))
+        self._seen.append(_copy(arrival.body, headers, unquote(headers["remora-shard"]), len(self._seen)))
         return OK
 
     async def read(self) -> Sequence[Copy]:
@@ -67,17 +66,25 @@ class OverAmqp:
     async def read(self) -> Sequence[Copy]:
         for message in await self._broker.read(self._queue):
             headers = message.properties.headers
-            shard, place, end = headers["remora-shard"], headers["remora-pos"], headers["remora-next"]
-            self._seen.append(_copy(message.body, shard, place, end, len(self._seen)))
+            self._seen.append(_copy(message.body, headers, headers["remora-shard"], len(self._seen)))
         return list(self._seen)
 
 
-def _copy(body: bytes, shard: str, place: str, end: str, number: int) -> Copy:
-    """A record that arrived now as that number; one queue of messages is one partition."""
+def _copy(body: bytes, headers: Mapping[str, str], shard: str, offset: int) -> Copy:
+    """A record that arrived now; one queue of messages is one partition."""
     event = json.loads(body)["Records"][0]
     key = f"{event['s3']['bucket']['name']}/{event['s3']['object']['key']}".encode()
-    where = Place.read(shard, place), Place.read(shard, end)
-    return Copy(event["eventId"], key, *where, 0, number, time.time(), len(body))
+    return Copy(
+        event_id=event["eventId"],
+        key=key,
+        place=Place.read(shard, headers["remora-pos"]),
+        end=Place.read(shard, headers["remora-next"]),
+        partition=0,
+        offset=offset,
+        at=time.time(),
+        nbytes=len(body),
+        number=headers.get("remora-seq", ""),
+    )
 
 
 @asynccontextmanager
