@@ -225,8 +225,8 @@ class _Rounds:
         try:
             await self._mend()
             await self._progress(0)
-            for _ in range(self._options.rounds):
-                await self._round()
+            for number in range(self._options.rounds):
+                await self._round([KILLS_OSD] if self._options.kill_osds and not number else [])
             for each in self._clients:
                 await each.end(signal.SIGTERM)
             finish = self._client("finish", "finish")
@@ -241,10 +241,11 @@ class _Rounds:
         self._report.seconds = time.monotonic() - began
         return self._report
 
-    async def _round(self) -> None:
-        """Hurt one or two things at once, mend all, and go on when positions are handed out again."""
+    async def _round(self, demanded: list[str]) -> None:
+        """Hurt what is demanded, or one to three things that are drawn, at once; mend all, and go on when positions are
+        handed out again."""
         self._note_epochs()
-        drawn = self._rng.sample(self._faults, self._rng.choice([1, 1, 2, 3]))
+        drawn = demanded or self._rng.sample(self._faults, self._rng.choice([1, 1, 2, 3]))
         pause_s = [self._rng.uniform(0, self._lease_s / 2) for _ in drawn]
 
         async def later(fault: str, seconds: float) -> None:
