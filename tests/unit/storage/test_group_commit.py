@@ -1,0 +1,64 @@
+"""Group commit: which requests share a transaction of a writer that is idle."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
+
+from remora.model.shard import Shard
+from remora.storage.sqlite.files import File
+from remora.storage.sqlite.group_commit import GroupCommit
+
+
+class IdleFile:
+    """A file whose writer starts each transaction in the moment in which it gets it."""
+
+    path = Path("queues-000.db")
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.transactions: list[list[object]] = []
+        self._connection = connection
+
+    async def write(
+        self, job: Callable[[sqlite3.Connection], list[object]], *, durable: bool, arrived: Sequence[Shard]
+    ) -> list[object]:
+        assert durable
+        self.transactions.append(job(self._connection))
+        return self.transactions[-1]
+
+
+async def submitted(turns: Sequence[int]) -> list[list[object]]:
+    """The transactions of requests, each made after a number of turns of the event loop, which it returns."""
+    commits = GroupCommit()
+
+    async def submit(file: IdleFile, turn: int) -> int:
+        for _ in range(turn):
+            await asyncio.sleep(0)
+        return await commits.submit(cast(File, file), cast(Any, lambda batch: turn))
+
+    with closing(sqlite3.connect(":memory:")) as connection:
+        file = IdleFile(connection)
+        assert await asyncio.gather(*(submit(file, turn) for turn in turns)) == list(turns)
+        return file.transactions
+
+
+async def test_requests_of_successive_turns_share_a_transaction() -> None:
+    """A group waits for the next turn of the event loop as long as each turn brings another request."""
+    assert await submitted([0, 0, 1, 2, 3, 4]) == [[0, 0, 1, 2, 3, 4]]
+
+
+async def test_a_request_alone_is_not_kept() -> None:
+    """A turn that brings no request ends the wait: what comes later has a transaction of its own."""
+    assert await submitted([0, 6]) == [[0], [6]]
+
+
+async def test_a_stream_of_requests_does_not_hold_up_the_first_ones() -> None:
+    """Where every turn brings a request, a group still ends after eight or nine turns."""
+    transactions = await submitted(range(40))
+
+    assert [each for group in transactions for each in group] == list(range(40))
+    assert max(map(len, transactions)) <= 10
