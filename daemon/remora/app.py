@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import (
@@ -16,21 +15,13 @@ from contextlib import (
     contextmanager,
 )
 from dataclasses import dataclass
-from http import HTTPStatus
 from types import MappingProxyType, TracebackType
-from typing import Any, Protocol, Self
-
-import aiohttp
-import msgspec
+from typing import Protocol, Self
 
 from remora.codec.topic import delivery_of, has_literal_keys, usable_delivery
-from remora.config import AdminSettings, Settings, UnixAddress
-from remora.endpoints.amqp import AmqpEndpoint
-from remora.endpoints.http import HttpEndpoint
-from remora.endpoints.kafka import KafkaEndpoint
-from remora.endpoints.tls import TlsFiles
+from remora.config import Settings
 from remora.metrics import Telemetry
-from remora.model.errors import ConfigError, ConfigErrors, DaemonNotReachable, EndpointMisconfigured
+from remora.model.errors import EndpointMisconfigured
 from remora.model.ingest import RESERVATION_AGE_S
 from remora.model.topic import Delivery, Target
 from remora.policy.eligible import Schemes
@@ -55,15 +46,33 @@ class Opening(Endpoint, Protocol):
         ...
 
 
-def _make_amqp(settings: Settings, telemetry: Telemetry | None) -> AmqpEndpoint:
+# The modules of an endpoint are imported when one is made: the supervisor makes none, and stays small.
+
+
+def _make_kafka(settings: Settings, telemetry: Telemetry | None) -> Opening:
+    from remora.endpoints.kafka import KafkaEndpoint
+
+    return KafkaEndpoint(settings.kafka, telemetry)
+
+
+def _make_http(settings: Settings, telemetry: Telemetry | None) -> Opening:
+    from remora.endpoints.http import HttpEndpoint
+
+    return HttpEndpoint(settings, telemetry)
+
+
+def _make_amqp(settings: Settings, telemetry: Telemetry | None) -> Opening:
+    from remora.endpoints.amqp import AmqpEndpoint
+    from remora.endpoints.tls import TlsFiles
+
     files = TlsFiles(settings.kafka.ca_places, settings.kafka.client_places)
     return AmqpEndpoint(settings.amqp_within_drain, telemetry, files, settings.destination_rules)
 
 
 ENDPOINTS: MappingProxyType[str, Callable[[Settings, Telemetry | None], Opening]] = MappingProxyType({
-    "kafka": lambda settings, telemetry: KafkaEndpoint(settings.kafka, telemetry),
-    "http": HttpEndpoint,
-    "https": HttpEndpoint,
+    "kafka": _make_kafka,
+    "http": _make_http,
+    "https": _make_http,
     "amqp": _make_amqp,
     "amqps": _make_amqp,
 })  # fmt: skip
@@ -260,76 +269,3 @@ def remarks(target: Target, settings: Settings) -> list[str]:
         return check_target(target, settings)
     except EndpointMisconfigured as exc:
         return [str(exc)]
-
-
-# --------------------------------------------------------------------------- asking a running daemon
-
-
-async def fetch_status(admin: AdminSettings) -> Any:
-    """/-/status of the daemon that these settings belong to; DaemonNotReachable when there is none."""
-    return await _ask(admin, "GET", "/-/status")
-
-
-async def drain_host(admin: AdminSettings, on: bool) -> None:
-    """Have that daemon give its queues to other hosts, or take part again; DaemonNotReachable when there is none."""
-    await _ask(admin, "POST", "/-/drain" if on else "/-/undrain")
-
-
-async def release_destination(admin: AdminSettings, destination: str | None) -> None:
-    """Have that daemon use a destination again that is in quarantine, or all; DaemonNotReachable when there is none."""
-    await _ask(admin, "POST", "/-/release", {} if destination is None else {"destination": destination})
-
-
-async def fetch_shaping(admin: AdminSettings) -> Any:
-    """How that daemon shapes its traffic; DaemonNotReachable when there is none."""
-    return await _ask(admin, "GET", "/-/shaping")
-
-
-async def change_shaping(admin: AdminSettings, change: msgspec.Struct) -> list[str]:
-    """Have that daemon shape otherwise until its next reload; what was changed, a line each.
-
-    Raises ConfigError for a change that it refuses, DaemonNotReachable when there is none.
-    """
-    answer = await _ask(admin, "POST", "/-/shaping", body=msgspec.json.encode(change))
-    lines: list[str] = answer["lines"]
-    return lines
-
-
-async def _ask(
-    admin: AdminSettings,
-    method: str,
-    path: str,
-    query: Mapping[str, str] = MappingProxyType({}),
-    body: bytes | None = None,
-) -> Any:
-    address = admin.address
-    if isinstance(address, UnixAddress):
-        connector: aiohttp.BaseConnector = aiohttp.UnixConnector(path=address.path)
-        url, shown = f"http://localhost{path}", f"unix:{address.path}"
-    else:
-        connector = aiohttp.TCPConnector()
-        host = f"[{address.host}]" if ":" in address.host else address.host
-        url, shown = f"http://{host}:{address.port}{path}", f"{host}:{address.port}"
-    try:
-        async with (
-            aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=5)) as session,
-            # Whatever the address is called: a drain is only taken from who asks for this host as such.
-            session.request(method, url, params=query, data=body, headers={"Host": "localhost"}) as response,
-        ):
-            if response.status == HTTPStatus.UNPROCESSABLE_ENTITY:
-                raise _refusal(await response.json())
-            response.raise_for_status()
-            return await response.json()
-    except aiohttp.ClientConnectorError as exc:
-        number = exc.os_error.errno or 0
-        why = os.strerror(number) if number > 0 else str(exc.os_error)  # a name that does not resolve has no number
-        raise DaemonNotReachable(f"no daemon answers on {shown} (admin.listen): {why}") from exc
-    except (aiohttp.ClientError, TimeoutError, OSError) as exc:
-        why = str(exc) or "no answer in time"
-        raise DaemonNotReachable(f"no daemon answers on {shown} (admin.listen): {why}") from exc
-
-
-def _refusal(answer: Mapping[str, Any]) -> ConfigError:
-    """Why a daemon refuses values."""
-    problems = tuple(ConfigError(*each) for each in answer["problems"])
-    return problems[0] if len(problems) == 1 else ConfigErrors(problems)

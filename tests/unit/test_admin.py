@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from prometheus_client import Metric
 
-from remora.app import change_shaping, drain_host, fetch_shaping
+from remora.cli.admin_client import change_shaping, drain_host, fetch_shaping
 from remora.config import AdminSettings
 from remora.metrics import Telemetry
 from remora.model.errors import ConfigError

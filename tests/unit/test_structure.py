@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -54,3 +56,13 @@ def blocks(file: Path) -> set[tuple[str, ...]]:
     lines = [line.strip() for line in file.read_text().splitlines()]
     code = [line for line in lines if line and not line.startswith(("from ", "import ", "#"))]
     return {tuple(code[at : at + ALIKE]) for at in range(len(code) - ALIKE + 1)}
+
+
+def test_the_supervisor_loads_no_client_of_a_worker() -> None:
+    """The command line and the supervisor are loaded without the libraries of endpoints, stores and servers."""
+    code = (
+        "import sys, remora.cli, remora.cli.run, remora.supervisor;"
+        "print({'aiohttp', 'aiokafka', 'httptools', 'pamqp', 'rados', 'sqlite3'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from remora import app
+from remora.cli import admin_client
 from remora.cli.groups import Group
 from remora.cli.options import config_option, json_option
 from remora.cli.output import print_json, print_table, run_async, size
@@ -48,7 +49,7 @@ def show_command(settings: Settings, as_json: bool) -> None:
     """
 
     async def figures() -> tuple[list[Member], dict[str, dict[str, Any]]]:
-        status = await app.fetch_status(settings.admin)
+        status = await admin_client.fetch_status(settings.admin)
         async with app.store_of(settings) as store:
             rows = await store.members.live()
         own = {each["cookie"]: each.get("balance", {}) for each in status["workers"]}

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from remora import app
+from remora.cli import admin_client
 from remora.cli.options import config_option
 from remora.cli.output import run_async
 from remora.config import AdminSettings, Settings
@@ -48,9 +48,9 @@ def drain(settings: Settings, timeout_s: float, undo: bool) -> None:
 
 async def _drained(admin: AdminSettings, timeout_s: float, *, on: bool) -> str:
     """Say it to the daemon; what is left when the time is over."""
-    await app.drain_host(admin, on)
+    await admin_client.drain_host(admin, on)
     until = asyncio.get_running_loop().time() + timeout_s
-    while on and (left := _held(await app.fetch_status(admin))):
+    while on and (left := _held(await admin_client.fetch_status(admin))):
         left_s = until - asyncio.get_running_loop().time()
         if left_s <= 0:
             return left

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from remora import app
+from remora.cli import admin_client
 from remora.cli.groups import Group
 from remora.cli.options import config_option, json_option
 from remora.cli.output import duration, print_json, print_table, run_async
@@ -35,7 +35,7 @@ def list_command(settings: Settings, as_json: bool) -> None:
     Example:
       remora quarantine list --json | jq -r '.[].destination' | sort -u
     """
-    rows = _rows(run_async(app.fetch_status(settings.admin)))
+    rows = _rows(run_async(admin_client.fetch_status(settings.admin)))
     if as_json:
         print_json(rows)
         return
@@ -62,11 +62,11 @@ def release_command(settings: Settings, destination: str | None, every: bool) ->
         raise click.UsageError("name one DESTINATION, or give --all")
 
     async def work() -> list[str]:
-        rows = _rows(await app.fetch_status(settings.admin))
+        rows = _rows(await admin_client.fetch_status(settings.admin))
         names = sorted({each["destination"] for each in rows if destination in (None, each["destination"])})
         if destination is not None and not names:
             raise NotQuarantined(f"{destination} is not in quarantine; `remora quarantine list` shows what is")
-        await app.release_destination(settings.admin, destination)
+        await admin_client.release_destination(settings.admin, destination)
         return names
 
     released = run_async(work())

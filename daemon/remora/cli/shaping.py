@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from remora import app
+from remora.cli import admin_client
 from remora.cli.groups import Group
 from remora.cli.options import config_option
 from remora.cli.output import print_json, print_table, run_async, size
@@ -65,7 +65,7 @@ def show(settings: Settings, only: str | None, as_json: bool) -> None:
     Example:
       remora shaping show --scope uplink
     """
-    shown = run_async(app.fetch_shaping(settings.admin))
+    shown = run_async(admin_client.fetch_shaping(settings.admin))
     if only is not None:
         shown["scopes"] = [each for each in shown["scopes"] if each["name"].lower() == only.lower()]
     if as_json:
@@ -117,7 +117,7 @@ def set_(settings: Settings, **given: Any) -> None:
       remora shaping set --scope uplink --priority priority_queue --rate 5MB
       remora shaping set --scope ALL --disable
     """
-    for line in run_async(app.change_shaping(settings.admin, change_of(given))):
+    for line in run_async(admin_client.change_shaping(settings.admin, change_of(given))):
         click.echo(line)
 
 
@@ -158,5 +158,5 @@ def reset(settings: Settings) -> None:
     Example:
       remora shaping reset
     """
-    for line in run_async(app.change_shaping(settings.admin, Change(reset=True))):
+    for line in run_async(admin_client.change_shaping(settings.admin, Change(reset=True))):
         click.echo(line)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from remora import app
+from remora.cli import admin_client
 from remora.cli.options import config_option
 from remora.cli.output import duration, print_json, print_table, run_async
 from remora.config import Settings
@@ -25,7 +25,7 @@ def status(settings: Settings, as_json: bool) -> None:
     Example, the queues that do not get on:
       remora status --json | jq -r '.shards[] | select(.reason != "") | [.queue, .reason] | @tsv'
     """
-    shown = run_async(app.fetch_status(settings.admin))
+    shown = run_async(admin_client.fetch_status(settings.admin))
     if as_json:
         print_json(shown)
         return
