@@ -235,6 +235,8 @@ async def test_the_admin_pages_tell_of_logs_and_clients(folder: Path) -> None:
     """Status names each log with its epoch, tail and reason; metrics count positions; one log in need is seen."""
     async with a_server(folder) as server, server.client() as client:
         await client.next_range(IDS, 50)
+        for _ in range(64):  # one after the other, so in as many rounds
+            await client.next(IDS)
         asked(server.address, NEXT.replace(b"ids", b"idz"), 1)
         async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(folder / "admin.sock"))) as session:
 
@@ -244,12 +246,13 @@ async def test_the_admin_pages_tell_of_logs_and_clients(folder: Path) -> None:
 
             code, status = await page("/-/status")
             logs = {each["log"]: each for each in json.loads(status)["logs"]}
-            assert (code, logs["remora/ids"]["state"], logs["remora/ids"]["tail"]) == (200, "serving", 50)
+            assert (code, logs["remora/ids"]["state"], logs["remora/ids"]["tail"]) == (200, "serving", 114)
             assert logs["remora/ids"]["epoch"] == 1
             assert "remora/idz" in logs
             assert [(await page(path))[0] for path in ("/-/live", "/-/ready")] == [200, 200]
             metrics = (await page("/metrics"))[1]
-            assert 'remora_sequencer_positions_total{log="remora/ids"} 50.0' in metrics
+            assert 'remora_sequencer_positions_total{log="remora/ids"} 114.0' in metrics
+            assert re.search(r'remora_sequencer_round_requests_bucket\{le="1.0"\} [3-9]', metrics)
             assert "remora_sequencer_connections 1.0" in metrics
             async with a_server(folder, "two") as other:  # its admin address is taken, and it serves all the same
                 frame = NEXT.replace(b"ids", b"orders").replace(b"\x00\x00\x00\x11", b"\x00\x00\x00\x14")

@@ -27,6 +27,7 @@ LOG, IDS = LogName(b"pool", b"log"), LogName(b"pool", b"ids")
 FENCED = pytest.mark.parametrize("fenced", [True, False], ids=["with the fence", "without it"])
 INIT_LOG = bytes.fromhex("0000000408001001")
 LEASE_S, REACH = 5.0, 1000
+SKIPPED = "remora_sequencer_skipped_positions_total"
 
 
 @pytest.fixture
@@ -163,3 +164,19 @@ async def test_trimmed_in_the_maximum(stores: Sequence[Logs], monkeypatch: pytes
         monkeypatch.setattr(sqlite_logs, "_last", lambda connection, row: last(connection, row._replace(trimmed=0)))
 
     assert await Server(stores[1]).position(LOG, 2) == (8 if fenced else 1)
+
+
+@pytest.mark.parametrize(("log", "kind"), [(LOG, LogKind.LOG), (IDS, LogKind.COUNTER)], ids=["log", "counter"])
+async def test_skipped_positions_are_counted(stores: Sequence[Logs], log: LogName, kind: LogKind) -> None:
+    """What a counter's server leaves below its bound counts where it lost the epoch; a clean stop skips nothing, and a
+    log has no bound."""
+    frozen, other = Server(stores[0]), Server(stores[1])
+    assert [await frozen.position(log, 1) for _ in range(3)] == [1, 2, 3]
+    await stores[1].seal(log)
+    frozen.late_s = LEASE_S
+    frozen.sequencing.before()
+    first = await other.position(log, 3)
+    await other.sequencing.close()
+
+    skipped = [each.sequencing._telemetry.registry.get_sample_value(SKIPPED) for each in (frozen, other)]
+    assert skipped == [first - 1 - 3 if kind is LogKind.COUNTER else 0, 0]

@@ -31,3 +31,16 @@ def test_logs_beyond_the_limit_share_a_label() -> None:
     assert value(telemetry, "remora_sequencer_positions_total", log="a") == 1
     assert value(telemetry, "remora_sequencer_positions_total", log="other") == 5
     assert value(telemetry, "remora_sequencer_epoch", log="other") is None
+
+
+def test_requests_of_rounds_are_a_histogram() -> None:
+    """Index n of the counts is the bucket up to 2 ** n, the last one has no bound, and buckets add up."""
+    telemetry = SequencerTelemetry()
+    telemetry.figures = lambda: SequencerFigures(round_requests=(4, 2, 1), sampled_requests=11)
+    name = "remora_sequencer_round_requests"
+
+    assert [value(telemetry, f"{name}_bucket", le=each) for each in ("1.0", "2.0", "+Inf")] == [4, 6, 7]
+    assert value(telemetry, f"{name}_count") == 7
+    assert value(telemetry, f"{name}_sum") == 11
+    telemetry.figures = SequencerFigures
+    assert value(telemetry, f"{name}_count") == 0

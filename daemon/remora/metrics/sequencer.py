@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from types import MappingProxyType
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from remora.metrics.series import OTHER, TopicLabels
@@ -22,7 +23,9 @@ class SequencerFigures:
 
     `positions` are those that each log has handed out in the epoch that is served, and `epochs` those epochs; `results`
     are requests since the start by what became of them, `closed` connections by why, `states` logs by their state.
-    `waiting` are logs that exist, that clients ask for, and that are not served.
+    `waiting` are logs that exist, that clients ask for, and that are not served. `round_requests` counts sampled rounds
+    by their requests: index n has those of more than half of 2 ** n and at most 2 ** n, and index 0 also those of none;
+    the last one all larger ones. `sampled_requests` are all requests in these rounds.
     """
 
     positions: Mapping[str, int] = field(default_factory=lambda: NONE)
@@ -33,6 +36,8 @@ class SequencerFigures:
     waiting: int = 0
     connections: int = 0
     rounds: int = 0
+    round_requests: Sequence[int] = ()
+    sampled_requests: int = 0
 
 
 class SequencerTelemetry(Collector):
@@ -53,6 +58,11 @@ class SequencerTelemetry(Collector):
         self._fenced = Counter(
             "remora_sequencer_fenced", "Epochs that ended while they were served.", ("reason",), registry=self.registry
         )
+        self._skipped = Counter(
+            "remora_sequencer_skipped_positions",
+            "Positions of counters that no server will hand out, since this one lost an epoch before it could settle.",
+            registry=self.registry,
+        )
         self.registry.register(self)
 
     def registered(self, seconds: float) -> None:
@@ -68,8 +78,12 @@ class SequencerTelemetry(Collector):
         """An epoch is over that was served: `trust`, `lock` or `epoch`."""
         self._fenced.labels(reason).inc()
 
+    def skipped(self, positions: int) -> None:
+        """An epoch is over, and the next server begins behind these positions."""
+        self._skipped.inc(positions)
+
     def ended(self, log: str, positions: int) -> None:
-        """A log is not served any more; so many positions were handed out in its epoch."""
+        """A log is not served any more; `positions` were handed out in its epoch."""
         self._past[self._labels.label(log)] += positions
 
     def collect(self) -> Iterator[Metric]:
@@ -92,12 +106,23 @@ class SequencerTelemetry(Collector):
         )
         yield GaugeMetricFamily("remora_sequencer_connections", "Connections.", now.connections)
         yield CounterMetricFamily("remora_sequencer_rounds", "Rounds: reads of all that is there.", now.rounds)
+        yield _histogram(
+            "remora_sequencer_round_requests", "Requests of sampled rounds.", now.round_requests, now.sampled_requests
+        )
 
 
 def _counters(name: str, text: str, label: str, values: Mapping[str, int]) -> CounterMetricFamily:
     made = CounterMetricFamily(name, text, labels=(label,))
     for key, value in values.items():
         made.add_metric((key,), value)
+    return made
+
+
+def _histogram(name: str, text: str, counts: Sequence[int], total: int) -> HistogramMetricFamily:
+    """Buckets whose bounds are the powers of two; the last one has no bound."""
+    bounds = [*(str(float(1 << n)) for n in range(len(counts) - 1)), "+Inf"]
+    made = HistogramMetricFamily(name, text)
+    made.add_metric((), list(zip(bounds, accumulate(counts or (0,)), strict=True)), total)
     return made
 
 

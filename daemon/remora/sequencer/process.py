@@ -175,6 +175,8 @@ class Pages:
             waiting=len(sequencing.waiting()),
             connections=self._rounds.connections,
             rounds=figures.rounds,
+            round_requests=tuple(figures.round_requests),
+            sampled_requests=figures.sampled_requests,
         )
 
 

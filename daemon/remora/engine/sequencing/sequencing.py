@@ -18,7 +18,17 @@ from remora.codec.sequencer import Result
 from remora.config import SequencerSettings
 from remora.metrics.sequencer import SequencerTelemetry
 from remora.model.errors import OwnershipLost, StoreError
-from remora.model.log import LogKind, LogLock, LogLocked, LogName, LogRefused, LogUnknown, StaleEpoch, name_problem
+from remora.model.log import (
+    MOST_POSITION,
+    LogKind,
+    LogLock,
+    LogLocked,
+    LogName,
+    LogRefused,
+    LogUnknown,
+    StaleEpoch,
+    name_problem,
+)
 from remora.policy import sequence
 from remora.policy.sequence import LogState, Phase
 from remora.ports.log import Logs
@@ -48,6 +58,17 @@ class Served:
     trusted_until: float
     renew_at: float
     is_raising: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An epoch that is served no more: its last position, and how many more were left below a counter's bound.
+
+    The next server begins behind the bound, and hands those that are left out only where they were given back.
+    """
+
+    position: int = 0
+    left: int = 0
 
 
 @dataclass(slots=True)
@@ -143,15 +164,15 @@ class Sequencing:
             task.cancel()
         leaving = [(each, self._stop(log, each.epoch, "the server stops")) for log, each in list(self._served.items())]
         if leaving:
-            closing = [asyncio.ensure_future(self._leave(each, position)) for each, position in leaving]
+            closing = [asyncio.ensure_future(self._leave(each, ended)) for each, ended in leaving]
             await asyncio.wait(closing, timeout=CLOSE_WITHIN_S)
 
-    async def _leave(self, served: Served, position: int) -> None:
+    async def _leave(self, served: Served, ended: Ended) -> None:
         try:
-            await self._logs.settle(served.lock, served.epoch, position)
+            await self._logs.settle(served.lock, served.epoch, ended.position)
             await self._logs.release(served.lock)
         except StoreError:
-            return  # the next server skips to the bound
+            self._telemetry.skipped(ended.left)
 
     # ------------------------------------------------------------------------------------- figures
 
@@ -316,24 +337,26 @@ class Sequencing:
         if (found.epoch, found.owner) != (served.epoch, self.owner):
             self._stop(log, served.epoch, f"its epoch is {found.epoch} by now", "epoch")
 
-    def _stop(self, log: LogName, epoch: int, reason: str, kind: str = "") -> int:
-        """Serve an epoch no more and forget its counter; returns the last position that was handed out.
+    def _stop(self, log: LogName, epoch: int, reason: str, kind: str = "") -> Ended:
+        """Serve an epoch no more and forget its counter.
 
         `kind` is the reason for metrics, none where the server stops.
         """
         state, stops = sequence.lost(self._states.get(log, LogState()), epoch, reason)
         if not stops:
-            return 0
+            return Ended()
         self._states[log] = state
         served, counter = self._served.pop(log), self.core.forget(log)
         assert counter is not None
         self._totals.positions += counter.position - served.first
         self._totals.requests += counter.requests
         self._telemetry.ended(str(log), counter.position - served.first)
+        ended = Ended(counter.position, counter.bound - counter.position if counter.bound < MOST_POSITION else 0)
         if kind:
             self._telemetry.fenced(kind)
+            self._telemetry.skipped(ended.left)
         asyncio.get_running_loop().call_soon(self.resume, log)
-        return counter.position
+        return ended
 
     def _note_soonest(self) -> None:
         self._soonest = min((each.trusted_until for each in self._served.values()), default=float("inf"))
