@@ -15,6 +15,7 @@ from remora.engine.moves import MOVE_S, MoveRefused, move
 from remora.engine.ownership.worker_info import Meters
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
+from remora.model.errors import StoreUnavailable
 from remora.model.member import COMMAND_COOKIE, Ask, Member
 from remora.model.shard import Shard
 from support.clock import in_virtual_time
@@ -120,6 +121,23 @@ async def test_shards_leave_a_busy_worker_and_stay_away() -> None:
         assert fleet.moves("load") == moved
         assert fleet.moves("planned") == 0
         assert fleet.held == held != [6, 6]
+
+
+@in_virtual_time
+async def test_no_round_is_done_from_rows_that_cannot_be_read() -> None:
+    """While the rows cannot be read nobody plans by what they said; with the first reading after that all do."""
+    async with AsyncExitStack() as stack:
+        fleet = await two(stack, 12)
+        await asyncio.sleep(30)
+        fleet.store.before = lambda call: StoreUnavailable("no answer") if call == "members" else None
+        for shard in fleet.workers[0].ownership.shards:
+            fleet.load[shard] = 15.0
+        await asyncio.sleep(300)
+        assert fleet.skipped("below") == fleet.moves("load") == 0
+
+        fleet.store.before = lambda _: None
+        await until(lambda: fleet.skipped("below") == 2, within_s=5)
+        await until(lambda: fleet.moves("load") > 0, within_s=600)
 
 
 @in_virtual_time

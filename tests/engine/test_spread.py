@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
-from engine.runs import a_topic, a_worker, drained, running
+from engine.runs import a_topic, a_worker, drained, running, until
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.errors import StoreUnavailable
@@ -235,6 +236,32 @@ async def test_thousands_of_idle_shards_move_without_becoming_active() -> None:
 
         assert crew.moves("planned") == 1000
         assert endpoint.routes == []
+
+
+@in_virtual_time
+async def test_a_look_at_thousands_of_rows_is_rare_and_delays_nothing_else() -> None:
+    """Among 4,000 workers each looks at the rows every 40 s, is counted by the others from its first announcement on,
+    and knows a new one within a look; its locks are taken and renewed as among few."""
+    store, others = a_store(11), 4000
+    for number in range(others):
+        row = Member(f"remora/h{number}/b/w", "h", 11)
+        store.announced[row.cookie] = row, 1e9
+    looks: list[float] = []
+    store.before = lambda call: looks.append(asyncio.get_running_loop().time()) if call == "members" else None
+    async with AsyncExitStack() as stack:
+        crew = a_crew(store, stack)
+        worker = await crew.join()
+        await crew.settled(11, within_s=3)
+        for _ in range(130):
+            await asyncio.sleep(1)
+            assert store.announced["remora/h/b/w0"][1] > asyncio.get_running_loop().time()
+            assert all(queue.lease_ends > asyncio.get_running_loop().time() for queue in store.queues.values())
+        pauses = [after - before for before, after in pairwise(looks[1:])]
+        store.announced["remora/new/b/w"] = Member("remora/new/b/w", "h"), 1e9
+        await until(lambda: "remora/new/b/w" in worker.others, within_s=41)
+
+    assert pauses
+    assert all(40 <= pause < 41 for pause in pauses)
 
 
 @pytest.mark.parametrize("tells", [True, False])

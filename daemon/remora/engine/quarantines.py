@@ -12,6 +12,7 @@ from random import Random
 
 from remora.config import QuarantineSettings
 from remora.metrics import Telemetry
+from remora.policy import row_room
 from remora.policy.quarantine import Quarantine
 
 TURN_S = 60.0
@@ -138,7 +139,7 @@ class Quarantines:
     def named(self) -> tuple[str, ...]:
         """Those that other workers hear of: those that came last, since they last the longest."""
         left_s = self.left_s
-        return tuple(sorted(sorted(left_s, key=lambda name: -left_s[name])[:MOST_NAMED]))
+        return tuple(sorted(row_room.named(sorted(left_s, key=lambda name: -left_s[name])[:MOST_NAMED])))
 
     def _end_those_over(self) -> None:
         left = self._policy.until(_now() + EDGE_S)

@@ -27,13 +27,15 @@ class Offer:
     """Shards that their owner is about to give to one other worker.
 
     `load` is None for shards that even out numbers. For shards that move for their load, or by command, it is the part
-    of the owner's usage that goes with them, and `bytes` are theirs per second.
+    of the owner's usage that goes with them, and `bytes` are theirs per second. `moved_s` is None for shards that have
+    not come to their owner for their load; else so long before this offer the last of them had.
     """
 
     to: str
     shards: tuple[Shard, ...]
     load: float | None = None
     bytes: float = 0.0
+    moved_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

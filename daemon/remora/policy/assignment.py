@@ -195,6 +195,8 @@ def in_order(view: View, shards: Sequence[Shard], ages: Mapping[Shard, float] | 
 
     `ages` are those of the oldest entries in seconds, without those of empty queues.
     """
+    if not shards:
+        return []
     if ages:
         shards = sorted(shards, key=lambda shard: -ages.get(shard, -1.0))
     return own_part_first(shards, view.shards, *view.members.rank)

@@ -130,4 +130,4 @@ def own_part_first(shards: Sequence[Shard], places: Mapping[Shard, int], rank: i
 
 def is_short(others: Collection[Member], seen: int) -> bool:
     """Whether the others hold fewer shards by their own account than they were `seen` to hold: then some are free."""
-    return seen > sum(each.shards + len(each.expects) for each in others)
+    return seen > 0 and seen > sum(each.shards + len(each.expects) for each in others)

@@ -33,13 +33,17 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A worker as it knows itself: `shards` with their bytes per second, `moved` when they came for their load."""
+    """A worker as it knows itself: `shards` with their bytes per second, `moved` when they came for their load.
+
+    `shards` are those that it may give. `usage`, `history` and `bytes` have what is on offer in them, too.
+    """
 
     cookie: str
     usage: float
     history: float
     shards: Mapping[Shard, float]
     moved: Mapping[Shard, float]
+    bytes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +107,10 @@ def round_of(own: Own, rows: Collection[Member], options: Options, now: float) -
     """
     by_name = {_name(shard): shard for shard in own.shards}
     shards = {name: own.shards[shard] for name, shard in by_name.items()}
-    load = Load(own.cookie, own.usage, own.history, shards, sum(shards.values()))
+    taking_part = loads(rows, {own.cookie: Load(own.cookie, own.usage, own.history, shards, own.bytes)})
+    load = next((each for each in taking_part if each.name == own.cookie), Load(own.cookie, 0.0, 0.0, shards, 0.0))
     moved_at = {_name(shard): at for shard, at in own.moved.items()}
-    done = plan(loads(rows, {own.cookie: load}), options, moved_at, now)
+    done = plan(taking_part, options, moved_at, now)
     moves = {
         by_name[move.shard]: Due(move.to, _points(load, move.shard), shards[move.shard])
         for move in done.moves

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from remora.model.member import COMMAND_COOKIE, Member, Offer
 from remora.model.shard import Shard
+from remora.policy import row_room
 from remora.policy.balance import targets
 
 POLL_S, POLL_OFTEN_S = 1.0, 0.25
@@ -44,7 +45,7 @@ UNHEARD_S = 30.0
 class Outgoing:
     """A shard on offer to one worker since a moment; `begun` when it is being released, which nothing stops.
 
-    `load` and `bytes` are those of `model.member.Offer`, for this shard alone.
+    `load`, `bytes` and `moved_s` are those of `model.member.Offer`, for this shard alone.
     """
 
     to: str
@@ -52,6 +53,12 @@ class Outgoing:
     begun: bool = False
     load: float | None = None
     bytes: float = 0.0
+    moved_s: float | None = None
+
+    @property
+    def group(self) -> row_room.Group:
+        """What stands in one `model.member.Offer` with it."""
+        return self.to, self.load is not None, self.moved_s is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +84,11 @@ class Membership:
 
     `load` is what this worker says of its own. `for_load` are the shards among `expects` that come for their load, each
     with that part of it, `moved` those that are here since they came so, with the time of it, and `skew` counts these,
-    without those that this worker gave for their load. `asked` are the shards that commands want moved, each with the
-    cookie of its receiver. `quarantined` are the destinations that this worker leaves to others.
+    without those that this worker gave for their load. Of those that came to an earlier owner so, and come to this one
+    to even out numbers, `moved` has the time too, and `moved_before` while they are expected.
+
+    `asked` are the shards that commands want moved, each with the cookie of its receiver. `quarantined` are the
+    destinations that this worker leaves to others.
 
     `fair` is this worker's fair number of shards; `target` is the same, or None while the worker is alone and may take
     all. `known` is how many shards all workers share. `leaving`: this worker ends and releases all.
@@ -94,6 +104,7 @@ class Membership:
     load: Announced = field(default_factory=Announced)
     for_load: Mapping[Shard, float] = field(default_factory=dict)
     moved: Mapping[Shard, float] = field(default_factory=dict)
+    moved_before: Mapping[Shard, float] = field(default_factory=dict)
     skew: int = 0
     asked: Mapping[Shard, str] = field(default_factory=dict)
     quarantined: tuple[str, ...] = ()
@@ -116,8 +127,8 @@ class Membership:
     @property
     def rank(self) -> tuple[int, int]:
         """This worker's place among those that take shards, in an order that all of them know, and their number."""
-        cookies = sorted([self.cookie, *(each.cookie for each in self.active)])
-        return cookies.index(self.cookie), len(cookies)
+        active = self.active
+        return sum(each.cookie < self.cookie for each in active), len(active) + 1
 
     def has_room(self, owned: int, asking: int = 0) -> bool:
         """Whether a worker that owns so many shards, and asks for so many more, may take another one at once."""
@@ -159,18 +170,28 @@ class Membership:
         """Whether an offer for a shard's load is to be withdrawn, since its receiver does not want the shard."""
         return offer.load is not None and now - offer.since > max(UNHEARD_S, 4 * self.look_s)
 
+    def with_offers(self, offers: Mapping[Shard, Outgoing], skew: int) -> Membership:
+        """The same with these shards on offer, the first ones, as far as the row has room; the others stay."""
+        fitting = row_room.offered({shard: each.group for shard, each in offers.items()}, self.expects)
+        return replace(self, offers={each: offers[each] for each in fitting}, skew=0 if self.draining else skew)
+
+    def outgoing(self, shard: Shard, to: str, now: float) -> Outgoing:
+        """A shard that is offered from now on to even out numbers."""
+        moved_at = self.moved.get(shard)
+        return Outgoing(to, now, moved_s=None if moved_at is None else now - moved_at)
+
     def row(self, owned: Collection[Shard]) -> Member:
         """The row that this worker announces, for the shards that it owns."""
-        offers: defaultdict[tuple[str, bool], list[tuple[Shard, Outgoing]]] = defaultdict(list)
+        offers: defaultdict[row_room.Group, list[tuple[Shard, Outgoing]]] = defaultdict(list)
         for shard, outgoing in self.offers.items():
-            offers[outgoing.to, outgoing.load is not None].append((shard, outgoing))
-        given = sum(len(each) for (_, is_load), each in offers.items() if is_load)
+            offers[outgoing.group].append((shard, outgoing))
+        given = sum(each.load is not None for each in self.offers.values())
         return Member(
             self.cookie,
             self.host,
             len(owned) - sum(shard in owned for shard in self.expects),
             self.draining,
-            tuple(_offer(to, each) for (to, _), each in offers.items()),
+            tuple(_offer(to, each) for (to, _, _), each in offers.items()),
             tuple(self.expects),
             usage=self.load.with_more(sum(self.for_load.values())).usage,
             history=self.load.history,
@@ -205,7 +226,8 @@ def _offer(to: str, given: Sequence[tuple[Shard, Outgoing]]) -> Offer:
     """Shards on offer to one worker, which move all for their load, or all to even out numbers."""
     loads = [each.load for _, each in given if each.load is not None]
     load = sum(loads) if loads else None
-    return Offer(to, tuple(shard for shard, _ in given), load, sum(each.bytes for _, each in given))
+    moved_s = min((each.moved_s for _, each in given if each.moved_s is not None), default=None)
+    return Offer(to, tuple(shard for shard, _ in given), load, sum(each.bytes for _, each in given), moved_s)
 
 
 def updated(view: Membership, rows: Sequence[Member], now: float) -> Membership:
@@ -227,9 +249,8 @@ def expecting(view: Membership, owned: Collection[Shard], wanted: Collection[Sha
     that came for its load is noted then.
     """
     offered = offered_to(view)
-    expects = dict(view.expects)
-    if not view.draining:
-        expects.update((shard, now) for shard in offered if shard in owned or shard in wanted)
+    new = {} if view.draining else {shard: now for shard in offered if shard in owned or shard in wanted}
+    expects = row_room.expected(view.expects, new, {shard: each.group for shard, each in view.offers.items()})
     kept = {
         shard: seen_at
         for shard, seen_at in expects.items()
@@ -240,15 +261,29 @@ def expecting(view: Membership, owned: Collection[Shard], wanted: Collection[Sha
     loads = {shard: offered.get(shard, view.for_load.get(shard)) for shard in kept}
     came = [shard for shard in view.for_load if shard not in kept and shard in owned]
     load = view.load.with_more(sum(view.for_load[shard] for shard in came))
-    moved = {shard: at for shard, at in view.moved.items() if shard in owned} | dict.fromkeys(came, now)
+    before = {**_moved_before(view, now), **view.moved_before}
+    moved = {shard: at for shard, at in {**view.moved, **view.moved_before}.items() if shard in owned}
+    moved |= dict.fromkeys(came, now)
     return replace(
         view,
         expects=kept,
         for_load={shard: load for shard, load in loads.items() if load is not None},
         load=load,
         moved=moved,
+        moved_before={shard: at for shard, at in before.items() if shard in kept},
         skew=view.skew + len(came),
     )
+
+
+def _moved_before(view: Membership, now: float) -> dict[Shard, float]:
+    """When the shards that others offer to this one have moved for their load, those that have."""
+    return {
+        shard: now - offer.moved_s
+        for each in view.others.values()
+        for offer in each.offers
+        if offer.to == view.cookie and offer.moved_s is not None
+        for shard in offer.shards
+    }
 
 
 def offered_to(view: Membership) -> dict[Shard, float | None]:

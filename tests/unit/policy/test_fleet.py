@@ -93,6 +93,20 @@ def test_a_shard_that_moved_for_its_load_stays(config: dict[str, Any], factors: 
     assert sum(each["twice_in_grace"] for each in results if each) == 0
 
 
+@pytest.mark.parametrize("seed", [0, 4])
+def test_a_shard_that_moved_for_its_load_stays_while_hosts_come_and_go(seed: int) -> None:
+    """A shard that came for its load and went on to another worker, since hosts joined or drained, does not move for
+    its load again within grace."""
+    joins = ({"op": "join", "hosts": 10}, seconds(900))
+    steps = (seconds(900), *joins, *joins, {"op": "drain", "hosts": 10}, seconds(900))
+
+    results = [each for each in fleet(*steps, hosts=50, shards=550, bytes=1.5e9, skew=0.6, seed=seed) if each]
+
+    assert sum(each["moves"]["load"] for each in results) > 10
+    assert sum(each["moves"]["count"] for each in results) > 100
+    assert sum(each["twice_in_grace"] for each in results) == 0
+
+
 @settings(max_examples=30)
 @given(config=fleets(), steps=st.lists(STEPS, max_size=8), more=st.booleans())
 def test_hosts_come_and_go(config: dict[str, Any], steps: list[dict[str, Any]], more: bool) -> None:

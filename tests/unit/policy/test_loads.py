@@ -88,7 +88,7 @@ def test_a_worker_with_one_shard_keeps_it(number: int, reason: str) -> None:
     """Of a busy worker's shards one goes to an idle one, but never its only one."""
     held = dict.fromkeys(shards(number), 3e7)
     rows = [Member(A, "h", number, usage=0.9, history=0.9), Member(B, "h", 1, usage=0.1, history=0.1)]
-    own = Own(A, 0.9, 0.9, held, {})
+    own = Own(A, 0.9, 0.9, held, {}, sum(held.values()))
 
     done = round_of(own, rows, Options(minimum=0), NOW)
 
@@ -96,14 +96,31 @@ def test_a_worker_with_one_shard_keeps_it(number: int, reason: str) -> None:
     assert list(done.moves.values()) == ([Due(B, 0.45, 3e7)] if number == 2 else [])
 
 
+def test_what_is_on_offer_is_given_once() -> None:
+    """A worker that has part of its load on offer needs to give what is left, by the bytes that are left."""
+    given, kept = shards(1, "given")[0], shards(4, "kept")
+    offer = Offer(B, (given,), 0.3, 3e7)
+    rows = [
+        Member(A, "h", 5, offers=(offer,), usage=0.9, history=0.9, bytes=9e7),
+        Member(B, "h", 1, expects=(given,), usage=0.3, history=0.3),
+        Member(C, "h", 1, usage=0.1, history=0.1),
+    ]
+
+    done = round_of(Own(A, 0.9, 0.9, dict.fromkeys(kept, 1.5e7), {}, 9e7), rows, Options(minimum=0), NOW)
+
+    over = 0.6 - (0.6 + 0.3 + 0.1) / 3 - 0.1
+    assert done.needed == pytest.approx((over + 0.05) * 6e7)
+    assert [due.load for due in done.moves.values()] == [pytest.approx(0.15)]
+
+
 def test_queues_of_one_name_are_two_shards() -> None:
     """A queue of radosgw's and one of remora's own with the same name move apart from each other."""
     held = {Shard("t", Origin.RADOSGW): 3e7, Shard("t", Origin.REMORA): 3.5e7}
     rows = [Member(A, "h", 2, usage=0.9, history=0.9), Member(B, "h", 1, usage=0.1, history=0.1)]
 
-    done = round_of(Own(A, 0.9, 0.9, held, {}), rows, Options(minimum=0), NOW)
+    done = round_of(Own(A, 0.9, 0.9, held, {}, sum(held.values())), rows, Options(minimum=0), NOW)
     moved = dict.fromkeys(done.moves, NOW)
-    later = round_of(Own(A, 0.9, 0.9, held, moved), rows, Options(minimum=0), NOW + 1)
+    later = round_of(Own(A, 0.9, 0.9, held, moved, sum(held.values())), rows, Options(minimum=0), NOW + 1)
 
     assert list(done.moves) == [Shard("t", Origin.REMORA)]
     assert list(later.moves) == [Shard("t", Origin.RADOSGW)]

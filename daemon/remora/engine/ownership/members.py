@@ -26,19 +26,22 @@ class MemberRows:
         self._cookie = cookie
         self._ttl_s = min(TTL_S, lease_s)
         self._announced: Member | None = None
+        self._announced_for_s = 0.0
         self._announced_at = asyncio.get_running_loop().time()
 
     async def announce(self, row: Member, look_s: float = 0.0) -> None:
         """Write this worker's row when it says something new, or will soon count no more. Raises StoreError.
 
-        `look_s` is the usual pause between two readings of the rows: each row counts for several of them.
+        `look_s` is the usual pause between two readings of the rows: each row counts for several of them. So one that
+        was written before it was known how many others there are is written again.
         """
         now = asyncio.get_running_loop().time()
         ttl_s = max(self._ttl_s, ANNOUNCEMENTS_IN_TTL * look_s) if look_s > POLL_S else self._ttl_s
-        if row == self._announced and now - self._announced_at < ttl_s / ANNOUNCEMENTS_IN_TTL:
+        is_long_enough = self._announced_for_s >= 0.5 * ttl_s
+        if row == self._announced and is_long_enough and now - self._announced_at < ttl_s / ANNOUNCEMENTS_IN_TTL:
             return
         await self._store.announce(row, ttl_s)
-        self._announced, self._announced_at = row, now
+        self._announced, self._announced_at, self._announced_for_s = row, now, ttl_s
 
     async def read(self) -> Sequence[Member]:
         """The rows of all live workers. Raises StoreError."""

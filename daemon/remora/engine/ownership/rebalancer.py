@@ -112,9 +112,9 @@ class Rebalancer:
                 skew -= 1
         for shard in plan.transfer:
             offers[shard] = replace(offers[shard], begun=True)
-        offers |= {shard: Outgoing(to, view.now) for shard, to in plan.offer.items()}
+        offers |= {shard: view.members.outgoing(shard, to, view.now) for shard, to in plan.offer.items()}
         offers |= self._mover.offers(view, offers)
-        self._situation.members = replace(self._members, offers=offers, skew=0 if view.members.draining else skew)
+        self._situation.members = self._members.with_offers(offers, skew)
         for shard, outcome in (*plan.transfer.items(), *plan.release.items()):
             self._roster.give_back(shard, outcome)
 

@@ -16,7 +16,7 @@ from remora.engine.ownership.worker_info import Meters
 from remora.metrics import Telemetry
 from remora.model.shard import Shard
 from remora.policy.loads import Due, Mean, Own, Round, Said, is_news, next_offers, round_of
-from remora.policy.membership import Announced, Membership, Outgoing
+from remora.policy.membership import POLL_S, Announced, Membership, Outgoing
 from remora.policy.shedding import next_history, usage_of
 from remora.policy.view import View
 
@@ -36,6 +36,7 @@ class Shedder:
         self._history: float | None = None
         self._means: dict[Shard, Mean] = {}
         self._due: dict[Shard, Due] = {}
+        self._is_round_due = False
         now = asyncio.get_running_loop().time()
         self._sampled_at = self._planned_at = now
         self._taken_in = meters.taken_in()
@@ -49,11 +50,18 @@ class Shedder:
             await asyncio.sleep(min(SAMPLE_S, settings.interval_s))
             self.sample(now())
             if self._meters.settings.by_load and now() - self._planned_at >= self._meters.settings.interval_s:
-                self.plan(now())
+                self._is_round_due = True  # at the next look, which is soon, or one of many that must stay rare
 
     def offers(self, view: View, on_offer: Mapping[Shard, Outgoing]) -> Mapping[Shard, Outgoing]:
-        """What to offer now for its load, or because a command asks for it, beside what is on offer already."""
+        """What to offer now for its load, or because a command asks for it, beside what is on offer already.
+
+        Called right after the rows were read: a round that is due is done then, so that it knows what others have on
+        offer, and they read of what it offers before they plan.
+        """
         members, now = view.members, view.now
+        if self._is_round_due:
+            self._is_round_due = False
+            self.plan(now)
         self._due = {shard: due for shard, due in self._due.items() if self._may_give(view, shard)}
         if members.draining or members.leaving:
             return {}
@@ -105,7 +113,8 @@ class Shedder:
         if is_news(replace(self._said, load=members.load), said):  # shards that came have raised what the row says
             self._said = said
             self._situation.members = replace(members, load=load)
-            self._situation.poll_soon.set()
+            if members.look_s <= POLL_S:
+                self._situation.poll_soon.set()
 
     def plan(self, now: float) -> None:
         """Do a round: history goes on, and what it moves is offered from now on."""
@@ -119,7 +128,6 @@ class Shedder:
             self._telemetry.balance_skipped(done.skipped)
         if done.moves:
             self._telemetry.sheds(len(done.moves), done.needed, self._usage, done.average)
-            self._situation.poll_soon.set()
 
     def status(self) -> dict[str, Any]:
         """What this worker does, and what a round would have it do now; changes nothing."""
@@ -154,7 +162,9 @@ class Shedder:
             for shard, each in owned.items()
             if not each.is_leaving and shard not in members.offers
         }
-        own = Own(members.cookie, self._usage, history, shards, members.moved)
+        gone = [each for shard, each in members.offers.items() if each.load is not None and shard not in self._means]
+        nbytes = sum(each.value for each in self._means.values()) + sum(each.bytes for each in gone)
+        own = Own(members.cookie, self._usage, history, shards, members.moved, nbytes)
         return round_of(own, members.rows(owned), self._meters.settings.options, now)
 
     def _may_give(self, view: View, shard: Shard) -> bool:

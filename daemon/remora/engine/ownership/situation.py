@@ -39,7 +39,7 @@ class Situation:
         self._shards: Mapping[Shard, int] = {}
         self._foreign: Mapping[Shard, str] = {}
         self._short_readings = 0
-        self._asked_for: tuple[object, object, object] = (None, None, None)
+        self._asked_for: tuple[object, ...] = (None,) * 5
         self._quarantined: Mapping[Shard, str] = {}
         self._is_stale = True
 
@@ -90,7 +90,7 @@ class Situation:
 
     def _in_quarantine(self) -> Mapping[Shard, str]:
         """The shards whose destination some worker has in quarantine; worked out anew when either changes."""
-        members, seen = self.members, (self.members.others, self.members.quarantined, self._seen)
+        members, seen = self.members, (self.members.others, self.members.quarantined, *self._seen)
         if any(new is not old for new, old in zip(seen, self._asked_for, strict=True)):
             self._asked_for = seen
             rows = (members.quarantined, *(each.quarantined for each in members.others.values()))

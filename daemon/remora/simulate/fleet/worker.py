@@ -264,9 +264,9 @@ class Worker:
             skew -= withdrawn.begun and withdrawn.load is not None
         for shard in plan.transfer:
             offers[shard] = replace(offers[shard], begun=True)
-        offers |= {shard: Outgoing(to, around.now) for shard, to in plan.offer.items()}
+        offers |= {shard: members.outgoing(shard, to, around.now) for shard, to in plan.offer.items()}
         offers |= self._load_offers(offers)
-        self.members = replace(members, offers=offers, skew=0 if members.draining else skew)
+        self.members = members.with_offers(offers, skew)
         for shard in (*plan.transfer, *plan.release):
             self.owned[shard].is_leaving = True
             around.release(self, shard, offers[shard].to if shard in offers else None)
@@ -328,7 +328,11 @@ class Worker:
             for shard, each in self.owned.items()
             if not each.is_leaving and shard not in self.members.offers
         }
-        own = Own(self.cookie, self._usage, self._history, shards, self.members.moved)
+        gone = [
+            each for shard, each in self.members.offers.items() if each.load is not None and shard not in self.owned
+        ]
+        nbytes = sum(each.mean.value for each in self.owned.values()) + sum(each.bytes for each in gone)
+        own = Own(self.cookie, self._usage, self._history, shards, self.members.moved, nbytes)
         done = loads.round_of(own, self.members.rows(self.owned), options, self._around.now)
         self._due = dict(done.moves)
         if self._due:
