@@ -584,9 +584,9 @@ class IngestSettings(Checked):
         if bool(self.tls_certificate) != bool(self.tls_key):
             problem = "certificate and key belong together: set both or neither"
             yield ConfigError("ingest.tls_key", problem, binds=("ingest.tls_certificate",))
-        if self.max_request_bytes > self.max_held_bytes:
+        if 2 * self.max_request_bytes > self.max_held_bytes:
             other = "ingest.max_held_bytes"
-            yield ConfigError("ingest.max_request_bytes", f"must not be more than {other}", binds=(other,))
+            yield ConfigError("ingest.max_request_bytes", f"must not be more than half of {other}", binds=(other,))
         try:
             address = self.address
         except ValueError as exc:
@@ -599,6 +599,11 @@ class IngestSettings(Checked):
                 " and ingest.tokens",
                 binds=("ingest.tls_certificate", "ingest.tls_key", "ingest.tokens"),
             )
+
+    @property
+    def pause_at_bytes(self) -> int:
+        """From so many bytes of bodies on new requests wait: one that was let in before may still be the largest."""
+        return self.max_held_bytes - self.max_request_bytes
 
     @property
     def address(self) -> TcpAddress | UnixAddress | None:
@@ -934,7 +939,7 @@ LIVE = frozenset({
     "delivery.list_entries", "delivery.max_retries", "delivery.retry_base", "delivery.retry_cap",
     "delivery.retry_sleep_duration", "delivery.shard_bytes", "delivery.time_to_live",
     "delivery.transaction_records", "delivery.transaction_time",
-    "ingest.limit",
+    "ingest.limit", "ingest.max_held_bytes",
     "quarantine.connect_errors", "quarantine.early_release", "quarantine.enabled", "quarantine.interval",
     "quarantine.ratio", "quarantine.threshold", "quarantine.time",
     "log.format", "log.level", "log.repeat_interval",

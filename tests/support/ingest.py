@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ from remora.process.host_load import HostLoad
 from remora.process.sockets import ingest_sockets
 from remora.servers.ingest import IngestServer, serve_ingest
 from remora.servers.serving import OfHost
+
+DEADLINE_S = 30.0
 
 
 def own_topic(name: str, **changes: Any) -> Topic:
@@ -167,23 +170,30 @@ class Site:
 
 @asynccontextmanager
 async def listening_ingest(
-    settings: IngestSettings, store: IngestStore, telemetry: Telemetry, bank: Bank | None = None
+    settings: IngestSettings,
+    store: IngestStore,
+    telemetry: Telemetry,
+    bank: Bank | None = None,
+    load: HostLoad | None = None,
 ) -> AsyncIterator[IngestServer]:
     """A server with sockets of its own, as one worker under a supervisor has them."""
     with ingest_sockets(settings) as sockets:
-        host = OfHost(HostLoad.alone(), bank or NoBank())
+        host = OfHost(load or HostLoad.alone(), bank or NoBank())
         async with serve_ingest(settings, sockets, store, telemetry, host=host) as server:
             yield server
 
 
 @asynccontextmanager
 async def ingest_site(store: IngestStore, folder: Path, **settings: Any) -> AsyncIterator[Site]:
-    """A server on a socket in the folder, unless the settings say where; its limits are those of a `bank`."""
-    bank = settings.pop("bank", None)
+    """A server on a socket in the folder, unless the settings say where.
+
+    Its limits are those of a `bank`, and its place among the workers of a host is that of a `load`.
+    """
+    bank, load = settings.pop("bank", None), settings.pop("load", None)
     path = folder / "ingest.sock"
     given = IngestSettings(**{"listen": f"unix:{path}"} | settings)
     telemetry = Telemetry()
-    async with listening_ingest(given, store, telemetry, bank) as server:
+    async with listening_ingest(given, store, telemetry, bank, load) as server:
         on_socket = server.address.startswith("unix:")
         connector = aiohttp.UnixConnector(str(path)) if on_socket else aiohttp.TCPConnector(ssl=False)
         base = "http://remora" if on_socket else server.address
@@ -212,3 +222,11 @@ def records(*keys: str) -> dict[str, Any]:
 def ndjson(*values: Any) -> bytes:
     """A line for each value."""
     return b"".join(json.dumps(value).encode() + b"\n" for value in values)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return when it is true."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from remora.process.host_load import HostLoad, clear, shared_memory
-from remora.servers.ingest.body_budget import BodyBudget
-from remora.servers.ingest.problems import Problem
 
 
 @pytest.fixture
@@ -28,6 +26,7 @@ def test_each_sees_what_all_hold(memory: int) -> None:
     second.hold(nbytes=50)
 
     assert (first.connections, first.nbytes) == (second.connections, second.nbytes) == (7, 150)
+    assert (first.nbytes_of_others, second.nbytes_of_others) == (50, 100)
 
 
 def test_a_worker_that_ended_holds_nothing(memory: int) -> None:
@@ -43,12 +42,27 @@ def test_a_worker_that_ended_holds_nothing(memory: int) -> None:
     assert (first.connections, first.nbytes) == (0, 0)
 
 
-def test_bytes_of_one_worker_leave_less_room_in_another(memory: int) -> None:
-    """A request that one worker holds is refused room in another one until it is done."""
-    first, second = BodyBudget(100, HostLoad(memory, 2, 0)), BodyBudget(100, HostLoad(memory, 2, 1))
-    with first.share() as large:
-        large.cover(80)
-        with second.share() as share, pytest.raises(Problem, match="hold 80 of at most 100 bytes"):
-            share.cover(30)
-    with second.share() as share:
-        share.cover(100)
+def test_all_workers_know_whether_ingest_is_paused(memory: int) -> None:
+    """What the worker says counts that saw it change last, and what an ended one has said is forgotten."""
+    first, second = HostLoad(memory, 2, 0), HostLoad(memory, 2, 1)
+    assert not first.is_paused
+
+    first.turn(is_paused=True)
+    assert second.is_paused
+    second.turn(is_paused=False)
+    assert not first.is_paused
+    first.turn(is_paused=True)
+    clear(memory, 0)
+    assert not second.is_paused
+
+
+def test_a_worker_knows_whether_another_one_has_an_older_body(memory: int) -> None:
+    """By when the oldest body of each began whose length is not known; 0 is none."""
+    first, second = HostLoad(memory, 2, 0), HostLoad(memory, 2, 1)
+    first.hold(growing_since=100)
+    second.hold(growing_since=200)
+
+    assert second.has_older(200)
+    assert not first.has_older(100)
+    first.hold(growing_since=0)
+    assert not second.has_older(200)

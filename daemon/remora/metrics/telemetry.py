@@ -238,6 +238,19 @@ class Telemetry:
         self._ingest_requests = gauge("remora_ingest_requests", "Requests that are under way.")
         self._ingest_held = gauge("remora_ingest_held_bytes", "Bytes of bodies of the requests that are under way.")
         self._ingest_connections = gauge("remora_ingest_connections", "Connections that are open.")
+        self._ingest_is_paused = gauge(
+            "remora_ingest_paused", "1 while new requests wait, since bodies of all workers hold too much; else 0."
+        )
+        self._ingest_pauses = counter(
+            "remora_ingest_pauses", "Times that bodies held too much, and requests began to wait."
+        )
+        self._ingest_waiting = gauge("remora_ingest_waiting_requests", "Requests that wait for memory.")
+        self._ingest_wait_s = Histogram(
+            "remora_ingest_wait_seconds",
+            "Time that requests have waited for memory, of those that had to.",
+            registry=self.registry,
+            buckets=(0.001, 0.01, 0.1, 0.5, 1, 5, 10, 30),
+        )
 
     def _make_shaping_metrics(self, counter: Callable[..., Counter], gauge: Callable[..., Gauge]) -> None:
         both = ("scope", "priority")
@@ -654,6 +667,23 @@ class Telemetry:
         self._ingest_connections.set(connections)
         self._ingest_requests.set(requests)
         self._ingest_held.set(nbytes)
+
+    def ingest_memory(self, *, is_paused: bool, waiting: int) -> None:
+        """So many requests of this worker wait, and whether they do at all is the same for all workers of the host."""
+        self._ingest_is_paused.set(is_paused)
+        self._ingest_waiting.set(waiting)
+
+    def ingest_paused(self, nbytes: int) -> None:
+        """The bodies of all workers hold so much that new requests wait; said by the worker that has seen it."""
+        self._ingest_pauses.inc()
+        self._say_seldom(
+            logging.INFO, "ingest_paused", "ingest_paused", "requests wait: bodies under way hold all the memory",
+            bytes=nbytes,
+        )  # fmt: skip
+
+    def ingest_waited(self, seconds: float) -> None:
+        """A request has waited for memory, and whether it got any is counted by its answer."""
+        self._ingest_wait_s.observe(seconds)
 
     def ingest_serving(self, address: str, tokens: int | None) -> None:
         """Events are taken in; from whoever can connect where `tokens` is None."""

@@ -3,25 +3,31 @@
 The workers accept from the same sockets, and the kernel gives one of them more than another: a share for each would
 have one refuse while others have room. So each writes what it holds into memory that all of them see. Two that look at
 the same moment may go one too far, which a bound of this kind can bear.
+
+A cell is an aligned number of 8 bytes in a `memoryview`, which is read and written in one piece, and has one writer.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import struct
+import time
 
-_ENTRY = struct.Struct("=qq")
+CONNECTIONS, NBYTES, TURNED, GROWING = range(4)
+"""The cells of a worker. TURNED is when it last saw ingest pause (positive) or go on (negative), GROWING since when its
+oldest body without a length is under way; both in nanoseconds of the monotonic clock, and 0 for never or none."""
+
+CELLS = 4
 
 
 class HostLoad:
     """Connections and bytes by worker. A worker writes its own place, numbered from 0, and reads all."""
 
     def __init__(self, descriptor: int, workers: int, place: int) -> None:
-        self._memory = mmap.mmap(descriptor, workers * _ENTRY.size)
-        self._place = place
-        self._own = (0, 0)
-        self.hold()
+        self._cells = memoryview(mmap.mmap(descriptor, workers * CELLS * 8)).cast("q")
+        self._begin = place * CELLS
+        for cell in range(CELLS):
+            self._cells[self._begin + cell] = 0
 
     @classmethod
     def alone(cls) -> HostLoad:
@@ -32,33 +38,51 @@ class HostLoad:
         finally:
             os.close(descriptor)
 
-    def hold(self, *, connections: int | None = None, nbytes: int | None = None) -> None:
+    def hold(
+        self, *, connections: int | None = None, nbytes: int | None = None, growing_since: int | None = None
+    ) -> None:
         """What this worker holds now; what is left out stays."""
-        before = self._own
-        self._own = (
-            before[0] if connections is None else connections,
-            before[1] if nbytes is None else nbytes,
-        )
-        _ENTRY.pack_into(self._memory, self._place * _ENTRY.size, *self._own)
+        for cell, value in ((CONNECTIONS, connections), (NBYTES, nbytes), (GROWING, growing_since)):
+            if value is not None:
+                self._cells[self._begin + cell] = value
+
+    def turn(self, *, is_paused: bool) -> None:
+        """This worker saw that the host's bodies paused ingest, or let it go on."""
+        now = time.monotonic_ns()
+        self._cells[self._begin + TURNED] = now if is_paused else -now
 
     @property
     def connections(self) -> int:
         """Connections of all workers."""
-        return sum(connections for connections, _ in _ENTRY.iter_unpack(self._memory[:]))
+        return sum(self._cells[CONNECTIONS::CELLS])
 
     @property
     def nbytes(self) -> int:
         """Bytes of all workers."""
-        return sum(nbytes for _, nbytes in _ENTRY.iter_unpack(self._memory[:]))
+        return sum(self._cells[NBYTES::CELLS])
+
+    @property
+    def nbytes_of_others(self) -> int:
+        """Bytes of all workers but this one."""
+        return self.nbytes - self._cells[self._begin + NBYTES]
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether ingest is paused: what the worker says that saw it change last."""
+        return max(self._cells[TURNED::CELLS], key=abs) > 0
+
+    def has_older(self, growing_since: int) -> bool:
+        """Whether any worker has a body without a length that began before this."""
+        return any(0 < since < growing_since for since in self._cells[GROWING::CELLS])
 
 
 def shared_memory(workers: int) -> int:
     """The descriptor of memory for so many workers, which those inherit that are given it."""
     descriptor = os.memfd_create("remora-ingest")
-    os.ftruncate(descriptor, workers * _ENTRY.size)
+    os.ftruncate(descriptor, workers * CELLS * 8)
     return descriptor
 
 
 def clear(descriptor: int, place: int) -> None:
     """Nobody holds anything at a place any more: its worker has ended."""
-    os.pwrite(descriptor, _ENTRY.pack(0, 0), place * _ENTRY.size)
+    os.pwrite(descriptor, bytes(CELLS * 8), place * CELLS * 8)

@@ -18,7 +18,7 @@ class MemoryModel:
     """The requests of all workers of a host."""
 
     def __init__(self, config: SimpleNamespace) -> None:
-        self._intake = Intake(config.limit)
+        self._intake: Intake[str] = Intake(config.limit)
 
     def step(self, op: str, given: SimpleNamespace) -> dict[str, Any]:
         """What happens to one request, and what is held then."""

@@ -83,7 +83,7 @@ def test_without_skew_nothing_changes(held: list[tuple[int, int, bool]], shards:
 def test_intake_counts_each_body_once(limit: int | None, steps: list[tuple[str, int]], seed: int) -> None:
     """Pending is what was admitted and is not over; requests wait only while it is paused, and all get in at last."""
     chance = random.Random(seed)
-    intake = Intake(limit)
+    intake: Intake[str] = Intake(limit)
     admitted: dict[str, int] = {}
     waiting: dict[str, int] = {}
 
@@ -117,9 +117,44 @@ def test_intake_counts_each_body_once(limit: int | None, steps: list[tuple[str, 
     assert (intake.pending, intake.waiting) == (0, 0)
 
 
+@settings(max_examples=200)
+@given(
+    limit=st.integers(1, 100),
+    steps=st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.integers(1, 60)), max_size=60),
+    seed=st.integers(0, 2**32),
+)
+def test_workers_that_share_a_limit_keep_it_together(limit: int, steps: list[tuple[int, bool, int]], seed: int) -> None:
+    """What they hold passes the limit by one request at most, and all requests get in when the others have ended."""
+    chance = random.Random(seed)
+    workers: list[Intake[int]] = [Intake(limit) for _ in range(3)]
+    under_way: list[list[int]] = [[], [], []]
+    is_paused = False
+
+    def at(place: int) -> Intake[int]:
+        others = sum(each.own for each in workers) - workers[place].own
+        under_way[place] += workers[place].observe(others, is_paused=is_paused)
+        return workers[place]
+
+    for number, (place, begins, amount) in enumerate(steps):
+        if begins and at(place).begin(number, amount):
+            under_way[place].append(number)
+        elif not begins and under_way[place]:
+            ended = under_way[place].pop(chance.randrange(len(under_way[place])))
+            under_way[place] += at(place).end(ended)
+        is_paused = workers[place].is_paused
+        assert sum(each.own for each in workers) < limit + 60
+
+    for place in [0, 1, 2] * len(steps):
+        is_paused = at(place).is_paused
+        while under_way[place]:
+            under_way[place] += at(place).end(under_way[place].pop())
+            is_paused = workers[place].is_paused
+    assert [each.waiting for each in workers] == [each.own for each in workers] == [0, 0, 0]
+
+
 def test_only_the_oldest_body_without_a_length_grows_while_paused() -> None:
     """Of two bodies without a length the older one goes on while the other waits, so neither waits for the other."""
-    intake = Intake(10)
+    intake: Intake[str] = Intake(10)
     assert intake.begin("a", 0)
     assert intake.begin("b", 0)
     assert intake.grow("b", 10)

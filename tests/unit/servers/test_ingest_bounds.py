@@ -8,9 +8,8 @@ import gzip
 import json
 import logging
 import socket
-import time
 from asyncio import StreamReader, StreamWriter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,9 @@ from typing import Any
 import pytest
 
 from remora.servers.ingest import handler, server
-from support.ingest import ScriptedStore, Site, ingest_site, ndjson, own_topic, record, records
+from support.ingest import DEADLINE_S, ScriptedStore, Site, ingest_site, ndjson, own_topic, record, records, until
 
 EVENTS = "/v1/topics/t/events"
-DEADLINE_S = 30.0
 
 
 @pytest.fixture(autouse=True)
@@ -78,14 +76,6 @@ async def ended(reader: StreamReader) -> bytes:
             return await reader.read()
         except ConnectionResetError:
             return b""
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Return when it is true."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
 
 
 def cut(site: Site, reason: str) -> float:
@@ -254,8 +244,8 @@ async def test_pipelined_requests_are_answered_in_order(store: ScriptedStore, tm
 
 
 async def test_bytes_under_way_are_bounded_over_all_requests(store: ScriptedStore, tmp_path: Path) -> None:
-    """What does not fit beside the others is 503 SlowDown before it is read, and fits when they are done."""
-    bounds = {"max_request_bytes": 100_000, "max_held_bytes": 150_000}
+    """What does not fit beside the others is 503 SlowDown when its time is over, and fits when they are done."""
+    bounds = {"max_request_bytes": 90_000, "max_held_bytes": 180_000, "request_timeout_s": 0.2}
     async with ingest_site(store, tmp_path, **bounds) as site, connected(tmp_path) as (first, writer):
         store.gate.clear()
         body = BODY + b" " * (90_000 - len(BODY))

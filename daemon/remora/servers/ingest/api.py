@@ -102,7 +102,7 @@ class Api:
         self._credentials = credentials
         self.limits = limits
         self._topics = TopicLookup(store.own_topics)
-        self.body_budget = BodyBudget(settings.max_held_bytes, host)
+        self.body_budget = BodyBudget(settings.pause_at_bytes, host, telemetry)
         self.under_way = 0
         self.stopping = False
         self.idle = asyncio.Event()
@@ -117,7 +117,7 @@ class Api:
         self.idle.clear()
         kind = "other"
         try:
-            with self.body_budget.share() as share:
+            with self.body_budget.share(connection) as share:
                 kind, work = self._route(request, share, connection)
                 response = await work
         except Exception as exc:  # the top of the loop over requests

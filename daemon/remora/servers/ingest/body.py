@@ -9,7 +9,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_request import BaseRequest
 
-from remora.servers.ingest.body_budget import Share
+from remora.servers.ingest.body_budget import Share, no_memory
 from remora.servers.ingest.problems import (
     BAD_REQUEST,
     EXPECTATION,
@@ -26,18 +26,19 @@ PIECE_BYTES = 256 << 10
 async def read_body(request: BaseRequest, share: Share, *, most_bytes: int, timeout_s: float) -> bytes:
     """The whole body, inflated where it is compressed.
 
-    Raises Problem when it is larger than `most_bytes`, before it is read where its length was told; when it does not
-    arrive within `timeout_s`; and when other requests hold all the memory.
+    Raises Problem when it is larger than `most_bytes`, before it is read where its length was told; when other requests
+    hold all the memory for `timeout_s`; and when it does not arrive within `timeout_s` from then on.
     """
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("identity", "gzip"):
         detail = f'Content-Encoding may be "gzip", not {encoding!r}'
         raise Problem(WRONG_TYPE, detail, headers={"Accept-Encoding": "gzip"})
     told = request.content_length
-    if told is not None:
-        if told > most_bytes:
-            raise _too_large(most_bytes)
-        share.cover(told)
+    if told is not None and told > most_bytes:
+        raise _too_large(most_bytes)
+    if not request.body_exists:
+        told = 0
+    await share.begin(told if encoding == "identity" or told == 0 else None, timeout_s)
     await _continue(request)
     if request.content.is_eof() and encoding == "identity":  # as nearly always: it came with its headers
         return await _plain(request, share, most_bytes)
@@ -47,6 +48,8 @@ async def read_body(request: BaseRequest, share: Share, *, most_bytes: int, time
                 return await _inflated(request, share, most_bytes)
             return await _plain(request, share, most_bytes)
     except TimeoutError as exc:
+        if share.is_waiting:
+            raise no_memory(timeout_s) from exc
         raise Problem(TIMEOUT, f"the body was not complete within {timeout_s:g} s") from exc
     except (web.RequestPayloadError, HttpProcessingError) as exc:
         raise Problem(BAD_REQUEST, "the body ended early or its chunks are malformed") from exc
@@ -58,13 +61,13 @@ async def _plain(request: BaseRequest, share: Share, most_bytes: int) -> bytes:
     if content.at_eof():
         if len(first) > most_bytes:
             raise _too_large(most_bytes)
-        share.cover(len(first))
+        await share.cover(len(first))
         return first
     body = bytearray(first)
     while True:
         if len(body) > most_bytes:
             raise _too_large(most_bytes)
-        share.cover(len(body))
+        await share.cover(len(body))
         piece = await content.readany()
         if not piece:
             return bytes(body)
@@ -80,7 +83,7 @@ async def _inflated(request: BaseRequest, share: Share, most_bytes: int) -> byte
                 piece = inflater.unconsumed_tail
                 if len(body) > most_bytes:
                     raise _too_large(most_bytes)
-                share.cover(len(body))
+                await share.cover(len(body))
                 await asyncio.sleep(0)
             if inflater.eof and (piece or inflater.unused_data):
                 raise Problem(BAD_REQUEST, "there is more behind the end of the gzip stream")

@@ -1,50 +1,196 @@
-"""Bytes of requests that are under way: bounded over all of them, so that no crowd of clients can take the memory."""
+"""Memory for the bodies of requests that are under way: bounded over all workers of the host.
+
+While it is used up, a request waits at its headers and its connection is not read, so that TCP holds its sender back.
+A semaphore of bytes would admit a large request never, or each small one before it; `policy.intake` says who is next.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
+from remora.metrics import Telemetry
+from remora.policy.intake import Intake
 from remora.process.host_load import HostLoad
-from remora.servers.ingest.problems import SLOW_DOWN, Problem
+from remora.servers.ingest.problems import SLOW_DOWN, STOPPING, Problem
+
+LOOK_S = 0.1
+"""Who waits looks so often at what the other workers hold."""
+
+
+class Reader(Protocol):
+    """A connection, as far as it is read or not."""
+
+    def hold_for_memory(self) -> None:
+        """Read nothing more of it for now."""
+
+    def go_on_for_memory(self) -> None:
+        """Read it again."""
 
 
 class BodyBudget:
-    """How many bytes of bodies are held now, and how many may be by all workers of the host."""
+    """How many bytes of bodies are held now, and who waits. It belongs to one event loop."""
 
-    def __init__(self, most: int, host: HostLoad) -> None:
-        self._most = most
+    def __init__(self, limit: int, host: HostLoad, telemetry: Telemetry) -> None:
+        """From `limit` bytes of all workers on new requests wait, until less than half of it is held."""
+        self._loop = asyncio.get_running_loop()
+        self._intake: Intake[Share] = Intake(limit)
         self._host = host
-        self.nbytes = 0
+        self._telemetry = telemetry
+        self._at_headers: dict[Share, asyncio.Future[None]] = {}
+        self._growing: dict[Share, asyncio.Future[None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the bodies of this worker."""
+        return self._intake.own
+
+    @property
+    def waiting(self) -> int:
+        """Requests of this worker that wait for memory."""
+        return len(self._at_headers) + len(self._growing)
 
     @contextmanager
-    def share(self) -> Iterator[Share]:
-        """One request's share; what it took is given back at the end of the block."""
-        share = Share(self)
+    def share(self, reader: Reader) -> Iterator[Share]:
+        """One request's share; what it took is given back at the end of the block, however it ends."""
+        share = Share(self, reader)
         try:
             yield share
         finally:
-            self.nbytes -= share.nbytes
-            self._host.hold(nbytes=self.nbytes)
+            if share in self._intake:
+                self._observe()
+                self._let_in(self._intake.end(share))
 
-    def acquire(self, nbytes: int) -> None:
-        """Take more. Raises Problem when there is no room: waiting for it could only fill the memory by other ways."""
-        held = self._host.nbytes
-        if held + nbytes > self._most:
-            raise Problem(SLOW_DOWN, f"requests that are under way hold {held} of at most {self._most} bytes")
-        self.nbytes += nbytes
-        self._host.hold(nbytes=self.nbytes)
+    def set_limit(self, limit: int) -> None:
+        """Another limit, which counts at once."""
+        self._observe()
+        self._let_in(self._intake.set_limit(limit))
+
+    def refuse_waiting(self) -> None:
+        """The daemon is stopping: those that wait at their headers are answered so."""
+        for waiter in self._at_headers.values():
+            if not waiter.done():
+                waiter.set_exception(Problem(STOPPING, "the daemon is stopping and takes no more requests"))
+
+    def look(self) -> bool:
+        """Let in who may be by what all workers hold now; whether ingest is paused."""
+        self._observe()
+        self._wake_growing()
+        return self._intake.is_paused
+
+    async def admit(self, share: Share, nbytes: int, timeout_s: float) -> None:
+        """Return when a request may have its body read, of which `nbytes` are announced; 0: its length is unknown.
+
+        Raises Problem when there is no memory for `timeout_s`.
+        """
+        self._observe()
+        if self._intake.begin(share, nbytes):
+            self._let_in(())
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._wait(share, self._at_headers)
+        except TimeoutError as exc:
+            raise no_memory(timeout_s) from exc
+
+    async def grow(self, share: Share, nbytes: int) -> None:
+        """Return when a body of unknown length may have so many bytes more, and count them."""
+        self._observe()
+        while not self._intake.grow(share, nbytes, is_oldest=self._is_oldest(share)):
+            await self._wait(share, self._growing)
+            self._observe()
+        self._let_in(())
+
+    async def _wait(self, share: Share, among: dict[Share, asyncio.Future[None]]) -> None:
+        waiter = among[share] = self._loop.create_future()
+        began = self._loop.time()
+        share.reader.hold_for_memory()
+        share.is_waiting = True
+        if self._timer is None:
+            self._timer = self._loop.call_later(LOOK_S, self._look_again)
+        try:
+            await waiter
+            share.is_waiting = False
+        finally:
+            del among[share]
+            self._telemetry.ingest_waited(self._loop.time() - began)
+            share.reader.go_on_for_memory()
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self.look()
+        if self.waiting:
+            self._timer = self._loop.call_later(LOOK_S, self._look_again)
+
+    def _observe(self) -> None:
+        host, intake = self._host, self._intake
+        was_paused = host.is_paused
+        admitted = intake.observe(host.nbytes_of_others, is_paused=was_paused)
+        if admitted or intake.is_paused != was_paused:
+            self._let_in(admitted)
+
+    def _let_in(self, admitted: Iterable[Share]) -> None:
+        """Tell the other workers what is so by now, and those that wait who is let in."""
+        intake, oldest = self._intake, self._intake.oldest_growing
+        self._host.hold(nbytes=intake.own, growing_since=oldest.since_ns if oldest else 0)
+        if intake.is_paused != self._host.is_paused:
+            self._host.turn(is_paused=intake.is_paused)
+            if intake.is_paused:
+                self._telemetry.ingest_paused(intake.pending)
+        for share in admitted:
+            _wake(self._at_headers.get(share))
+        if self._growing:
+            self._wake_growing()
+
+    def _wake_growing(self) -> None:
+        for share, waiter in self._growing.items():
+            if self._intake.may_grow(share, is_oldest=self._is_oldest(share)):
+                _wake(waiter)
+
+    def _is_oldest(self, share: Share) -> bool:
+        return not self._host.has_older(share.since_ns)
 
 
 class Share:
     """What one request holds."""
 
-    def __init__(self, budget: BodyBudget) -> None:
-        self._budget = budget
-        self.nbytes = 0
+    __slots__ = ("_budget", "is_waiting", "nbytes", "reader", "since_ns")
 
-    def cover(self, nbytes: int) -> None:
-        """Hold at least so many bytes from now on."""
+    def __init__(self, budget: BodyBudget, reader: Reader) -> None:
+        self._budget = budget
+        self.reader = reader
+        self.nbytes = 0
+        self.since_ns = 0
+        self.is_waiting = False
+        """Whether it waits for memory, or did so until its time was over."""
+
+    async def begin(self, length: int | None, timeout_s: float) -> None:
+        """Return when the body may be read; None is one of unknown length, and one of 0 never waits.
+
+        Raises Problem when there is no memory for `timeout_s`.
+        """
+        self.since_ns = time.monotonic_ns()
+        self.nbytes = length or 0
+        if length != 0:
+            await self._budget.admit(self, self.nbytes, timeout_s)
+        self.reader.go_on_for_memory()
+
+    async def cover(self, nbytes: int) -> None:
+        """Hold at least so many bytes from now on; what a body of unknown length has beyond that waits for memory."""
         if nbytes > self.nbytes:
-            self._budget.acquire(nbytes - self.nbytes)
+            await self._budget.grow(self, nbytes - self.nbytes)
             self.nbytes = nbytes
+
+
+def no_memory(waited_s: float) -> Problem:
+    """The refusal of a request that has waited for memory."""
+    return Problem(SLOW_DOWN, f"other requests have held all the memory for bodies for {waited_s:g} s")
+
+
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)

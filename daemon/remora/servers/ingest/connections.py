@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import select
 from collections.abc import Callable
-from enum import Enum, auto
+from enum import Enum, Flag, auto
 from typing import TYPE_CHECKING, cast
 
 from remora.metrics import Telemetry
@@ -33,6 +33,13 @@ class Phase(Enum):
     HEADERS = auto()
     BODY = auto()
     ANSWER = auto()
+
+
+class Wait(Flag):
+    """Why a connection is not read; it is again when there is no reason left."""
+
+    ANSWER = auto()
+    MEMORY = auto()
 
 
 class Connections:
@@ -71,6 +78,11 @@ class Connections:
     def receiving(self) -> int:
         """Those on which a request has begun whose headers are not complete."""
         return sum(each.phase is Phase.HEADERS for each in self._open.values())
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether bodies wait for memory."""
+        return self._host.is_paused
 
     def accept(self) -> asyncio.Protocol:
         """The protocol for a connection that was accepted; one too many is closed at once."""
@@ -131,7 +143,7 @@ class Connections:
 class Connection(asyncio.Protocol):
     """One connection: passes everything on, and remembers since when it has been in which phase."""
 
-    __slots__ = ("_all", "_handler", "_is_held_up", "_loop", "_since", "_transport", "_unread_since", "phase")
+    __slots__ = ("_all", "_handler", "_loop", "_since", "_transport", "_unread_since", "_waits", "phase")
 
     _handler: Handler
     _transport: asyncio.Transport
@@ -141,7 +153,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._unread_since: float | None = None
         self._since = 0.0
-        self._is_held_up = False
+        self._waits = Wait(0)
         self.phase = Phase.IDLE
 
     def begin(self) -> None:
@@ -156,10 +168,27 @@ class Connection(asyncio.Protocol):
         """The request is answered, and the next one may come."""
         self.phase = Phase.IDLE
         self._since = self._loop.time()
-        if self._is_held_up:
-            self._is_held_up = False
-            if not self._transport.is_closing():
-                self._transport.resume_reading()
+        if self._waits:
+            self._go_on(Wait.ANSWER | Wait.MEMORY)
+
+    def hold_for_memory(self) -> None:
+        """Leave what follows in the socket, until there is memory for it."""
+        self._hold_up(Wait.MEMORY)
+
+    def go_on_for_memory(self) -> None:
+        """There is memory for what follows."""
+        if self._waits:
+            self._go_on(Wait.MEMORY)
+
+    def _hold_up(self, reason: Wait) -> None:
+        if not self._is_closing():
+            self._waits |= reason
+            self._transport.pause_reading()
+
+    def _go_on(self, reason: Wait) -> None:
+        self._waits &= ~reason
+        if not self._waits and not self._is_closing() and not self._handler.holds_up:
+            self._transport.resume_reading()
 
     def overdue(self, now: float, request_timeout_s: float, idle_timeout_s: float) -> str:
         """Why this connection is to be cut; empty where it is not."""
@@ -180,6 +209,11 @@ class Connection(asyncio.Protocol):
         with contextlib.suppress(AttributeError):  # of asyncio's TLS transport when it was told to close twice
             self._transport.abort()
 
+    def _is_closing(self) -> bool:
+        """Whether it ends, or never was: `Connections.of` gives such a one for a handler whose connection is gone."""
+        transport = getattr(self, "_transport", None)
+        return transport is None or transport.is_closing()
+
     # ------------------------------------------------------------------------------------ the protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -193,11 +227,12 @@ class Connection(asyncio.Protocol):
             self.phase = Phase.HEADERS
             self._since = self._loop.time()
         self._handler.data_received(data)
-        if self.phase is Phase.ANSWER and not self._transport.is_closing():
+        if self.phase is Phase.ANSWER:
             # The next requests, whose bytes nobody counts until it is their turn. The handler, which would read
             # many of them, lets reading go on whenever the end of one is found, so it comes first.
-            self._is_held_up = True
-            self._transport.pause_reading()
+            self._hold_up(Wait.ANSWER)
+        elif self.phase is Phase.HEADERS and self._handler.has_request and self._all.is_paused:
+            self._hold_up(Wait.MEMORY)  # until the request has looked for itself, before which its body would come in
 
     def eof_received(self) -> bool:
         """The client sends nothing more; whether it may still read, and there is something to answer.

@@ -79,6 +79,16 @@ class Handler(RequestHandler):
         self.under_way: BaseRequest | None = None
         """The request that was begun and is not answered yet."""
 
+    @property
+    def has_request(self) -> bool:
+        """Whether a request has come whose answer is not begun."""
+        return bool(self._messages)
+
+    @property
+    def holds_up(self) -> bool:
+        """Whether aiohttp itself does not want to read now, since a buffer of its own is full."""
+        return self._reading_paused or self._buffer_paused
+
     def half_close(self) -> bool:
         """The client sends nothing more: whether there is a whole request to answer, after which the connection ends.
 

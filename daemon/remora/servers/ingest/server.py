@@ -65,10 +65,16 @@ class IngestServer:
         """Bytes of bodies of the requests that are under way."""
         return self._api.body_budget.nbytes
 
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for memory."""
+        return self._api.body_budget.waiting
+
     def reload(self, settings: Settings) -> None:
-        """Use these limits of tokens and topics from the next request on; read tokens and certificate again, as
-        happens by itself within a second or two of their change."""
+        """Use these limits of tokens and topics from the next request on, and at once that of memory; read tokens and
+        certificate again, as happens by itself within a second or two of their change."""
         self._api.limits.configure(settings.ingest.limit)
+        self._api.body_budget.set_limit(settings.ingest.pause_at_bytes)
         self._credentials.reload()
 
     def finish(self) -> None:
@@ -78,6 +84,7 @@ class IngestServer:
         self._api.stopping = True
         for each in self._listeners:
             each.close()
+        self._api.body_budget.refuse_waiting()
         self._connections.end_idle()
 
     async def close(self) -> None:
@@ -98,6 +105,7 @@ class IngestServer:
         self._connections.look()
         self._credentials.refresh()
         self._telemetry.ingest_load(self.connections, self._api.under_way, self.held_bytes)
+        self._telemetry.ingest_memory(is_paused=self._api.body_budget.look(), waiting=self.waiting)
 
 
 @asynccontextmanager
