@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import signal
 import uuid
@@ -52,7 +53,8 @@ async def ask(
     daemon: Daemon, method: str, path: str, body: Any = b"", headers: Mapping[str, str] | None = None
 ) -> Answer:
     """One request to the daemon's socket; what is not bytes is sent as JSON."""
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    data: Any = body if isinstance(body, bytes) else json.dumps(body).encode()
+    data = io.BytesIO(data) if len(data) > 1 << 20 else data  # aiohttp warns of large ones
     given = {"Content-Type": "application/json"} | dict(headers or {})
     connector = aiohttp.UnixConnector(daemon.ingest.removeprefix("unix:"))
     async with (
@@ -111,6 +113,27 @@ async def test_a_full_queue_refuses_and_keeps_what_it_has(folder: Path) -> None:
     assert small.status == 200
     assert 0 < accepted < 9
     assert sum(each["entries"] for each in stats) == accepted + 1
+
+
+async def test_a_burst_of_large_requests_waits_and_is_stored(folder: Path) -> None:
+    """64 senders at once, of eight times the memory that two workers may use: all are answered 200, none is refused,
+    what is held stays within the bound, and requests without a body are answered meanwhile."""
+    count, most = 64, 32 << 20
+    bounds = {"max_held_bytes": "32MiB", "max_request_bytes": "4MiB"}
+    async with daemon_with_topic(folder, NOBODY, "t", **bounds) as (daemon, path):
+        bodies = [json.dumps(records(f"k{number}")).encode().ljust(4 << 20) for number in range(count)]
+        senders = [asyncio.ensure_future(ask(daemon, "POST", f"{path}/events", each)) for each in bodies]
+        held = 0.0
+        while not all(each.done() for each in senders):
+            assert (await ask(daemon, "GET", path)).status == 200
+            held = max(held, await daemon.metric("remora_ingest_held_bytes"))
+        waited = await daemon.metric("remora_ingest_wait_seconds_count")
+        stats = (await daemon.command("topic", "stats", "t", "--json")).json
+
+    assert [each.result().status for each in senders] == [200] * count
+    assert sum(each["entries"] for each in stats) == count
+    assert waited > 0
+    assert held <= most
 
 
 async def test_tokens_are_read_again_on_sighup(folder: Path) -> None:
