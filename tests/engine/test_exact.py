@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from engine.fakes import FakeEndpoint, FakeExactRoute, FakeStore, Fate, Verdict
 from engine.runs import QUICK, a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
+from remora.engine.moves import move
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.errors import (
@@ -27,6 +28,7 @@ from remora.model.errors import (
     StoreUnavailable,
 )
 from remora.model.ledger import Tally
+from remora.model.shard import Shard
 from remora.model.topic import Topic
 from remora.ports.endpoint import Batch
 from support.clock import in_virtual_time
@@ -705,7 +707,7 @@ class Trouble:
 @settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 1 << 32), tells=st.booleans())
 def test_no_schedule_of_faults_loses_doubles_or_reorders(seed: int, tells: bool) -> None:
-    """Whatever fails, answers late or loses the lock, with two workers that take over from each other."""
+    """Whatever fails, answers late or loses the lock, with two workers that take over from each other and hand over."""
 
     @in_virtual_time
     async def play() -> None:
@@ -726,6 +728,9 @@ def test_no_schedule_of_faults_loses_doubles_or_reorders(seed: int, tells: bool)
                 if rng.random() < 0.5:
                     queue.holder = None
                 queue.append(*entries(rng.randrange(30), first=len(queue.entries), keys=5))
+                if rng.random() < 0.3:
+                    with suppress(RemoraError):  # the store fails the command, too
+                        await move(store, Shard("t"), rng.choice(["w0", "w1"]))
             await drained(store)
 
         assert sorted(numbers(endpoint)) == list(range(len(queue.entries)))

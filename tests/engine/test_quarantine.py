@@ -135,6 +135,29 @@ async def test_the_first_success_brings_all_shards_back() -> None:
         await drained(store, within_s=1.5)
 
 
+@in_virtual_time
+async def test_hundreds_of_shards_wait_for_one_that_tries() -> None:
+    """Behind a broker that never answers one of 200 shards tries at a time and holds its entries; a second after the
+    first success all of them have delivered."""
+    store, broker, telemetry = a_store(200), Broker(), Telemetry()
+    worker = a_worker(store, broker.endpoint, telemetry=telemetry, quarantine=ALWAYS)
+
+    async with running(worker):
+        await until(lambda: states(worker, "bad").count(State.QUARANTINED) >= 199, within_s=300)
+        await until(lambda: broker.under_way <= 1, within_s=60)
+        broker.most = broker.under_way
+        for _ in range(10):
+            await asyncio.sleep(20)
+            held = [each.in_flight_bytes for each in worker.shards]
+            assert sum(each > 0 for each in held) <= 1
+        assert broker.most == 1
+        assert telemetry.registry.get_sample_value("remora_quarantined_destinations") == 1
+
+        broker.error = None
+        await until(lambda: broker.endpoint.arrived, within_s=60)
+        await drained(store, within_s=1.5)
+
+
 def commanded(worker: Worker) -> None:
     worker.quarantines.release(BAD)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 
@@ -20,6 +21,7 @@ from engine.fakes import FakeEndpoint, FakeExactRoute, FakeQueue, FakeRoute, Fak
 from engine.runs import a_topic, a_worker, drained, running
 from remora.codec.topic import DEAD_LETTER_TOPIC
 from remora.config import DeliverySettings
+from remora.engine.moves import move
 from remora.metrics import Telemetry
 from remora.model.errors import (
     EndpointError,
@@ -31,6 +33,7 @@ from remora.model.errors import (
 )
 from remora.model.ledger import Tally
 from remora.model.record import Record
+from remora.model.shard import Shard
 from remora.ports.endpoint import Batch
 from support.clock import in_virtual_time
 from support.entries import raw_entry
@@ -173,8 +176,9 @@ def _number(record: Record) -> int:
 @settings(max_examples=60)
 @given(seed=st.integers(0, 1 << 32), is_exact=st.booleans())
 def test_no_change_of_limits_or_owners_undoes_a_decision(seed: int, is_exact: bool) -> None:
-    """Two workers take a queue from each other while limits, clocks, attempts, letters and the store change and fail:
-    nothing with a letter is sent, nothing passes what is not settled, and letters, Kafka and ledger agree."""
+    """Two workers take a queue from each other, or hand it over, while limits, clocks, attempts, letters and the store
+    change and fail: nothing with a letter is sent, nothing passes what is not settled, and letters, Kafka and ledger
+    agree."""
 
     @in_virtual_time
     async def play() -> None:
@@ -198,6 +202,9 @@ def test_no_change_of_limits_or_owners_undoes_a_decision(seed: int, is_exact: bo
                     if rng.random() < 0.3:
                         world.queue.holder = None
                     world.append(rng.randrange(8))
+                    if rng.random() < 0.3:
+                        with suppress(RemoraError):  # the store fails the command, too
+                            await move(world.store, Shard("t"), rng.choice(["w0", "w1"]))
                 world.calm()
                 await drained(world.store)
 
