@@ -56,7 +56,7 @@ class Embedded:
         self.configuration, self.log = folder / "remora.toml", folder / "remora.log"
         self.configuration.write_text(
             _CONFIGURATION.format(
-                store=_rados_sections(rados) if rados else _sqlite_sections(self.settings),
+                store=rados_sections(rados) if rados else _sqlite_sections(self.settings),
                 ingest=self.ingest,
                 admin=self.admin,
             )
@@ -129,7 +129,8 @@ def _sqlite_sections(settings: SqliteSettings) -> str:
     )
 
 
-def _rados_sections(settings: RadosSettings) -> str:
+def rados_sections(settings: RadosSettings) -> str:
+    """The sections of a configuration whose store is this cluster."""
     options = {
         key.removesuffix("_s"): f"{value:g}s" if key.endswith("_s") else value
         for key, value in dataclasses.asdict(settings).items()

@@ -219,6 +219,11 @@ def _enqueue(figures: Figures) -> list[Panel]:
 
 
 def _sequencer(figures: Figures) -> list[Panel]:
+    if "rates" in figures:
+        return [
+            Panel(f"{work}/s", {what: [rate] for what, rate in figures["rates"].items() if what.startswith(work)})
+            for work in ("positions", "appends")
+        ]
     servers = figures["figures"]["one"]
     return [
         Panel(

@@ -117,6 +117,12 @@ Windows = Mapping[str, Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]]
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What `scripts/bench sequencer` understands."""
+    parser.add_argument(
+        "--store",
+        choices=("sqlite", "rados"),
+        default="sqlite",
+        help="rados: positions and appends on Ceph instead, beside a counter object that is compared and swapped",
+    )
     parser.add_argument("--seconds", type=float, default=1, help="of a window (default: 1)")
     parser.add_argument("--rounds", type=int, default=9, help="windows of each server and load (default: 9)")
     numbers = _numbers
@@ -138,6 +144,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure and print; returns the figures. Raises BenchError where a server breaks the protocol."""
     if (options.peer is None) != (options.peer_pid is None):
         raise BenchError("--peer and --peer-pid belong together")
+    if options.store == "rados":
+        from bench_lib import seqrados  # it needs librados
+
+        return seqrados.run(options)
     cpus = sorted(os.sched_getaffinity(0))[-2:]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="remora-bench-")))
@@ -201,7 +211,7 @@ class Programs:
     def ceiling(self) -> Iterator[Server]:
         """The ceiling, running."""
         host, port = _free_address()
-        with _started([str(self._folder / "seqceiling"), host, port], "stdout", "listening") as pid:
+        with started([str(self._folder / "seqceiling"), host, port], "stdout", "listening") as pid:
             yield Server("ceiling", f"{host}:{port}", pid, [f"{POOL}/bench-0:1"])
 
 
@@ -225,7 +235,7 @@ def _environment(**more: str) -> dict[str, str]:
 def _naive() -> Iterator[Server]:
     host, port = _free_address()
     argv = [sys.executable, "-m", "bench_lib.seqnaive", host, port]
-    with _started(argv, "stdout", "listening") as pid:
+    with started(argv, "stdout", "listening") as pid:
         yield Server("naive", f"{host}:{port}", pid, [f"{POOL}/bench-0:1"])
 
 
@@ -236,7 +246,7 @@ def _remora(folder: Path, core: str, logs: int) -> Iterator[Server]:
     configuration = _configuration(folder, core)
     names = [f"bench-{number}" for number in range(logs)]
     pure = {"REMORA_PURE_PYTHON": "1"} if core == "python" else {}
-    with _sequencer(configuration, f"{host}:{port}", **pure) as pid:
+    with sequencer_running(configuration, f"{host}:{port}", **pure) as pid:
         epochs = asyncio.run(_epochs(f"{host}:{port}", names))
         yield Server(core, f"{host}:{port}", pid, [f"{POOL}/{name}:{epochs[name]}" for name in names])
 
@@ -250,9 +260,10 @@ def _configuration(folder: Path, name: str) -> Path:
 
 
 @contextmanager
-def _sequencer(configuration: Path, address: str, **environment: str) -> Iterator[int]:
+def sequencer_running(configuration: Path, address: str, **environment: str) -> Iterator[int]:
+    """`remora sequencer` with this configuration, which listens on this address; its pid."""
     argv = [sys.executable, "-m", "remora", "sequencer", "-c", str(configuration), "--listen", address]
-    with _started(argv, "stderr", "listens on", **environment) as pid:
+    with started(argv, "stderr", "listens on", **environment) as pid:
         yield pid
 
 
@@ -267,7 +278,7 @@ def _free_address() -> tuple[str, str]:
 
 
 @contextmanager
-def _started(argv: Sequence[str], stream: str, until: str, **environment: str) -> Iterator[int]:
+def started(argv: Sequence[str], stream: str, until: str, **environment: str) -> Iterator[int]:
     """A program that runs, once it has printed a line with these words; it is killed in the end."""
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: subprocess.PIPE}
     with subprocess.Popen(argv, env=_environment(**environment), text=True, **pipes) as process:  # type: ignore[call-overload]  # mypy knows no keywords of a dictionary
@@ -431,10 +442,10 @@ def _recoveries(folder: Path, times: int) -> list[float]:
 async def _recovery(folder: Path, configuration: Path) -> float:
     log = LogName(POOL.encode(), b"recovery")
     one, other = (f"unix:{folder}/{name}.sock" for name in ("one", "other"))
-    with _sequencer(configuration, one) as pid:
+    with sequencer_running(configuration, one) as pid:
         async with SequencerClient([one], timeout_s=60) as client:
             last = (await client.next(log)).position
-        with _sequencer(configuration, other):
+        with sequencer_running(configuration, other):
             async with SequencerClient([other], timeout_s=60) as client:
                 os.kill(pid, signal.SIGKILL)
                 began = time.monotonic()

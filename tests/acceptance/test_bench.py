@@ -90,6 +90,17 @@ def test_sequencers_are_measured_beside_each_other(tmp_path: Path) -> None:
     assert {gate["core"] for gate in found["gates"]} == {"python", "compiled"}
 
 
+@pytest.mark.ceph
+def test_a_sequencer_is_measured_beside_a_counter_object(tmp_path: Path, name: str) -> None:
+    """On Ceph positions and appends have a rate in each way, for one client and for 32."""
+    found = figures(tmp_path, "sequencer", "--store", "rados", "--seconds", "0.2", "--rounds", "1", "--name", name)
+
+    ways = {"positions": ("sequencer", "counter object"), "appends": ("sequencer", "counter object", "variable")}
+    wanted = {f"{work}, {way}, {n} clients" for work, of in ways.items() for way in of for n in (1, 32)}
+    assert set(found["rates"]) == wanted
+    assert all(rate > 0 for rate in (*found["rates"].values(), *found["ratios"].values()))
+
+
 @pytest.mark.kafka
 def test_exactly_once_is_measured_beside_at_least_once(tmp_path: Path, name: str) -> None:
     """Each mode delivers the whole backlog, without a copy, at a rate that is told."""
