@@ -176,6 +176,37 @@ async def test_a_server_that_asks_to_wait_is_waited_for() -> None:
     ]  # fmt: skip
 
 
+def limited(seconds: float) -> Answer:
+    return Answer(Result.BUSY, 429, "RateLimited", seconds)
+
+
+@in_virtual_time
+async def test_waits_for_a_limit_are_counted_and_are_no_failure() -> None:
+    """A request waits for a rate limit longer than it may fail, and its outcome says how often and for how long."""
+    target, journal = Script(), Kept()
+    target.answers[0] = [limited(8), slow_down(3), limited(7)]
+
+    await send(target, journal, [event(0, 0, 1), event(1, 0, 2)], retry_s=5.0)
+
+    assert [when for when, seqs, _ in target.asked if seqs == [0]] == [0, 8_000_000, 11_000_000, 18_000_000]
+    found = journal.outcomes()
+    assert (found[0].outcome, found[0].limited, found[0].limited_us) == ("acked", 2, 15_000_000)
+    assert (found[1].outcome, found[1].limited, found[1].limited_us) == ("acked", 0, 0)
+
+
+@in_virtual_time
+async def test_a_limit_that_stays_is_given_up() -> None:
+    """Waits for a rate limit end before they come to more than `limited_s`, and the request is rejected as limited."""
+    target, journal = Script(), Kept()
+    target.answers[0] = [limited(60)] * 99
+
+    await send(target, journal, [event(0, 0, 1)], limited_s=150.0)
+
+    found = journal.outcomes()[0]
+    assert (found.outcome, found.status, found.tries) == ("rejected", 429, 3)
+    assert (found.limited, found.limited_us, found.done_us) == (2, 120_000_000, 120_000_000)
+
+
 @pytest.mark.parametrize(
     ("answers", "outcome"), [([slow_down(1)] * 99, "rejected"), ([CUT, *[slow_down(1)] * 99], "unknown")]
 )

@@ -252,7 +252,7 @@ def _run(*argv: str) -> Any:
 @pytest.mark.guarantee("what-a-verdict-says")
 def test_what_was_not_acked_may_be_missing(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
     """Unknown and refused events may be missing, refused and dropped ones may not be there, one that was sent twice
-    may be there twice, and a late one of which nobody knows is not out of order."""
+    may be there twice, a late one of which nobody knows is not out of order, and waits for limits are counted."""
     how = Journalled(
         outcomes={HOT[3]: "unknown", HOT[5]: "rejected", HOT[7]: "rejected", HOT[9]: "dropped", HOT[12]: "unknown"},
         unsaid=frozenset({HOT[20]}),
@@ -266,6 +266,8 @@ def test_what_was_not_acked_may_be_missing(spark: SparkSession, kafka: Kafka, tm
     again = next(rec for rec in recs if rec.seq == HOT[22])
     recs.append(again.with_header("remora-pos", b"abc:7:8/1").with_header("remora-next", b"abc:7:8/2"))
     with (run.journal / "part=0" / "attempt=0.jsonl").open("ab") as journal:
+        for waits in (b'"limited":2,"limited_us":3000000', b'"limited":1,"limited_us":500000'):
+            journal.write(b'{"kind":"outcome","seqs":[],"outcome":"acked","tries":1,%b}\n' % waits)
         journal.write(b'{"kind":"outcome","seqs":[1],"outcome":"rej')
 
     verdict = verify_run(spark, run, question(kafka, filled(kafka, recs), duplicates="fail")).verdict
@@ -275,6 +277,7 @@ def test_what_was_not_acked_may_be_missing(spark: SparkSession, kafka: Kafka, tm
     assert (counts["offered"], counts["sent"], counts["in_trace"]) == (COUNT, COUNT - 1, COUNT)
     assert (counts["lost"], counts["ghosts"], counts["duplicates"], counts["resent"]) == (0, 2, 1, 1)
     assert (counts["inversions"], counts["final_state_wrong"]) == (0, 0)
+    assert (counts["limited"], counts["limited_us"]) == (3, 3_500_000)
     assert [each.seq for each in verdict.examples["ghosts"]] == [HOT[7], HOT[9]]
     assert verdict.verdict == FAIL
 

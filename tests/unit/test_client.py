@@ -182,6 +182,19 @@ async def test_what_a_limit_asks_for_does_not_count_against_the_deadline(folder:
             await client.publish("t", [b"{}"])
 
 
+async def test_a_limit_that_stays_is_given_up(folder: Path) -> None:
+    """Waits for a rate limit end before they come to more than is allowed for them, and the error says what was
+    waited for; nothing is stored, and that is known."""
+    async with serving(folder, limited(1)) as server, IngestClient(server.address, limited_s=1.5) as client:
+        with pytest.raises(
+            IngestUnavailable, match="1 s of waiting for a rate limit; the limit asks for 1 s"
+        ) as caught:
+            await client.publish("t", [b"{}"])
+
+    assert len(server.asked) == 2
+    assert not caught.value.outcome_unknown
+
+
 @pytest.mark.parametrize(
     ("failure", "unknown", "text"),
     [

@@ -141,7 +141,7 @@ class _Options:
     default="60s",
     show_default=True,
     callback=_retry_s,
-    help="How long a request is tried.",
+    help="How long a request is tried, beside up to 4 minutes of waiting for a rate limit (429).",
 )
 @click.option(
     "--size-cap", type=click.IntRange(0, 1 << 30), default=1024, show_default=True, help="Most bytes of an object (S3)."
@@ -261,6 +261,7 @@ def _report(run_id: str, trace: Trace, reading: Reading, punctuality: job.Punctu
             {"run_id": run_id, "in_trace": trace.events, "offered": offered}
             | outcomes
             | {"repetitions": counts.repetitions, "rate": round(counts.rate, 1)}
+            | {"limited": counts.limited, "limited_us": counts.limited_us}
             | {
                 "lateness_p50_us": punctuality and punctuality.p50_us,
                 "lateness_p99_us": punctuality and punctuality.p99_us,
@@ -268,6 +269,8 @@ def _report(run_id: str, trace: Trace, reading: Reading, punctuality: job.Punctu
         )
         return
     figures = ", ".join(f"{number:,} {name}" for name, number in outcomes.items())
+    if counts.limited:
+        figures += f"; waited {counts.limited:,} times for a rate limit, {_milliseconds(counts.limited_us)} in all"
     click.echo(f"run {run_id}: {offered:,} of {trace.events:,} events offered: {figures}")
     if punctuality is not None and punctuality.p50_us is not None and punctuality.p99_us is not None:
         click.echo(

@@ -68,7 +68,8 @@ class _Options:
     default="60s",
     show_default=True,
     callback=seconds,
-    help="How long to keep trying while the server is away or a queue is full; seconds or with a unit.",
+    help="How long to keep trying while the server is away or a queue is full; seconds or with a unit. Waits for a rate"
+    " limit (429) count by themselves, up to 4 minutes a request.",
 )
 @click.option("--skip-malformed", is_flag=True, help="Count malformed records and go on.")
 @click.option("--two-phase", is_flag=True, help="Reserve room for each request before it is sent.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import math
 import os
 import secrets
 import ssl
@@ -30,7 +31,7 @@ from remora.client.errors import (
     problem_of,
     refusal,
 )
-from remora.policy.retry import Backoff
+from remora.policy.retry import MOST_LIMITED_S, Backoff, Patience
 
 T = TypeVar("T")
 
@@ -42,7 +43,8 @@ NDJSON = "application/x-ndjson"
 _BACKOFF = Backoff(base_s=0.1, cap_s=5.0)
 _LONGEST_RETRY_AFTER_S = 60.0
 _ABORT_S = 5.0
-_AGAIN = frozenset({408, 425, 429, 502, 503, 504, 507})
+_LIMITED = HTTPStatus.TOO_MANY_REQUESTS
+_AGAIN = frozenset({408, 425, _LIMITED, 502, 503, 504, 507})
 _LARGE = 1 << 20  # aiohttp warns of larger bodies unless they are handed over as a file
 
 
@@ -93,9 +95,8 @@ class Failure:
 
     @property
     def is_limited(self) -> bool:
-        """Whether the request is beyond a limit that lets it pass soon: then it is the sender who is too quick."""
-        is_soon = 0 < self.retry_after_s < _LONGEST_RETRY_AFTER_S
-        return self.problem is not None and self.problem.status == HTTPStatus.TOO_MANY_REQUESTS and is_soon
+        """Whether a rate limit of the token or the topic refused the request, and said how long to wait."""
+        return self.problem is not None and self.problem.status == _LIMITED and self.retry_after_s > 0
 
 
 class _TakenJson(msgspec.Struct):
@@ -127,13 +128,13 @@ class IngestClient:
     certificate is checked with, in place of the system's authorities.
 
     Each call is repeated, with pauses, while the server is away, does not answer, or has no room: as long as an
-    attempt can begin within `deadline_s`, and then it raises IngestUnavailable. Waits of less than a minute that a
-    limit of the token or the topic asks for (429) do not count there. A repetition never stores anything twice. Each
-    attempt may take `attempt_s`; the last one too, because one that is cut off leaves its outcome unknown. Every other
-    refusal is raised at once, as one of the errors of this package.
+    attempt can begin within `deadline_s`, and then it raises IngestUnavailable. Waits that a rate limit of the token or
+    the topic asks for (429) do not count there: they may take `limited_s` together. A repetition never stores anything
+    twice. Each attempt may take `attempt_s`; the last one too, because one that is cut off leaves its outcome unknown.
+    Every other refusal is raised at once, as one of the errors of this package.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each has a default, and users give the few that they need by name
         self,
         address: str,
         *,
@@ -141,6 +142,7 @@ class IngestClient:
         ca_file: str | Path | None = None,
         connections: int = 8,
         deadline_s: float = 60.0,
+        limited_s: float = MOST_LIMITED_S,
         attempt_s: float = 35.0,
     ) -> None:
         self._path, self._base = _parse_address(address)
@@ -149,7 +151,7 @@ class IngestClient:
         self._ca_file = ca_file
         # Not the connector's own limit: what waits there would use up the time of an attempt.
         self._free = asyncio.Semaphore(connections)
-        self._deadline_s = deadline_s
+        self._patience = Patience(deadline_s, limited_s)
         self._attempt_s = attempt_s
         self._rng = Random()  # noqa: S311  # spreads load, guards nothing
         self._session: aiohttp.ClientSession | None = None
@@ -252,7 +254,7 @@ class IngestClient:
     async def _ask(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
         """The body of the answer to a request that succeeded, after as many attempts as it takes."""
         loop = asyncio.get_running_loop()
-        give_up = loop.time() + self._deadline_s
+        begun, limited_s = loop.time(), 0.0
         failures, outcome_unknown = 0, False
         while True:
             failure = await self._attempt(method, path, body, headers)
@@ -261,12 +263,19 @@ class IngestClient:
             failures += 1
             outcome_unknown = outcome_unknown or failure.outcome_unknown
             delay_s = max(failure.retry_after_s, _BACKOFF.delay(failures, self._rng.random()))
-            if failure.is_limited:
-                give_up += delay_s
-            if loop.time() + delay_s >= give_up:
-                text = f"{self._address}: {failure.text}; tried {failures} times in {self._deadline_s:g} s"
+            elapsed_s = loop.time() - begun
+            if self._patience.is_over(elapsed_s, limited_s, delay_s, is_limited=failure.is_limited):
+                text = f"{self._address}: {failure.text}; {self._tried(failures, limited_s, failure)}"
                 raise IngestUnavailable(text, failure.problem, outcome_unknown=outcome_unknown)
+            limited_s += delay_s * failure.is_limited
             await asyncio.sleep(delay_s)
+
+    def _tried(self, attempts: int, limited_s: float, last: Failure) -> str:
+        """How often a request was tried, in how much time, and what a rate limit has to do with it."""
+        tried = f"tried {attempts} times in {self._patience.failing_s:g} s"
+        waited = f" and {limited_s:.3g} s of waiting for a rate limit" if limited_s else ""
+        asked = f"; the limit asks for {last.retry_after_s:g} s more" if last.is_limited else ""
+        return tried + waited + asked
 
     async def _attempt(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes | Failure:
         """The body of a good answer, or why to try again. Raises what is not to be tried again."""
@@ -302,7 +311,8 @@ class IngestClient:
         if status in _AGAIN:
             # Only a server that lost its own store does not know the outcome of a request that it answers.
             unknown = problem.code == "StoreUnavailable" or status in (502, 504)
-            return Failure(problem.text, unknown, _retry_after_s(retry_after), problem)
+            most_s = math.inf if status == _LIMITED else _LONGEST_RETRY_AFTER_S
+            return Failure(problem.text, unknown, min(most_s, _retry_after_s(retry_after)), problem)
         raise refusal(problem)
 
     def _tls(self) -> ssl.SSLContext | bool:
@@ -365,8 +375,8 @@ def _path_of(reservation: Reservation) -> str:
 
 
 def _retry_after_s(header: str) -> float:
-    """Seconds of a Retry-After; a date counts as nothing, and what is too long is cut."""
-    return min(float(header), _LONGEST_RETRY_AFTER_S) if header.isascii() and header.isdigit() else 0.0
+    """Seconds of a Retry-After; a date counts as nothing."""
+    return float(header) if header.isascii() and header.isdigit() else 0.0
 
 
 def _as_taken(answer: bytes) -> Taken:

@@ -72,6 +72,32 @@ def due_in_s(pace_s: float, attempts: int, first_tried: float, now: float) -> fl
     return min(pace_s, max(0.0, first_tried + attempts * pace_s - now))
 
 
+MOST_LIMITED_S = 240.0
+"""How long a request to the ingest API waits for rate limits at most. With the five minutes that a replay may spend on
+other failures it stays below the ten for which the server knows a repetition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a client repeats a request: so long while it fails, and so long while a rate limit asks it to wait.
+
+    A limit is no failure: its waits do not count among the seconds of the others.
+    """
+
+    failing_s: float
+    limited_s: float = MOST_LIMITED_S
+
+    def is_over(self, elapsed_s: float, limited_s: float, wait_s: float, *, is_limited: bool) -> bool:
+        """Whether to give up instead of waiting for `wait_s` more.
+
+        `elapsed_s` have passed since the first attempt, and for `limited_s` of them the client waited for limits.
+        """
+        failing_s = elapsed_s - limited_s
+        if is_limited:
+            return limited_s + wait_s > self.limited_s or failing_s >= self.failing_s
+        return failing_s + wait_s >= self.failing_s
+
+
 LOOK_EVERY_S = 1.0
 LOOKS_PER_SECOND = 20.0
 """How often a worker looks at a destination that shards wait for, and at all of them together: a look costs a

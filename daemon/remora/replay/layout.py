@@ -24,8 +24,10 @@ operating system at once, an intent before its request is sent, so that a killed
   is due at ``t0_us + (ts_us - ts0_us) / speed``. A journal that resumes another one has a `t0_us` of its own, such
   that what is still to be sent keeps its distances. With speed 0 everything is due at once, in order.
 * ``{"kind":"intent","seqs":[...],"sent_us":...,"tries":n}``: these events go into one request, for the n-th time.
-* ``{"kind":"outcome","seqs":[...],"outcome":...,"sent_us":...,"done_us":...,"status":...,"tries":n,"error":...}``: what
-  is final of them (shape.OUTCOMES). `sent_us` is that of the first attempt; both are null for what was never sent.
+* ``{"kind":"outcome","seqs":[...],"outcome":...,"sent_us":...,"done_us":...,"status":...,"tries":n,"error":...,
+  "limited":n,"limited_us":...}``: what is final of them (shape.OUTCOMES). `sent_us` is that of the first attempt; both
+  are null for what was never sent. So many answers to their request were those of a rate limit (429), for which it
+  waited so long; of a request with several of these lines only one has the numbers.
 
 An event with an intent and no outcome is `unknown`.
 """

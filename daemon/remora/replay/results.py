@@ -51,10 +51,10 @@ class Verdict(msgspec.Struct, frozen=True):
       them), numbers_repeated (of several entries), numbers_torn and numbers_inverted (entries).
 
     Where there is a journal also: in_trace; offered (those that had their turn), sent, acked, rejected, unknown,
-    dropped; lost (acked, and not there), out_of_window (acked, and there with a time stamp outside the window), ghosts
-    (rejected or never sent, and there: a part of distinct), altered (a record that names an event of this run and
-    disagrees with it), final_state_wrong (keys). Without one:
-    sequencer_inversions, by the gateways' clocks.
+    dropped; limited and limited_us (how often requests waited for a rate limit, and for how long together); lost
+    (acked, and not there), out_of_window (acked, and there with a time stamp outside the window), ghosts (rejected or
+    never sent, and there: a part of distinct), altered (a record that names an event of this run and disagrees with
+    it), final_state_wrong (keys). Without one: sequencer_inversions, by the gateways' clocks.
 
     `examples` has up to 20 for each of them that is about something wrong. `offsets` is for each partition the first
     and the one behind the last that was read. `latencies` are lateness (sent - due), service (done - sent), response

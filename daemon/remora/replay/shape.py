@@ -57,6 +57,8 @@ JOURNAL = StructType(
         StructField("status", IntegerType()),
         StructField("tries", IntegerType()),
         StructField("error", StringType()),
+        StructField("limited", LongType()),
+        StructField("limited_us", LongType()),
     ]
 )
 """A line of a journal; which fields are there depends on its kind (layout.py)."""

@@ -12,7 +12,7 @@ from remora.model.topic import Target, Topic
 from remora.policy.eligible import Schemes, reason_to_leave
 from remora.policy.idle import ACTIVE_AT_EASE, PASSIVATE_AFTER_S, READS_PER_SECOND, Looks, idle_delay, passivate_after
 from remora.policy.lifetime import Limits
-from remora.policy.retry import PROBE_ENTRIES, Backoff, Failure, Pauses, due_in_s, read_limit
+from remora.policy.retry import PROBE_ENTRIES, Backoff, Failure, Patience, Pauses, due_in_s, read_limit
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))
@@ -23,6 +23,28 @@ def test_a_wait_never_exceeds_its_cap_nor_its_doubled_base(failures: int, chance
     assert 0 <= delay < 30.0
     if failures <= 8:
         assert delay <= 0.1 * 2 ** (failures - 1)
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "limited_s", "wait_s", "is_limited", "is_over"),
+    [
+        (0, 0, 9, False, False),
+        (0, 0, 10, False, True),
+        (9, 0, 1, False, True),
+        (99, 90, 0.5, False, False),
+        (99, 90, 1, False, True),
+        (0, 0, 100, True, False),
+        (0, 0, 101, True, True),
+        (95, 90, 10, True, False),
+        (95, 90, 11, True, True),
+        (100, 90, 1, True, True),
+    ],
+)
+def test_failures_and_limits_are_counted_apart(
+    elapsed_s: float, limited_s: float, wait_s: float, is_limited: bool, is_over: bool
+) -> None:
+    """With 10 s for failures and 100 s for rate limits, neither's waits use up the time of the other."""
+    assert Patience(10, 100).is_over(elapsed_s, limited_s, wait_s, is_limited=is_limited) is is_over
 
 
 def test_waits_grow_until_the_cap() -> None:

@@ -33,6 +33,10 @@ GROUPS: tuple[tuple[str, tuple[Count, ...]], ...] = (
             Count("rejected", "rejected", "refused for good: must not be there", "note"),
             Count("unknown", "unknown", "sent, and no answer: may be there", "note"),
             Count("dropped", "dropped", "never sent, the window was full", "note"),
+            Count(
+                "limited", "waits for a limit", "requests answered 429, and sent again when it asked for that", "note"
+            ),
+            Count("limited_us", "waited for a limit (µs)", "by all requests together", "note"),
         ),
     ),
     (

@@ -40,7 +40,8 @@ class Intent(msgspec.Struct, frozen=True, tag_field="kind", tag="intent"):
 class Outcome(msgspec.Struct, frozen=True, tag_field="kind", tag="outcome", omit_defaults=True):
     """What is final of some events. `sent_us` is that of the first attempt; null, as `done_us`, for what was not sent.
 
-    `status` is that of the last answer; null where there was none.
+    `status` is that of the last answer; null where there was none. `limited` answers were those of a rate limit (429),
+    for which the request waited `limited_us`.
     """
 
     seqs: tuple[int, ...]
@@ -50,6 +51,8 @@ class Outcome(msgspec.Struct, frozen=True, tag_field="kind", tag="outcome", omit
     done_us: int | None = None
     status: int | None = None
     error: str | None = None
+    limited: int = 0
+    limited_us: int = 0
 
 
 Line = Start | Intent | Outcome

@@ -27,6 +27,9 @@ class Counts:
     outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
     attempted: int = 0
     repetitions: int = 0
+    limited: int = 0
+    limited_us: int = 0
+    """How often requests waited for a rate limit (429), and for how long together."""
     _answered: int = 0
     _lately: int = 0
     _first_us: int = 0
@@ -53,6 +56,8 @@ class Counts:
                 self.repetitions += 1
             case Outcome():
                 self.outcomes[line.outcome] = self.outcomes.get(line.outcome, 0) + len(line.seqs)
+                self.limited += line.limited
+                self.limited_us += line.limited_us
                 if line.done_us is not None:
                     self._answered += len(line.seqs)
                     if line.done_us >= self.since_us:

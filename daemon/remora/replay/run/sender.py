@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from remora.policy.retry import Backoff
+from remora.policy.retry import MOST_LIMITED_S, Backoff, Patience
 from remora.replay.errors import ReplayError
 from remora.replay.run.journal import Intent, Line, Outcome
 from remora.replay.run.lateness import rounded
@@ -41,6 +41,7 @@ class Overloaded(ReplayError):
 class Limits:
     """How much is under way in one task, and for how long a request is tried.
 
+    The seconds for which it waits for rate limits count by themselves: they may be `limited_s`.
     For `linger_s` events are gathered before the next request, where the target takes several.
     """
 
@@ -48,6 +49,7 @@ class Limits:
     window: int = 10_000
     overload: str = WAIT
     retry_s: float = 60.0
+    limited_s: float = MOST_LIMITED_S
     linger_s: float = 0.0005
 
 
@@ -85,6 +87,19 @@ class Tally:
     outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys((ACKED, REJECTED, UNKNOWN, DROPPED), 0))
     lateness: dict[int, int] = field(default_factory=dict)
     """How many first attempts were so many microseconds late (lateness.rounded)."""
+
+
+@dataclass(slots=True)
+class Waits:
+    """How often a request waited for a rate limit, and for how long."""
+
+    number: int = 0
+    us: int = 0
+
+    def add(self, us: int) -> None:
+        """One more."""
+        self.number += 1
+        self.us += us
 
 
 class Sender:
@@ -209,9 +224,8 @@ class Sender:
 
     async def _request(self, events: list[Event]) -> None:
         """Try until every one of the events has an outcome."""
-        name, tries, may_have_happened = self._next_name(), 0, False
+        name, tries, may_have_happened, waits = self._next_name(), 0, False, Waits()
         first_us = self._clock.now_us()
-        give_up_us = first_us + int(self._limits.retry_s * 1e6)
         self._count_lateness(events, first_us)
         sent_us = first_us
         while True:
@@ -219,7 +233,7 @@ class Sender:
             self._journal.write(Intent(tuple([event.seq for event in events]), sent_us, tries))
             answer = await self._target.send(events, name)
             if answer.result is Result.DONE:
-                self._close(events, ACKED, first_us, tries, answer)
+                self._close(events, ACKED, first_us, tries, answer, waits)
                 return
             if answer.culprit is not None and len(events) > 1:
                 self._close([events.pop(answer.culprit)], REJECTED, first_us, tries, answer)
@@ -228,10 +242,17 @@ class Sender:
             may_have_happened = may_have_happened or answer.result is Result.LOST
             final = UNKNOWN if may_have_happened else REJECTED
             wait_us = self._pause_us(answer, tries)
-            if wait_us is None or self._clock.now_us() + wait_us >= give_up_us:
-                self._close(events, final, first_us, tries, answer)
+            if wait_us is None or self._is_over(self._clock.now_us() - first_us, waits, wait_us, answer):
+                self._close(events, final, first_us, tries, answer, waits)
                 return
+            if answer.is_limited:
+                waits.add(wait_us)
             sent_us = await self._clock.until(self._clock.now_us() + wait_us)
+
+    def _is_over(self, elapsed_us: int, waits: Waits, wait_us: int, answer: Answer) -> bool:
+        """Whether a request is given up instead of waiting once more."""
+        patience = Patience(self._limits.retry_s, self._limits.limited_s)
+        return patience.is_over(elapsed_us / 1e6, waits.us / 1e6, wait_us / 1e6, is_limited=answer.is_limited)
 
     def _pause_us(self, answer: Answer, tries: int) -> int | None:
         """How long to wait before the request is sent again; None where it is not."""
@@ -249,9 +270,20 @@ class Sender:
             late = rounded(sent_us - event.due_us)
             counts[late] = counts.get(late, 0) + 1
 
-    def _close(self, events: Sequence[Event], outcome: str, sent_us: int, tries: int, answer: Answer) -> None:
-        """Write what is final of events."""
+    def _close(
+        self,
+        events: Sequence[Event],
+        outcome: str,
+        sent_us: int,
+        tries: int,
+        answer: Answer,
+        waits: Waits | None = None,
+    ) -> None:
+        """Write what is final of events; `waits` are those of their request, once."""
         self.tally.outcomes[outcome] += len(events)
         seqs = tuple([event.seq for event in events])
         done_us = self._clock.now_us()
-        self._journal.write(Outcome(seqs, outcome, tries, sent_us, done_us, answer.status, answer.error))
+        limited, limited_us = (waits.number, waits.us) if waits else (0, 0)
+        self._journal.write(
+            Outcome(seqs, outcome, tries, sent_us, done_us, answer.status, answer.error, limited, limited_us)
+        )

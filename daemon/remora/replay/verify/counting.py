@@ -77,6 +77,11 @@ def count_events(compared: DataFrame) -> DataFrame:
     )
 
 
+def count_waits(journal: DataFrame) -> DataFrame:
+    """How often requests waited for a rate limit, and for how many microseconds; `journal` is shape.JOURNAL."""
+    return journal.agg(*[F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("limited", "limited_us")])
+
+
 def count_others(found: DataFrame, is_judged: Column) -> DataFrame:
     bad = F.col("problem").isNotNull()
     return found.agg(

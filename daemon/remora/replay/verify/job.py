@@ -83,7 +83,8 @@ def verify_run(spark: SparkSession, directory: RunDirectory, question: Question)
         question = replace(question, window=replace(question.window, from_us=run.started_us))
     with _sized(spark, run.trace.events), ExitStack() as kept:
         question.tell("reading the journals")
-        outcomes = _kept(kept, frames.outcomes(_journal(spark, directory)))
+        journal = _journal(spark, directory)
+        outcomes = _kept(kept, frames.outcomes(journal))
         begun = outcomes.agg(
             F.count(F.when(F.col("outcome") == ACKED, True)).alias("acked"), F.min("t0_us").alias("t0_us")
         ).head()
@@ -92,7 +93,8 @@ def verify_run(spark: SparkSession, directory: RunDirectory, question: Question)
         expected = with_digests(frames.expected(_events(spark, run), outcomes), run)
         named, others = _named(topic.records, expected, run, question.window.holds())
         compared = _kept(kept, frames.compared(expected, named))
-        return _judged_run(spark, run, topic, compared, others, begun.t0_us or run.started_us)
+        waits = counting.row(counting.count_waits(journal)).asDict()
+        return _judged_run(spark, run, topic, compared, others, _Told(begun.t0_us or run.started_us, waits))
 
 
 def verify_topic(spark: SparkSession, question: Question) -> Findings:
@@ -202,9 +204,18 @@ def _named(found: DataFrame, expected: DataFrame, run: Run, is_judged: Column) -
 # ------------------------------------------------------------------------------------------------ what is found
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the journals say of the whole run: when it began, and how it waited for rate limits."""
+
+    origin_us: int
+    waits: dict[str, int]
+
+
 def _judged_run(
-    spark: SparkSession, run: Run, topic: _Topic, compared: DataFrame, others: DataFrame, origin_us: int
+    spark: SparkSession, run: Run, topic: _Topic, compared: DataFrame, others: DataFrame, told: _Told
 ) -> Findings:
+    origin_us = told.origin_us
     is_judged, tell = topic.question.window.holds(), topic.question.tell
     judged = others.filter(is_judged)
     log = counting.log(topic.records)
@@ -228,6 +239,7 @@ def _judged_run(
         "rejected": events.rejected,
         "unknown": events.unknown,
         "dropped": events.dropped,
+        **told.waits,
         "in_kafka": events.named + of_others.judged,
         "outside": of_others.outside,
         "distinct": events.distinct,

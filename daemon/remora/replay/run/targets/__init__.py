@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Protocol
 
 from remora.replay.run.schedule import Event
@@ -35,6 +36,11 @@ class Answer:
     error: str | None = None
     retry_after_s: float = 0.0
     culprit: int | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a rate limit refused the request."""
+        return self.status == HTTPStatus.TOO_MANY_REQUESTS
 
 
 class Target(Protocol):
