@@ -347,6 +347,7 @@ class QuarantineSettings(Checked):
 class DeliverySettings(Checked):
     """How much is read ahead and held, and how failures are retried.
 
+    `max_unacked` and `destination_max_unacked` are entries, of which 0 stands for any number.
     `mode` is that of topics which name none themselves. So are `time_to_live_s`, `max_retries` and
     `retry_sleep_duration_s`, of which 0 stands for ever, without limit and without pause.
     """
@@ -355,6 +356,8 @@ class DeliverySettings(Checked):
     shard_bytes: Bytes = 8 << 20
     worker_bytes: Bytes = 32 << 20
     endpoint_bytes: Bytes = 16 << 20
+    max_unacked: Annotated[int, Unit("count", 0, 10_000_000)] = 0
+    destination_max_unacked: Annotated[int, Unit("count", 0, 10_000_000)] = 0
     idle_min_s: Seconds = 0.05
     idle_max_s: Seconds = 1.0
     retry_base_s: Seconds = 0.1
@@ -936,7 +939,8 @@ LIVE = frozenset({
     "balance.memory_limit", "balance.min_throughput", "balance.network_bytes", "balance.overload",
     "balance.strategy", "balance.threshold", "balance.weights",
     "delivery.configuration_recheck", "delivery.drain_timeout", "delivery.idle_max", "delivery.idle_min",
-    "delivery.list_entries", "delivery.max_retries", "delivery.retry_base", "delivery.retry_cap",
+    "delivery.destination_max_unacked", "delivery.list_entries", "delivery.max_retries", "delivery.max_unacked",
+    "delivery.retry_base", "delivery.retry_cap",
     "delivery.retry_sleep_duration", "delivery.shard_bytes", "delivery.time_to_live",
     "delivery.transaction_records", "delivery.transaction_time",
     "ingest.limit", "ingest.max_held_bytes",

@@ -20,6 +20,7 @@ from remora.engine.delivery.shard_state import Redelivery, ShardState
 from remora.engine.delivery.triage import Rejected
 from remora.engine.delivery.trimmer import Trimmer
 from remora.engine.delivery.worker_context import WorkerContext
+from remora.engine.entry_budget import Allowance, EntryBudget
 from remora.engine.lease import Lease
 from remora.engine.quarantines import Quarantines
 from remora.engine.shaping.gate import Gate
@@ -42,7 +43,8 @@ class Stand:
     failures: list[RemoraError] = field(default_factory=list)
 
     def reader(self, tasks: asyncio.TaskGroup, budget: ByteBudget) -> Reader:
-        return Reader(self.scope, budget, tasks, on_failure=self.failures.append, all_removed=lambda: True)
+        allowance = Allowance(budget, EntryBudget())
+        return Reader(self.scope, allowance, tasks, on_failure=self.failures.append, all_removed=lambda: True)
 
     def trimmer(self) -> Trimmer:
         return Trimmer(self.scope, on_failure=self.failures.append, more_to_come=lambda: False)

@@ -1,11 +1,14 @@
-"""What the shards of one destination share: bytes that they may hold, and the news that it works again."""
+"""What the shards of one destination share: bytes and entries that they may hold, and the news that it works again."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from remora.engine.byte_budget import ByteBudget
+from remora.engine.entry_budget import EntryBudget
 
 SPREAD_S = 0.5
 """Over this time shards come back that were told: not all in one moment."""
@@ -13,6 +16,20 @@ SPREAD_S = 0.5
 TOLD_EVERY_S = 5.0
 """News are told no more often, so that a shard which fails for a reason of its own keeps its back-off although others
 of the same destination fail and recover."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnackedBounds:
+    """How many entries may be listed and not acknowledged as things stand, 0 for any number.
+
+    Those of all destinations count in `worker`. `on_wait` is called with "topic" or "destination" when a shard begins
+    to wait for that bound.
+    """
+
+    of_topic: Callable[[], int]
+    of_destination: Callable[[], int]
+    worker: EntryBudget
+    on_wait: Callable[[str], None]
 
 
 class Destination:
@@ -23,14 +40,25 @@ class Destination:
     than the one before.
     """
 
-    def __init__(self, nbytes: int, within: ByteBudget, want: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        nbytes: int,
+        within: ByteBudget,
+        unacked: UnackedBounds | None = None,
+        want: Callable[[], None] = lambda: None,
+    ) -> None:
         """All its shards together hold at most `nbytes`, and no more than they leave free `within` the worker.
 
-        `want` is called when a shard begins to wait for its return.
+        Without `unacked` there is no bound of entries. `want` is called when a shard begins to wait for its return.
         """
         self.budget = ByteBudget(nbytes, within=within, leaves_room=True)
         self.returns = 0
         """How often more of it answered than at the look before: pauses that had grown by then begin anew."""
+        self._unacked = unacked
+        self._entries = EntryBudget()
+        if unacked is not None:
+            self._entries = EntryBudget(unacked.of_destination, unacked.worker, lambda: unacked.on_wait("destination"))
+        self._topics: WeakValueDictionary[str, EntryBudget] = WeakValueDictionary()
         self._want = want
         self._waiting = 0
         self._ask: Callable[[], Awaitable[frozenset[str]]] | None = None
@@ -38,6 +66,22 @@ class Destination:
         self._returned = asyncio.Event()
         self._works = asyncio.Event()
         self._told_at = -TOLD_EVERY_S
+
+    def entries_of(self, topic: str) -> EntryBudget:
+        """The bound of entries of one topic, which its shards share."""
+        unacked = self._unacked
+        if unacked is None:
+            return self._entries
+        found = self._topics.get(topic)
+        if found is None:
+            found = EntryBudget(unacked.of_topic, self._entries, lambda: unacked.on_wait("topic"))
+            self._topics[topic] = found
+        return found
+
+    def admit(self) -> None:
+        """The bounds of entries may have changed: let go on who may by now."""
+        for each in (self._entries, *self._topics.values()):
+            each.admit()
 
     def recovered(self) -> None:
         """A shard that failed before has delivered again."""

@@ -22,6 +22,7 @@ from remora.engine.delivery.transactions import TransactionSender
 from remora.engine.delivery.triage import Rejected
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.destination import SPREAD_S, Destination
+from remora.engine.entry_budget import Allowance
 from remora.engine.lease import Lease, LeaseUncertain
 from remora.engine.quarantines import Turns
 from remora.engine.status import ShardStatus, State
@@ -307,18 +308,19 @@ class Dispatcher:
         """A session and its sender on a route that is open as long."""
         token = self._lease.token
         budget = ByteBudget(self._context.settings.shard_bytes, within=destination.budget)
+        allowance = Allowance(budget, destination.entries_of(topic.label))
         scope = Scope(self._context, self._lease, topic, self._shard_state)
         # A session's parts refer to each other, so one is made only when the route is open: of an attempt that fails
         # nothing must be left for the collector.
         if self._is_exact:
             assert isinstance(endpoint, TransactionalEndpoint)
             async with endpoint.exact(token.shard, token.incarnation, topic.target) as exact:
-                session = Session(scope, budget, self._arrived)
+                session = Session(scope, allowance, self._arrived)
                 yield session, TransactionSender(session, exact, Committer(session, exact))
         else:
             quick = not self._limits.counts_attempts
             async with endpoint.route(token.shard, token.incarnation, topic.target, quick_retries=quick) as route:
-                session = Session(scope, budget, self._arrived)
+                session = Session(scope, allowance, self._arrived)
                 yield session, LaneSender(session, route)
 
     async def _entries_wait(self) -> bool:

@@ -15,8 +15,9 @@ from remora.engine.backlog import BacklogMonitor
 from remora.engine.byte_budget import ByteBudget
 from remora.engine.catalogue import Catalogue
 from remora.engine.delivery.worker_context import WorkerContext
-from remora.engine.destination import Destination
+from remora.engine.destination import Destination, UnackedBounds
 from remora.engine.dispatcher import Dispatcher, Outlets
+from remora.engine.entry_budget import EntryBudget
 from remora.engine.lease import Lease
 from remora.engine.lookout import Lookout
 from remora.engine.ownership.coordinator import Coordinator
@@ -72,15 +73,23 @@ class Worker:
         schemes = Schemes(frozenset(by_scheme), frozenset(ownership.schemes))
         self.catalogue = Catalogue(store, telemetry, ownership.discovery_interval_s)
         self.budget = ByteBudget(delivery.worker_bytes)
-        destinations: WeakValueDictionary[Hashable, Destination] = WeakValueDictionary()
+        self.entries = EntryBudget()
+        self._destinations: WeakValueDictionary[Hashable, Destination] = WeakValueDictionary()
+        destinations = self._destinations
         self._lookout = Lookout(lambda: list(destinations.values()), telemetry)
+        unacked = UnackedBounds(
+            lambda: self._context.settings.max_unacked,
+            lambda: self._context.settings.destination_max_unacked,
+            self.entries,
+            telemetry.unacked_waited,
+        )
 
         def destination(target: Target) -> Destination:
             """What the shards share that go to the same place: it is up and down for all of them."""
             key = (target.scheme, by_scheme[target.scheme].destination(target))
             found = destinations.get(key)
             if found is None:
-                found = Destination(delivery.endpoint_bytes, within=self.budget, want=self._lookout.want)
+                found = Destination(delivery.endpoint_bytes, self.budget, unacked, self._lookout.want)
                 destinations[key] = found
             return found
 
@@ -158,6 +167,8 @@ class Worker:
     ) -> None:
         """Use other settings from the next step on; the bounds on bytes stay as they were."""
         self._context.settings = delivery
+        for each in list(self._destinations.values()):
+            each.admit()
         if balance is not None:
             self._meters.settings = balance
         if quarantine is not None:

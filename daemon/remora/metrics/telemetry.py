@@ -172,6 +172,12 @@ class Telemetry:
             buckets=(0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30),
         )
         self._in_flight = gauge("remora_in_flight_bytes", "Bytes held of entries that are not yet done with.")
+        self._unacked = gauge("remora_unacknowledged_entries", "Entries that were listed and are not yet done with.")
+        self._unacked_waits = counter(
+            "remora_unacknowledged_waits",
+            "Listings that waited for acknowledgements, by whose bound was reached: a topic's or a destination's.",
+            "of",
+        )
         self._syncs = counter("remora_store_syncs", "Transactions that the store has synced to this host's disk.")
         self._synced = 0
         self._connected = gauge("remora_store_connected", "1 while the store answers.")
@@ -317,9 +323,14 @@ class Telemetry:
         if _log.isEnabledFor(logging.DEBUG):
             _say(logging.DEBUG, "removed", "entries removed", topic=topic, entries=entries)
 
-    def in_flight(self, nbytes: int) -> None:
+    def in_flight(self, nbytes: int, entries: int) -> None:
         """So many bytes are held now."""
         self._in_flight.set(nbytes)
+        self._unacked.set(entries)
+
+    def unacked_waited(self, of: str) -> None:
+        """A listing waits for acknowledgements of a "topic" or of a "destination"."""
+        self._unacked_waits.labels(of).inc()
 
     def store_synced(self, transactions: int) -> None:
         """The store has synced so many transactions since it was opened."""

@@ -27,6 +27,7 @@ GAUGES: Mapping[str, Meaning] = MappingProxyType(
         "remora_progress_timestamp_seconds": "most",
         # Each worker sees the same, or a part of the same.
         "remora_eligible_shards": "most",
+        "remora_ingest_paused": "most",
         "remora_members": "most",
         "remora_topic_failing": "most",
         "remora_usage_ratio": "most",

@@ -92,6 +92,7 @@ class Committer:
                 self._session.trimmer.finish(part.acks, [ordinal], self._redelivery.done.pop(positions[ordinal]))
             self._redelivery.forget(positions)
         self._session.reader.hold(-transaction.nbytes)
+        self._session.reader.entries.done(transaction.entries)
         self._progress.progress_at = asyncio.get_running_loop().time()
         self._reads.pages_delivered += len(transaction.parts)
         self._session.on_progress()

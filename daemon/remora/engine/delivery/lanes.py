@@ -102,6 +102,8 @@ class LaneSender:
             if page is None or self._session.is_over:
                 return
             self._reader.hold(page.nbytes - room)
+            self._reader.entries.listed(len(page.entries))
+            self._reader.entries.give_back()
             if page.entries:
                 start, busy_at = page.positions[-1], now()
                 room = self._read_ahead(page)
@@ -146,6 +148,7 @@ class LaneSender:
         part = own_part(page, self._scope.topic)
         if part is not page:
             self._reader.hold(part.nbytes - page.nbytes)
+            self._reader.entries.done(len(page.entries) - len(part.entries))
         batches = await self._load_part(part) if part.entries else 0
         if part is not page:
             self._session.end()
@@ -244,6 +247,7 @@ class LaneSender:
     def _finish(self, page: Page, of: PageAcks, ordinals: Sequence[int], cause: Cause) -> None:
         """Entries are done. With its last one a page leaves memory, and its bytes are given back."""
         self._session.trimmer.finish(of, ordinals, cause)
+        self._reader.entries.done(len(ordinals))
         self._redelivery.forget(map(page.positions.__getitem__, ordinals))
         self._progress.progress_at = asyncio.get_running_loop().time()
         if not of.open:

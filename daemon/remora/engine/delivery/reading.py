@@ -7,9 +7,10 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 
-from remora.engine.byte_budget import ByteBudget
 from remora.engine.delivery.credit import SessionCredit
+from remora.engine.delivery.entries import SessionEntries
 from remora.engine.delivery.scope import Scope
+from remora.engine.entry_budget import Allowance
 from remora.model.errors import CodecError, RemoraError, StoreError
 from remora.model.record import Page
 from remora.policy.flow import EmptyQueue, Flow
@@ -21,7 +22,7 @@ class Reader:
     def __init__(
         self,
         scope: Scope,
-        budget: ByteBudget,
+        allowance: Allowance,
         tasks: asyncio.TaskGroup,
         *,
         on_failure: Callable[[RemoraError], None],
@@ -40,7 +41,8 @@ class Reader:
         self._label = scope.topic.label
         self._tasks = tasks
         self._ahead: asyncio.Task[Page | None] | None = None
-        self._budget = budget
+        self._budget = allowance.nbytes
+        self.entries = SessionEntries(allowance.entries, scope.state.reads)
         self._on_failure = on_failure
         self._all_removed = all_removed
         self.credit = SessionCredit(scope, on_long_wait)
@@ -112,24 +114,32 @@ class Reader:
     async def take_turn(self, entries: int | None = None) -> int:
         """Wait until so many entries, or another page, may be sent and held; returns the bytes held for them.
 
-        Credit comes first and room second: whoever waits for credit holds nothing that others need. A session with a
-        producer for transactions does, and one with a lifetime keeps its dispatcher from looking for what expires.
+        Credit comes first and room second, of entries before that of bytes: whoever waits for credit holds nothing that
+        others need. A session with a producer for transactions does, and one with a lifetime keeps its dispatcher from
+        looking for what expires.
         """
         wanted, is_exact = entries or self.flow().page_entries, entries is not None
         may_wait = not (is_exact or self._scope.limits.time_to_live_s)
         credit = await self.credit.acquire(self.bytes_for(wanted), self.bytes_for(1), may_wait=may_wait)
-        return await self._hold_room(credit)
+        return await self._hold_room(self._room(credit, await self.entries.ask(self.entries_in(credit))))
 
     def take_turn_now(self, entries: int | None = None) -> int:
         """As `take_turn`, without waiting; 0 when there is no credit or no room."""
-        room = self.credit.try_acquire(self.bytes_for(entries or self.flow().page_entries), self.bytes_for(1))
-        if not room:
+        credit = self.credit.try_acquire(self.bytes_for(entries or self.flow().page_entries), self.bytes_for(1))
+        if not credit:
             return 0
-        if not self._budget.try_acquire(room):
+        asked = self.entries.try_ask(self.entries_in(credit))
+        room = self._room(credit, asked)
+        if not asked or not self._budget.try_acquire(room):
+            self.entries.give_back(asked)
             self.credit.cancel_last()
             return 0
         self._progress.held_bytes += room
         return room
+
+    def _room(self, credit: int, entries: int) -> int:
+        """The bytes to hold for entries, where credit was granted for as many or more."""
+        return credit if entries >= self.entries_in(credit) else self.bytes_for(entries)
 
     async def _hold_room(self, room: int) -> int:
         await self._budget.acquire(room)
@@ -152,6 +162,7 @@ class Reader:
     def hold_nothing(self) -> None:
         """The session is over."""
         self.hold(-self._progress.held_bytes)
+        self.entries.close()
 
     # -------------------------------------------------------------------------------- an empty queue
 

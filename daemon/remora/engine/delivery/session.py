@@ -14,11 +14,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from remora.engine.byte_budget import ByteBudget
 from remora.engine.delivery.reading import Reader
 from remora.engine.delivery.scope import Scope
 from remora.engine.delivery.triage import Triaged, triage
 from remora.engine.delivery.trimmer import Trimmer
+from remora.engine.entry_budget import Allowance
 from remora.model.errors import EndpointError, OwnershipLost, RemoraError, ShardGone
 from remora.model.record import Page, Record
 from remora.model.topic import Source
@@ -61,7 +61,7 @@ class Sender(Protocol):
 class Session:
     """See the module. `run` is called once."""
 
-    def __init__(self, scope: Scope, budget: ByteBudget, on_progress: Callable[[], None]) -> None:
+    def __init__(self, scope: Scope, allowance: Allowance, on_progress: Callable[[], None]) -> None:
         """`on_progress` is called whenever a whole page has arrived, or a transaction was committed.
 
         `passivates` is true after a session that ended because nothing came for long, `leaves_waiting` after one that
@@ -79,7 +79,7 @@ class Session:
         self.trimmer = Trimmer(scope, on_failure=self.fail, more_to_come=self._is_busy)
         self.reader = Reader(
             scope,
-            budget,
+            allowance,
             self.tasks,
             on_failure=self.fail,
             all_removed=lambda: self.trimmer.is_empty,
@@ -126,6 +126,7 @@ class Session:
         scope = self.scope
         self.reader.learn(page)
         triaged = triage(page, scope.topic, scope.limits, self._redelivery, scope.context.renderer)
+        self.reader.entries.sent(len(page.entries) - len(triaged.skipped), len(page.entries))
         return self.trimmer.add(page), triaged
 
     def count_attempts(self, records: Sequence[Record]) -> None:

@@ -94,11 +94,13 @@ class Redelivery:
 class ReadStatistics:
     """What earlier reads say about the next one.
 
-    `mean_bytes` is the size of an entry, `pages_delivered` counts whole pages since the last failure, and
-    `has_backlog` says that the last page did not reach the end of the queue.
+    `mean_bytes` is the size of an entry, `mean_records` how many records one makes (below 1 where many were done
+    before), `pages_delivered` counts whole pages since the last failure, and `has_backlog` says that the last page did
+    not reach the end of the queue.
     """
 
     mean_bytes: float = FIRST_GUESS_BYTES
+    mean_records: float | None = None
     pages_delivered: int = 64
     has_backlog: bool = False
 

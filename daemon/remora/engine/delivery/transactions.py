@@ -104,13 +104,15 @@ class TransactionSender:
     async def _next_page(self, start: bytes) -> Page | None:
         if not self._reader.is_ahead:
             await self._take_turn()
-            self._reader.fetch(start, min(self._page_entries(), self._reader.entries_in(self._room)))
+            limit = min(self._page_entries(), self._reader.entries_in(self._room))
+            self._reader.fetch(start, self._reader.entries.within(limit))
         return await self._reader.fetched()
 
     async def _take_in(self, page: Page) -> None:
         """Add a page to the open transaction, while the next one comes in; wait when that is full."""
         self._backlog = page.truncated
         whole = own_part(page, self._scope.topic)
+        self._reader.entries.listed(len(whole.entries))
         self._room -= whole.nbytes
         if self._room < 0:
             self._reader.hold(-self._room)
@@ -134,7 +136,7 @@ class TransactionSender:
         """How many entries to read behind so many that are about to join the open transaction: 0 where that is full
         then, or where there is no room for more."""
         joined = joining + (self._open.entries if self._open else 0)
-        entries = self._reader.flow().joining_entries(self._most, joined)
+        entries = self._reader.entries.within(self._reader.flow().joining_entries(self._most, joined))
         return entries if self._room >= self._reader.bytes_for(entries) else 0
 
     async def _take_turn(self) -> None:
@@ -142,7 +144,7 @@ class TransactionSender:
 
         A transaction with no room or no credit to grow goes as it is: no open one waits for what others give back.
         """
-        if self._room >= self._page_bytes():
+        if self._room >= self._page_bytes() and self._reader.entries.may_list:
             return
         wanted = self._left_entries() if self._backlog else self._page_entries()
         room = self._reader.take_turn_now(wanted)
@@ -156,6 +158,7 @@ class TransactionSender:
     def _give_room_back(self) -> None:
         self._reader.hold(-self._room)
         self._room = 0
+        self._reader.entries.give_back()
         self._reader.credit.end_pages()
 
     @property

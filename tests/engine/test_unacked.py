@@ -1,0 +1,241 @@
+"""Entries that are listed and not acknowledged: bounded for each topic and for each destination."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.fakes import FakeEndpoint, FakeStore, Fate, Verdict
+from engine.runs import a_topic, a_worker, drained, running, until
+from remora.config import DeliverySettings
+from remora.engine.entry_budget import EntryBudget
+from remora.metrics import Telemetry
+from remora.model.errors import EndpointUnavailable
+from remora.model.record import Page
+from remora.model.shard import LockToken
+from remora.model.topic import Delivery
+from support.clock import in_virtual_time
+from support.entries import raw_entry
+
+BOTH = pytest.mark.parametrize("mode", Delivery)
+SHARDS = 11
+EACH = 300
+
+
+class WatchedStore(FakeStore):
+    """Counts what was listed of each topic and has not arrived, and notes the most that there was of each."""
+
+    def __init__(self, endpoint: FakeEndpoint, *topics: str) -> None:
+        super().__init__(tells=True)
+        self.endpoint = endpoint
+        self.most: Counter[str] = Counter()
+        self.most_of_all = 0
+        self._listed: Counter[str] = Counter()
+        for topic in topics:
+            for number in range(SHARDS):
+                name = f"{topic}.{number}"
+                self.make(name, *(raw_entry(f"{name}-{i}", i, topic=topic) for i in range(EACH)))
+                self.metadata[name] = replace(a_topic(name, to=topic), name=topic)
+
+    async def read(self, token: LockToken, start: bytes, limit: int) -> Page:
+        page = await super().read(token, start, limit)
+        queue = self.queues[token.shard.queue]
+        if start or limit > 1:  # else it is but a look
+            last = queue.positions.index(int(page.positions[-1].partition(b"/")[2]))
+            self._listed[token.shard.queue] = max(last, self._listed[token.shard.queue])
+        arrived = Counter(topic for topic, _ in self.endpoint.arrived)
+        under_way: Counter[str] = Counter()
+        for name, listed in self._listed.items():
+            under_way[name.partition(".")[0]] += listed
+        under_way.subtract(arrived)
+        self.most |= under_way
+        self.most_of_all = max(self.most_of_all, under_way.total())
+        return page
+
+
+def slow(endpoint: FakeEndpoint) -> None:
+    """Each answer takes a while."""
+    endpoint.fate = lambda *_: Fate(wait_s=0.5)
+    endpoint.verdict = lambda *_: Verdict(wait_s=0.5)
+
+
+@BOTH
+@in_virtual_time
+async def test_no_more_entries_of_a_topic_are_under_way_than_allowed(mode: Delivery) -> None:
+    """Of eleven shards together, of each topic for itself; all are delivered, and nothing is held in the end."""
+    endpoint, telemetry = FakeEndpoint(), Telemetry()
+    slow(endpoint)
+    store = WatchedStore(endpoint, "a", "b")
+    delivery = DeliverySettings(mode=mode.value, max_unacked=100)
+    async with running(worker := a_worker(store, endpoint, delivery, telemetry=telemetry)):
+        await drained(store)
+
+    assert store.most == {"a": 100, "b": 100}
+    assert store.most_of_all > 100
+    assert len(endpoint.arrived) == 2 * SHARDS * EACH
+    assert worker.entries.held == 0
+    assert telemetry.registry.get_sample_value("remora_unacknowledged_waits_total", {"of": "topic"})
+
+
+@BOTH
+@in_virtual_time
+async def test_no_more_entries_of_a_destination_are_under_way_than_allowed(mode: Delivery) -> None:
+    """Of all topics that go there together, each of which may have some of them."""
+    endpoint, telemetry = FakeEndpoint(), Telemetry()
+    slow(endpoint)
+    store = WatchedStore(endpoint, "a", "b")
+    delivery = DeliverySettings(mode=mode.value, destination_max_unacked=100, max_unacked=80)
+    async with running(worker := a_worker(store, endpoint, delivery, telemetry=telemetry)):
+        await drained(store)
+
+    assert store.most_of_all == 100
+    assert max(store.most.values()) == 80
+    assert len(endpoint.arrived) == 2 * SHARDS * EACH
+    assert worker.entries.held == 0
+    assert telemetry.registry.get_sample_value("remora_unacknowledged_waits_total", {"of": "destination"})
+
+
+@BOTH
+@in_virtual_time
+async def test_a_reload_lifts_the_bound_at_once(mode: Delivery) -> None:
+    """Shards that wait for acknowledgements list when there may be more, although none has come."""
+    endpoint = FakeEndpoint()
+    endpoint.fate = lambda *_: Fate(wait_s=300)
+    endpoint.verdict = lambda *_: Verdict(wait_s=300)
+    store = WatchedStore(endpoint, "a")
+    bounded = DeliverySettings(mode=mode.value, max_unacked=50, drain_timeout_s=600)
+    async with running(worker := a_worker(store, endpoint, bounded)):
+        await until(lambda: worker.entries.held == 50)
+        await asyncio.sleep(60)
+        assert store.most == {"a": 50}
+
+        worker.reload(replace(bounded, max_unacked=0))
+        await until(lambda: worker.entries.held == SHARDS * EACH, within_s=60)
+
+
+@BOTH
+@in_virtual_time
+async def test_what_failed_is_not_under_way_any_more(mode: Delivery) -> None:
+    """While a destination fails its shards are tried in turn within the bound, and all is delivered when it is back."""
+    endpoint = FakeEndpoint()
+    gone = EndpointUnavailable("gone")
+    endpoint.fate = lambda *_: Fate(wait_s=1, arrives=0, error=gone)
+    endpoint.verdict = lambda *_: Verdict(happens=False, error=gone)
+    store = WatchedStore(endpoint, "a")
+    delivery = DeliverySettings(mode=mode.value, max_unacked=30, retry_cap_s=2)
+    async with running(worker := a_worker(store, endpoint, delivery)):
+        await asyncio.sleep(120)
+        tried = {each.shard.queue if mode is Delivery.AT_LEAST_ONCE else "" for each in endpoint.routes}
+        assert worker.entries.held <= 30
+        endpoint.fate = lambda *_: Fate()
+        endpoint.verdict = lambda *_: Verdict()
+        await drained(store)
+
+    assert mode is Delivery.EXACTLY_ONCE or len(tried) == SHARDS
+    assert len({record.event_id for _, record in endpoint.arrived}) == EACH
+    assert len(endpoint.arrived) == SHARDS * EACH
+    assert worker.entries.held == 0
+
+
+class Askers:
+    """Sessions of one topic, as far as they ask for entries, list them and have them done."""
+
+    def __init__(self, most: int, within: int, chance: Random) -> None:
+        self.bounds = {"most": most, "within": within}
+        self.wide = EntryBudget(lambda: self.bounds["within"])
+        self.narrow = EntryBudget(lambda: self.bounds["most"], within=self.wide)
+        self._chance = chance
+        self._asking: list[asyncio.Task[int]] = []
+        self._asked: list[int] = []
+        self._held: list[int] = []
+
+    @property
+    def least(self) -> int | None:
+        """The smaller bound; None where there is none."""
+        return min((each for each in self.bounds.values() if each), default=None)
+
+    @property
+    def granted(self) -> int:
+        return sum(self._asked) + sum(self._held)
+
+    def step(self, step: str, amount: int, tasks: asyncio.TaskGroup) -> None:
+        match step:
+            case "ask":
+                self._asking.append(tasks.create_task(self.narrow.ask(amount, None)))
+            case "cancel" if self._asking:
+                self._asking.pop(self._chance.randrange(len(self._asking))).cancel()
+            case "list" if self._asked:
+                asked = self._some(self._asked)
+                self._held.append(self._chance.randint(0, asked))
+                self.narrow.listed(asked, self._held[-1])
+            case "done" if self._held:
+                self.narrow.release(self._some(self._held))
+            case "bound":
+                self.bounds[self._chance.choice(["most", "within"])] = amount
+                self.wide.admit()
+                self.narrow.admit()
+
+    def _some(self, of: list[int]) -> int:
+        return of.pop(self._chance.randrange(len(of)))
+
+    async def settle(self) -> None:
+        """All that may go on by now has gone on."""
+        await asyncio.sleep(0.001)
+        done = [each for each in self._asking if each.done()]
+        self._asking = [each for each in self._asking if each not in done]
+        self._asked += [each.result() for each in done]
+        assert self.narrow.held == self.wide.held == sum(self._held)
+
+    async def end(self) -> None:
+        """All get what they ask for, one after the other."""
+        while self._asking or self._asked or self._held:
+            self.narrow.listed(sum(self._asked), 0)
+            self.narrow.release(sum(self._held))
+            self._asked, self._held = [], []
+            await self.settle()
+
+
+@settings(max_examples=200)
+@given(
+    most=st.integers(0, 20),
+    within=st.integers(0, 20),
+    steps=st.lists(st.tuples(st.sampled_from(("ask", "cancel", "list", "done", "bound")), st.integers(1, 12))),
+    seed=st.integers(0, 2**32),
+)
+def test_a_bound_is_kept_and_nobody_is_forgotten(
+    most: int, within: int, steps: list[tuple[str, int]], seed: int
+) -> None:
+    """Whatever is asked for, listed, done and cancelled: no more is granted than both bounds allow, and in the end all
+    who ask get something and nothing is held."""
+
+    @in_virtual_time
+    async def play() -> None:
+        askers = Askers(most, within, Random(seed))
+        async with asyncio.TaskGroup() as tasks:
+            for step, amount in steps:
+                before = askers.granted
+                askers.step(step, amount, tasks)
+                await askers.settle()
+                assert askers.least is None or askers.granted <= max(askers.least, before)
+            async with asyncio.timeout(60):
+                await askers.end()
+        assert askers.narrow.held == askers.wide.held == 0
+        assert askers.narrow.try_ask(1, None) == 1
+
+    play()
+
+
+def test_a_shard_whose_entries_were_mostly_done_lists_more() -> None:
+    """Where a tenth of the entries make records, ten times as many are listed for what may be sent."""
+    budget = EntryBudget(lambda: 50)
+
+    assert budget.try_ask(1000, 0.1) == 500
+    assert budget.try_ask(1000, 0.1) == 0
+    budget.listed(500, 40)
+    assert budget.try_ask(1000, None) == 10
