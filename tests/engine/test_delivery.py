@@ -669,8 +669,10 @@ def test_no_schedule_of_faults_loses_or_reorders(data: st.DataObject) -> None:
 
         store.before = store.after = store_trouble
         endpoint.fate = fate
-        delivery = DeliverySettings(list_entries=rng.choice([1, 7, 1024]), retry_cap_s=5)
-        async with running(a_worker(store, endpoint, delivery)):
+        delivery = DeliverySettings(
+            list_entries=rng.choice([1, 7, 1024]), max_unacked=rng.choice([0, 0, 3, 50]), retry_cap_s=5
+        )
+        async with running(worker := a_worker(store, endpoint, delivery)):
             await asyncio.sleep(rng.random() * (60 if tells else 20))  # long enough to become idle in between
             queue.append(
                 *(b"?" if i in garbage else raw_entry(f"k{i % keys}", i) for i in range(entries // 2, entries))
@@ -681,6 +683,7 @@ def test_no_schedule_of_faults_loses_or_reorders(data: st.DataObject) -> None:
                 store.metadata["t"] = a_topic(to="other")
             await drained(store, within_s=2000)
 
+        assert (worker.entries.held, worker.budget.held) == (0, 0)
         arrived = set(endpoint.events())
         assert arrived == {b"id-%d" % i for i in range(entries) if i not in garbage}
         assert len(store.parked) == len(garbage)

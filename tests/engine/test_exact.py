@@ -718,7 +718,10 @@ def test_no_schedule_of_faults_loses_doubles_or_reorders(seed: int, tells: bool)
         store.metadata["t"] = an_exact_topic()
         store.before, store.after, endpoint.verdict = trouble.store, trouble.store, trouble.verdict
         delivery = DeliverySettings(
-            list_entries=rng.choice([1, 7, 1024]), transaction_records=rng.choice([3, 100, 5000]), retry_cap_s=5
+            list_entries=rng.choice([1, 7, 1024]),
+            transaction_records=rng.choice([3, 100, 5000]),
+            max_unacked=rng.choice([0, 0, 200]),
+            retry_cap_s=5,
         )
         telemetry = Telemetry()
         workers = [a_worker(store, endpoint, delivery, f"remora/h/b/w{i}", telemetry) for i in range(2)]

@@ -187,6 +187,7 @@ def test_no_change_of_limits_or_owners_undoes_a_decision(seed: int, is_exact: bo
         delivery = DeliverySettings(
             list_entries=rng.choice([1, 5, 1024]),
             transaction_records=rng.choice([3, 100]),
+            max_unacked=rng.choice([0, 0, 2, 20]),
             retry_cap_s=3,
             configuration_recheck_s=3,
         )
