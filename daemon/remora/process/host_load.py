@@ -38,13 +38,14 @@ class HostLoad:
         finally:
             os.close(descriptor)
 
-    def hold(
-        self, *, connections: int | None = None, nbytes: int | None = None, growing_since: int | None = None
-    ) -> None:
-        """What this worker holds now; what is left out stays."""
-        for cell, value in ((CONNECTIONS, connections), (NBYTES, nbytes), (GROWING, growing_since)):
-            if value is not None:
-                self._cells[self._begin + cell] = value
+    def hold_connections(self, count: int) -> None:
+        """So many connections of this worker are open now."""
+        self._cells[self._begin + CONNECTIONS] = count
+
+    def hold_bodies(self, nbytes: int, growing_since: int = 0) -> None:
+        """What bodies hold in this worker now, and since when the oldest of them grows whose length is not known."""
+        cells, begin = self._cells, self._begin
+        cells[begin + NBYTES], cells[begin + GROWING] = nbytes, growing_since
 
     def turn(self, *, is_paused: bool) -> None:
         """This worker saw that the host's bodies paused ingest, or let it go on."""
@@ -69,7 +70,8 @@ class HostLoad:
     @property
     def is_paused(self) -> bool:
         """Whether ingest is paused: what the worker says that saw it change last."""
-        return max(self._cells[TURNED::CELLS], key=abs) > 0
+        turned = self._cells[TURNED::CELLS]
+        return max(turned) > -min(turned)
 
     def has_older(self, growing_since: int) -> bool:
         """Whether any worker has a body without a length that began before this."""

@@ -184,14 +184,14 @@ async def test_what_another_worker_holds_makes_requests_wait(store: ScriptedStor
     store.gate.set()
     async with ingest_site(store, tmp_path, load=HostLoad(memory, 2, 0), **BOUNDS) as site:
         for frees in ("answers", "ends"):
-            other.hold(nbytes=LARGE)
+            other.hold_bodies(LARGE)
             waits = ask(site, body("k", 1000))
             await until(lambda: site.server.waiting == 1)
-            other.hold(nbytes=LARGE // 2)
+            other.hold_bodies(LARGE // 2)
             assert (await site.ask("GET", "/v1/health")).status == 200
             assert site.server.waiting == 1
             if frees == "answers":
-                other.hold(nbytes=LARGE // 2 - 1)
+                other.hold_bodies(LARGE // 2 - 1)
             else:
                 clear(memory, 1)
 

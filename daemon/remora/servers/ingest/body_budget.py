@@ -43,6 +43,7 @@ class BodyBudget:
         self._at_headers: dict[Share, asyncio.Future[None]] = {}
         self._growing: dict[Share, asyncio.Future[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._host_paused = False
 
     @property
     def nbytes(self) -> int:
@@ -62,7 +63,8 @@ class BodyBudget:
             yield share
         finally:
             if share in self._intake:
-                self._observe()
+                if self._intake.is_paused:
+                    self._observe()
                 self._let_in(self._intake.end(share))
 
     def set_limit(self, limit: int) -> None:
@@ -128,16 +130,17 @@ class BodyBudget:
 
     def _observe(self) -> None:
         host, intake = self._host, self._intake
-        was_paused = host.is_paused
-        admitted = intake.observe(host.nbytes_of_others, is_paused=was_paused)
-        if admitted or intake.is_paused != was_paused:
+        self._host_paused = host.is_paused
+        admitted = intake.observe(host.nbytes_of_others, is_paused=self._host_paused)
+        if admitted or intake.is_paused != self._host_paused:
             self._let_in(admitted)
 
     def _let_in(self, admitted: Iterable[Share]) -> None:
         """Tell the other workers what is so by now, and those that wait who is let in."""
         intake, oldest = self._intake, self._intake.oldest_growing
-        self._host.hold(nbytes=intake.own, growing_since=oldest.since_ns if oldest else 0)
-        if intake.is_paused != self._host.is_paused:
+        self._host.hold_bodies(intake.own, oldest.since_ns if oldest else 0)
+        if intake.is_paused != self._host_paused:
+            self._host_paused = intake.is_paused
             self._host.turn(is_paused=intake.is_paused)
             if intake.is_paused:
                 self._telemetry.ingest_paused(intake.pending)
@@ -173,8 +176,9 @@ class Share:
 
         Raises Problem when there is no memory for `timeout_s`.
         """
-        self.since_ns = time.monotonic_ns()
         self.nbytes = length or 0
+        if length is None:
+            self.since_ns = time.monotonic_ns()
         if length != 0:
             await self._budget.admit(self, self.nbytes, timeout_s)
         self.reader.go_on_for_memory()

@@ -125,7 +125,7 @@ class Connections:
         self._count()
 
     def _count(self) -> None:
-        self._host.hold(connections=len(self._open) + len(self._arriving))
+        self._host.hold_connections(len(self._open) + len(self._arriving))
 
     def end_idle(self) -> None:
         """End those that wait for nothing but another request."""
