@@ -163,12 +163,22 @@ async def test_bodies_of_unknown_length_do_not_wait_for_each_other(
         assert site.server.held_bytes == 0
 
 
-async def test_a_client_that_sleeps_in_its_body_is_cut_and_others_go_on(store: ScriptedStore, tmp_path: Path) -> None:
-    """It holds the memory that it has announced until its time is over, and no longer."""
+@pytest.mark.parametrize(
+    "begun",
+    [
+        head(f"Content-Length: {LARGE}") + b"{",
+        head("Transfer-Encoding: chunked") + f"{LARGE:x}\r\n".encode() + body("half") + b"\r\n",
+    ],
+    ids=["length", "chunked"],
+)
+async def test_a_client_that_sleeps_in_its_body_is_cut_and_others_go_on(
+    store: ScriptedStore, tmp_path: Path, begun: bytes
+) -> None:
+    """It holds the memory that it has announced or filled until its time is over, and no longer."""
     store.gate.set()
     async with ingest_site(store, tmp_path, request_timeout_s=0.5, **BOUNDS) as site:
         reader, writer = await asyncio.open_unix_connection(tmp_path / "ingest.sock")
-        writer.write(head(f"Content-Length: {LARGE}") + b"{")
+        writer.write(begun)
         await until(lambda: site.server.held_bytes == LARGE)
         answers = [await site.ask("POST", EVENTS, body("k")) for _ in range(4)]
 
@@ -176,6 +186,25 @@ async def test_a_client_that_sleeps_in_its_body_is_cut_and_others_go_on(store: S
         assert answers[-1].status == 200
         assert b" 408 " in await asyncio.wait_for(reader.readline(), DEADLINE_S)
         writer.close()
+
+
+async def test_a_client_that_leaves_while_it_waits_stores_nothing(store: ScriptedStore, tmp_path: Path) -> None:
+    """It is forgotten when its turn comes, and who waits behind it goes on."""
+    async with ingest_site(store, tmp_path, **BOUNDS) as site:
+        first = ask(site, body("first"))
+        await store.asked.wait()
+        _, writer = await asyncio.open_unix_connection(tmp_path / "ingest.sock")
+        writer.write(head(f"Content-Length: {LARGE}") + b"{")
+        await until(lambda: site.server.waiting == 1)
+        behind = ask(site, body("behind"))
+        await until(lambda: site.server.waiting == 2)
+        writer.close()
+        store.gate.set()
+
+        assert [(await each).status for each in (first, behind)] == [200, 200]
+        assert keys(store) == ["first", "behind"]
+        await until(lambda: site.server.held_bytes == 0 and site.server.waiting == 0)
+        assert site.metric("remora_crashes_total") == 0
 
 
 async def test_what_another_worker_holds_makes_requests_wait(store: ScriptedStore, tmp_path: Path, memory: int) -> None:
