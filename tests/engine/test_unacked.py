@@ -114,9 +114,11 @@ async def test_a_reload_lifts_the_bound_at_once(mode: Delivery) -> None:
         await until(lambda: worker.entries.held == 50)
         await asyncio.sleep(60)
         assert store.most == {"a": 50}
+        assert any("max_unacked" in each.reason for each in worker.shards)
 
         worker.reload(replace(bounded, max_unacked=0))
         await until(lambda: worker.entries.held == SHARDS * EACH, within_s=60)
+        assert not any(each.reason for each in worker.shards)
 
 
 @BOTH

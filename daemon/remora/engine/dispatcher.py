@@ -119,6 +119,8 @@ class Dispatcher:
         pending = self._shaped.pending
         if state is State.DELIVERING and pending is not None and pending.grant is None:
             state, reason, since = State.SHAPED, pending.reason, pending.asked_at
+        if state is State.DELIVERING and self._session is not None and self._session.reader.entries.is_waiting:
+            reason = "as many entries are under way as delivery.max_unacked or destination_max_unacked allow"
         remarks = self._remarks
         if state is State.IDLE and self._last_failure:
             remarks = (*remarks, f"nothing waits; the last attempt failed: {self._last_failure}")

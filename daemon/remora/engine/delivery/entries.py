@@ -15,6 +15,8 @@ class SessionEntries:
         self._reads = reads
         self._asked = 0
         self._held = 0
+        self.is_waiting = False
+        """Whether a listing waits for acknowledgements."""
 
     @property
     def may_list(self) -> bool:
@@ -23,7 +25,11 @@ class SessionEntries:
 
     async def ask(self, limit: int) -> int:
         """Wait until something may be listed; returns how many entries, at most `limit`."""
-        entries = await self._budget.ask(limit, self._reads.mean_records)
+        self.is_waiting = True
+        try:
+            entries = await self._budget.ask(limit, self._reads.mean_records)
+        finally:
+            self.is_waiting = False
         self._asked += entries
         return entries
 
