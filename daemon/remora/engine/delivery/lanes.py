@@ -101,9 +101,7 @@ class LaneSender:
                 self._last_storing = self._last_storing if self._last_storing is not storing else None
             if page is None or self._session.is_over:
                 return
-            self._reader.hold(page.nbytes - room)
-            self._reader.entries.listed(len(page.entries))
-            self._reader.entries.give_back()
+            self._reader.take_in(page, room)
             if page.entries:
                 start, busy_at = page.positions[-1], now()
                 room = self._read_ahead(page)
@@ -147,8 +145,7 @@ class LaneSender:
             return 0
         part = own_part(page, self._scope.topic)
         if part is not page:
-            self._reader.hold(part.nbytes - page.nbytes)
-            self._reader.entries.done(len(page.entries) - len(part.entries))
+            self._reader.pass_over(page, part)
         batches = await self._load_part(part) if part.entries else 0
         if part is not page:
             self._session.end()

@@ -159,6 +159,17 @@ class Reader:
         self._budget.adjust(difference)
         self._progress.held_bytes += difference
 
+    def take_in(self, page: Page, room: int) -> None:
+        """Hold a listing that has come, in the place of the room that was taken for it."""
+        self.hold(page.nbytes - room)
+        self.entries.listed(len(page.entries))
+        self.entries.give_back()
+
+    def pass_over(self, page: Page, part: Page) -> None:
+        """Hold only this part of a listing: the rest of it is another route's."""
+        self.hold(part.nbytes - page.nbytes)
+        self.entries.done(len(page.entries) - len(part.entries))
+
     def hold_nothing(self) -> None:
         """The session is over."""
         self.hold(-self._progress.held_bytes)
