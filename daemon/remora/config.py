@@ -746,7 +746,7 @@ class ShapingSettings(Checked):
         )
 
     def remarks(self, workers: int) -> list[str]:
-        """What is allowed, and may not be what is meant, on a host with so many workers."""
+        """What is allowed, and may not be what is meant, on a host with `workers` workers."""
         return [remark for each in self.scope for remark in each.remarks(workers, self.tick_s)]
 
 
@@ -1169,7 +1169,7 @@ def _class_of(section: str) -> Any:
 
 
 def _draft(cls: Any, values: Mapping[str, object]) -> Any:
-    """Settings of these values, else of the defaults, that nobody has checked yet."""
+    """Settings of these values, else of the defaults, not checked yet."""
     draft = object.__new__(cls)
     for each in fields(cls):
         default = each.default_factory() if callable(each.default_factory) else each.default

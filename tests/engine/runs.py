@@ -39,13 +39,13 @@ def a_worker(
     cookie: str = "remora/h/b/w1",
     telemetry: Telemetry | None = None,
     ownership: OwnershipSettings = QUICK,
-    fellows: int = 1,
+    group_size: int = 1,
     meters: Meters | None = None,
     gate: Gate | None = None,
     quarantine: QuarantineSettings | None = None,
 ) -> Worker:
     telemetry, delivery = telemetry or Telemetry(), delivery or DeliverySettings()
-    setup = WorkerSetup(cookie, ownership, delivery, fellows, meters, gate, quarantine or QuarantineSettings())
+    setup = WorkerSetup(cookie, ownership, delivery, group_size, meters, gate, quarantine or QuarantineSettings())
     return Worker(store, [endpoint], telemetry, setup, Random(7))
 
 

@@ -41,7 +41,7 @@ class Fleet:
         self.telemetries: list[Telemetry] = []
         self._stack = stack
 
-    async def join(self, fellows: int = 1, settings: BalanceSettings | None = None) -> Worker:
+    async def join(self, group_size: int = 1, settings: BalanceSettings | None = None) -> Worker:
         """One worker more, whose usage is the load of its shards."""
         meters = Meters(settings or self.settings)
         last = asyncio.get_running_loop().time()
@@ -58,7 +58,14 @@ class Fleet:
         telemetry = Telemetry()
         self.telemetries.append(telemetry)
         name = f"remora/h/b/w{len(self.workers)}"
-        worker = a_worker(self.store, FakeEndpoint(), cookie=name, telemetry=telemetry, fellows=fellows, meters=meters)
+        worker = a_worker(
+            self.store,
+            FakeEndpoint(),
+            cookie=name,
+            telemetry=telemetry,
+            group_size=group_size,
+            meters=meters,
+        )
         self.workers.append(worker)
         await self._stack.enter_async_context(running(worker))
         return worker
@@ -98,7 +105,7 @@ async def two(stack: AsyncExitStack, shards: int, **settings: object) -> Fleet:
     """Two workers that share so many shards evenly."""
     fleet = Fleet(stack, shards, **settings)
     for _ in range(2):
-        await fleet.join(fellows=2)
+        await fleet.join(group_size=2)
     await until(lambda: sum(fleet.held) == shards, within_s=30)
     return fleet
 
@@ -196,8 +203,8 @@ async def test_a_worker_that_says_nothing_of_its_load_gets_none() -> None:
     """A worker of an older release, or by number only, is no receiver, however idle it seems."""
     async with AsyncExitStack() as stack:
         fleet = Fleet(stack, 12)
-        await fleet.join(fellows=2)
-        await fleet.join(fellows=2, settings=BalanceSettings(strategy="count"))
+        await fleet.join(group_size=2)
+        await fleet.join(group_size=2, settings=BalanceSettings(strategy="count"))
         await until(lambda: fleet.held == [6, 6], within_s=30)
         for shard in fleet.workers[0].ownership.shards:
             fleet.load[shard] = 15.0

@@ -232,7 +232,14 @@ async def test_shards_go_to_a_worker_that_their_destination_does_not_fail() -> N
     store, broker, telemetries = a_store(8, 4), Broker(), [Telemetry(), Telemetry()]
     async with AsyncExitStack() as stack:
         workers = [
-            a_worker(store, endpoint, cookie=f"remora/h/b/w{n}", fellows=2, quarantine=ALWAYS, telemetry=telemetries[n])
+            a_worker(
+                store,
+                endpoint,
+                cookie=f"remora/h/b/w{n}",
+                group_size=2,
+                quarantine=ALWAYS,
+                telemetry=telemetries[n],
+            )
             for n, endpoint in enumerate((broker.endpoint, FakeEndpoint(lanes=1)))
         ]
         for each in workers:
@@ -273,7 +280,7 @@ async def test_a_destination_that_fails_all_workers_stays_where_it_is() -> None:
                 store,
                 broker.endpoint,
                 cookie=f"remora/h/b/w{n}",
-                fellows=2,
+                group_size=2,
                 quarantine=ALWAYS,
                 telemetry=telemetries[n],
             )

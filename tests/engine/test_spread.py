@@ -32,12 +32,12 @@ class Crew:
         self.workers: list[Worker] = []
         self.telemetries: list[Telemetry] = []
 
-    async def join(self, fellows: int = 1) -> Worker:
+    async def join(self, group_size: int = 1) -> Worker:
         """One worker more."""
         telemetry = Telemetry()
         self.telemetries.append(telemetry)
         name = f"remora/h/b/w{len(self.workers)}"
-        worker = a_worker(self.store, self.endpoint, cookie=name, telemetry=telemetry, fellows=fellows)
+        worker = a_worker(self.store, self.endpoint, cookie=name, telemetry=telemetry, group_size=group_size)
         self.workers.append(worker)
         await self._stack.enter_async_context(running(worker))
         return worker
@@ -83,7 +83,7 @@ async def test_workers_that_start_together_share_without_a_move(tells: bool) -> 
     async with AsyncExitStack() as stack:
         crew = a_crew(a_store(22, tells=tells), stack)
         for _ in range(4):
-            await crew.join(fellows=4)
+            await crew.join(group_size=4)
         await crew.settled(5, 5, 6, 6, within_s=5)
         await asyncio.sleep(60)
 
@@ -98,8 +98,8 @@ async def test_a_queue_that_becomes_ours_is_taken() -> None:
     store.metadata["t"] = a_topic("t", shards=1, uri="http://127.0.0.1:1")
     async with AsyncExitStack() as stack:
         crew = a_crew(store, stack)
-        await crew.join(fellows=2)
-        await crew.join(fellows=2)
+        await crew.join(group_size=2)
+        await crew.join(group_size=2)
         await asyncio.sleep(60)
         assert crew.held == [0, 0]
         store.metadata["t"] = a_topic("t", shards=1)
@@ -133,7 +133,7 @@ async def test_workers_that_leave_are_replaced_within_a_moment() -> None:
     async with AsyncExitStack() as stack:
         crew = a_crew(a_store(22), stack)
         for _ in range(3):
-            await crew.join(fellows=3)
+            await crew.join(group_size=3)
         await crew.settled(7, 7, 8)
         await asyncio.sleep(30)
 
@@ -273,7 +273,7 @@ async def test_a_worker_that_drains_gives_everything_away(tells: bool) -> None:
     async with AsyncExitStack() as stack:
         crew = a_crew(store, stack, endpoint)
         for _ in range(3):
-            await crew.join(fellows=3)
+            await crew.join(group_size=3)
         await crew.settled(4, 4, 4)
         source = asyncio.ensure_future(stream.run())
         await asyncio.sleep(5)
@@ -347,7 +347,7 @@ async def test_a_silent_owner_is_replaced_when_its_leases_end(shards: int) -> No
     async with AsyncExitStack() as stack:
         crew = a_crew(store, stack)
         for _ in range(2):
-            await crew.join(fellows=2)
+            await crew.join(group_size=2)
         await asyncio.sleep(59.5)
         assert crew.held == [0, 0]
         await crew.settled(count // 2, count // 2, within_s=5.5)
@@ -388,7 +388,7 @@ async def test_survivors_of_a_dead_worker_take_their_share_each() -> None:
         crew = a_crew(store, stack)
         for _ in range(2):
             await store.members.announce(dead, 600)
-            await crew.join(fellows=3)
+            await crew.join(group_size=3)
         await crew.settled(8, 8)
 
         await asyncio.gather(*(each.clear(lambda cookie, _: cookie == dead.cookie) for each in crew.workers))
@@ -431,7 +431,7 @@ async def test_a_shard_that_is_promised_to_another_is_left_to_it() -> None:
         crew = a_crew(store, stack)
         await store.members.announce(giver, 20)
         await store.members.announce(receiver, 20)
-        await crew.join(fellows=3)
+        await crew.join(group_size=3)
         await asyncio.sleep(15)
         assert store.queues["t.2"].holder is None
         assert store.queues["t"].holder is not None
@@ -447,7 +447,7 @@ async def test_a_shard_never_waits_for_a_worker_that_does_not_come() -> None:
     async with AsyncExitStack() as stack:
         crew = a_crew(store, stack)
         await store.members.announce(Member("remora/h/b/useless", "h"), 3600)
-        await crew.join(fellows=2)
+        await crew.join(group_size=2)
         await asyncio.sleep(0.5)
         assert crew.held == [5]
         await crew.settled(10, within_s=2)
@@ -462,7 +462,7 @@ async def test_workers_that_cannot_see_each_other_deliver_all_the_same() -> None
     async with AsyncExitStack() as stack:
         crew = a_crew(store, stack, endpoint)
         for _ in range(2):
-            await crew.join(fellows=2)
+            await crew.join(group_size=2)
         await asyncio.sleep(10)
         assert sum(crew.held) == 10
         store.queues["t.7"].append(raw_entry("k", 1))

@@ -58,7 +58,7 @@ class Cursor:
         return self._end - self._pos
 
     def error(self, name: str, reason: str, offset: int | None = None) -> CodecError:
-        """The error to raise for a field, at the next byte unless told otherwise."""
+        """The error to raise for a field, at the next byte unless `offset` is given."""
         return CodecError(self._name(name), self._pos if offset is None else offset, reason)
 
     def u8(self, name: str) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from remora.codec import murmur2
 from remora.model.record import Record
 
-# Header names are part of what consumers rely on: whoever reads the topic proves with them that nothing is
+# Header names are part of what consumers rely on: a reader of the topic proves with them that nothing is
 # missing, doubled or reordered.
 SHARD, POSITION, NEXT, EVENT_ID = "remora-shard", "remora-pos", "remora-next", "remora-event-id"
 SEQUENCE = "remora-seq"
@@ -52,7 +52,7 @@ _SHARD, _POSITION = _name(SHARD), _name(POSITION)
 
 
 def before_position(shard: bytes, headers: int = 4) -> bytes:
-    """What stands between value and position in all records of a queue that have so many headers."""
+    """What stands between value and position in all records of a queue with `headers` headers."""
     return varint(headers) + _SHARD + varint(len(shard)) + shard + _POSITION
 
 

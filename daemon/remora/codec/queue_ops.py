@@ -37,7 +37,7 @@ def encode_init(queue_size: int) -> bytes:
 
 
 def encode_reserve(nbytes: int, entries: int) -> bytes:
-    """2pc_queue_reserve: room for so many payload bytes in so many entries."""
+    """2pc_queue_reserve: room for `entries` entries of `nbytes` payload bytes together."""
     return Writer().struct(1, 1, lambda w: w.u64(nbytes).u32(entries)).finish()
 
 
@@ -63,7 +63,7 @@ def encode_list(limit: int, start: bytes = b"", end: bytes = b"") -> bytes:
 
 
 def encode_remove(end: bytes, entries: int) -> bytes:
-    """2pc_queue_remove_entries: all entries before `end`, which are exactly so many.
+    """2pc_queue_remove_entries: all entries before `end`, which are exactly `entries`.
 
     The OSD believes the number and subtracts it; 0 makes it count by itself.
     """

@@ -1,7 +1,7 @@
 """The ledger of a queue object as it lies in its xattr: what left the queue, and how far that reaches.
 
 The ring tells how many bytes were ever committed to it, the state how many left it for a known cause. Both count the
-overhead of each entry, so they agree to the byte while nobody removes anything without saying so.
+overhead of each entry, so they agree to the byte while no other program removes entries without saying so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GUESSED_BYTES = 700
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """What left a queue from position `begun` on: so many bytes, and the last of them before position `reached`."""
+    """What left a queue from position `begun` on: `nbytes` bytes, the last of them before position `reached`."""
 
     begun: Position
     reached: Position
@@ -40,7 +40,7 @@ class QueueState:
         return head.bytes_between(self.begun, head.front) - self.nbytes
 
     def entries_in(self, nbytes: int, head: QueueHead) -> int:
-        """How many entries so many bytes are, by the mean of all that left the queue, else of those that wait.
+        """How many entries `nbytes` bytes are, by the mean of all that left the queue, else of those that wait.
 
         Bytes that are not 0 are one entry at least.
         """
@@ -63,7 +63,7 @@ class QueueState:
 
 
 class _Stored(msgspec.Struct, frozen=True):
-    """The state as it is stored. Whoever adds a field raises the version: an older remora would lose it."""
+    """The state as it is stored. A change that adds a field raises the version: an older remora would lose it."""
 
     version: int
     begun: str

@@ -58,7 +58,7 @@ class Bucket(NamedTuple):
 
 class FastRendering:
     """Makes records of entries whose regions are known: `sources` (eventVersion .. awsRegion), `actors` (eventName ..
-    sourceIPAddress) and `buckets` (x_amz_id_2 .. bucket_arn), by their bytes. Whoever made it may add to them."""
+    sourceIPAddress) and `buckets` (x_amz_id_2 .. bucket_arn), by their bytes. Its maker may add to them."""
 
     def __init__(
         self, sources: Mapping[bytes, bytes], actors: Mapping[bytes, bytes], buckets: Mapping[bytes, Bucket]

@@ -101,7 +101,7 @@ def created_ns(entry: EventEntry) -> int:
     """When the entry's age begins, in ns since the epoch.
 
     That is its commit where the entry tells it (from version 2 on), else the event's creation as the sequencer
-    has it, else the object's modification time. An all-zero time counts as not told.
+    has it, else the object's modification time. An all-zero time counts as missing.
     """
     if entry.creation_time is not None and entry.creation_time.ns:
         return entry.creation_time.ns

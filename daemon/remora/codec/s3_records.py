@@ -17,7 +17,7 @@ Promises about single members:
   for `eventName`, which has no control characters.
 * A record has at most the values and bytes of JSON that `json_pieces` takes, those that are dropped included.
 
-AWS posts one `s3:TestEvent`, which is no record, when it is told to post here. It is taken, and nothing comes of it.
+AWS posts one `s3:TestEvent`, which is no record, when it is set up to post here. It is accepted, and nothing is stored.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ def _kind(value: object) -> str:
 
 
 class Reader:
-    """Reads the members of one object of a record, each once, and counts those that nobody asked for."""
+    """Reads the members of one object of a record, each once, and counts those that were not asked for."""
 
     __slots__ = ("_asked", "_found", "_members", "_path", "_within")
 
@@ -295,7 +295,7 @@ class Reader:
         return len(self._members) == self._asked == count
 
     def text(self, name: str, most: int = MOST_TEXT, *, required: bool = False) -> bytes:
-        """A string of at most so many bytes; empty where it is missing and not required."""
+        """A string of at most `most` bytes; empty where it is missing and not required."""
         value = self._get(name)
         if value is None and not required:
             return b""

@@ -255,7 +255,7 @@ class Counter:
         self._prefix = (3 + len(self._suffix)).to_bytes(4, "big") + b"\x08"
 
     def replies(self, count: int, *, may_keep: bool) -> bytes:
-        """Hand out so many positions, a reply each. The caller has looked at `bound`."""
+        """Hand out `count` positions, one reply each. The caller has looked at `bound`."""
         if not (may_keep or self._block):
             return b"".join([self.next_reply() for _ in range(count)])
         first = self.position + 1

@@ -105,7 +105,7 @@ class ByteBudget:
             look()
 
     def _ask_for_room(self) -> None:
-        """Have the wider one tell when it has more room, where that is what somebody here waits for."""
+        """Have the wider budget call when it has more room, where a session here waits for that."""
         if self._waiting and self._within is not None and self._leaves_room:
             self._within.tell(self._admit)
 

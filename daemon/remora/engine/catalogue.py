@@ -21,7 +21,7 @@ class Catalogue:
     """The registry, the topics' attributes and what is released, as last read, and a signal when any of it changed.
 
     `shards`, `topics` and `released` are the very same objects for as long as nothing changed.
-    While the store is away the last reading stands: a topic is never taken for deleted because nobody answers.
+    While the store is away the last reading stands: a topic is never taken for deleted because the store is silent.
     """
 
     def __init__(self, store: DeliveryStore, telemetry: Telemetry, interval_s: float) -> None:

@@ -21,7 +21,7 @@ from remora.model.shard import LockHolder, LockToken, Origin, Shard
 from remora.ports.delivery import DeliveryStore
 
 CLAIM_S = 20.0
-"""How long a claim waits for a worker; its lock lasts as long, so a claim that nobody takes leaves nothing behind."""
+"""How long a claim waits for a worker; its lock lasts as long, so one that no worker takes leaves nothing behind."""
 
 
 RELEASE_S = 10.0

@@ -11,10 +11,10 @@ from remora.engine.byte_budget import ByteBudget
 from remora.engine.entry_budget import EntryBudget
 
 SPREAD_S = 0.5
-"""Over this time shards come back that were told: not all in one moment."""
+"""Over this time notified shards come back: not all in one moment."""
 
 TOLD_EVERY_S = 5.0
-"""News are told no more often, so that a shard which fails for a reason of its own keeps its back-off although others
+"""Shards are notified no more often, so that one which fails for a reason of its own keeps its back-off although others
 of the same destination fail and recover."""
 
 

@@ -52,7 +52,7 @@ from remora.policy.retry import Backoff, Failure, Pauses
 from remora.ports.endpoint import Endpoint, TransactionalEndpoint
 
 DAMAGE_RECHECK_S = 30.0
-"""How often a queue in a damaged part of the store is looked into: only somebody who repairs it can help."""
+"""How often a queue in a damaged part of the store is looked into: only a repair can help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Dispatcher:
         )
 
     def arrived(self) -> None:
-        """The store told of new entries."""
+        """The store announced new entries."""
         self._progress.news.set()
 
     async def run(self) -> None:

@@ -25,7 +25,7 @@ class EntryBudget:
         within: EntryBudget | None = None,
         on_wait: Callable[[], None] = lambda: None,
     ) -> None:
-        """`most` tells the bound as it is now, 0 for none; `on_wait` is called when somebody begins to wait here."""
+        """`most` tells the bound as it is now, 0 for none; `on_wait` is called when a session begins to wait here."""
         self._most = most
         self._within = within
         self._on_wait = on_wait
@@ -70,14 +70,14 @@ class EntryBudget:
         return granted
 
     def listed(self, asked: int, entries: int) -> None:
-        """A listing for which so many were asked has come with so many, which are held from now on."""
+        """A listing for which `asked` were asked has come with `entries`, which are held from now on."""
         self._unacked.sent(entries)
         self._give_back(asked)
         if self._within is not None:
             self._within.listed(asked, entries)
 
     def release(self, entries: int) -> None:
-        """So many that were listed are done, or thrown away."""
+        """`entries` that were listed are done, or thrown away."""
         self._unacked.acked(entries)
         self.admit()
         if self._within is not None:

@@ -32,7 +32,7 @@ class Lease:
         return self.token.shard
 
     def require_trust(self) -> None:
-        """Raise LeaseUncertain when somebody else may hold the shard by now. Ask right before each step.
+        """Raise LeaseUncertain when another worker may hold the shard by now. Ask right before each step.
 
         It says why the lock could not be renewed. Where its part of the store is damaged, that is raised instead.
         """

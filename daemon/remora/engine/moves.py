@@ -21,13 +21,13 @@ MOVE_S = 30.0
 """How long a move may take, among workers that look at each other every second."""
 
 LOOKS = 4
-"""Where looks are further apart, a move may take so many of them."""
+"""Where looks are further apart, a move may take this many of them."""
 
 POLL_S = 0.2
 
 
 class MoveRefused(RemoraError):
-    """A queue that cannot be moved so, or that nobody moved in time."""
+    """A queue that cannot be moved so, or that no worker moved in time."""
 
 
 def worker_named(rows: list[Member], name: str) -> Member:

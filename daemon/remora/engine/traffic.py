@@ -1,4 +1,4 @@
-"""The bytes that came and went for each shard of a worker, since somebody last asked."""
+"""The bytes that came and went for each shard of a worker, since the last call of `take`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Traffic:
     _shards: Counter[Shard] = field(default_factory=Counter)
 
     def read(self, shard: Shard, nbytes: int) -> None:
-        """So many bytes of entries were read from the shard's queue."""
+        """`nbytes` of entries were read from the shard's queue."""
         self._read += nbytes
         self._shards[shard] += nbytes
 
     def acknowledged(self, shard: Shard, nbytes: int) -> None:
-        """An endpoint acknowledged so many bytes of the shard's entries."""
+        """An endpoint acknowledged `nbytes` of the shard's entries."""
         self._acknowledged += nbytes
         self._shards[shard] += nbytes
 

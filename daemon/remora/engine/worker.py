@@ -43,14 +43,14 @@ BACKLOG_INTERVAL_S = 15.0
 class WorkerSetup:
     """How a worker is set up. `cookie` names it in locks and in the list of workers.
 
-    `fellows` is how many workers start together, this one included: they wait for each other for a moment. `meters` say
+    `group_size` workers start together, this one included: they wait for each other for a moment. `meters` say
     how busy this worker is. `gate` is where its shards wait for credit to send; without one they never do.
     """
 
     cookie: str
     ownership: OwnershipSettings
     delivery: DeliverySettings
-    fellows: int = 1
+    group_size: int = 1
     meters: Meters | None = None
     gate: Gate | None = None
     quarantine: QuarantineSettings = field(default_factory=QuarantineSettings)
@@ -106,7 +106,7 @@ class Worker:
         def serve(lease: Lease) -> Dispatcher:
             return Dispatcher(self._context, lease, Outlets(by_scheme, schemes), destination, rng)
 
-        info = WorkerInfo(setup.cookie, schemes, setup.fellows, meters)
+        info = WorkerInfo(setup.cookie, schemes, setup.group_size, meters)
         self.ownership = Coordinator(store, self.catalogue, telemetry, ownership, info, serve)
         self._backlog = BacklogMonitor(store, self.catalogue, self.ownership, telemetry, BACKLOG_INTERVAL_S, gate)
 

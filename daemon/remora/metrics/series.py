@@ -144,7 +144,7 @@ class _Ages:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What waits in a topic's queues; `oldest_age_s` is None when nothing does, or when it cannot be told."""
+    """What waits in a topic's queues; `oldest_age_s` is None when nothing does, or when it is not known."""
 
     entries: int
     exact: bool

@@ -137,12 +137,12 @@ class Telemetry:
 
         self._build = gauge("remora_build_info", "1, with this build's versions.", "version", "python", "codec")
         self._workers = gauge("remora_workers", "Worker processes that are ready.")
-        self._worker_ends = counter("remora_worker_ends", "Worker processes that ended though nobody told them to.")
+        self._worker_ends = counter("remora_worker_ends", "Worker processes that ended without being asked to.")
         self._worker_hangs = counter("remora_worker_hangs", "Worker processes killed because they made no progress.")
         self._ready = gauge("remora_ready", "1 when /-/ready says so.")
         self._delivery_ready = gauge("remora_delivery_ready", "1 when /-/ready/delivery says so.")
         self._owned = gauge("remora_owned_shards", "Queues whose lock this process holds.")
-        self._eligible = gauge("remora_eligible_shards", "Queues that remora is to deliver, whoever holds them.")
+        self._eligible = gauge("remora_eligible_shards", "Queues that remora is to deliver, held by a worker or not.")
         self._members = gauge("remora_members", "Workers that share the queues, this one included.")
         self._target = gauge("remora_target_shards", "Queues that are this process's share of all.")
         self._moves = counter(
@@ -190,7 +190,7 @@ class Telemetry:
         self._reloads = counter("remora_config_reloads", "Reloads of the configuration.", "result")
         self._reload_ok = gauge("remora_config_last_reload_successful", "1 when the last reload was accepted.")
         self._reload_ok.set(1)
-        self._crashes = counter("remora_crashes", "Errors that nobody foresaw; the part concerned starts anew.")
+        self._crashes = counter("remora_crashes", "Unexpected errors; the part concerned starts anew.")
         self._lag = Histogram(
             "remora_event_loop_lag_seconds",
             "How late the event loop wakes up.",
@@ -239,7 +239,7 @@ class Telemetry:
         self._ingest_refused = counter("remora_ingest_refusals", "Requests refused, by the code of the answer.", "code")
         self._ingest_cut = counter("remora_ingest_cut_connections", "Connections cut, by what was wrong.", "reason")
         self._ingest_limited = counter(
-            "remora_ingest_limited", "Requests that were told to come back later, by what their limit is of.", "of"
+            "remora_ingest_limited", "Requests that were answered 429, by the scope of their limit.", "of"
         )
         self._ingest_requests = gauge("remora_ingest_requests", "Requests that are under way.")
         self._ingest_held = gauge("remora_ingest_held_bytes", "Bytes of bodies of the requests that are under way.")
@@ -284,7 +284,7 @@ class Telemetry:
                 "remora_shaping_donated_bytes", "Credit that a priority left over, for the spare.", *both
             ),
         }
-        self._shaping_lost = counter("remora_shaping_lost_bytes", "Credit that nobody used.", "scope")
+        self._shaping_lost = counter("remora_shaping_lost_bytes", "Credit that no sender used.", "scope")
         self._shaping_limit = gauge(
             "remora_shaping_limit_bytes", "Guaranteed bytes per second of all priorities and the spare.", "scope"
         )
@@ -324,7 +324,7 @@ class Telemetry:
             _say(logging.DEBUG, "removed", "entries removed", topic=topic, entries=entries)
 
     def in_flight(self, nbytes: int, entries: int) -> None:
-        """So many bytes are held now."""
+        """`nbytes` bytes are held now."""
         self._in_flight.set(nbytes)
         self._unacked.set(entries)
 
@@ -333,7 +333,7 @@ class Telemetry:
         self._unacked_waits.labels(of).inc()
 
     def store_synced(self, transactions: int) -> None:
-        """The store has synced so many transactions since it was opened."""
+        """The store has synced `count` transactions since it was opened."""
         self._syncs.inc(transactions - self._synced)
         self._synced = transactions
 
@@ -474,17 +474,17 @@ class Telemetry:
     # -------------------------------------------------------------------------------- ownership
 
     def owned(self, shards: int) -> None:
-        """This process holds so many queues now."""
+        """This process holds `count` queues now."""
         self._owned.set(shards)
 
     def eligible(self, shards: int) -> None:
-        """There are so many queues that remora is to deliver, held by whomever."""
+        """Remora is to deliver `count` queues, held by any worker or none."""
         self._eligible.set(shards)
 
     def acquired(self, queue: str, taken_over: bool, *, named: bool = True) -> None:
         """A queue's lock was taken; `taken_over` when another owner had let it run out.
 
-        Not `named` where there are so many queues that a line for each would drown everything else.
+        Not `named` where a line for each of many queues would drown everything else.
         """
         self._acquired.inc()
         if taken_over:
@@ -494,12 +494,12 @@ class Telemetry:
         _say(level, "shard_acquired", text, queue=queue)
 
     def members(self, workers: int, target: int) -> None:
-        """So many workers share the queues, and so many queues are this one's share."""
+        """`workers` workers share the queues, and `target` queues are this one's part."""
         self._members.set(workers)
         self._target.set(target)
 
     def members_failed(self, why: str) -> None:
-        """The other workers could not be looked at, or not be told of this one; the last look stands."""
+        """The rows of the other workers could not be read, or this one's not be written; the last look stands."""
         self._say_seldom(
             logging.WARNING, "members_failed", "members", "the other workers are not known for now", reason=why
         )
@@ -525,7 +525,7 @@ class Telemetry:
             self._say_seldom(logging.INFO, "balance_skipped", "balance", text, reason=reason)
 
     def sheds(self, shards: int, needed: float, usage: float, average: float) -> None:
-        """So many queues are to go to other workers, since this one is busier."""
+        """`count` queues are to go to other workers, since this one is busier."""
         _say(
             logging.INFO, "shards_shed", "queues go to workers that are less busy",
             queues=shards, bytes_per_second=round(needed), usage=round(usage, 3), average=round(average, 3),
@@ -550,11 +550,11 @@ class Telemetry:
         _say(logging.INFO, "destination_released", "a destination is used again", destination=destination, reason=why)
 
     def acquired_many(self, shards: int) -> None:
-        """So many queues were locked that they are not named."""
+        """`count` queues were locked, too many to name."""
         _say(logging.INFO, "shards_acquired", "queues locked", queues=shards)
 
     def renewed(self, seconds: float, locks: int = 1) -> None:
-        """Locks were renewed together, which took so many seconds."""
+        """Locks were renewed together, which took `seconds`."""
         self._renewals.inc(locks)
         self._renewal_s.observe(seconds)
 
@@ -572,7 +572,7 @@ class Telemetry:
         )
 
     def lost(self, queue: str, why: str) -> None:
-        """A lock is held no longer though nobody here gave it back."""
+        """A lock is held no longer though this worker did not release it."""
         self._losses.inc()
         _say(logging.WARNING, "shard_lost", "queue let go because its lock is lost", queue=queue, reason=why)
 
@@ -697,8 +697,8 @@ class Telemetry:
         self._ingest_wait_s.observe(seconds)
 
     def ingest_serving(self, address: str, tokens: int | None) -> None:
-        """Events are taken in; from whoever can connect where `tokens` is None."""
-        who = "whoever can connect" if tokens is None else f"the holders of {tokens} tokens"
+        """Events are taken in; from every client that can connect where `tokens` is None."""
+        who = "every client that can connect" if tokens is None else f"the holders of {tokens} tokens"
         _say(logging.INFO, "ingest_serving", "events are taken in", address=address, senders=who)
 
     def ingest_credentials(self, what: str) -> None:
@@ -729,7 +729,7 @@ class Telemetry:
         self._http_connections.dec()
 
     def http_answered(self, kind: str, requests: int) -> None:
-        """So many requests were answered alike: 2xx, 3xx, 4xx, 5xx, other, or none for no whole answer."""
+        """`count` requests had answers of one class: 2xx, 3xx, 4xx, 5xx, other, or none for no whole answer."""
         self._http_requests.labels(kind).inc(requests)
 
     def http_retried(self) -> None:
@@ -834,7 +834,7 @@ class Telemetry:
         _say(logging.INFO, "worker_started", "a worker process was started", number=number, pid=pid)
 
     def worker_ready(self, number: int, pid: int, seconds: float) -> None:
-        """A worker process works, so many seconds after it was started."""
+        """A worker process works, `seconds` after it was started."""
         _say(
             logging.INFO, "worker_ready", "a worker process is ready",
             number=number, pid=pid, seconds=round(seconds, 3),
@@ -849,7 +849,7 @@ class Telemetry:
         )  # fmt: skip
 
     def worker_ended(self, number: int, pid: int, why: str, pause_s: float) -> None:
-        """A worker process ended though nobody told it to; another follows after the pause."""
+        """A worker process ended without being asked to; another one starts after the pause."""
         self._worker_ends.inc()
         self._say_seldom(
             logging.ERROR, "worker_ended", ("worker", number, why), "a worker process ended and is replaced",
@@ -865,7 +865,7 @@ class Telemetry:
         )  # fmt: skip
 
     def worker_unfinished(self, number: int, pid: int, why: str) -> None:
-        """A worker process that was told to finish ended otherwise."""
+        """A worker process that was asked to finish ended otherwise."""
         _say(
             logging.WARNING, "worker_unfinished", "a worker process did not finish",
             number=number, pid=pid, reason=why,
@@ -886,7 +886,7 @@ class Telemetry:
         )  # fmt: skip
 
     def workers(self, serving: int) -> None:
-        """So many worker processes are ready."""
+        """`count` worker processes are ready."""
         self._workers.set(serving)
 
     def host_drain(self, on: bool) -> None:

@@ -46,7 +46,7 @@ class LockHolder:
     """The holder of a shard's lock: the store's name of the client (`client.4116`), its cookie, and what is left of its
     lease.
 
-    `lease_left_s` is 0 for a lock that has run out and that nobody else has taken.
+    `lease_left_s` is 0 for a lock that has run out and that no other owner has taken.
     """
 
     entity: str

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 MOST_SHARDS = 1024
 KEYS_AT_LEAST = 100
-"""From so many entries on it is known whether one key makes most of them."""
+"""From this many entries on it is known whether one key makes most of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """So many shards, because of `events` or `bytes`; empty where the number is fine."""
+    """The advised number of shards, because of `events` or `bytes`; empty where the number is fine."""
 
     shards: int
     because: str = ""
@@ -69,7 +69,7 @@ def key_that_makes_it(keys: Sequence[str]) -> str | None:
 
 
 def advise(shards: int, peaks: Sequence[Peak], most: Peak) -> Advice:
-    """So many shards that the hottest one would be at half of what it should have at most, where it is above that."""
+    """The number of shards with which the hottest one would be at half of its bound, where it is above that."""
     hottest, because = Fraction(0), ""
     for name in ("events", "bytes"):
         ratio = max((Fraction(getattr(each, name), getattr(most, name)) for each in peaks), default=Fraction(0))

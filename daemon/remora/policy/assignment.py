@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from remora.model.shard import Shard
-from remora.policy.balance import choose, deal, gifts, is_short, own_part_first
+from remora.policy.balance import choose, deal, is_short, own_part_first, transfer_plan
 from remora.policy.membership import Membership
 from remora.policy.not_owned import Broken, Deferred, Foreign, GivenBack, NotOwned, Released, transferred
 from remora.policy.owners import is_unwelcome, leaving, welcome
@@ -253,7 +253,7 @@ def _new_offers(view: View, members: Membership, transfer: Mapping[Shard, NotOwn
     Shards that came for their load stay where others are enough: the next owner would not know that they have moved.
     """
     rows = members.rows(view.owned.keys())
-    given = gifts(members.cookie, rows, members.shared(rows))
+    given = transfer_plan(members.cookie, rows, members.shared(rows))
     count = sum(number for _, number in given)
     if count == 0:
         return {}

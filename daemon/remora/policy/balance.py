@@ -50,7 +50,7 @@ def skews(members: Collection[Member]) -> dict[str, int]:
 def targets(members: Collection[Member], shards: int) -> dict[str, int]:
     """How many of the `shards` each worker should hold: the fair share, rounded down or up; those that drain nothing.
 
-    Whoever holds either number keeps it where that is possible; else the first in the order of their cookies changes.
+    A worker that holds either number keeps it where possible; else the first in the order of cookies changes.
     Shards that were moved for their load stand beside that: the fair share is of the others, and a worker's skew joins
     its own. So evening out numbers never takes such a move back.
     """
@@ -70,7 +70,7 @@ def targets(members: Collection[Member], shards: int) -> dict[str, int]:
     return {cookie: max(0, shares[cookie] + skew[cookie]) if cookie in shares else 0 for cookie in held}
 
 
-def gifts(giver: str, members: Collection[Member], shards: int) -> list[tuple[str, int]]:
+def transfer_plan(giver: str, members: Collection[Member], shards: int) -> list[tuple[str, int]]:
     """To whom one worker should offer how many more of its shards: only its excess, and only what others lack."""
     held, wanted = counts(members), targets(members, shards)
     gaps = {cookie: wanted[cookie] - held[cookie] for cookie in sorted(held) if wanted[cookie] > held[cookie]}
@@ -107,14 +107,14 @@ def choose(shards: Sequence[Shard], busy: Collection[Shard], count: int, *, on_o
 
 
 def deal(shards: Sequence[Shard], to: Sequence[tuple[str, int]]) -> dict[Shard, str]:
-    """Who is to have which shard: one each in turn, nobody more than its number."""
+    """Which worker is to have which shard: one each in turn, no worker more than its number."""
     hands = [[cookie] * count for cookie, count in to]
     turns = [hand[place] for place in range(max(map(len, hands), default=0)) for hand in hands if place < len(hand)]
     return dict(zip(shards, turns, strict=False))
 
 
 def evenly(items: Sequence[T], count: int) -> list[T]:
-    """So many of the items, at equal distances; all of them when there are no more."""
+    """`count` of the items, at equal distances; all of them when there are no more."""
     if count >= len(items):
         return list(items)
     return [items[place * len(items) // count] for place in range(count)]

@@ -1,7 +1,7 @@
 """Which addresses the topics of S3 users may have remora connect to.
 
-A topic of radosgw's is made by whoever may call CreateTopic, and its push-endpoint may name this host's own services or
-the metadata service of a cloud. So the address that is about to be connected to is judged, not the name: a name may
+Every S3 user who may call CreateTopic makes topics, and their push-endpoints may name this host's own services or the
+metadata service of a cloud. So the address that is about to be connected to is judged, not the name: a name may
 mean another address at each look-up.
 """
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Evidence:
     """What is known of the holder of a lock.
 
-    `reaped`: the supervisor of whoever asks has reaped it. `unlocked`: its file in this host's run directory is there,
+    `reaped`: the asking worker's supervisor has reaped it. `unlocked`: its file in this host's run directory is there,
     and locked by no process. `earlier_boot`: its cookie names this host, and another of its boots than this one.
     `announced`: the list of workers shows it as live; there a worker stays for seconds after it has ended.
     """

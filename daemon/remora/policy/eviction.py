@@ -67,7 +67,7 @@ def _of_one_priority(shards: Mapping[str, Sequence[int]], to_free: int) -> dict[
 
 
 def _newest(pages: Sequence[int], least: int) -> int:
-    """How many of the newest listings have at least so many bytes together."""
+    """How many of the newest listings have at least `least` bytes together."""
     count = freed = 0
     while freed < least and count < len(pages):
         count += 1

@@ -11,7 +11,7 @@ PASSIVATE_AFTER_S = 10.0
 """For how long a queue must have been empty before nothing runs for it any more."""
 
 ACTIVE_AT_EASE = 200
-"""So many shards may stay active for the whole of that time; when more are, each is passivated sooner."""
+"""This many shards may stay active for the whole of that time; when more are, each is passivated sooner."""
 
 
 def idle_delay(idle_s: float, least_s: float, most_s: float) -> float:

@@ -48,7 +48,7 @@ def _fits(wanted: bytes, key: bytes | None) -> bool:
 def in_order(letters: Iterable[DeadLetter]) -> Sequence[DeadLetter]:
     """Letters in the order in which their entries were committed, as far as it matters: that of each queue.
 
-    A queue that was made anew comes after the one before it, which is told by when the first letter of each was parked.
+    A queue that was made anew comes after the one before it, by the time at which the first letter of each was stored.
     """
     known = list(letters)
     begun: dict[tuple[str, str], float] = {}

@@ -21,7 +21,7 @@ class Limits:
 
     @property
     def counts_attempts(self) -> bool:
-        """Whether it matters how often, or since when, an entry was tried in vain: also to whoever holds it next."""
+        """Whether the number and time of an entry's failed attempts matter, also to the next owner."""
         return bool(self.max_retries or self.retry_sleep_s)
 
     def of(self, topic: Topic) -> Limits:

@@ -12,7 +12,7 @@ from remora.policy.membership import Announced, Outgoing
 from remora.policy.shedding import Load, Options, Report, news, plan
 
 SAMPLES = 10
-"""A shard's bytes are the mean of so many samples."""
+"""A shard's bytes are the mean of this many samples."""
 
 _UNNAMED = ("", " ")
 """Stand for shards of other workers: only whether there is one, or are more, is asked of them."""
@@ -103,7 +103,7 @@ def loads(rows: Collection[Member], own: Mapping[str, Load] | None = None) -> li
 def round_of(own: Own, rows: Collection[Member], options: Options, now: float) -> Round:
     """What a round has this worker do; `rows` are those of all workers, this one's included.
 
-    A shard without any bytes stays: its move would relieve nobody.
+    A shard without any bytes stays: its move would relieve no worker.
     """
     by_name = {_name(shard): shard for shard in own.shards}
     shards = {name: own.shards[shard] for name, shard in by_name.items()}
@@ -132,7 +132,7 @@ def _points(load: Load, shard: str) -> float:
 def next_offers(
     due: Mapping[Shard, Due], on_offer: Mapping[Shard, Outgoing], takers: Collection[str], now: float
 ) -> dict[Shard, Outgoing]:
-    """Which of the shards to offer now: so many that busy ones on offer stay few, to workers that take some."""
+    """Which of the shards to offer now: few enough busy ones at a time, and to workers that take some."""
     room = BUSY_AT_ONCE - sum(each.load is not None for each in on_offer.values())
     fitting = [shard for shard, each in due.items() if shard not in on_offer and each.to in takers]
     return {

@@ -131,7 +131,7 @@ class Membership:
         return sum(each.cookie < self.cookie for each in active), len(active) + 1
 
     def has_room(self, owned: int, asking: int = 0) -> bool:
-        """Whether a worker that owns so many shards, and asks for so many more, may take another one at once."""
+        """Whether a worker that owns `owned` shards, and asks for `asking` more, may take another one at once."""
         if self.draining:
             return False
         return self.target is None or owned + asking < self.target

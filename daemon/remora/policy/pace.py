@@ -9,7 +9,7 @@ MOST_PER_SECOND = 8000.0
 """Bounds of a worker's budget, in batches."""
 
 UNDER_WAY = 20.0
-"""So many batches, on average, are between their sending and their acknowledgement."""
+"""This many batches, on average, are between their sending and their acknowledgement."""
 
 BURST_S = 0.05
 LONGEST_S = 0.15
@@ -31,7 +31,7 @@ class Pace:
 
     A batch costs some tenth of a millisecond of this process, be it of one record or of a hundred, and each look into
     a queue costs the store as much. Where many queues get a few entries each, all the time, reading them at once would
-    make nothing but small ones. So there is a budget of batches: as long as it lasts nobody waits, and once it is used
+    make nothing but small ones. So there is a budget of batches: as long as it lasts no shard waits; once it is used
     up, short listings are followed by a pause in which entries gather. Long listings never wait.
 
     The budget follows the time that acknowledgements take, which grows when this host or the broker has no processor
@@ -53,6 +53,6 @@ class Pace:
         self._ack_s += (max(after_s, 1e-6) - self._ack_s) * _WEIGHT
 
     def pause_s(self, batches: int, now: float) -> float:
-        """Seconds to wait after a short listing that made so many batches at this time."""
+        """Seconds to wait after a short listing that made `batches` batches at this time."""
         overdrawn_s = self._budget.charge(batches / self.per_second, now)
         return min(LONGEST_S, max(0.0, overdrawn_s - BURST_S))

@@ -9,7 +9,7 @@ NEW_PART = 0.1
 
 
 def entries_to_list(limit: int, permits: int | None, average: float | None) -> int:
-    """How many entries to list, at most `limit`, for so many records that may be sent (None: any number).
+    """How many entries to list, at most `limit`, for `permits` records that may be sent (None: any number).
 
     `average` is how many records an entry makes, as far as that is known; 0: none now.
     """
@@ -23,7 +23,7 @@ def entries_to_list(limit: int, permits: int | None, average: float | None) -> i
 
 
 def mean_records(average: float | None, records: int, entries: int) -> float | None:
-    """How many records an entry makes on average, after a listing of so many entries made so many.
+    """How many records an entry makes on average, after a listing of `entries` entries made `records`.
 
     The first listing counts whole, and one without entries not at all.
     """
@@ -37,7 +37,7 @@ def mean_records(average: float | None, records: int, entries: int) -> float | N
 class Unacked:
     """Records under way, of which there may be `most` (0: any number), and entries that listings were asked for.
 
-    Full at that number, it goes on at half of it, so that not each acknowledgement wakes somebody. What was listed is
+    Full at that number, it goes on at half of it, so that not each acknowledgement wakes a reader. What was listed is
     sent, so there may be more.
     """
 
@@ -59,12 +59,12 @@ class Unacked:
         self._look()
 
     def sent(self, records: int) -> None:
-        """So many more are under way."""
+        """`records` more are under way."""
         self.count += records
         self._look()
 
     def acked(self, records: int) -> None:
-        """So many are acknowledged."""
+        """`records` are acknowledged."""
         self.count -= records
         self._look()
 
@@ -94,7 +94,7 @@ class Permits:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many records are under way that nothing is listed."""
+        """Whether the records under way forbid another listing."""
         return self._unacked.is_full
 
     def entries(self, limit: int, *, precise: bool = True, writable: bool = True) -> int:
@@ -104,12 +104,12 @@ class Permits:
         return entries_to_list(limit, self.permits if writable else 1, self.average if precise else None)
 
     def sent(self, records: int, entries: int) -> None:
-        """A listing of so many entries made so many records, which are under way now."""
+        """A listing of `entries` entries made `records` records, which are under way now."""
         self.average = mean_records(self.average, records, entries)
         if self.permits is not None:
             self.permits -= records
         self._unacked.sent(records)
 
     def acked(self, records: int) -> None:
-        """So many records are acknowledged."""
+        """`records` records are acknowledged."""
         self._unacked.acked(records)

@@ -63,7 +63,7 @@ class RateBucket:
         self._ticks = 0
 
     def tick_to(self, ticks: int) -> None:
-        """So many ticks have happened since the start: filled in at once, as nothing was taken between them."""
+        """Fills in the ticks since the start at once, as nothing was taken between them."""
         dealt = [self.rate.per_second * count * self._tick_us // SECOND_US for count in (self._ticks, ticks)]
         self.bucket.fill(dealt[1] - dealt[0])
         self._ticks = ticks

@@ -12,12 +12,12 @@ CAP_S = 30.0
 
 
 def failures_in_a_row(before: int, served_s: float) -> int:
-    """How many ends in a row this one makes, after a service of so many seconds."""
+    """How many ends in a row this one makes, after a service of `served_s` seconds."""
     return 1 if served_s >= SERVED_WELL_S else before + 1
 
 
 def restart_pause_s(failures: int) -> float:
-    """Seconds to wait after so many ends in a row: none after the first one, then twice as many each time, capped."""
+    """Seconds to wait after `failures` ends in a row: none after the first, then doubled each time, capped."""
     return 0.0 if failures <= 1 else min(CAP_S, BASE_S * 2.0 ** min(failures - 2, 63))
 
 
@@ -27,7 +27,7 @@ class Watchdog:
 
     Its owner looks often. A gap between two looks means that the owner itself was frozen, most likely together with
     those that it watches: then all of them are given their whole time again. So a host that was suspended, or a control
-    group that was frozen, loses nobody when it is thawed.
+    group that was frozen, kills no worker when it is thawed.
     """
 
     limit_s: float
@@ -40,16 +40,16 @@ class Watchdog:
         return self.limit_s / 4
 
     def watch(self, number: int, now: float, *, patience_s: float = 0.0) -> None:
-        """Begin with somebody new, who may take so many seconds longer to say the first word."""
+        """Begin with a new process, whose first sign of life may take `patience_s` longer."""
         self._heard_at[number] = now + patience_s
 
     def heard(self, number: int, now: float) -> None:
-        """Somebody showed progress."""
+        """The process showed progress."""
         if number in self._heard_at:
             self._heard_at[number] = max(now, self._heard_at[number])
 
     def forget(self, number: int) -> None:
-        """Somebody ended."""
+        """The process ended."""
         self._heard_at.pop(number, None)
 
     def look(self, now: float) -> list[int]:
@@ -60,5 +60,5 @@ class Watchdog:
         return [number for number, heard in self._heard_at.items() if now - heard > self.limit_s]
 
     def silent_s(self, number: int, now: float) -> float:
-        """For how long somebody has been silent."""
+        """For how long the process has been silent."""
         return now - self._heard_at.get(number, now)

@@ -105,7 +105,7 @@ connection and a millisecond here."""
 
 
 def look_every_s(destinations: int) -> float:
-    """Seconds between two looks at each of so many destinations that are waited for."""
+    """Seconds between two looks at each of `destinations` destinations that are waited for."""
     return max(LOOK_EVERY_S, destinations / LOOKS_PER_SECOND)
 
 

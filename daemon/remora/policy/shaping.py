@@ -2,7 +2,7 @@
 
 The members are the workers of a host. What one of them leaves unused of its guarantee serves the others of its
 priority in the next tick, then the spare (the priority queue), and from there any priority, the highest first; what
-nobody uses is lost. No credit is minted: what was granted and what is held never exceeds what the ticks dealt out.
+no member uses is lost. No credit is minted: what was granted and what is held never exceeds what the ticks dealt out.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class Group:
         self._apply()
 
     def resize(self, members: int) -> None:
-        """So many members from now on: new ones have nothing, and the last ones go with what they have."""
+        """Sets the number of members: new ones have nothing, and the last ones go with what they have."""
         for tier in self.tiers.values():
             tier.resize(members)
         del self.granted[members:]
@@ -229,13 +229,13 @@ class Group:
                 bucket.level = bucket.capacity = capacity
 
     def skip(self, ticks: int) -> None:
-        """So many ticks have passed in which every bucket was full: only the remainders go on."""
+        """`ticks` ticks have passed with every bucket full: only the remainders change."""
         for tier in self.tiers.values():
             tier.ticks += ticks
             tier.ticks_max += ticks
 
     def window(self, unacked: int) -> None:
-        """A second has passed, and so many bytes are granted and not acknowledged: scale the spare."""
+        """A second has passed, and `unacked` bytes are granted and not acknowledged: scale the spare."""
         if self.enabled and self.adaptive:
             self.scale.window(unacked)
             self._apply()
@@ -245,7 +245,7 @@ class Group:
         return self.tiers[bucket].buckets[member].level
 
     def is_open(self, member: int, priority: str) -> bool:
-        """Whether something may pass that nobody waits before."""
+        """Whether a request may pass at once, with no other one waiting before it."""
         return not self.enabled or self.level(member, priority) > 0
 
     def charge(self, member: int, priority: str, amount: int) -> None:

@@ -123,7 +123,7 @@ def plan(loads: Sequence[Load], options: Options, moved_at: Mapping[str, float],
 
 
 def receivers(figures: Mapping[str, float], mean: float, difference: float) -> list[str]:
-    """Who may receive, the idlest first: those so many points below the mean, or all where there are none."""
+    """Who may receive, the idlest first: those `difference` points below the mean, or all where there are none."""
     ordered = sorted(figures, key=lambda name: (figures[name], name))
     return [name for name in ordered if figures[name] <= mean - difference / 100 + EDGE] or ordered
 
@@ -187,7 +187,7 @@ def _needs(loads: Sequence[Load], options: Options) -> tuple[dict[str, float], d
 def _at_lower_boundary(
     loads: Sequence[Load], needs: Mapping[str, float], average: float, options: Options
 ) -> dict[str, float]:
-    """Where nobody is over but somebody is idle: the busiest one gives a little."""
+    """Where no worker is over but one is idle: the busiest one gives a little."""
     boundary = average - options.threshold / 100
     if any(each.name in needs and len(each.shards) > 1 for each in loads):
         return {}

@@ -11,7 +11,7 @@ from remora.model.traffic import BUCKETS, UNMETERED, Meter, limit_of
 
 
 def split(limit: int, wants: Mapping[str, int | None]) -> dict[str, int]:
-    """The share of each worker, which wants so many bytes per second, or all (None); they add up to the limit.
+    """The share of each worker, by the bytes per second that it wants (None: all); shares add up to the limit.
 
     Each has a small share even where it wants nothing, so that its first event waits for no look at the others.
     """

@@ -63,5 +63,5 @@ class View:
 
     @property
     def is_short(self) -> bool:
-        """Whether another worker seems to have released something that nobody has told of."""
+        """Whether another worker seems to have released a shard without an announcement."""
         return self.short_readings >= SHORT_READINGS

@@ -25,7 +25,7 @@ class Account(Protocol):
         """Tells charges apart that a group has forgotten, since it was disabled: they are not given back."""
 
     def is_open(self, member: int, priority: str) -> bool:
-        """Whether something may pass that nobody waits before."""
+        """Whether a request may pass at once, with no other one waiting before it."""
 
     def level(self, member: int, bucket: str) -> int:
         """The credit of a member; negative is a debt."""
@@ -126,7 +126,7 @@ class Waiting:
         return True
 
     def _forget(self, request: Request, queue: deque[Request]) -> None:
-        """A queue that has become empty is no more: so what nobody waits for costs nothing."""
+        """Deletes a queue that has become empty, so that a class without waiters costs nothing."""
         if not queue:
             del self._queues[request.waits_in, request.priority]
 

@@ -32,7 +32,7 @@ _ROW = len(PRIORITIES) * CELLS
 
 
 class CreditMemory:
-    """The cells, for so many workers. Each group has a slot, and each worker a place, both numbered from 0."""
+    """The cells, for `workers` workers. Each group has a slot, and each worker a place, both numbered from 0."""
 
     def __init__(self, descriptor: int, workers: int) -> None:
         self._map = mmap.mmap(descriptor, _nbytes(workers))
@@ -62,7 +62,7 @@ class CreditMemory:
         return self._rows_at + (place * MOST_GROUPS + slot) * _ROW
 
     def clear(self, place: int, slots: int) -> None:
-        """Nobody has credit or debt at a place any more, in any of so many groups: its worker has ended."""
+        """Clears a place in each of `slots` groups: its worker has ended, and has neither credit nor debt."""
         cells = self.cells
         begin, end = self.row(place, 0), self.row(place, slots)
         cells[begin:end] = memoryview(bytes((end - begin) * 8)).cast("q")
@@ -98,7 +98,7 @@ class SharedAccount:
         return self._cells[row + GRANTED] - self._cells[row + SPENT]
 
     def is_open(self, member: int, priority: str) -> bool:
-        """Whether something may pass that nobody waits before."""
+        """Whether a request may pass at once, with no other one waiting before it."""
         return not self.enabled or self.level(member, priority) > 0
 
     def charge(self, member: int, priority: str, amount: int) -> None:
@@ -122,7 +122,7 @@ class SharedAccount:
 
 
 class HostCredit:
-    """The accounts of one worker in the groups of its host, as far as the supervisor has told of them."""
+    """The accounts of one worker in the groups of its host, as far as the supervisor has announced them."""
 
     def __init__(self, memory: CreditMemory, place: int, want: Callable[[str], None]) -> None:
         """`want` asks the supervisor for a group."""
@@ -153,7 +153,7 @@ class HostCredit:
 
 
 def shared_memory(workers: int) -> int:
-    """The descriptor of memory for so many workers, which those inherit that are given it. Unused parts take none."""
+    """The descriptor of memory for `workers` workers, which inherit it. Unused parts take none."""
     descriptor = os.memfd_create("remora-credit")
     os.ftruncate(descriptor, _nbytes(workers))
     return descriptor

@@ -31,7 +31,7 @@ class HostLoad:
 
     @classmethod
     def alone(cls) -> HostLoad:
-        """The load of a server that shares its bounds with nobody."""
+        """The load of a server that shares its bounds with no other worker."""
         descriptor = shared_memory(1)
         try:
             return cls(descriptor, 1, 0)
@@ -79,12 +79,12 @@ class HostLoad:
 
 
 def shared_memory(workers: int) -> int:
-    """The descriptor of memory for so many workers, which those inherit that are given it."""
+    """The descriptor of memory for `workers` workers, which inherit it."""
     descriptor = os.memfd_create("remora-ingest")
     os.ftruncate(descriptor, workers * CELLS * 8)
     return descriptor
 
 
 def clear(descriptor: int, place: int) -> None:
-    """Nobody holds anything at a place any more: its worker has ended."""
+    """Clears a place: its worker has ended, and holds nothing."""
     os.pwrite(descriptor, bytes(CELLS * 8), place * CELLS * 8)

@@ -1,6 +1,6 @@
 """How a worker shows that it lives: a file named by its uuid, which it keeps locked until its process ends.
 
-So whoever starts on this host can tell an earlier worker that was killed from one that is merely frozen, and need not
+So a worker that starts on this host distinguishes an earlier one that was killed from one that is frozen, and need not
 wait for the leases of the former. Processes are not asked for by number: a number is used again, and means nothing in
 another container. A file that is missing says nothing, since another container's folder is another one.
 """
@@ -27,7 +27,7 @@ class LivenessLock:
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self._store = store.encode()
         self._path = self._folder / worker
-        # Locked before it has its name: nobody must ever see it unlocked.
+        # Locked before it has its name: no process may ever see it unlocked.
         unnamed = self._folder / f".{worker}"
         self._descriptor = os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -35,7 +35,7 @@ class LivenessLock:
         unnamed.rename(self._path)
 
     def dead(self) -> frozenset[str]:
-        """The uuids of workers whose files are there and locked by nobody."""
+        """The uuids of workers whose files are there and unlocked."""
         others = [path for path in self._folder.iterdir() if path.name[0] != "." and path != self._path]
         return frozenset(path.name for path in others if _is_free(path, self._store))
 
@@ -46,7 +46,7 @@ class LivenessLock:
                 (self._folder / worker).unlink()
 
     def close(self) -> None:
-        """End without locks: nobody needs to look for any."""
+        """End without locks: no other worker needs to look for any."""
         with contextlib.suppress(OSError):
             self._path.unlink()
         os.close(self._descriptor)

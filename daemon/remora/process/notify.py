@@ -1,4 +1,4 @@
-"""Tells systemd how the daemon is doing, by the sd_notify protocol; does nothing where nobody listens.
+"""Tells systemd how the daemon is doing, by the sd_notify protocol; does nothing where no service manager listens.
 
 The protocol is a datagram of `KEY=value` lines to the socket that $NOTIFY_SOCKET names, see sd_notify(3).
 """

@@ -43,7 +43,7 @@ class Start(Message, frozen=True, kw_only=True):
     sweeps: bool
     """Whether this worker looks for locks that the host's earlier workers left."""
     drains: bool
-    fellows: int = 1
+    group_size: int = 1
     """How many workers start together, this one included."""
     replaces: bool = False
     """Whether it starts in the place of another: then the store has been in use."""

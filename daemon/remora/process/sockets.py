@@ -75,7 +75,7 @@ def _tcp_sockets(host: str, port: int) -> list[socket.socket]:
 def unix_socket(path: Path, mode: int) -> Iterator[socket.socket]:
     """A socket that is bound to the path with this mode; afterwards the path is taken away again.
 
-    One that nobody listens on is replaced. Raises OSError where somebody does, or where something else is there.
+    One that no process listens on is replaced. Raises OSError where one does, or where another kind of file is there.
     """
     with _only_one(path.parent), socket.socket(socket.AF_UNIX) as unbound:
         _clear(path)
@@ -86,7 +86,7 @@ def unix_socket(path: Path, mode: int) -> Iterator[socket.socket]:
         finally:
             os.umask(before)
         path.chmod(mode)
-        unbound.listen(BACKLOG)  # under the lock: whoever looks next finds somebody listening
+        unbound.listen(BACKLOG)  # under the lock: the next process that looks finds a listener
         bound = unbound.dup()
     bound.setblocking(False)
     made = path.stat()

@@ -35,7 +35,7 @@ class Usage:
     """Asked again and again, it says what was used since the last time."""
 
     def __init__(self, workers: int, proc: Path = Path("/proc")) -> None:
-        """So many workers share the memory of the control group."""
+        """`workers` workers share the memory of the control group."""
         self._proc = proc
         self._limit = memory_limit() // max(1, workers)
         self._last = self._times()

@@ -15,7 +15,7 @@ from remora.config import Settings
 from remora.process.liveness_lock import LivenessLock
 
 LEASES_KEPT = 2
-"""For so many leases the file of a server that has ended is kept. Its last lock ends within one."""
+"""For this many leases the file of a server that has ended is kept. Its last lock ends within one."""
 
 _log = logging.getLogger(__name__)
 

@@ -65,7 +65,7 @@ class QuarantineModel:
         }
 
     def _clients(self, given: SimpleNamespace) -> dict[str, Any]:
-        """So many workers, for all of which one destination fails in each window."""
+        """The workers that are given, for all of which one destination fails in each window."""
         within(0, MOST_CLIENTS, number=given.number)
         not_negative(windows=given.windows)
         chance = random.Random(given.seed)  # noqa: S311  (a script's own chance, which is to repeat)

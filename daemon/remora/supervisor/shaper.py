@@ -22,7 +22,7 @@ from remora.policy.shaping import PRIORITIES, Group
 from remora.process.credit import CAPACITY, CELLS, GRANTED, MOST_GROUPS, RETURNED, SPENT, CreditMemory
 
 PIPELINE_TICKS = 4
-"""After so many ticks in which all buckets are full, what is left over of one is where it is left over of each."""
+"""After this many ticks with all buckets full, only the remainders change."""
 
 REPORT_S = 1.0
 

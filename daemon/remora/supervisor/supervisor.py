@@ -200,7 +200,7 @@ class Supervisor:
             dead=tuple(self._dead),
             sweeps=slot.number == 1,
             drains=self._drains,
-            fellows=1 if self._view.has_started else len(self._slots),
+            group_size=1 if self._view.has_started else len(self._slots),
             replaces=self._view.has_started,
         )
         self._watchdog.watch(slot.number, now, patience_s=START_S)

@@ -1,4 +1,4 @@
-"""Breaks the locks of workers whose processes have ended, so that nobody waits for their leases.
+"""Breaks the locks of workers whose processes have ended, so that no worker waits for their leases.
 
 One worker of each supervisor looks every second whether a process of this host has ended that showed that it lived: of
 its own supervisor, an earlier one, or another that runs beside it.
@@ -74,7 +74,7 @@ class DeadOwnerSweep:
             self._liveness.close()
 
     def finished(self) -> None:
-        """All locks were given back: nobody needs to look for any."""
+        """All locks were released: no worker needs to look for any."""
         self._is_clean = True
 
     def mark_dead(self, cookies: Iterable[str]) -> None:
@@ -107,7 +107,7 @@ class DeadOwnerSweep:
                 await self._clear(worker)
 
     def _look(self, others: Collection[str]) -> None:
-        """Note whose processes have ended; it is news when somebody's has, or one of the doubtful fell silent."""
+        """Note whose processes have ended; it is news when one has, or a doubtful one fell silent."""
         self._left = self._liveness.dead() if self._liveness is not None else frozenset()
         if self._sweeps and (self._left - self._cleared or not self._doubtful <= set(others)):
             self._news.set()

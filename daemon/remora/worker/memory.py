@@ -41,7 +41,7 @@ RESERVE_BYTES = 4 << 20
 """What is kept for the last words."""
 
 _LOGGERS = ("remora", "asyncio", "aiohttp", "aiokafka", "concurrent")
-"""Whoever outlives an exception that nobody foresaw logs it with its traceback."""
+"""A part that outlives an unexpected exception logs it with its traceback."""
 
 _LIMITS = (
     (resource.RLIMIT_AS, "its address space", "ulimit -v, LimitAS="),

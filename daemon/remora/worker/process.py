@@ -67,7 +67,7 @@ FIRST_LOOK_S = 2.0
 """How long a start waits for the store to say that something can never work."""
 
 COLLECT_AFTER = 50_000
-"""So many objects are made before Python looks for garbage in cycles. A listing makes thousands, all of which go by
+"""This many objects are made before Python looks for garbage in cycles. A listing makes thousands, all of which go by
 themselves: by default, seven hundred, that was a tenth of a busy worker's processor time."""
 
 BEATS = 10
@@ -105,7 +105,7 @@ async def _run(channel: socket.socket) -> Exit:
 
 
 class Process:
-    """A store, the endpoints, the worker proper, and the servers; told what to do over the pipe."""
+    """A store, the endpoints, the engine's worker, and the servers; the supervisor commands it over the pipe."""
 
     def __init__(self, start: Start, pipe: Pipe) -> None:
         self._start = start
@@ -134,7 +134,7 @@ class Process:
         self._servers: Mapping[str, Server] = {}
 
     async def run(self) -> Exit:
-        """Open everything, work until told to finish, close everything in the opposite order."""
+        """Open everything, work until the supervisor asks to finish, close everything in the opposite order."""
         self._telemetry.running(__version__)
         if not self.memory.has(START_BYTES):
             return Exit.OUT_OF_MEMORY
@@ -193,7 +193,7 @@ class Process:
             start.cookie,
             settings.ownership,
             settings.delivery,
-            start.fellows,
+            start.group_size,
             meters,
             self._gate,
             settings.quarantine,
@@ -231,7 +231,7 @@ class Process:
             return  # the worker waits for it, and says so
 
     async def _serve(self, worker: Worker) -> bool:
-        """Work until told to finish; returns whether everything in flight was finished."""
+        """Work until the supervisor asks to finish; returns whether everything in flight was finished."""
         async with asyncio.TaskGroup() as tasks:
             helpers = [
                 tasks.create_task(measure_lag(self._telemetry), name="lag"),
@@ -282,7 +282,7 @@ class Process:
     async def _hear(self, tasks: asyncio.TaskGroup) -> None:
         """Do what the supervisor says; without one, end at once, as a process that is killed does.
 
-        Nobody would watch this worker from then on, and a new supervisor starts others in its place.
+        No supervisor would watch this worker from then on, and a new one starts others in its place.
         """
         while (line := await self._pipe.line()) is not None:
             self._do(msgspec.json.decode(line, type=ToWorker), tasks)

@@ -17,10 +17,10 @@ from remora.policy.balance import (
     counts,
     deal,
     evenly,
-    gifts,
     is_short,
     own_part_first,
     targets,
+    transfer_plan,
 )
 
 
@@ -47,10 +47,10 @@ def test_shares_are_fair(members: list[Member], free: int) -> None:
 
 @given(crews)
 def test_no_more_is_moved_than_must_be(members: list[Member]) -> None:
-    """All gifts together are as few as lead to fair shares: those where who has the most keeps the larger ones."""
+    """All transfers together are as few as lead to fair shares: those where who has the most keeps the larger ones."""
     shards = sum(each.shards for each in members)
     active = [each.shards for each in members if not each.draining]
-    given = {each.cookie: gifts(each.cookie, members, shards) for each in members}
+    given = {each.cookie: transfer_plan(each.cookie, members, shards) for each in members}
     moved = sum(count for each in given.values() for _, count in each)
 
     if not active:
@@ -61,8 +61,8 @@ def test_no_more_is_moved_than_must_be(members: list[Member]) -> None:
     leaving = shards - sum(active)
     assert moved == leaving + sum(max(0, held - least - (n < rest)) for n, held in enumerate(larger_first))
     after = {each.cookie: each.shards for each in members}
-    for giver, gift in given.items():
-        for to, count in gift:
+    for giver, transfer in given.items():
+        for to, count in transfer:
             after[giver] -= count
             after[to] += count
     assert after == targets(members, shards)
@@ -73,11 +73,11 @@ def test_a_plan_that_is_carried_out_asks_for_nothing_more(members: list[Member])
     """Once a worker has offered what it is to give, the same view of the others has it give nothing more."""
     shards = sum(each.shards for each in members)
     for each in members:
-        gift = gifts(each.cookie, members, shards)
-        offers = tuple(Offer(to, tuple(Shard(f"{each.cookie}-{to}-{n}") for n in range(n_of))) for to, n_of in gift)
+        transfer = transfer_plan(each.cookie, members, shards)
+        offers = tuple(Offer(to, tuple(Shard(f"{each.cookie}-{to}-{n}") for n in range(n_of))) for to, n_of in transfer)
         offering = Member(each.cookie, "h", each.shards, each.draining, offers)
 
-        assert gifts(each.cookie, [offering if m is each else m for m in members], shards) == []
+        assert transfer_plan(each.cookie, [offering if m is each else m for m in members], shards) == []
 
 
 def test_a_shard_on_its_way_counts_once() -> None:
@@ -133,7 +133,7 @@ class Worker:
                 free.add(shard)
                 del self.offers[shard]
                 self.given += 1
-        plan = gifts(self.cookie, [*others.values(), self.row()], shards)
+        plan = transfer_plan(self.cookie, [*others.values(), self.row()], shards)
         chosen = choose(sorted(self.held), self.held, sum(n for _, n in plan), on_offer=self.offers.keys())
         self.offers |= deal(chosen, plan)
 
@@ -154,7 +154,7 @@ def test_shares_become_fair_also_by_old_views(held: list[int], delays: list[int]
     ]
     history, free, least = [[each.row() for each in workers]], set[Shard](), 0
     for each in workers:
-        least += sum(count for _, count in gifts(each.cookie, history[0], len(shards)))
+        least += sum(count for _, count in transfer_plan(each.cookie, history[0], len(shards)))
 
     for _ in range(4 * len(shards) // BUSY_AT_ONCE + 30):
         for worker, delay in zip(workers, delays, strict=False):

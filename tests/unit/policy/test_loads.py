@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from remora.model.member import COMMAND_COOKIE, Ask, Member, Offer
 from remora.model.shard import Origin, Shard
-from remora.policy.balance import BUSY_AT_ONCE, counts, gifts, skews, targets
+from remora.policy.balance import BUSY_AT_ONCE, counts, skews, targets, transfer_plan
 from remora.policy.loads import SAMPLES, Due, Mean, Own, Said, is_news, loads, next_offers, round_of
 from remora.policy.membership import (
     EXPECT_S,
@@ -203,7 +203,7 @@ def test_no_step_of_a_move_for_load_asks_for_one_by_number(held: list[int], give
         seen = [*(each for name, each in rows.items() if name not in (a, b)), first, second]
         assert sum(counts(seen).values()) == total
         assert sum(skews(seen).values()) == 0
-        assert all(gifts(each.cookie, seen, total) == [] for each in seen)
+        assert all(transfer_plan(each.cookie, seen, total) == [] for each in seen)
 
 
 @given(

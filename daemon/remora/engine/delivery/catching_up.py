@@ -1,13 +1,13 @@
 """What has to be done before a shard's first record may be sent in a transaction.
 
-1. The route is entered. That fences whoever delivered the shard before: nothing of theirs is committed from then on.
+1. The route is entered. That fences the shard's earlier owner: it commits nothing from then on.
 2. Only then the position is read that was committed last.
 3. The queue is trimmed up to it. The store checks the lock in that operation, also when there is nothing to trim.
 4. Only when that succeeded may anything be sent.
 
-The third step is what keeps two owners from fencing each other in turn. Whoever owned the lock between the first step
-and the third is the rightful owner, and has read everything that was ever committed; whoever takes the lock later
-fences him, and reads what he committed. Whoever does not own it any more is refused, and lets the shard go. So the
+The third step is what keeps two owners from fencing each other in turn. The worker that owned the lock between the
+first step and the third is the rightful owner, and has read everything that was ever committed; one that takes the lock
+later fences it, and reads what it committed. One that has lost the lock is refused, and lets the shard go. So the
 order is the same at a take-over, after every failure, and after being fenced.
 """
 
@@ -25,7 +25,7 @@ from remora.ports.endpoint import ExactRoute
 
 
 class Astray(EndpointMisconfigured):
-    """The endpoint has a position for the shard that is none of its queue: nothing can be trusted until somebody acts.
+    """The endpoint has a position for the shard that is none of its queue: an operator must act.
 
     A queue that was restored from a backup without a new incarnation looks like this.
     """

@@ -16,7 +16,7 @@ from remora.model.record import DeadLetter
 from remora.ports.endpoint import Batch, ExactRoute
 
 SEARCH_PARTS = 8
-"""A transaction in which a record was refused is repeated in so many parts, and so on until the record stands alone."""
+"""A transaction with a refused record is repeated in this many parts, and so on until the record stands alone."""
 
 
 class Committer:

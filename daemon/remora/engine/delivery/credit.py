@@ -1,8 +1,8 @@
 """What one session asks of the gate before it reads, and gives back of what it did not send.
 
-Credit is taken before a page is read, so whoever waits for it holds no room, no transaction and no lock that must be
-trusted; nothing waits for credit after that. What is granted is settled when the page's records are known, and what
-the session has not handed to its endpoint comes back when it ends, whatever ended it.
+Credit is taken before a page is read, so a session that waits for it holds no room, no transaction and no lock that
+must be trusted; nothing waits for credit after that. What is granted is settled when the page's records are known, and
+what the session has not handed to its endpoint comes back when it ends, whatever ended it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SessionCredit:
     async def acquire(self, nbytes: int, least: int, *, may_wait: bool) -> int:
         """Wait until something may be read; returns the bytes: `nbytes`, or fewer, and those of an entry at least.
 
-        A session that may not wait for long is told so when it comes to that.
+        A session that may not wait for long learns of it when it would have to.
         """
         if not self._gate.is_on:
             return nbytes

@@ -44,24 +44,24 @@ class SessionEntries:
         return min(limit, self._asked) if self._budget.is_bounded else limit
 
     def listed(self, entries: int) -> None:
-        """A listing has come with so many of those that were asked for."""
+        """A listing has come with `entries` of those that were asked for."""
         asked = min(self._asked, entries)
         self._asked -= asked
         self._held += entries
         self._budget.listed(asked, entries)
 
     def give_back(self, asked: int | None = None) -> None:
-        """So many that were asked for are not listed; without a number all of them."""
+        """`asked` that were asked for are not listed; without a number all of them."""
         asked = self._asked if asked is None else asked
         self._asked -= asked
         self._budget.listed(asked, 0)
 
     def sent(self, records: int, entries: int) -> None:
-        """A listing of so many entries made so many records."""
+        """A listing of `entries` entries made `records` records."""
         self._reads.mean_records = mean_records(self._reads.mean_records, records, entries)
 
     def done(self, entries: int) -> None:
-        """So many that were listed are done."""
+        """`entries` that were listed are done."""
         self._held -= entries
         self._budget.release(entries)
 

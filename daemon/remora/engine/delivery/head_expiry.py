@@ -1,6 +1,6 @@
 """Enforces time_to_live and max_retries at the head of a queue while its endpoint is down.
 
-While the way to an endpoint does not open nothing is read, so nobody would see that an entry has outlived its time or
+While the way to an endpoint does not open nothing is read, so no session sees that an entry has outlived its time or
 its attempts. This looks at the head at the pace of the pauses, and when the oldest entry is about to expire; it
 dead-letters what is given up, and removes it. This happens between two sessions, so nothing else touches the queue.
 """
@@ -77,7 +77,7 @@ class HeadExpiry:
         return due_in_s(pace_s, attempt.count, attempt.first_tried, time.time()) if attempt else 0.0
 
     async def note(self, limits: Limits) -> None:
-        """Have the store keep the attempts of the oldest entries for whoever holds the shard next."""
+        """Have the store keep the attempts of the oldest entries for the shard's next owner."""
         if not limits.counts_attempts or not self._recalled:
             return
         oldest = sorted(self._redelivery.attempts, key=lambda each: Position.parse(each.decode("ascii")))[

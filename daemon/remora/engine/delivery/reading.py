@@ -72,7 +72,7 @@ class Reader:
     async def _read(self, start: bytes, limit: int) -> Page | None:
         try:
             self._lease.require_trust()
-            self._progress.news.clear()  # before the read: what is told of from now on may have come too late for it
+            self._progress.news.clear()  # before the read: what is announced from now on may have come too late for it
             return await self._context.store.queue.read(self._lease.token, start, limit)
         except (StoreError, CodecError) as exc:
             self._on_failure(exc)
@@ -108,15 +108,15 @@ class Reader:
     # ------------------------------------------------------------------------------------------ room
 
     async def take_room(self, entries: int) -> int:
-        """Wait until so many entries may be held, which are not sent; returns the bytes that are held for them."""
+        """Wait until `entries` entries may be held, which are not sent; returns the bytes that are held for them."""
         return await self._hold_room(self.bytes_for(entries))
 
     async def take_turn(self, entries: int | None = None) -> int:
-        """Wait until so many entries, or another page, may be sent and held; returns the bytes held for them.
+        """Wait until `entries` entries, or another page, may be sent and held; returns the bytes held for them.
 
-        Credit comes first and room second, of entries before that of bytes: whoever waits for credit holds nothing that
-        others need. A session with a producer for transactions does, and one with a lifetime keeps its dispatcher from
-        looking for what expires.
+        Credit comes first and room second, of entries before that of bytes: a session that waits for credit holds
+        nothing that others need. A session with a producer for transactions does, and one with a lifetime keeps its
+        dispatcher from looking for what expires.
         """
         wanted, is_exact = entries or self.flow().page_entries, entries is not None
         may_wait = not (is_exact or self._scope.limits.time_to_live_s)
@@ -155,7 +155,7 @@ class Reader:
         return math.ceil(room / self._reads.mean_bytes)
 
     def hold(self, difference: int) -> None:
-        """Hold so many bytes more, or less, than before."""
+        """Hold `difference` bytes more than before, fewer where it is negative."""
         self._budget.adjust(difference)
         self._progress.held_bytes += difference
 

@@ -51,7 +51,7 @@ class Transaction:
 
 
 class Commits(Protocol):
-    """What the sender of transactions asks of whoever commits them."""
+    """What the sender of transactions asks of the part that commits them."""
 
     def begin_at(self, position: bytes) -> None:
         """Everything before this position is committed, and has left the queue."""

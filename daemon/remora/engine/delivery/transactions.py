@@ -133,7 +133,7 @@ class TransactionSender:
                 await self._taken.wait()
 
     def _look_ahead_entries(self, joining: int) -> int:
-        """How many entries to read behind so many that are about to join the open transaction: 0 where that is full
+        """How many entries to read behind those that are about to join the open transaction: 0 where that is full
         then, or where there is no room for more."""
         joined = joining + (self._open.entries if self._open else 0)
         entries = self._reader.entries.within(self._reader.flow().joining_entries(self._most, joined))

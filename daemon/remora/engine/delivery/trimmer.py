@@ -114,7 +114,7 @@ class Trimmer:
 
 
 def _pauses() -> Iterator[float]:
-    """Seconds between attempts to remove from a full store: doubling, since it takes somebody to make room."""
+    """Seconds between attempts to remove from a full store: doubling, since only an operator makes room."""
     pause = 1.0
     while True:
         yield pause

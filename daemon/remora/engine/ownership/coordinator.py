@@ -84,7 +84,7 @@ class Coordinator:
         self._renewer = LeaseRenewer(store, telemetry, settings)
         self._rows = MemberRows(store.members, worker.cookie, settings.lease_s)
         self.shedder = Shedder(self._situation, worker.meters, telemetry)
-        self._rebalancer = Rebalancer(self._situation, self._rows, telemetry, worker.fellows, self.shedder)
+        self._rebalancer = Rebalancer(self._situation, self._rows, telemetry, worker.group_size, self.shedder)
         self._finishing = asyncio.Event()
 
     # -------------------------------------------------------------------------------------- looks

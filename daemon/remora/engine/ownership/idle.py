@@ -49,11 +49,11 @@ class IdleShards:
             return None
 
     async def poll(self, shards: Sequence[Shard]) -> Sequence[Shard]:
-        """Those of these shards that have entries; none if that cannot be told now, and the backlog monitor will."""
+        """Those of these shards that have entries; none if that is not known: the backlog monitor finds them."""
         return list(await self.ages(shards))
 
     async def ages(self, shards: Sequence[Shard]) -> dict[Shard, float]:
-        """The ages in seconds of the oldest entries of those shards that have any; empty if that cannot be told."""
+        """The ages in seconds of the oldest entries of those shards that have any; empty if that is not known."""
         if not shards:
             return {}
         try:

@@ -40,18 +40,18 @@ class Rebalancer:
     """See the module. It acts on the other workers' rows; the coordinator on the locks."""
 
     def __init__(
-        self, situation: Situation, rows: MemberRows, telemetry: Telemetry, fellows: int, mover: Mover
+        self, situation: Situation, rows: MemberRows, telemetry: Telemetry, group_size: int, mover: Mover
     ) -> None:
-        """`fellows` workers start together, this one included. `mover` says which shards move for their load."""
+        """`group_size` workers start together, this one included. `mover` says which shards move for their load."""
         self.expected = asyncio.Event()
-        """Set when other workers offer shards to this one; whoever acquires them clears it."""
+        """Set when other workers offer shards to this one; the loop that acquires them clears it."""
         self.found_fellows = asyncio.Event()
-        """Set once so many workers have announced themselves."""
+        """Set once `group_size` workers have announced themselves."""
         self._situation = situation
         self._roster = situation.roster
         self._rows = rows
         self._telemetry = telemetry
-        self._fellows = fellows
+        self._group_size = group_size
         self._mover = mover
 
     async def run(self) -> None:
@@ -90,7 +90,7 @@ class Rebalancer:
         self._situation.members = updated(self._members, rows, asyncio.get_running_loop().time())
         if self._members.workers != known:
             self._situation.plan_soon.set()
-        if len(self._members.others) + 1 >= self._fellows:
+        if len(self._members.others) + 1 >= self._group_size:
             self.found_fellows.set()
         self.aim()
 

@@ -28,7 +28,7 @@ class LeaseReleaser:
         self._gate = asyncio.Semaphore(AT_ONCE)
 
     async def release(self, lease: Lease, among: int = 1, *, named: bool = True) -> None:
-        """Release a lock, `among` so many. It goes on for a few seconds when cancelled; if it fails the lease ends."""
+        """Release a lock, one of `among`. It goes on for a few seconds when cancelled; if it fails the lease ends."""
         release = asyncio.ensure_future(self._release(lease, among, named))
         try:
             await asyncio.shield(release)

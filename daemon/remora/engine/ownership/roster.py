@@ -88,7 +88,7 @@ class Roster:
         self._active += 1
 
     def notify(self, shards: Iterable[Shard]) -> None:
-        """These queues have entries, or had some a moment ago: idle shards become active, services are told."""
+        """These queues have entries, or had some a moment ago: idle shards become active, and services are notified."""
         for shard in shards:
             owned = self.owned.get(shard)
             if owned is None:
@@ -218,7 +218,7 @@ class Roster:
     def _lost(self, lease: Lease, why: StoreError) -> NotOwned:
         """Why a shard is not owned any more whose lock is lost, and until when to stay away from it.
 
-        A lock that went while it was trusted was broken by somebody who wants the queue: a gateway looks for free
+        A lock that went while it was trusted was broken by another owner that wants the queue: a gateway looks for free
         queues every 30 s, so longer than that is left to it. A lock that ran out is simply acquired again.
         """
         if isinstance(why, ShardGone):

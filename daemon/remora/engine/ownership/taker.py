@@ -39,7 +39,7 @@ class LeaseTaker:
         self._worker = worker
 
     async def holder(self, shard: Shard) -> LockHolder | NotOwned | None:
-        """Who holds a shard's lock now, None when it is free; or why that cannot be told."""
+        """Who holds a shard's lock now, None when it is free; or why that is not known."""
         try:
             return (await self._store.inspection.stats(shard)).holder
         except StoreError as exc:

@@ -31,10 +31,10 @@ class Meters:
 class WorkerInfo:
     """This worker: its cookie, the URI schemes of its endpoints, how many workers start together, and its meters.
 
-    `fellows` counts this worker too.
+    `group_size` counts this worker too.
     """
 
     cookie: str
     schemes: Schemes
-    fellows: int = 1
+    group_size: int = 1
     meters: Meters = field(default_factory=Meters)

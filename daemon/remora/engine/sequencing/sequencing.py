@@ -34,7 +34,7 @@ from remora.policy.sequence import LogState, Phase
 from remora.ports.log import Logs
 
 REACH = 1 << 20
-"""So many positions a counter may hand out before its bound is raised durably; a kill skips that many at most."""
+"""How many positions a counter may hand out before its bound is raised durably; a kill skips that many at most."""
 
 LOW = REACH // 2
 """With fewer left the bound is raised in the background."""

@@ -72,17 +72,17 @@ class Grant:
     handed: int = 0
 
     def settle(self, actual: int) -> None:
-        """The records have so many bytes: the difference comes back, or is taken by force."""
+        """The records have `nbytes` bytes: the difference comes back, or is taken by force."""
         self.gate.settle(self.request, self.nbytes, actual)
         self.nbytes = actual
 
     def part(self, nbytes: int) -> Grant:
-        """A grant of its own for so many of them, which this one has no longer."""
+        """A grant of its own for `nbytes` of them, which this one has no longer."""
         self.nbytes -= nbytes
         return Grant(self.gate, self.request, nbytes)
 
     def hand(self, nbytes: int) -> None:
-        """So many of them are handed to the endpoint, and count whatever becomes of them."""
+        """`nbytes` of them are handed to the endpoint, and count whatever becomes of them."""
         self.handed += nbytes
 
     def close(self) -> None:

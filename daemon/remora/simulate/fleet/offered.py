@@ -24,7 +24,7 @@ class Offered(Protocol):
 
 @dataclass(slots=True)
 class Zipf:
-    """The same all the time: of so many bytes, the shard of rank k has a part that goes by 1 / k ** exponent.
+    """Constant: of `nbytes`, the shard of rank k has a part proportional to 1 / k ** exponent.
 
     The ranks are dealt to the shards by chance.
     """
@@ -50,7 +50,7 @@ class Zipf:
 
 @dataclass(slots=True)
 class Recorded:
-    """As a trace has them: for each of its steps of so many seconds, the bytes of each shard that has some."""
+    """As a trace has them: for each of its steps of `step_s` seconds, the bytes of each shard that has some."""
 
     shards: Sequence[Shard]
     step_s: float

@@ -81,7 +81,7 @@ class Outages:
         self._troubles: dict[tuple[str, int], Trouble] = {}
 
     def fail(self, count: int, seconds: float, workers: Mapping[str, Worker], places: Mapping[Shard, int]) -> None:
-        """So many destinations fail from now on: the first ones that do not already."""
+        """`count` more destinations fail from now on: the first ones that do not already."""
         up = [each for each in range(self._destinations) if not self.is_down(each)]
         for destination in up[:count]:
             self._down_until[destination] = self._clock.now + seconds

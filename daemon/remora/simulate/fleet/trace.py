@@ -17,9 +17,9 @@ STEP_S = 10.0
 
 
 def recorded(folder: str, shards: Sequence[Shard], event_bytes: float, speed: float) -> Recorded:
-    """The events in the folder that `remora replay prepare` made, each as so many bytes in the shard of its key.
+    """The events in the folder that `remora replay prepare` made, each as its bytes in the shard of its key.
 
-    The trace begins at the fleet's first second; `speed` makes it so many times as quick. Raises ConfigError.
+    The trace begins at the fleet's first second; `speed` divides its times. Raises ConfigError.
     """
     steps: defaultdict[int, Counter[int]] = defaultdict(Counter)
     try:

@@ -213,7 +213,7 @@ class Worker:
         self._has_changed = True
 
     def try_free(self) -> None:
-        """Take what nobody has and nobody is promised, as far as there is room."""
+        """Take what no worker has and no worker is promised, as far as there is room."""
         if self._room <= 0 or self.members.draining:
             return
         for shard in own_part_first(self._around.unpromised(), self._around.places, *self.members.rank):

@@ -86,7 +86,7 @@ class World:
         heappush(self._events, (max(self.now, time), self._made, event))
 
     def run(self, seconds: float) -> Tally:
-        """Let so many seconds go by; what was counted meanwhile."""
+        """Let `seconds` go by; returns what was counted meanwhile."""
         self.tally = Tally()
         self.outages.tally = QuarantineTally()
         end = self.now + seconds
@@ -153,7 +153,7 @@ class World:
         return made
 
     def _some_hosts(self, count: int) -> list[Worker]:
-        """The workers of so many hosts that are up and do not drain, drawn by chance."""
+        """The workers of `hosts` hosts that are up and do not drain, drawn by chance."""
         up = [
             host
             for host, workers in self.hosts.items()

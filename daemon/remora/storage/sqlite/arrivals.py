@@ -1,4 +1,4 @@
-"""Who got new entries: told at once, by this process and by others that ring, and else by looking what changed."""
+"""Which queues got new entries: notified at once by this and other processes, else found by polling."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from remora.storage.sqlite.files import File, Files
 from remora.storage.sqlite.part import SqlitePart
 
 _LOOK_EVERY_S = 0.5
-"""How late a commit may be noticed for which nobody rang: its process was killed just then."""
+"""How late a commit may be noticed whose process was killed before it rang."""
 
 _DEAF_LOOK_EVERY_S = 0.1
 """The same where no doorbell can be heard. For sixteen files all looks cost 0.5 % of a core, mostly for waking up."""
@@ -103,7 +103,7 @@ class Arrivals(SqlitePart):
             self._try_to_look(file)
 
     def _try_to_look(self, file: File) -> None:
-        # What is in the way now is not there at the next look; damage is told where it is found.
+        # What is in the way now is not there at the next look; damage is reported where it is found.
         with suppress(StoreError, sqlite3.OperationalError):
             self._look_into(file, self._seen[file])
 

@@ -9,7 +9,7 @@ from remora.model.shard import Shard
 
 
 class Bell:
-    """Collects the queues that got entries, until somebody takes them."""
+    """Collects the queues that got entries, until a reader takes them."""
 
     def __init__(self) -> None:
         self._shards: dict[Shard, None] = {}

@@ -7,7 +7,7 @@ compiled a quarter of that. A burst of up to 32 wrong bits is noticed for certai
 thousand million times.
 
 Weighed against it: CRC-32C, which storage uses because processors can, costs another package, or with the one that
-aiokafka brings twice the time; BLAKE2 five times the time, for protection from somebody who means it and who could as
+aiokafka brings twice the time; BLAKE2 five times the time, for protection from an attacker, who could as
 well write a new checksum; SQLite's own checksums of pages are an extension that Python does not load. It begins with
 the entry's place, so that an entry that came to another place is noticed, too.
 """

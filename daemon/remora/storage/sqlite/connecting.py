@@ -21,7 +21,7 @@ _WRITER_CACHE_KIB, _READER_CACHE_KIB = 2048, 512
 def connect(path: Path, *, reader: bool, patience_s: float = 0.0) -> sqlite3.Connection:
     """A connection that waits for others so long and not longer, for use by one thread at a time.
 
-    Even the first look can meet others: somebody who opens the file after a crash, or is the last to close it. The
+    Even the first look can meet other processes: one that opens the file after a crash, or is the last to close it. The
     file must exist: one that SQLite makes would have the permissions that the umask leaves.
     """
     uri = f"{path.absolute().as_uri()}?mode=rw"

@@ -1,8 +1,8 @@
 """How processes of a host tell each other that a file of the store got entries, through the kernel and without waiting.
 
 Beside each file lies an empty one, the doorbell. To ring is to open and close it for writing, which changes nothing on
-the disk; everybody who watches the directory is told by inotify(7), once or several times. Nothing depends on it: who
-cannot watch, or rings in vain, is found by looking.
+the disk; inotify(7) notifies every process that watches the directory, once or several times. Nothing depends on it:
+a process that cannot watch polls.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _READ_BYTES = 1 << 16
 
 
 def ring(path: Path) -> None:
-    """Tell everybody who listens that this file got entries; this process is told, too, when it listens."""
+    """Notify all listeners, this process included, that this file got entries."""
     with suppress(OSError):  # no room or no more descriptors: they will look
         os.close(os.open(path.with_suffix(_SUFFIX), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 

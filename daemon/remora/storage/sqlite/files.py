@@ -64,7 +64,7 @@ class File:
         """What a job returns, once the transaction that it shares with others is committed; see `Job`.
 
         With `durable` it is synced too, else it may be undone by a power cut. `arrived` are the queues that the
-        job appends to: whoever waits for arrivals is told.
+        job appends to: those that wait for arrivals are notified.
         """
         self._check()
         try:
@@ -79,7 +79,7 @@ class File:
         return result
 
     def post(self, job: Job[object]) -> None:
-        """Have a job run that nobody waits for and that need not be durable."""
+        """Have a job run without waiting for it; it need not be durable."""
         if not self._is_closed and self.damage is None:
             self._writer.post(job)
 
@@ -90,7 +90,7 @@ class File:
             self._check()
             try:
                 return self.glance(look)
-            except sqlite3.OperationalError as exc:  # somebody opens the file after a crash, or closes it
+            except sqlite3.OperationalError as exc:  # another process opens the file after a crash, or closes it
                 now = time.monotonic()
                 until = until or now + _BUSY_FOR_S
                 if now > until:

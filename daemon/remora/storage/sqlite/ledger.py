@@ -49,7 +49,7 @@ class _LedgerRow(NamedTuple):
     removed_elsewhere: int
 
     def balance(self, shard: Shard, missing: int) -> Balance:
-        """The balance, where so many of the entries from head up to tail are missing."""
+        """The balance, where `missing` of the entries from head up to tail are missing."""
         removed = Tally(self.delivered, self.dead_lettered, self.expired, self.dropped, self.removed_elsewhere)
         return Balance(shard, self.tail - self.begun, self.tail - self.head - missing, removed)
 

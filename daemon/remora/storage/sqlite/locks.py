@@ -63,7 +63,7 @@ class Locks(SqlitePart):
             connection.execute(_TAKE, (queue, me, cookie, boot_id(), _until_ns(lease_s)))
             return LockToken(shard, cookie, incarnation)
 
-        # Whoever waits for a lock asks again and again: that costs no transaction.
+        # A worker that waits for a lock asks again and again: that costs no transaction.
         _, _, rival = await file.read(lambda connection: self._look(connection, shard, cookie))
         return await file.write(take, durable=False) if rival is None else rival
 

@@ -26,7 +26,7 @@ class Members(SqlitePart):
     """Announces workers and finds them. No row is worth a sync: it means nothing after a start of the host."""
 
     async def announce(self, member: Member, ttl_s: float) -> None:
-        """Let the others know of this worker for so long; rows that nobody counts any more go."""
+        """Announce this worker for `ttl_s`; rows that no longer count are deleted."""
         value = msgspec.msgpack.encode(member)
 
         def announce(connection: sqlite3.Connection) -> None:
@@ -38,7 +38,7 @@ class Members(SqlitePart):
         await self._first.write(announce, durable=False)
 
     async def withdraw(self, cookie: str) -> None:
-        """Let nobody count this worker any more."""
+        """Withdraw this worker's row."""
         await self._first.write(lambda connection: connection.execute(_WITHDRAW, (cookie,)), durable=False)
 
     async def live(self) -> Sequence[Member]:

@@ -18,8 +18,8 @@ from remora.storage.sqlite.schema import ENTRY_OVERHEAD, rowid
 from remora.storage.sqlite.two_phase import expire_stale
 
 MOST_BYTES = 4 << 20
-"""A listing ends soon after so many, however many entries were asked for: theirs may be any size, and is not known
-before the first listing."""
+"""A listing ends soon after this many bytes, however many entries were asked for: their size is not known before the
+first listing."""
 
 _ROWS_AT_ONCE = 32
 

@@ -21,7 +21,8 @@ _PROBE = bytes(64 << 10)
 
 _PART_BYTES = 1 << 20
 _LOOKED_THROUGH_AT_ONCE = 32 << 20
-"""So much of a file is read to tell a disk that fails from damage before anybody is told; the rest is read aside."""
+"""This much of a file is read, to distinguish a failing disk from damage, before the error is reported; the rest is
+read in a thread."""
 
 
 def primary_code(exc: sqlite3.Error) -> int:
@@ -72,7 +73,7 @@ def of_the_host(exc: OSError, path: Path) -> StoreError:
 
 
 def unreadable(path: Path, most: int | None = None) -> OSError | None:
-    """The error with which the host refuses to give the file's bytes, or the first so many of them.
+    """The error with which the host refuses to give the file's bytes, or the first `most` of them.
 
     SQLite calls a page damaged that could not be read.
     """

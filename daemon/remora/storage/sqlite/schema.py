@@ -17,7 +17,7 @@ POSITION_BITS = 40
 
 LAST_QUEUE_ID = (1 << 63 - POSITION_BITS) - 1
 END_OF_QUEUE = (1 << POSITION_BITS) - 1
-"""The most that fits into a rowid: so many queues a file can ever have, and so many entries each."""
+"""The most that fits into a rowid: the number of queues that a file can ever have, and of entries of each."""
 
 ENTRY_OVERHEAD = 10
 """What an entry costs of its queue's room beside its own bytes; the same as in a radosgw's queue."""

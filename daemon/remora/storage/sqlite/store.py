@@ -24,7 +24,7 @@ from remora.storage.sqlite.writer import WriterStats
 
 
 def _nobody(connected: bool, text: str) -> None:
-    """Whoever does not ask to be told of the store's state is not told."""
+    """The default for callers that do not watch the store's state."""
 
 
 class SqliteStore:

@@ -152,7 +152,7 @@ async def sweep_all(files: Files) -> None:
 
 
 def _sweep(file: File) -> None:
-    """Delete the entries that removed topics left, a few in a transaction, so that nobody waits for long."""
+    """Delete the entries that removed topics left, a few in a transaction, so that no other job waits for long."""
 
     def some(connection: sqlite3.Connection) -> None:
         left = connection.execute(_LEFT).fetchone()

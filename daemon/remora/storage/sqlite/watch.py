@@ -1,8 +1,8 @@
-"""Sees to a store that cannot be used: finds that out where nobody else asks, and finds out that it can be used again.
+"""Sees to a store that cannot be used: notices it where no other part asks, and notices when it can be used again.
 
 A process goes on with files that are gone from their directory as if nothing had happened: what it stored there would
 be lost with it. So every write looks first whether the file still lies where it was opened; and all files are looked at
-every second, since a daemon that nobody sends anything must not seem ready either.
+every second, since a daemon that gets no requests must not seem ready either.
 """
 
 from __future__ import annotations

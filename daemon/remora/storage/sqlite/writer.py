@@ -59,7 +59,7 @@ class WriterStats:
 
 @dataclass(slots=True, eq=False)
 class _QueuedJob:
-    """A job, and who waits for it: nobody for those that are posted."""
+    """A job, and the future that waits for it; None for those that are posted."""
 
     job: Job[Any]
     durable: bool
@@ -105,7 +105,7 @@ class Writer:
             alarm.cancel()
 
     def post(self, job: Job[object]) -> None:
-        """Have a job run that nobody waits for, without a sync of its own."""
+        """Have a job run without waiting for it, and without a sync of its own."""
         self._submit(_QueuedJob(job, False, None))
 
     def end(self) -> threading.Thread | None:
@@ -196,7 +196,7 @@ class Writer:
         """Run one job. What it raises is its own affair, unless the whole transaction cannot go on."""
         order.result = order.error = None
         if order.future is not None and order.future.done():
-            return  # whoever asked has gone
+            return  # the caller was cancelled
         if shared:
             connection.execute("SAVEPOINT job")
         try:
@@ -271,8 +271,8 @@ class Writer:
         return error
 
     def _keep_log_small(self, connection: sqlite3.Connection) -> None:
-        """Begin a large log anew. The usual checkpoints cannot while there is always somebody who reads what was
-        there before the last commit; this one lets nobody write until such readers have gone, or for a moment.
+        """Begin a large log anew. The usual checkpoints cannot while some reader always reads what was
+        there before the last commit; this one blocks writers until such readers have gone, or for a moment.
         """
         with suppress(FileNotFoundError):  # nothing was ever written
             if os.stat(self._log).st_size > _LARGE_LOG_BYTES:
