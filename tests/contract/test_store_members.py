@@ -100,6 +100,7 @@ def a_loaded_member() -> Member:
         bytes=3.25e7,
         skew=-2,
         quarantined=("kafka://b1:9092,b2:9092",),
+        wants=((17, 4_096), (4_294_967_295, None)),
         asks=(Ask(Shard("t.4"), "remora/h/b/two"),),
     )
 

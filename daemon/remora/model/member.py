@@ -62,6 +62,9 @@ class Member:
 
     `quarantined` are the destinations that it leaves to others, by the names that the status has for them.
 
+    `wants` is what it wants of the groups of traffic whose limits all workers share, by `policy.split.key_of`: bytes a
+    second, or all (None).
+
     `asks` are those of a command, whose row is no worker's.
     """
 
@@ -76,4 +79,5 @@ class Member:
     bytes: float = 0.0
     skew: int = 0
     quarantined: tuple[str, ...] = ()
+    wants: tuple[tuple[int, int | None], ...] = ()
     asks: tuple[Ask, ...] = ()

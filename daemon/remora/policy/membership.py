@@ -21,6 +21,7 @@ from remora.model.member import COMMAND_COOKIE, Member, Offer
 from remora.model.shard import Shard
 from remora.policy import row_room
 from remora.policy.balance import targets
+from remora.policy.split import Wants
 
 POLL_S, POLL_OFTEN_S = 1.0, 0.25
 """The pause between two readings of the rows: usually, and while shards move or workers begin."""
@@ -88,7 +89,7 @@ class Membership:
     to even out numbers, `moved` has the time too, and `moved_before` while they are expected.
 
     `asked` are the shards that commands want moved, each with the cookie of its receiver. `quarantined` are the
-    destinations that this worker leaves to others.
+    destinations that this worker leaves to others, and `wants` what it wants of groups of traffic, the most first.
 
     `fair` is this worker's fair number of shards; `target` is the same, or None while the worker is alone and may take
     all. `known` is how many shards all workers share. `leaving`: this worker ends and releases all.
@@ -108,6 +109,7 @@ class Membership:
     skew: int = 0
     asked: Mapping[Shard, str] = field(default_factory=dict)
     quarantined: tuple[str, ...] = ()
+    wants: Wants = ()
     fair: int = 0
     target: int | None = None
     known: int = 0
@@ -198,6 +200,7 @@ class Membership:
             bytes=self.load.bytes,
             skew=self.skew + len(self.for_load) - given,
             quarantined=self.quarantined,
+            wants=row_room.wanted(self.wants, {shard: each.group for shard, each in self.offers.items()}, self.expects),
         )
 
     def rows(self, owned: Collection[Shard]) -> list[Member]:

@@ -6,7 +6,7 @@ stays on offer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from remora.model.shard import Shard
@@ -14,7 +14,7 @@ from remora.model.shard import Shard
 ROW_BYTES = 4096
 """The most bytes of a row as the stores keep it."""
 
-SHARDS_BYTES = 2900
+SHARDS_BYTES = 2630
 """Of these what all shards take that are offered or expected."""
 
 LEAST_BYTES = 500
@@ -22,6 +22,9 @@ LEAST_BYTES = 500
 
 QUARANTINED_BYTES = 500
 """What the names of all destinations take."""
+
+WANTS_BYTES = 270
+"""What groups take in any case of which the worker says how much it wants; they have what shards leave, too."""
 
 _SHARD_BYTES = 26
 """What a shard takes beside its name."""
@@ -31,6 +34,9 @@ _GROUP_BYTES = 64
 
 Group = tuple[str, bool, bool]
 """Which offers stand together: the cookie of their receiver first."""
+
+Want = tuple[int, int | None]
+"""A group's key, and the bytes per second that are wanted of it, or None for all."""
 
 T = TypeVar("T")
 
@@ -70,6 +76,23 @@ def named(destinations: Iterable[str]) -> list[str]:
             left -= nbytes
             found.append(each)
     return found
+
+
+def wanted(wants: Sequence[Want], offers: Mapping[Shard, Group], expects: Iterable[Shard]) -> tuple[Want, ...]:
+    """As many of the groups of which something is wanted as there is room for beside the shards, the first ones."""
+    left = WANTS_BYTES + max(0, SHARDS_BYTES - _bytes_of_offers(offers) - sum(map(_bytes_of, expects)))
+    found: list[Want] = []
+    for each in wants:
+        left -= _bytes_of_want(each)
+        if left < 0:
+            break
+        found.append(each)
+    return tuple(found)
+
+
+def _bytes_of_want(want: Want) -> int:
+    nbytes = want[1]
+    return 7 if nbytes is None else 11 if nbytes < 1 << 32 else 15
 
 
 def _bytes_of_offers(offers: Mapping[Shard, Group]) -> int:

@@ -13,6 +13,7 @@ from remora.model.member import Member, Offer
 from remora.model.shard import Origin, Shard
 from remora.policy import row_room
 from remora.policy.membership import Membership, Outgoing, expecting
+from remora.policy.needs import MOST_GROUPS
 from remora.policy.row_room import ROW_BYTES
 
 ME = "remora/" + "/".join(["3f2504e0-4f89-11d3-9a0c-0305e82c3301"] * 3)
@@ -32,14 +33,24 @@ OFFERS = st.builds(
 )
 
 
-@given(offered=SHARDS, expected=SHARDS, left=st.lists(NAMES, max_size=16, unique=True), data=st.data())
+WANTS = st.lists(
+    st.tuples(st.integers(0, 2**32 - 1), st.none() | st.integers(0, 2**40)), max_size=MOST_GROUPS, unique=True
+).map(tuple)
+
+
+@given(offered=SHARDS, expected=SHARDS, left=st.lists(NAMES, max_size=16, unique=True), wants=WANTS, data=st.data())
 def test_a_row_is_never_longer_than_its_bound(
-    offered: list[Shard], expected: list[Shard], left: list[str], data: st.DataObject
+    offered: list[Shard],
+    expected: list[Shard],
+    left: list[str],
+    wants: tuple[tuple[int, int | None], ...],
+    data: st.DataObject,
 ) -> None:
     """However much a worker has to say, a store keeps at most so many bytes of it; and something is always said."""
     offers = {shard: data.draw(OFFERS) for shard in offered}
     other = Member("remora/o", "h", offers=(Offer(ME, tuple(expected)),))
     me = Membership(ME, "host.example.com", {"remora/o": other}, quarantined=tuple(row_room.named(left)))
+    me = replace(me, wants=wants)
 
     for view in (
         expecting(me.with_offers(offers, 5), (), expected, NOW),
@@ -52,6 +63,8 @@ def test_a_row_is_never_longer_than_its_bound(
         assert bool(row.expects) == bool(expected)
         assert list(view.offers) == offered[: len(view.offers)]
         assert set(row.expects) <= set(expected)
+        assert row.wants == wants[: len(row.wants)]
+        assert len(row.wants) >= min(len(wants), 18)
 
 
 def test_what_does_not_fit_is_said_later() -> None:
