@@ -35,6 +35,7 @@ from remora.model.traffic import (
     TrafficClass,
     check_principals,
     check_scopes,
+    limit_of,
 )
 from remora.policy.classes import Rules
 from remora.policy.destinations import DEFAULT_DENY, DestinationRules, read_rules
@@ -649,19 +650,29 @@ class MetersSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeSettings:
-    """What is metered together, and how. `match` and `each` mean nothing for a host."""
+    """What is metered together, and how. `match`, `each` and `across` mean nothing for a host.
+
+    With `across` set to "cluster" the numbers are about what all hosts send together.
+    """
 
     name: str
     of: Literal["host", "destination", "tenant", "topic"]
     match: tuple[str, ...] = ("*",)
     each: bool = True
+    across: Literal["host", "cluster"] = "host"
     enabled: bool = False
     meters: MetersSettings = field(default_factory=MetersSettings)
 
     @property
     def scope(self) -> Scope:
         """What it covers."""
-        return Scope(self.name, ScopeKind(self.of), self.match, self.each)
+        shared = limit_of(self.by_bucket) if self.is_shared else None
+        return Scope(self.name, ScopeKind(self.of), self.match, self.each, shared)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether its limit is divided among all workers of the store."""
+        return self.across == "cluster" and self.enabled
 
     @property
     def by_bucket(self) -> dict[str, Meter]:
@@ -671,6 +682,8 @@ class ScopeSettings:
     def problems(self) -> Iterator[ConfigError]:
         """Each rule that these values break; `Checked` settings that contain it raise them."""
         yield from _raised(lambda: check_scopes([self.scope], "shaping.scope"))
+        if self.across == "cluster" and self.of == "host":
+            yield ConfigError(f"shaping.scope.{self.name}.across", 'must be "host" where the scope is of a host')
         for bucket, each in self.meters.by_bucket.items():
             if each.meter.guaranteed and not each.burst:
                 path = f"shaping.scope.{self.name}.meters.{bucket}.burst"

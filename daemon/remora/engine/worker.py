@@ -23,6 +23,7 @@ from remora.engine.lookout import Lookout
 from remora.engine.ownership.coordinator import Coordinator
 from remora.engine.ownership.worker_info import Meters, WorkerInfo
 from remora.engine.quarantines import Quarantines
+from remora.engine.shaping.budgets import Budgets
 from remora.engine.shaping.gate import Gate
 from remora.engine.status import ShardStatus, State
 from remora.metrics import Telemetry
@@ -44,7 +45,8 @@ class WorkerSetup:
     """How a worker is set up. `cookie` names it in locks and in the list of workers.
 
     `group_size` workers start together, this one included: they wait for each other for a moment. `meters` say
-    how busy this worker is. `gate` is where its shards wait for credit to send; without one they never do.
+    how busy this worker is. `gate` is where its shards wait for credit to send; without one they never do. `budgets`
+    are the gate's.
     """
 
     cookie: str
@@ -54,6 +56,7 @@ class WorkerSetup:
     meters: Meters | None = None
     gate: Gate | None = None
     quarantine: QuarantineSettings = field(default_factory=QuarantineSettings)
+    budgets: Budgets | None = None
 
 
 class Worker:
@@ -106,7 +109,7 @@ class Worker:
         def serve(lease: Lease) -> Dispatcher:
             return Dispatcher(self._context, lease, Outlets(by_scheme, schemes), destination, rng)
 
-        info = WorkerInfo(setup.cookie, schemes, setup.group_size, meters)
+        info = WorkerInfo(setup.cookie, schemes, setup.group_size, meters, setup.budgets or Budgets())
         self.ownership = Coordinator(store, self.catalogue, telemetry, ownership, info, serve)
         self._backlog = BacklogMonitor(store, self.catalogue, self.ownership, telemetry, BACKLOG_INTERVAL_S, gate)
 

@@ -504,6 +504,15 @@ class Telemetry:
             logging.WARNING, "members_failed", "members", "the other workers are not known for now", reason=why
         )
 
+    def budgets_whole(self) -> None:
+        """This worker has never seen the others, and takes the whole of the limits that all workers share."""
+        self._say_seldom(
+            logging.WARNING,
+            "budgets_whole",
+            "budgets",
+            "the other workers were never seen; limits of the cluster are taken whole",
+        )
+
     def moved(self, kind: str) -> None:
         """A queue came from another worker.
 

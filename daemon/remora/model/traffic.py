@@ -105,6 +105,8 @@ class Scope:
     match: tuple[str, ...] = ("*",)
     each: bool = True
     """One group for each match instead of one for all. A host has one group in any case."""
+    shared_limit: int | None = None
+    """The bytes per second that all workers of the store share in each group; None where each host has its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,6 +203,11 @@ class Group:
             self.scale = Scale()
         self._apply()
 
+    def share(self, meters: Mapping[str, Meter]) -> None:
+        """Use meters that differ by the share of their limit only: levels survive, and the spare keeps its scale."""
+        self.meters = dict(meters)
+        self._apply()
+
     def resize(self, members: int) -> None:
         """Sets the number of members: new ones have nothing, and the last ones go with what they have."""
         for tier in self.tiers.values():

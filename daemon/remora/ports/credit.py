@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from remora.policy.waiting import Account
@@ -14,6 +14,10 @@ Count = Callable[[str, int, bool], None]
 class Bank(Protocol):
     """The accounts of one worker in the groups of its host."""
 
+    @property
+    def groups(self) -> Collection[str]:
+        """The names of all groups that there are."""
+
     def find(self, group: str) -> str | None:
         """The name under which a group is metered, its own or that of its scope's further ones.
 
@@ -24,8 +28,36 @@ class Bank(Protocol):
         """The account in a group by the name that `find` gave."""
 
 
+class Budgets(Protocol):
+    """What is noted of groups whose limits all workers of the store share, for this worker's share of them."""
+
+    def configure(self, limits: Mapping[str, int], waiting: Callable[[], Collection[str]]) -> None:
+        """Share these limits, in bytes per second by group; `waiting` tells in which groups somebody waits."""
+
+    def granted(self, group: str, nbytes: int) -> None:
+        """A listing was granted so many bytes in a group, whatever its kind."""
+
+    def waits(self, group: str) -> None:
+        """A listing begins to wait in a group."""
+
+
+class NoBudgets:
+    """For a worker that shares no limit with others."""
+
+    def configure(self, limits: Mapping[str, int], waiting: Callable[[], Collection[str]]) -> None:
+        """Nothing happens."""
+
+    def granted(self, group: str, nbytes: int) -> None:
+        """Nothing is noted."""
+
+    def waits(self, group: str) -> None:
+        """Nothing is noted."""
+
+
 class NoBank:
     """For a worker without a supervisor: everything passes."""
+
+    groups: Collection[str] = ()
 
     def find(self, group: str) -> str | None:
         """None."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from remora.policy.classes import OTHER, scope_of
 from remora.policy.rates import is_of_limit
@@ -131,6 +131,11 @@ class HostCredit:
         self._want = want
         self._wanted: set[str] = set()
         self._slots: Mapping[str, int] = {}
+
+    @property
+    def groups(self) -> Collection[str]:
+        """The names of all groups that there are."""
+        return self._slots.keys()
 
     def learn(self, slots: Mapping[str, int]) -> None:
         """These groups there are, by name, with their slots."""

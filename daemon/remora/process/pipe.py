@@ -129,6 +129,13 @@ class WantGroup(Message, frozen=True, kw_only=True):
     group: str
 
 
+class Shares(Message, frozen=True, kw_only=True):
+    """What the worker may have of the limits that all workers of the store share."""
+
+    shares: dict[str, int]
+    """Bytes per second, by group."""
+
+
 class Reply(Message, frozen=True, kw_only=True):
     """The answer to a question, as JSON."""
 
@@ -136,7 +143,7 @@ class Reply(Message, frozen=True, kw_only=True):
     body: msgspec.Raw
 
 
-ToSupervisor: TypeAlias = Ready | Failed | Heartbeat | WantGroup | Reply
+ToSupervisor: TypeAlias = Ready | Failed | Heartbeat | WantGroup | Shares | Reply
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True):

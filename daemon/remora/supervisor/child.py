@@ -15,7 +15,19 @@ from typing import Literal, assert_never
 import msgspec
 
 from remora.model.exits import Exit
-from remora.process.pipe import Ask, Failed, Heartbeat, Message, Pipe, Ready, Reply, Start, ToSupervisor, WantGroup
+from remora.process.pipe import (
+    Ask,
+    Failed,
+    Heartbeat,
+    Message,
+    Pipe,
+    Ready,
+    Reply,
+    Shares,
+    Start,
+    ToSupervisor,
+    WantGroup,
+)
 
 _MANAGERS = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
 """The service manager's words to its own child, which is the supervisor."""
@@ -127,7 +139,7 @@ class Child:
                 self.failed = message
             case Heartbeat():
                 self.heartbeat = message
-            case WantGroup():
+            case WantGroup() | Shares():
                 pass
             case Reply():
                 if (answer := self._asked.get(message.number)) is not None and not answer.done():

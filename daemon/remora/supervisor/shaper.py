@@ -14,11 +14,12 @@ from random import Random
 
 from remora.config import LimitSettings, ScopeSettings, ShapingSettings
 from remora.metrics import Telemetry
-from remora.model.traffic import Meter, Priority
+from remora.model.traffic import Meter, Priority, limit_of
 from remora.policy.bucket import SECOND_US
 from remora.policy.classes import OTHER, scope_of
 from remora.policy.rates import bucket_name, is_of_limit
 from remora.policy.shaping import PRIORITIES, Group
+from remora.policy.split import scaled
 from remora.process.credit import CAPACITY, CELLS, GRANTED, MOST_GROUPS, RETURNED, SPENT, CreditMemory
 
 PIPELINE_TICKS = 4
@@ -63,6 +64,7 @@ class Shaper:
         self._places: list[int] = []
         self._dealt: dict[str, Dealt] = {}
         self._by_slot: dict[int, Dealt] = {}
+        self._shares: dict[int, Mapping[str, int]] = {}
         self._free = list(range(MOST_GROUPS - 1, -1, -1))
         self._used = 0
         self.ticks = 0
@@ -105,7 +107,7 @@ class Shaper:
             if name in rates:
                 each.group.configure({Priority.MAX: rates[name]})
             elif scope is not None and ("/" in name) == _has_many(scope):
-                each.group.configure(scope.by_bucket, enabled=scope.enabled)
+                each.group.configure(self._meters(scope, name), enabled=scope.enabled)
             else:
                 self._remove(each)
         for scope in settings.scope:
@@ -136,11 +138,38 @@ class Shaper:
         self._look_for_work()
         return True
 
+    def share(self, place: int, shares: Mapping[str, int]) -> None:
+        """A worker may have so much of the limits that all workers of the store share, by group."""
+        self._shares[place] = shares
+        self._share()
+
+    def shared(self, name: str) -> int:
+        """What all workers of this host together may have of a group's limit."""
+        return sum(each.get(name, 0) for each in self._shares.values())
+
+    def _share(self) -> None:
+        """Let the groups have the meters that are right for the shares as they are now."""
+        scopes = {each.name: each for each in self._settings.scope if each.is_shared}
+        for name, each in self._dealt.items():
+            scope = scopes.get(scope_of(name))
+            if scope is None or (meters := self._meters(scope, name)) == each.group.meters:
+                continue
+            self._wake(each)
+            self._read(each)
+            each.group.share(meters)
+            self._write(each)
+
+    def _meters(self, scope: ScopeSettings, name: str) -> Mapping[str, Meter]:
+        """The meters of a group. Workers that do not see each other cannot have more than the whole limit here."""
+        if not scope.is_shared:
+            return scope.by_bucket
+        return scaled(scope.by_bucket, min(limit_of(scope.by_bucket), self.shared(name)))
+
     def _add(self, name: str) -> None:
         """A group of a configured scope, with no credit yet."""
         scope = next(each for each in self._settings.scope if each.name == scope_of(name))
         if name not in self._dealt:
-            group = Group(scope.by_bucket, len(self._places), self._tick_us, enabled=scope.enabled)
+            group = Group(self._meters(scope, name), len(self._places), self._tick_us, enabled=scope.enabled)
             self._write(self._make(name, group))
 
     def _make(self, name: str, group: Group) -> Dealt:
@@ -186,6 +215,8 @@ class Shaper:
             del each.spent[member], each.returned[member]
         del self._places[member]
         self._seen.pop(place, None)
+        self._shares.pop(place, None)
+        self._share()
         self._memory.clear(place, self._used)
         for each in self._dealt.values():
             self._write(each)

@@ -100,5 +100,10 @@ class HostShaping:
             "burst": burst_of(scope.by_bucket),
             "lost": sum(each.lost for each in groups.values()),
             "meters": meters,
-            "groups": [{"name": name, "levels": levels[name]} for name in groups],
+            "across": scope.across,
+            "groups": [
+                {"name": name, "levels": levels[name]}
+                | ({"share": self._shaper.shared(name)} if scope.is_shared else {})
+                for name in groups
+            ],
         }

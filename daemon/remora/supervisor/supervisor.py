@@ -35,6 +35,7 @@ from remora.process.pipe import (
     Ready,
     Release,
     Reload,
+    Shares,
     Start,
     StopNow,
     ToSupervisor,
@@ -236,6 +237,8 @@ class Supervisor:
             case WantGroup(group=group):
                 if self._shaper.want(group):
                     self._tell_shaping()
+            case Shares(shares=shares):
+                self._shaper.share(child.number - 1, shares)
             case Ready():
                 self._watchdog.watch(child.number, now)
                 self._telemetry.worker_ready(child.number, child.pid, now - child.started_at)

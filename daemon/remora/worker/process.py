@@ -20,6 +20,7 @@ from remora import __version__
 from remora.app import make_store, open_endpoints, open_servers
 from remora.config import Settings, ShapingSettings
 from remora.engine.ownership.worker_info import Meters
+from remora.engine.shaping.budgets import Budgets
 from remora.engine.shaping.gate import Gate
 from remora.engine.status import ShardStatus, State
 from remora.engine.worker import Worker, WorkerSetup
@@ -49,6 +50,7 @@ from remora.process.pipe import (
     Release,
     Reload,
     Reply,
+    Shares,
     Start,
     StopNow,
     ToWorker,
@@ -127,7 +129,9 @@ class Process:
             memory = CreditMemory(start.credit, start.workers)
             self._credit = HostCredit(memory, start.number - 1, lambda group: pipe.send(WantGroup(group=group)))
             self._credit.learn(start.groups)
-        self._gate = Gate(self._telemetry, self._credit)
+        self._budgets = Budgets()
+        self._gate = Gate(self._telemetry, self._credit, self._budgets)
+        self._budgets.on_change = lambda shares: pipe.send(Shares(shares=dict(shares)))
         self._gate.configure(start.settings.shaping.rules, start.settings.shaping.tick_s)
         self._store: ShardStore
         self._worker: Worker | None = None
@@ -197,6 +201,7 @@ class Process:
             meters,
             self._gate,
             settings.quarantine,
+            self._budgets,
         )
 
     def _was_used(self) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.config import LimitSettings, MetersSettings, ScopeSettings
+from remora.config import LimitSettings, MeterSettings, MetersSettings, ScopeSettings
 from remora.model.traffic import Priority
 from remora.policy.rates import bucket_name
 from remora.policy.shaping import PRIORITIES, Group
@@ -152,6 +152,41 @@ def test_a_limit_of_ingest_is_full_at_the_start() -> None:
     host.shaper.join(1)
 
     assert [host.level(place, Priority.MAX, name) for place in (0, 1)] == [1_000, 0]
+
+
+def across_hosts(**meters: MeterSettings) -> ScopeSettings:
+    """A limit of each topic that all workers of the store share."""
+    return ScopeSettings(name="topics", of="topic", across="cluster", enabled=True, meters=MetersSettings(**meters))
+
+
+def test_a_host_deals_out_the_sum_of_its_workers_shares() -> None:
+    """A group of a shared limit has nothing without a share, exactly the shares of the host's workers with them, and
+    without those of a worker that ends; together they never have more than the whole limit."""
+    host = Host(shaping(across_hosts(client_low=a_meter(90_000, 10_000), priority_queue=a_meter(10_000, 1))), 2)
+    host.shaper.want("topics/a")
+    group = host.shaper.groups["topics/a"]
+    host.tick(100)
+    assert [host.level(place, LOW, "topics/a") for place in (0, 1)] == [0, 0]
+
+    host.shaper.share(0, {"topics/a": 30_000, "topics/b": 1})
+    host.shaper.share(1, {"topics/a": 20_001})
+    assert (group.limit, host.shaper.shared("topics/a")) == (45_000 + 5_000, 50_001)
+    accounts, spent = [host.account(place, "topics/a") for place in (0, 1)], 0
+    for _ in range(100):
+        host.tick()
+        for each in accounts:
+            spent += max(0, each.level(0, LOW))
+            each.charge(0, LOW, max(0, each.level(0, LOW)))
+    assert spent == 45_000 + group.transferred[LOW]
+
+    host.shaper.want("topics/b")
+    assert host.shaper.groups["topics/b"].limit == 0
+    host.shaper.leave(1)
+    assert group.limit == 27_000 + 3_000
+    host.shaper.share(0, {"topics/a": 10**9})
+    assert group.limit == 100_000
+    host.shaper.configure(shaping(replace(across_hosts(client_low=a_meter(50_000, 10_000)), across="host")))
+    assert group.limit == 50_000
 
 
 MOVES = st.lists(

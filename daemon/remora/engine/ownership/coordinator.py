@@ -85,6 +85,7 @@ class Coordinator:
         self._rows = MemberRows(store.members, worker.cookie, settings.lease_s)
         self.shedder = Shedder(self._situation, worker.meters, telemetry)
         self._rebalancer = Rebalancer(self._situation, self._rows, telemetry, worker.group_size, self.shedder)
+        self._rebalancer.budgets = worker.budgets
         self._finishing = asyncio.Event()
 
     # -------------------------------------------------------------------------------------- looks

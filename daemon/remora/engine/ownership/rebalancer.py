@@ -10,6 +10,7 @@ from typing import Protocol
 
 from remora.engine.ownership.members import MemberRows
 from remora.engine.ownership.situation import Situation
+from remora.engine.shaping.budgets import Budgets
 from remora.metrics import Telemetry
 from remora.model.errors import StoreError
 from remora.model.member import Member
@@ -53,6 +54,8 @@ class Rebalancer:
         self._telemetry = telemetry
         self._group_size = group_size
         self._mover = mover
+        self.budgets = Budgets()
+        """What this worker has of the limits that all workers share, by their rows."""
 
     async def run(self) -> None:
         """Read the other workers' rows, and do this worker's part; when cancelled, remove its own row."""
@@ -63,6 +66,8 @@ class Rebalancer:
                     await self._poll()
                 except StoreError as exc:  # the last view stands, and locks decide anyway
                     self._telemetry.members_failed(str(exc))
+                    if self.budgets.see_nobody(self._members.cookie):
+                        self._telemetry.budgets_whole()
                 await asyncio.sleep(LEAST_PAUSE_S)
                 again_s = self._members.poll_again_s(asyncio.get_running_loop().time())
                 with suppress(TimeoutError):
@@ -73,9 +78,11 @@ class Rebalancer:
 
     async def _poll(self) -> None:
         owned, situation = self._roster.owned, self._situation
-        situation.members = replace(situation.members, quarantined=self._mover.quarantined)
+        situation.members = replace(situation.members, quarantined=self._mover.quarantined, wants=self.budgets.wants())
         await self._rows.announce(self._members.row(owned), self._members.look_s)
         self.see(await self._rows.read())
+        if self.budgets.is_on:
+            self.budgets.see(self._members.cookie, {each.cookie: each.wants for each in self._members.rows(owned)})
         view = situation.view()
         wanted = {shard for shard in offered_to(view.members) if wants(view, shard)}
         situation.members = expecting(view.members, owned, wanted, view.now)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from remora.config import BalanceSettings
+from remora.engine.shaping.budgets import Budgets
 from remora.engine.traffic import Traffic
 from remora.policy.eligible import Schemes
 
@@ -29,7 +30,8 @@ class Meters:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """This worker: its cookie, the URI schemes of its endpoints, how many workers start together, and its meters.
+    """This worker: its cookie, the URI schemes of its endpoints, how many workers start together, its meters, and what
+    it has of the limits that all workers share.
 
     `group_size` counts this worker too.
     """
@@ -38,3 +40,4 @@ class WorkerInfo:
     schemes: Schemes
     group_size: int = 1
     meters: Meters = field(default_factory=Meters)
+    budgets: Budgets = field(default_factory=Budgets)

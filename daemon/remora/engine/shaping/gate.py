@@ -21,7 +21,7 @@ from remora.model.topic import Topic
 from remora.model.traffic import ScopeKind, TrafficClass
 from remora.policy.classes import Rules, scope_of
 from remora.policy.waiting import Account, Request, Waiting
-from remora.ports.credit import Bank, NoBank
+from remora.ports.credit import Bank, Budgets, NoBank, NoBudgets
 
 _MEMBER = 0
 _RANK = MappingProxyType({kind: rank for rank, kind in enumerate(ScopeKind)})
@@ -143,8 +143,9 @@ class Pending:
 class Gate:
     """See the module. It belongs to one worker and its event loop."""
 
-    def __init__(self, telemetry: Telemetry, bank: Bank | None = None) -> None:
+    def __init__(self, telemetry: Telemetry, bank: Bank | None = None, budgets: Budgets | None = None) -> None:
         self._telemetry = telemetry
+        self._budgets: Budgets = budgets or NoBudgets()
         self._bank: Bank = bank or NoBank()
         self._rules = Rules()
         self._tick_s = 0.01
@@ -184,6 +185,9 @@ class Gate:
 
     def refresh(self) -> None:
         """Groups have come or gone: what is known of them is asked for anew."""
+        shared = {each.name: each.shared_limit for each in self._rules.scopes if each.shared_limit is not None}
+        limits = {name: shared[scope] for name in self._bank.groups if (scope := scope_of(name)) in shared}
+        self._budgets.configure(limits, lambda: {each.request.waits_in for each in self._pending.values()})
         for name in list(self._accounts):
             known = self._bank.find(name) == name and scope_of(name) in self._kinds
             self._accounts[name] = self._open(name) if known else Passing()
@@ -216,6 +220,7 @@ class Gate:
         self._enter(pending)
         if pending.grant is None:
             self._telemetry.shaping_waits(scope_of(pending.request.waits_in), pending.request.priority)
+            self._budgets.waits(pending.request.waits_in)
             self._tick_soon()
         return pending
 
@@ -256,10 +261,11 @@ class Gate:
         self._accounts.update(in_order)
 
     def _open(self, name: str) -> Account:
-        scope, telemetry = scope_of(name), self._telemetry
+        scope, telemetry, budgets = scope_of(name), self._telemetry, self._budgets
 
         def count(priority: str, nbytes: int, charged: bool) -> None:
             telemetry.shaping_granted(scope, priority, nbytes, charged)
+            budgets.granted(name, nbytes)
 
         return self._bank.account(name, count)
 
