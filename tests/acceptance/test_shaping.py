@@ -22,6 +22,14 @@ SCOPE = {
     "enabled": True,
     "meters": dict.fromkeys(("max", "client_high", "client_normal", "client_low"), NOTHING),
 }
+PLENTY = {"guaranteed": "20MB", "burst": "10MB"}
+SHARED = {
+    "name": "topics",
+    "of": "topic",
+    "across": "cluster",
+    "enabled": True,
+    "meters": dict.fromkeys(("max", "client_high", "client_normal", "client_low"), PLENTY),
+}
 RATES = ("--rate", "20MB", "--burst", "10MB")
 LIMIT = {"name": "few", "of": "topic", "match": ["*"], "events": 40, "burst_events": 20}
 
@@ -40,16 +48,24 @@ async def is_changed(daemon: Daemon) -> bool:
     return changed
 
 
+async def shares(daemon: Daemon, scope: str) -> dict[str, int]:
+    """What this host has of the limits that all workers of the store share, by group."""
+    shown = await daemon.command("shaping", "show", "--json")
+    found = next(each for each in shown.json["scopes"] if each["name"] == scope)
+    return {each["name"]: each["share"] for each in found["groups"]}
+
+
 @pytest.mark.kafka
 async def test_credit_of_a_host_is_changed_while_it_runs(kafka: Kafka, folder: Path) -> None:
     """Shards of a scope without credit wait, and the host is ready; a command lets them go; a reload brings the file
-    back; a drain needs no credit; and a limit of ingest holds a client back without refusing it anything."""
+    back; a drain needs no credit; a limit of ingest holds a client back without refusing it anything; and two workers
+    of the only host have all of a limit that the cluster shares."""
     topic = await create_topic(kafka.address, f"shaped-{uuid.uuid4().hex[:10]}")
     sections: dict[str, dict[str, object]] = {
         "store": {"kind": "sqlite"},
         "sqlite": {"directory": str(folder / "queues"), "files": 2},
         "ownership": {"discovery_interval": "500ms"},
-        "shaping": {"scope": [SCOPE]},
+        "shaping": {"scope": [SCOPE, SHARED]},
         "ingest": {"limit": [LIMIT]},
     }
     async with running_daemon(folder, sections) as daemon:
@@ -74,6 +90,10 @@ async def test_credit_of_a_host_is_changed_while_it_runs(kafka: Kafka, folder: P
         assert len({each.value for each in found}) == len(found) == 100
         assert await daemon.metric("remora_shaping_granted_bytes_total", scope="uplink") > 0
 
+        async def is_shared() -> bool:
+            return await shares(daemon, "topics") == {f"topics/{topic}": 80_000_000}
+
+        await daemon.until(is_shared, "shares of all workers")
         daemon.send(signal.SIGHUP)
         await daemon.until(lambda: unchanged(daemon), "what the file says")
         done = await daemon.command("shaping", "set", "--scope", "uplnk", "--disable")
