@@ -27,11 +27,12 @@ NOBODY = "kafka://127.0.0.1:1"
 
 
 def sections(folder: Path, **ingest: object) -> dict[str, Mapping[str, object]]:
-    """A configuration with an embedded store, whose queues are small."""
+    """A configuration with an embedded store, whose queues are small, and few of whose entries may be under way."""
     return {
         "store": {"kind": "sqlite"},
         "sqlite": {"directory": str(folder / "queues"), "files": 2, "queue_bytes": "64KiB"},
         "ingest": {"listen": f"unix:{folder}/ingest"} | ingest,
+        "delivery": {"max_unacked": 20},
         "ownership": {"discovery_interval": "500ms"},
         "kafka": {"connect_timeout": "3s"},
     }
