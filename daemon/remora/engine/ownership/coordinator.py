@@ -200,7 +200,7 @@ class Coordinator:
         """Plan after every reading of the catalogue, and whenever something may be free."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FELLOWS_WITHIN_S):
-                await self._rebalancer.found_fellows.wait()
+                await self._rebalancer.group_complete.wait()
         situation, owned = self._situation, self._roster.owned
         while True:
             situation.plan_soon.clear()

@@ -46,7 +46,7 @@ class Rebalancer:
         """`group_size` workers start together, this one included. `mover` says which shards move for their load."""
         self.expected = asyncio.Event()
         """Set when other workers offer shards to this one; the loop that acquires them clears it."""
-        self.found_fellows = asyncio.Event()
+        self.group_complete = asyncio.Event()
         """Set once `group_size` workers have announced themselves."""
         self._situation = situation
         self._roster = situation.roster
@@ -98,7 +98,7 @@ class Rebalancer:
         if self._members.workers != known:
             self._situation.plan_soon.set()
         if len(self._members.others) + 1 >= self._group_size:
-            self.found_fellows.set()
+            self.group_complete.set()
         self.aim()
 
     def aim(self) -> None:
