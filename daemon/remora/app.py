@@ -140,7 +140,7 @@ async def open_servers(
 def make_store(
     settings: Settings, on_state: Callable[[bool, str], None], *, make: bool = True, waits: bool = False
 ) -> ShardStore:
-    """The store that the settings name; `on_state` is told whenever it comes or goes.
+    """The store that the settings name; `on_state` is called whenever it comes or goes.
 
     Where there is no embedded store yet it is made, but only with `make` and where the settings allow it; one that
     `waits` is used as soon as it is there, as a cluster always is. Only the chosen one's adapter is imported: a
@@ -163,7 +163,7 @@ def make_store(
 async def store_of(settings: Settings, *, make: bool = False) -> AsyncIterator[ShardStore]:
     """The store, for one command: a cluster is given its mount time-out to answer, files are there or not.
 
-    A command that only looks makes no embedded store: it would belong to whoever typed it, and not to the daemon.
+    A command that only looks makes no embedded store: it would belong to the command's user, and not to the daemon.
     """
     known = asyncio.Event()
     async with make_store(settings, lambda connected, _: known.set() if connected else None, make=make) as store:

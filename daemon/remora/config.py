@@ -606,7 +606,7 @@ class IngestSettings(Checked):
 
     @property
     def pause_at_bytes(self) -> int:
-        """From so many bytes of bodies on new requests wait: one that was let in before may still be the largest."""
+        """From this many bytes of bodies on new requests wait: one that was let in before may still be the largest."""
         return self.max_held_bytes - self.max_request_bytes
 
     @property

@@ -1,4 +1,4 @@
-"""An exception that nobody foresaw, wherever the endpoint waits for something, on the way to a topic of each kind."""
+"""An unexpected exception, wherever the endpoint waits for something, on the way to a topic of each kind."""
 
 from __future__ import annotations
 

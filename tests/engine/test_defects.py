@@ -1,4 +1,4 @@
-"""An exception that nobody foresaw, wherever something is waited for in the service of a shard."""
+"""An unexpected exception, wherever something is waited for in the service of a shard."""
 
 from __future__ import annotations
 

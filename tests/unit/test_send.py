@@ -271,7 +271,7 @@ async def test_what_is_not_answered_in_the_end_is_unknown(monkeypatch: pytest.Mo
 
 
 async def test_a_defect_is_not_taken_for_success(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nobody foresaw comes out of the block, though more waits to be sent than there is room for."""
+    """An unexpected exception comes out of the block, though more waits to be sent than there is room for."""
     monkeypatch.setattr(sending, "GRACE_S", 0.01)
 
     async def answer(numbers: list[int]) -> None:

@@ -64,5 +64,5 @@ async def _what_waits(store: ShardStore, topic: Topic) -> str:
     entries, reservations = sum(each.entries for each in found), sum(each.reservations for each in found)
     text = f"{entries} entries and {reservations} reservations wait in {len(found)} of {topic.shards} queues"
     if any(each.holder is None or each.holder.lease_left_s <= 0 for each in found):
-        return f"{text}, some of which nobody holds: does a daemon run?"
+        return f"{text}, some of which no worker holds: does a daemon run?"
     return f"{text}; `remora status` says why"

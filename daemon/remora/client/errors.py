@@ -56,7 +56,7 @@ class IngestUnavailable(IngestError):
 
 
 class IngestMisconfigured(IngestError):
-    """The address, a certificate, or the permission for a socket is wrong: somebody must act."""
+    """The address, a certificate, or the permission for a socket is wrong: an operator must act."""
 
 
 class NotPermitted(IngestError):

@@ -100,7 +100,7 @@ OK, INIT_LOG, STALE_EPOCH = 0, 1, 2
 
 @dataclass(slots=True)
 class _Waiter:
-    """Somebody who waits for `wanted` positions, for the tail (0), or for the epoch that is served ("current")."""
+    """A caller that waits for `wanted` positions, for the tail (0), or for the epoch that is served ("current")."""
 
     log: LogName
     wanted: int

@@ -83,7 +83,7 @@ class Locker:
     """One holder: the entity as Ceph writes it (`client.4116`), its cookie, and until when.
 
     `expiration` is on the OSD's clock, all zero for a lock without end; the object class leaves lockers that
-    have run out where they are until somebody takes the lock.
+    have run out where they are until another client takes the lock.
     """
 
     entity: str

@@ -1,7 +1,7 @@
-"""The tasks of an endpoint that nobody waits for in person, or several do: none of them ends any other.
+"""The tasks of an endpoint that no caller awaits, or several do: none of them ends any other.
 
-In a plain task group an exception that nobody foresaw would end the group, hence all topics of the worker. Here it
-goes to whoever waits for the task's outcome, each of whom serves one topic; and where nobody does, into the log.
+In a plain task group an unexpected exception would end the group, hence all topics of the worker. Here it
+goes to the callers that wait for the task's outcome, each of which serves one topic; without any, into the log.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CrashLog:
     """Tells the log of defects, where there is no telemetry."""
 
     def crashed(self, what: str) -> None:
-        log.error("%s failed in a way that nobody foresaw", what, exc_info=True)  # noqa: LOG014 # called in a handler
+        log.error("%s failed unexpectedly", what, exc_info=True)  # noqa: LOG014 # called in a handler
 
 
 class Tasks:
@@ -48,11 +48,11 @@ class Tasks:
         await self._group.__aexit__(None, None, None)
 
     def ask(self, work: Coroutine[object, object, T], name: str) -> asyncio.Task[T | Exception]:
-        """Start what somebody waits for; its failure is a value, since it may end when nobody does any more."""
+        """Start what a caller waits for; its failure is a value, since it may end when the caller is gone."""
         return self._start(_outcome(work), work, name)
 
     def begin(self, work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
-        """Start what nobody waits for."""
+        """Start what no caller waits for."""
         return self._start(self._guarded(work, name), work, name)
 
     def _start(

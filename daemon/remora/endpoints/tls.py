@@ -1,6 +1,6 @@
 """The certificate authorities of a target and its client certificate, read from this host's files.
 
-Whoever may create a topic names the files. So only what the operator allows is opened, and an answer tells neither
+S3 users who create topics name the files. So only what the operator allows is opened, and an answer tells neither
 whether another file exists nor what stands in one. Who names another tenant's key speaks as that tenant: so client
 certificates have directories of their own, and there are none unless the operator says so.
 """

@@ -1,4 +1,4 @@
-"""What queues and topics there are, looked up every few seconds for everybody in this worker."""
+"""What queues and topics there are, looked up every few seconds for all parts of this worker."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Every event that remora reports, with its metric and its log line.
 
-Levels: ERROR when somebody must act or data was lost, WARNING when something is odd but recovers, INFO for
+Levels: ERROR when an operator must act or data was lost, WARNING when something is odd but recovers, INFO for
 lifecycle, DEBUG per batch. What may happen again and again is said once, and then at most once a minute with
 its count. Nothing here is called per entry, save for `dead_lettered`.
 
@@ -91,7 +91,7 @@ class Telemetry:
         self._failing = Failing(
             labels,
             "remora_topic_failing",
-            "1 while a topic's last attempt failed; kind=configuration or damaged: stopped until somebody acts.",
+            "1 while a topic's last attempt failed; kind=configuration or damaged: stopped until an operator acts.",
         )
         for collector in (self._ages, self._backlogs, self._ledgers, self._failing):
             registry.register(collector)
@@ -340,7 +340,7 @@ class Telemetry:
     # ---------------------------------------------------------------------------------- shaping
 
     def shaping_granted(self, scope: str, priority: str, nbytes: int, charged: bool) -> None:
-        """A listing may send so many bytes, `charged` in a scope that is enabled."""
+        """A listing may send `nbytes`, `charged` in a scope that is enabled."""
         (self._shaping_granted if charged else self._shaping_passed).labels(scope, priority).inc(nbytes)
 
     def shaping_waits(self, scope: str, priority: str) -> None:
@@ -397,7 +397,7 @@ class Telemetry:
         self._failing.kinds[topic] = kind
         stopped = kind in ("configuration", "damaged")
         level = logging.ERROR if stopped else logging.WARNING
-        text = "the topic is stopped until somebody acts" if stopped else "delivery failed"
+        text = "the topic is stopped until an operator acts" if stopped else "delivery failed"
         self._say_seldom(level, "topic_failed", ("failed", topic, kind), text, topic=topic, kind=kind, reason=reason)
 
     def recovered(self, topic: str) -> None:
@@ -586,7 +586,7 @@ class Telemetry:
         _say(logging.WARNING, "shard_lost", "queue let go because its lock is lost", queue=queue, reason=why)
 
     def removal_refused(self, queue: str, why: str) -> None:
-        """The store refused a removal because the lock had been lost: somebody else owns the queue by now."""
+        """The store refused a removal because the lock had been lost: another owner has the queue by now."""
         self._refusals.inc()
         _say(logging.WARNING, "removal_refused", "nothing removed: the lock is lost", queue=queue, reason=why)
 
@@ -603,7 +603,7 @@ class Telemetry:
         )  # fmt: skip
 
     def handed_off(self, queue: str, owner: str) -> None:
-        """A queue that this process would take is held by somebody else. Each owner is named once."""
+        """Another owner holds a queue that this process would take. Each owner is named once."""
         if self._is_news(f"owner of {queue}", owner):
             _say(logging.INFO, "shard_held", "queue is held by another owner", queue=queue, owner=owner)
 
@@ -665,7 +665,7 @@ class Telemetry:
         times.observe(seconds)
 
     def ingest_refused(self, code: str, status: int, reason: str, client: str = "") -> None:
-        """A request was refused. Only those that somebody should look at are logged."""
+        """A request was refused. Only those that an operator should look at are logged."""
         self._ingest_refused.labels(code).inc()
         if status >= 500 or status in (401, 403):
             self._say_seldom(
@@ -689,7 +689,7 @@ class Telemetry:
         self._ingest_held.set(nbytes)
 
     def ingest_memory(self, *, is_paused: bool, waiting: int) -> None:
-        """So many requests of this worker wait, and whether they do at all is the same for all workers of the host."""
+        """`waiting` requests of this worker wait; whether requests wait is the same for all workers of the host."""
         self._ingest_is_paused.set(is_paused)
         self._ingest_waiting.set(waiting)
 
@@ -936,7 +936,7 @@ class Telemetry:
         self._crashes.inc()
         if self.repeats.unsaid(("crashed", what)) is not None:
             extra = {"event": "crashed", "fields": {"what": what}}
-            _log.error("failed in a way that nobody foresaw", exc_info=True, extra=extra)
+            _log.error("failed unexpectedly", exc_info=True, extra=extra)
 
     def loop_lag(self, seconds: float) -> None:
         """The event loop woke up so much later than asked."""

@@ -79,7 +79,7 @@ class Intake(Generic[Name]):
         return True
 
     def observe(self, others: int, *, is_paused: bool) -> list[Name]:
-        """The other workers hold so many bytes, and this is whether the host pauses. Who is let in now."""
+        """The other workers hold `others` bytes, and the host pauses or not. Returns those let in now."""
         self._others = others
         self.is_paused = is_paused
         return self._let_in()

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Mapping
 
 WINDOW_S = 5
-"""Grants of so many seconds count."""
+"""Grants of this many seconds count."""
 
 WAITED_S = 1.0
-"""For so long after somebody waited, a worker wants all that it can have."""
+"""For so long after a listing waited, a worker wants all that it can have."""
 
 MOST_GROUPS = 64
 """The most groups of which a worker says what it wants of them; of all others it wants nothing."""
@@ -18,7 +18,7 @@ _DIGITS = 3
 
 
 class Need:
-    """What was granted in one group, second by second, and when somebody last waited there."""
+    """What was granted in one group, second by second, and when a listing last waited there."""
 
     __slots__ = ("_granted", "_seconds", "_waited_at")
 
@@ -28,7 +28,7 @@ class Need:
         self._waited_at = float("-inf")
 
     def grant(self, nbytes: int, now: float) -> None:
-        """So many bytes were granted."""
+        """`nbytes` were granted."""
         second = int(now)
         if self._seconds and self._seconds[-1][0] == second:
             self._seconds[-1][1] += nbytes
@@ -37,11 +37,11 @@ class Need:
         self._granted += nbytes
 
     def wait(self, now: float) -> None:
-        """Somebody waits now, or has waited until now."""
+        """A listing waits now, or has waited until now."""
         self._waited_at = now
 
     def want(self, now: float) -> int | None:
-        """Bytes per second: a quarter more than was granted over the window; None, for all, where somebody waited.
+        """Bytes per second: a quarter more than was granted over the window; None, for all, where a listing waited.
 
         Rounded up to three binary digits, so that a row that says it does not change with every second.
         """

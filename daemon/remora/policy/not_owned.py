@@ -75,7 +75,7 @@ class Elsewhere(NotOwned):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broken(NotOwned):
-    """Its lock went while it was trusted, so somebody wants the queue: it is left alone, unless it is claimed."""
+    """Its lock went while it was trusted, so another owner wants the queue: it is left alone, unless it is claimed."""
 
     reason: str = BROKEN
 

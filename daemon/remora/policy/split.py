@@ -55,7 +55,7 @@ def shares_of(worker: str, limits: Mapping[str, int], wants: Mapping[str, Wants]
 def _share_of(
     worker: str, limit: int, wanted: Mapping[str, int | None] | None, workers: Collection[str], place: int
 ) -> int:
-    if wanted is None:  # what `split` gives where nobody wants anything, which most groups are most of the time
+    if wanted is None:  # what `split` gives where no worker wants anything, which most groups are most of the time
         return limit // len(workers) + (place < limit % len(workers))
     return split(limit, {name: wanted.get(name, 0) for name in workers})[worker]
 

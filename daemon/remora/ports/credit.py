@@ -1,4 +1,4 @@
-"""What the engine asks of whoever deals out credit to send."""
+"""What the engine asks of the part that deals out credit to send."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Budgets(Protocol):
     """What is noted of groups whose limits all workers of the store share, for this worker's share of them."""
 
     def configure(self, limits: Mapping[str, int], waiting: Callable[[], Collection[str]]) -> None:
-        """Share these limits, in bytes per second by group; `waiting` tells in which groups somebody waits."""
+        """Share these limits, in bytes per second by group; `waiting` says in which groups a listing waits."""
 
     def granted(self, group: str, nbytes: int) -> None:
-        """A listing was granted so many bytes in a group, whatever its kind."""
+        """A listing was granted `nbytes` in a group, whatever its kind."""
 
     def waits(self, group: str) -> None:
         """A listing begins to wait in a group."""

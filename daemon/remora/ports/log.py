@@ -1,7 +1,7 @@
 """What a sequencer, and who writes to a log, need of a store.
 
 Every adapter holds three promises for an epoch that `register` returned: no write with an earlier epoch lands any more;
-the position is at or above every one that was written; nobody else has got that epoch.
+the position is at or above every one that was written; no other server has got that epoch.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Logs(Protocol):
         ...
 
     async def seal(self, log: LogName) -> int:
-        """Begin a new epoch that no server has, and return it: whoever serves the log is refused from then on."""
+        """Begin a new epoch that no server has, and return it: the log's server is refused from then on."""
         ...
 
     async def append(self, log: LogName, epoch: int, position: int, data: bytes) -> None:

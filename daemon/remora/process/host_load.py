@@ -39,7 +39,7 @@ class HostLoad:
             os.close(descriptor)
 
     def hold_connections(self, count: int) -> None:
-        """So many connections of this worker are open now."""
+        """Sets the number of this worker's open connections."""
         self._cells[self._begin + CONNECTIONS] = count
 
     def hold_bodies(self, nbytes: int, growing_since: int = 0) -> None:

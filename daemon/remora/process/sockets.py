@@ -126,5 +126,5 @@ def _clear(path: Path) -> None:
             path.unlink()
             return
         except BlockingIOError:
-            pass  # its queue of connections is full, so somebody has one
+            pass  # its queue of connections is full, so a process listens
     raise FileExistsError(None, "another process listens there")

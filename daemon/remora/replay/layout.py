@@ -26,7 +26,7 @@ operating system at once, an intent before its request is sent, so that a killed
 * ``{"kind":"intent","seqs":[...],"sent_us":...,"tries":n}``: these events go into one request, for the n-th time.
 * ``{"kind":"outcome","seqs":[...],"outcome":...,"sent_us":...,"done_us":...,"status":...,"tries":n,"error":...,
   "limited":n,"limited_us":...}``: what is final of them (shape.OUTCOMES). `sent_us` is that of the first attempt; both
-  are null for what was never sent. So many answers to their request were those of a rate limit (429), for which it
+  are null for what was never sent. `limited` answers to their request were those of a rate limit (429), for which it
   waited so long; of a request with several of these lines only one has the numbers.
 
 An event with an intent and no outcome is `unknown`.

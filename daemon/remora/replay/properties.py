@@ -62,6 +62,6 @@ def _context(settings: Mapping[str, str]) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=location)
     except OSError as exc:
         raise ReplayRefused(f"ssl.truststore.location: {exc}") from exc
-    # An empty algorithm is how Kafka's clients are told not to compare names.
+    # An empty algorithm has Kafka's clients not compare names.
     context.check_hostname = settings.get("ssl.endpoint.identification.algorithm", "https") != ""
     return context

@@ -78,7 +78,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """What fell into one interval, which begins so many microseconds after the origin.
+    """What fell into one interval, which begins `begins_us` after the origin.
 
     `due`, `acked` and `in_log` count events by the time that each of these happened (the first record in the log); the
     backlogs are as the interval ends. Latencies are of events that were due in it: p50 and p99 (within 0.3 %) and the

@@ -207,7 +207,7 @@ def _foreign() -> web.Response:
 
 
 def _is_of_this_host(request: web.Request) -> bool:
-    """Whether a request comes over the loopback or a Unix socket, and not from a page in somebody's browser.
+    """Whether a request comes over the loopback or a Unix socket, and not from a page in a user's browser.
 
     A page whose name was made to mean 127.0.0.1 comes over the loopback, too, and need not say that it is a page; but
     it asks for the host that it was loaded from.

@@ -13,7 +13,7 @@ from remora.process.host_load import HostLoad
 
 
 class Server(Protocol):
-    """A server of a worker process, which takes requests until it is told to finish."""
+    """A server of a worker process, which takes requests until it is asked to finish."""
 
     @property
     def address(self) -> str:

@@ -15,7 +15,7 @@ from remora.endpoints.amqp.frames import BadFrames, Confirm, Content, Envelope
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 
 MOST_ARRIVED = 1 << 14
-"""Ids of messages that arrived after nobody waited for them any more, kept for each topic of a connection."""
+"""Ids of messages that were confirmed after their push was given up, kept for each topic of a connection."""
 
 
 class Arrived:
@@ -66,7 +66,7 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody waits any more."""
+        """Whether its push was given up."""
         return self.done.done()
 
     def fail(self, error: EndpointError, tries: int | None = None) -> None:
@@ -122,7 +122,7 @@ class Channel:
 
     @property
     def unconfirmed(self) -> int:
-        """Messages without a confirm, whether somebody waits for it or not."""
+        """Messages without a confirm, of pushes that wait and of those given up."""
         return len(self._sent)
 
     def submit(self, run: Run) -> None:
@@ -148,7 +148,7 @@ class Channel:
             run.done.set_result(None)
 
     def encode(self, run: Run) -> list[bytes]:
-        """The frames of a run's next message, which counts as sent from now on; none where nobody waits any more."""
+        """The frames of a run's next message, which counts as sent from now on; none where the push was given up."""
         self._runs.discard(run)
         if run.is_over or self.error is not None:
             return []
@@ -220,12 +220,12 @@ class Channel:
             self._arrived.add(message_id)
 
     def abandon(self, run: Run) -> None:
-        """Nobody waits for a run any more. A message of it that was written keeps its place until it is confirmed."""
+        """Gives a run up. A message of it that was written keeps its place until it is confirmed."""
         if not run.done.done():
             self._remember(run)
             run.done.cancel()
         elif not run.done.cancelled():
-            run.done.exception()  # whoever waited may have been cancelled in the same turn of the loop
+            run.done.exception()  # the waiting push may have been cancelled in the same turn of the loop
 
     def returned(self, method: commands.Basic.Return) -> None:
         """A message reached no queue; its header and body follow, then its confirm."""

@@ -326,7 +326,7 @@ class Connection(asyncio.Protocol):
         return channel
 
     def close_channel(self, channel: Channel) -> None:
-        """Close a channel that nobody uses; its number is free once the broker has said so."""
+        """Close a channel that no topic uses; its number is free once the broker has said so."""
         if channel.error is not None or self._channels.get(channel.number) is not channel:
             return
         channel.end(EndpointUnavailable(f"{channel.what}: its channel was closed"))

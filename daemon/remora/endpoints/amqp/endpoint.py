@@ -37,7 +37,7 @@ LANES = 256
 
 
 class LogObserver(CrashLog):
-    """Tells the log, where nobody else wants to know."""
+    """Writes to the log: the default watcher."""
 
     def amqp_connected(self, broker: str) -> None:
         log.debug("%s: connected", broker)
@@ -189,7 +189,7 @@ class AmqpRoute:
             return
         try:
             await self._send_letters(letters)
-        except EntryRefused:  # the broker has told its limit, by which they are made now
+        except EntryRefused:  # the broker has announced its limit, by which they are made now
             try:
                 await self._send_letters(letters)
             except EntryRefused as exc:

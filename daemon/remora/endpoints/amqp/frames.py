@@ -160,7 +160,7 @@ class Content:
     body: bytes
 
     def frames(self, channel: int, frame_bytes: int) -> list[bytes]:
-        """Header and body on a channel, in frames of at most so many bytes."""
+        """Header and body on a channel, in frames of at most `frame_bytes`."""
         header = _content.pack(60, 0, len(self.body), _FLAGS) + self.properties
         made = [encode_frame(HEADER, channel, header)]
         most = frame_bytes - FRAME_BYTES

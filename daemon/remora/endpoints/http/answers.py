@@ -30,7 +30,7 @@ QUICK_WINDOW_S = 10.0
 
 POISON_ANSWERS = 3
 POISON_APART_S = 1.0
-"""So many equal refusals, each at least this long after the one before, make a record a dead letter; but only where
+"""This many equal refusals, each at least this long after the one before, make a record a dead letter; but only where
 another record of the target was acknowledged in between. A receiver's bad deploy must not turn a queue into letters."""
 
 

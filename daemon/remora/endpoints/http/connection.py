@@ -118,7 +118,7 @@ class Connection(asyncio.Protocol):
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
-        """A part of an answer, or something that nobody asked for."""
+        """A part of an answer, or bytes that no request asked for."""
         exchange = self._exchange
         if exchange is None:
             self.close()
@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
         return False  # the transport closes
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is closed, by whomever."""
+        """The connection is closed, by either side."""
         if self._exchange is not None and self._outcome is not None and not self._outcome.done():
             answer = self._reader.end() if exc is None else None
             if answer is not None:
@@ -177,7 +177,7 @@ class Connection(asyncio.Protocol):
             self._outcome.set_result(None)
         else:
             self._outcome.set_result(answer)
-        self._exchange = None  # what comes from now on is asked for by nobody
+        self._exchange = None  # no request asks for what comes from now on
         self.used_at = self._now()
         if not stays:
             self.close()

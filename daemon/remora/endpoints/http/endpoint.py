@@ -85,7 +85,7 @@ class Receiver:
     by_operator: bool = True
 
     def acked(self, records: int, seconds: float, now: float) -> None:
-        """So many records were acknowledged in one request, after so long."""
+        """`records` records were acknowledged in one request, after `seconds`."""
         self.acks += records
         self.acked_at = now
         self.failed = False

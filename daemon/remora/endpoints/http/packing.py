@@ -20,7 +20,7 @@ class Post:
 
 
 def pack(records: Sequence[Record], lanes: int, most: int) -> list[Post]:
-    """Each lane's records, in order, at most so many in a batch. All records of a key are of one lane."""
+    """Each lane's records, in order, at most `most` in a batch. All records of a key are of one lane."""
     posts = []
     for lane, members, _ in in_batches(records, lanes, 0, WITHOUT_LIMIT):
         if len(members) <= most:

@@ -41,7 +41,7 @@ class HttpObserver(CrashObserver, Protocol):
         ...
 
     def http_answered(self, kind: str, requests: int) -> None:
-        """So many requests were answered alike: 2xx, 3xx, 4xx, 5xx, other, or none for no answer."""
+        """`count` requests had answers of one class: 2xx, 3xx, 4xx, 5xx, other, or none for no answer."""
         ...
 
     def http_retried(self) -> None:
@@ -196,7 +196,7 @@ class Pools:
             raise
         finally:
             pool.opening -= 1
-        if self._ended:  # nobody looks after it any more
+        if self._ended:  # the pool does not look after it any more
             connection.close()
         self._check_life(pool)
         if not connection.is_open:

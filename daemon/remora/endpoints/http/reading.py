@@ -45,7 +45,7 @@ class AnswerReader:
     def feed(self, data: bytes) -> Answer | None:
         """The answer, once it is complete. Raises NotHttp.
 
-        What comes behind a complete answer makes the connection useless: nobody asked for it.
+        What comes behind a complete answer makes the connection useless: no request asked for it.
         """
         if not self._begun and not data.startswith(b"H"):  # the parser takes RTSP, too
             raise NotHttp("is no HTTP")
@@ -54,7 +54,7 @@ class AnswerReader:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            return self._taken()._replace(stays=False)  # 101, which the parser has told of as of any answer
+            return self._taken()._replace(stays=False)  # 101, which the parser reports as any answer
         except httptools.HttpParserError as exc:
             if self._answer is not None:
                 return self._taken()._replace(stays=False)
@@ -111,7 +111,7 @@ class AnswerReader:
             raise NotHttp("is of another version of HTTP")
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body, which nobody reads."""
+        """A part of the body, which is not read."""
         self._body_bytes += len(body)
         if self._body_bytes > MOST_BODY_BYTES:
             raise NotHttp(f"has more than {MOST_BODY_BYTES >> 10} KiB")

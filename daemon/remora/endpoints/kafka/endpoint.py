@@ -40,7 +40,7 @@ CLOSE_PATIENCE_S = 2.0
 
 
 class LogObserver(CrashLog):
-    """Tells the log, where nobody else wants to know."""
+    """Writes to the log: the default watcher."""
 
     def producer_opened(self, cluster: str) -> None:
         log.debug("%s: producer opened", cluster)

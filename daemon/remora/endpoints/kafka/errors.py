@@ -90,7 +90,7 @@ KINDS: dict[type[Exception], str] = {
 
 
 def blames_records(exc: Exception) -> bool:
-    """Whether other records might well be taken: the error is about these, or nobody knows what it is about."""
+    """Whether other records might well be taken: the error is about these, or it is not known what it is about."""
     if isinstance(exc, TOO_LARGE):
         return True
     return not any(cls in CONFIGURATION or cls in TRANSIENT for cls in type(exc).__mro__)

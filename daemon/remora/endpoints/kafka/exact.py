@@ -42,7 +42,7 @@ TURN_S = 2.0
 """How long a route may go on while other shards wait for theirs; opening one takes a few hundredths of that."""
 
 NAME_PREFIX = "remora."
-"""What every transactional id and consumer group of ours begins with, for whoever gives permissions."""
+"""What every transactional id and consumer group of ours begins with, for the operator who gives permissions."""
 
 MOST_QUEUE_CHARS = 100
 
@@ -65,12 +65,12 @@ class Turns:
 
     @property
     def are_awaited(self) -> bool:
-        """Whether somebody waits for a place."""
+        """Whether a shard waits for a place."""
         return self._waiting > 0
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody has a place or wants one."""
+        """Whether no shard has a place or wants one."""
         return not self._waiting and not self._taken
 
     async def take(self) -> None:
@@ -268,7 +268,7 @@ class ExactKafkaRoute:
         return self._has_moved or turn_is_over
 
     def _sees_other(self, topic: str, count: int) -> bool:
-        """Whether a topic has another number of partitions by now, which is told."""
+        """Whether a topic has another number of partitions by now; logs it."""
         seen = self._opened.client.cluster.partitions_for_topic(topic)
         if seen is None or len(seen) == count:
             return False

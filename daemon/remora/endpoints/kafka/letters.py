@@ -22,7 +22,7 @@ from remora.endpoints.kafka.batches import BATCH_BYTES, size_above
 from remora.model.errors import CodecError
 from remora.model.record import DeadLetter
 
-# Shard and positions are written as in the events' own records: whoever looks for gaps in a topic finds the letter
+# Shard and positions are written as in the events' own records: a reader that seeks gaps in a topic finds the letter
 # of an entry that is missing by the same names and values.
 INCARNATION, CAUSE, REASON, ATTEMPTS = "remora-incarnation", "remora-cause", "remora-reason", "remora-attempts"
 FIRST_SEEN, PARKED_AT, OMITTED = "remora-first-seen", "remora-parked-at", "remora-omitted-bytes"

@@ -14,7 +14,7 @@ It speaks Kafka's transaction protocol itself; `produce.py` says why aiokafka's 
 
 What is sent in a transaction that fails stays invisible. It is aborted at once only when all of it was answered: a
 batch that is still on its way could arrive behind the abort's marker, and on brokers before Kafka 3.6 begin a
-transaction that nobody ends. Otherwise the next initialisation of the shard's producer aborts it (with a new epoch,
+transaction that nothing ends. Otherwise the next initialisation of the shard's producer aborts it (with a new epoch,
 which refuses such a batch), or the broker does when the transaction's time is over.
 """
 
@@ -133,7 +133,7 @@ class BatchFailed(Exception):
 
 
 class GivenUp(Exception):
-    """Nobody waits for the transaction any more, so it is not committed."""
+    """The transaction was given up, so it is not committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +246,7 @@ class TransactionalProducer:
         """
         self._work = self._tasks.ask(self._transact(sendings, mark), name=f"transaction of {self._name}")
         try:
-            # Does not cancel it with whoever waits: what is under way is seen to its end, so that it can be aborted.
+            # Does not cancel it with the caller: what is under way is seen to its end, so that it can be aborted.
             done, _ = await asyncio.wait([self._work], timeout=patience_s)
         except asyncio.CancelledError:
             self._given_up = True

@@ -1,7 +1,7 @@
 """A worker's part of the limits that all workers of a store share: what it wants of them, and what it may have.
 
 What a worker wants stands in its row. From the rows of all, each worker computes its own share of each limit, and all
-shares add up to it: nobody hands them out, and no worker that is frozen can hold them up. While the rows cannot be read
+shares add up to it: no leader hands them out, and no frozen worker can hold them up. While the rows cannot be read
 the last shares stand.
 """
 
@@ -33,13 +33,13 @@ class Budgets:
         return bool(self._limits)
 
     def configure(self, limits: Mapping[str, int], waiting: Callable[[], Collection[str]]) -> None:
-        """Share these limits, in bytes per second by group; `waiting` tells in which groups somebody waits."""
+        """Share these limits, in bytes per second by group; `waiting` says in which groups a listing waits."""
         self._limits, self._waiting = limits, waiting
         self._needs = {group: need for group, need in self._needs.items() if group in limits}
         self._share()
 
     def granted(self, group: str, nbytes: int) -> None:
-        """A listing was granted so many bytes in a group."""
+        """A listing was granted `nbytes` in a group."""
         if group in self._limits:
             self._need(group).grant(nbytes, asyncio.get_running_loop().time())
 

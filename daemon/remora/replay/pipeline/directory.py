@@ -115,7 +115,7 @@ class LandedDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep others from landing here while the block runs. Raises ReplayRefused while somebody else does."""
+        """Keep others from landing here while the block runs. Raises ReplayRefused while another process does."""
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / "_lock").open("w") as lock:
             try:

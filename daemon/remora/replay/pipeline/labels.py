@@ -18,7 +18,7 @@ def label(bucket: str) -> str:
 
     Bytes of other names become `~XX`. Readers guess the type of a folder's value, and 007 would become 7: a name that
     begins like a number without being clearly a text, and words such as null, get a `~` behind. Names that are long
-    then are cut, and end in `~` and 16 digits of their SHA-256. Different buckets have different labels, and nobody
+    then are cut, and end in `~` and 16 digits of their SHA-256. Different buckets have different labels, and no user
     needs to read a label back: the name is a column.
     """
     text = "".join(map(_written, bucket.encode()))

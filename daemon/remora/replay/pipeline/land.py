@@ -61,7 +61,7 @@ def land(
     told: Callable[[Commit], None] = lambda _: None,
     stop: Event | None = None,
 ) -> Commit:
-    """Land what is there, or go on until `stop` is set; gives what has landed in all. `told` hears of each batch.
+    """Land what is there, or go on until `stop` is set; gives what has landed in all. `told` is called with each batch.
 
     With `stop` given, SIGINT and SIGTERM set it while Spark runs, which needs the main thread.
 

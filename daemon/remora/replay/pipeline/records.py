@@ -101,7 +101,7 @@ def events(value: bytes | None, *, is_decoded: bool) -> list[Read]:
     """The events of a record's value, all of them. Raises Unusable with the cause.
 
     Keys are URL-decoded, as S3's own notifications need it, unless `eventSource` is ceph:s3, which does not encode
-    them, or `is_decoded`: remora delivers keys as they are, whoever sent them to it.
+    them, or `is_decoded`: remora delivers keys as they are, from every sender.
     """
     if value is None:
         raise Unusable("the record has no value")

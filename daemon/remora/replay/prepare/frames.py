@@ -28,7 +28,7 @@ def writes(read: DataFrame) -> DataFrame:
 
 
 def summary(read: DataFrame, examples: int, reasons: int) -> DataFrame:
-    """What was read, in few rows: all writes in one; one for each reason to drop lines, up to so many; and the first
+    """What was read, in few rows: all writes in one; one for each reason to drop lines, up to `reasons`; and the first
     few of the files that were refused. `first` has the first lines of each, as (piece, line, text).
     """
     rows = read.select("kind", "reason", "piece", "line", "count", "text", "ts_us")
@@ -113,7 +113,7 @@ def _moved(rows: DataFrame, offset_us: Column) -> DataFrame:
 
 
 def mark_unsampled(lines: DataFrame, one_in: int) -> DataFrame:
-    """Mark all but one key of so many, by a hash of bucket and key, so that what is left of a key is all of it."""
+    """Mark all but one key of `one_in`, by a hash of bucket and key, so that what is left of a key is all of it."""
     # Salted: `run` places keys by the bare hash, and would else have one part that gets all of them.
     is_sampled = F.pmod(F.xxhash64(F.lit("sample"), F.col("bucket"), F.col("key")), F.lit(one_in)) == 0
     unsampled = F.col("reason").isNull() & ~is_sampled
@@ -121,7 +121,7 @@ def mark_unsampled(lines: DataFrame, one_in: int) -> DataFrame:
 
 
 def shaped(lines: DataFrame, clones: int, size_cap: int | None) -> DataFrame:
-    """The unmarked writes, each so many times with keys of their own (`#1` ...), no size beyond the cap."""
+    """The unmarked writes, each `clones` times with keys of their own (`#1` ...), no size beyond the cap."""
     rows = lines.where(F.col("reason").isNull()).select(*_LINE)
     copies = F.explode(F.sequence(F.lit(0), F.lit(clones - 1)))
     cloned = rows.select(*_LINE, copies.alias("clone"))
@@ -173,7 +173,7 @@ def without_gaps(cut: DataFrame, before: DataFrame) -> DataFrame:
 
 
 def events(rows: DataFrame, file_events: int, files: int) -> DataFrame:
-    """shape.EVENT: `kseq` counts a key's events; so many events to a file, in order."""
+    """shape.EVENT: `kseq` counts a key's events; `file_events` to a file, in order."""
     columns = rows.select("seq", "ts_us", "op", "bucket", "key", "size")
     of_key = Window.partitionBy("bucket", "key").orderBy("seq")
     counted = columns.withColumn("kseq", (F.row_number().over(of_key) - 1).cast("long"))

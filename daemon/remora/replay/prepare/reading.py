@@ -16,7 +16,7 @@ from remora.replay.prepare.mapping import Mapping
 from remora.replay.prepare.sources import opened, shown
 
 WRITE, DROPPED, LINES, REFUSED = "write", "dropped", "lines", "refused"
-"""Kinds of rows: a write; so many lines dropped for a reason, with one of them; the lines of a piece; a wrong file."""
+"""Kinds of rows: a write; lines dropped for a reason, counted, with one of them; the lines of a piece; a wrong file."""
 
 PIECES = "piece int, path binary, compression string, start long, end long, lot int"
 

@@ -193,7 +193,7 @@ class RoundDurations(Locator):
 
 
 def latency_axis(axes: Axes, which: Literal["x", "y"], *, most: int = 9) -> None:
-    """Make an axis logarithmic, a factor of ten long at least, with at most so many round durations on it."""
+    """Make an axis logarithmic, a factor of ten long at least, with at most `most` round durations on it."""
     axis, set_scale, set_limits = (
         (axes.xaxis, axes.set_xscale, axes.set_xlim) if which == "x" else (axes.yaxis, axes.set_yscale, axes.set_ylim)
     )

@@ -207,7 +207,7 @@ def _counting(axes: Axes) -> None:
 
 
 def _grid(cells: Sequence[tuple[int, int, int]], interval_us: int) -> tuple[Floats, Floats, Floats]:
-    """Edges in microseconds, and the sums of cells: so many intervals to a column that a picture can show them."""
+    """Edges in microseconds, and the sums of cells: as many intervals to a column as a picture needs."""
     found = np.array(cells, dtype=np.int64)
     wide = int(found[:, 0].max()) // _MOST_COLUMNS + 1
     columns, classes = found[:, 0] // wide, np.maximum(found[:, 1], _FINEST_CLASS)

@@ -12,7 +12,7 @@ from remora.replay.results import Interval, Percentiles
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """So many events within so many microseconds, and the most per second that an interval of the series had."""
+    """The events and the microseconds that they took, and the most per second that an interval of the series had."""
 
     events: int
     over_us: int

@@ -170,7 +170,7 @@ def key_table(subject: Subject, whose: str) -> Table:
 
 
 def detail_tables(subjects: Sequence[Subject]) -> Iterator[Table]:
-    """Everything that somebody needs who wants the same again: of both runs side by side."""
+    """All that is needed to repeat the run: of both runs side by side."""
     for title, found in (
         ("Replay", [_replay(each) for each in subjects]),
         ("Trace", [_trace(each.run.trace) if each.run else {} for each in subjects]),

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # the name that everybody knows
+from pyspark.sql import functions as F  # the usual name
 
 MOST_HOT = 1000
 """Lanes that are given to a part one by one, those with the most events; all others go by their number."""
@@ -29,7 +29,7 @@ def hottest(events: DataFrame) -> DataFrame:
 
 
 def spread(hot: Mapping[int, int], parts: int) -> dict[int, int]:
-    """A part for each of these lanes with so many events: largest first, each into the part with the least so far."""
+    """A part for each of these lanes, by their numbers of events: the largest first, into the part with the least."""
     heap = [(0, part) for part in range(parts)]
     chosen = {}
     for lane, events in sorted(hot.items(), key=lambda item: (-item[1], item[0])):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # the name that everybody knows
+from pyspark.sql import functions as F  # the usual name
 
 from remora import __version__
 from remora.replay import layout

@@ -86,7 +86,7 @@ class Tally:
     offered: int = 0
     outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys((ACKED, REJECTED, UNKNOWN, DROPPED), 0))
     lateness: dict[int, int] = field(default_factory=dict)
-    """How many first attempts were so many microseconds late (lateness.rounded)."""
+    """How many first attempts were late, by microseconds (lateness.rounded)."""
 
 
 @dataclass(slots=True)

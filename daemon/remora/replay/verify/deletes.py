@@ -76,7 +76,7 @@ def _deletes(expected: DataFrame, rows: DataFrame) -> DataFrame:
     deletes = joined.select(*_KEY, "op", "outcome", "seq", "kseq", "there", anchor.alias("anchor")).filter(
         (F.col("op") == DELETE) & F.col("outcome").isin(ACKED, UNKNOWN) & F.col("there").isNull()
     )
-    # Where one of two may be missing it is the one that nobody answered for.
+    # Where one of two may be missing it is the one without an answer.
     since = Window.partitionBy(*_KEY, "anchor").orderBy(F.col("outcome") != ACKED, "kseq")
     return deletes.select(
         *_KEY, "anchor", F.row_number().over(since).alias("nth"), F.struct("seq", "kseq").alias("event")

@@ -127,7 +127,7 @@ def compared(expected: DataFrame, named: DataFrame) -> DataFrame:
         ((F.col("tries") > 1) & (F.first(entry).over(of_event) != entry)).alias("resent"),
     )
     first = (F.col("kind") == THERE) & (F.col("nth") == 1)
-    # Order means something within a partition only; a key that lies in several is told by itself.
+    # Order means something within a partition only; a key that lies in several is reported by itself.
     stream = Window.partitionBy("bucket", "key", "partition").orderBy("offset")
     seen = F.max(F.when(first, F.col("kseq"))).over(stream.rowsBetween(Window.unboundedPreceding, -1))
     late = first & (F.col("kseq") < F.col("seen")) & (F.col("outcome") != UNKNOWN)

@@ -424,7 +424,7 @@ class _Numbers:
 
 
 def _numbers(topic: _Topic, numbered: int, elsewhere: DataFrame | None = None) -> _Numbers:
-    """Judges the numbers of a topic of which so many records have one."""
+    """Judges the numbers of a topic of which `numbered` records have one."""
     names = ("number_gaps", "number_gaps_explained", "numbers_repeated", "numbers_torn", "numbers_inverted")
     if not numbered:
         return _Numbers({"numbered": 0, **dict.fromkeys(names, 0)}, {})

@@ -14,10 +14,10 @@ _M, _SEED, _MASK = 0x5BD1E995, 0x9747B28C, 0xFFFFFFFF
 
 
 def with_own(keys: DataFrame, is_placed: Column, partitions: int) -> DataFrame:
-    """Keys that lie in partitions from `least_partition` to `most_partition`, with `own_partition` of so many.
+    """Keys that lie in partitions from `least_partition` to `most_partition`, with `own_partition` of all.
 
     Asked of keys in one partition only, and null where it cannot be known: the bytes of a key that is not UTF-8 are not
-    in its JSON, and of records of other origin (not `is_placed`) nobody knows how they are placed.
+    in its JSON, and of records of other origin (not `is_placed`) it is not known how they are placed.
     """
     name = F.concat_ws("/", "bucket", "key")
     is_known = is_placed & (F.col("least_partition") == F.col("most_partition")) & ~name.contains("\ufffd")
@@ -30,7 +30,7 @@ def is_misplaced() -> Column:
 
 
 def own_partition(key: Column, partitions: int) -> Column:
-    """The partition of a key, which is bytes, among so many."""
+    """The partition of a key, which is bytes, among `partitions`."""
     return F.pmod(murmur2(key).bitwiseAND(0x7FFFFFFF), F.lit(partitions)).cast("int")
 
 

@@ -23,7 +23,7 @@ _ESCAPES = {"\\": "\\\\", '"': '\\"', "\t": "\\t", "\n": "\\n"} | {
 
 
 def with_digests(expected: DataFrame, run: Run) -> DataFrame:
-    """The events with `digest`, the one that their record has (records.COLUMNS); null where nobody knows its text.
+    """The events with `digest`, the one that their record has (records.COLUMNS); null where its text is not known.
 
     A gateway writes records of its own, and an event that never had its turn has no time.
     """

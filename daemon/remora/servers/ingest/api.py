@@ -155,7 +155,7 @@ class Api:
             exc = of_error(exc)
         elif isinstance(exc, HttpProcessingError):
             exc = Problem(BAD_REQUEST, f"not HTTP: {exc.message.splitlines()[0] if exc.message else ''}")
-        elif isinstance(exc, ConnectionError):  # the client is gone, and nobody will read this
+        elif isinstance(exc, ConnectionError):  # the client is gone, and this is not read
             exc = Problem(BAD_REQUEST, "the connection ended")
         elif not isinstance(exc, Problem):
             self._telemetry.crashed("ingest")

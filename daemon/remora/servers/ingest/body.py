@@ -26,7 +26,7 @@ PIECE_BYTES = 256 << 10
 async def read_body(request: BaseRequest, share: Share, *, most_bytes: int, timeout_s: float) -> bytes:
     """The whole body, inflated where it is compressed.
 
-    Raises Problem when it is larger than `most_bytes`, before it is read where its length was told; when other requests
+    Raises Problem when it is larger than `most_bytes`, before it is read if its length is declared; when other requests
     hold all the memory for `timeout_s`; and when it does not arrive within `timeout_s` from then on.
     """
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()

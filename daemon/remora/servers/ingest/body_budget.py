@@ -100,7 +100,7 @@ class BodyBudget:
             raise no_memory(timeout_s) from exc
 
     async def grow(self, share: Share, nbytes: int) -> None:
-        """Return when a body of unknown length may have so many bytes more, and count them."""
+        """Return when a body of unknown length may have `nbytes` more, and count them."""
         self._observe()
         while not self._intake.grow(share, nbytes, is_oldest=self._is_oldest(share)):
             await self._wait(share, self._growing)
@@ -184,7 +184,7 @@ class Share:
         self.reader.go_on_for_memory()
 
     async def cover(self, nbytes: int) -> None:
-        """Hold at least so many bytes from now on; what a body of unknown length has beyond that waits for memory."""
+        """Hold at least `nbytes` from now on; what a body of unknown length has beyond that waits for memory."""
         if nbytes > self.nbytes:
             await self._budget.grow(self, nbytes - self.nbytes)
             self.nbytes = nbytes

@@ -96,7 +96,7 @@ class Connections:
         return connection
 
     def of(self, handler: RequestHandler) -> Connection:
-        """The connection of a request's handler; another one, that nobody sees, when it is gone meanwhile."""
+        """The connection of a request's handler; a detached one when it is gone meanwhile."""
         return self._open.get(handler) or Connection(self)
 
     def made(self, connection: Connection) -> Handler:
@@ -113,7 +113,7 @@ class Connections:
         self._count()
 
     def look(self) -> None:
-        """Cut whoever has been silent or slow for too long."""
+        """Cut connections that have been silent or slow for too long."""
         now = self._loop.time()
         for connection in list(self._open.values()):
             if reason := connection.overdue(now, self._request_timeout_s, self._idle_timeout_s):
@@ -206,7 +206,7 @@ class Connection(asyncio.Protocol):
 
     def cut(self) -> None:
         """End it now; what a client did not read until now it need not have."""
-        with contextlib.suppress(AttributeError):  # of asyncio's TLS transport when it was told to close twice
+        with contextlib.suppress(AttributeError):  # of asyncio's TLS transport when it is closed twice
             self._transport.abort()
 
     def _is_closing(self) -> bool:
@@ -228,7 +228,7 @@ class Connection(asyncio.Protocol):
             self._since = self._loop.time()
         self._handler.data_received(data)
         if self.phase is Phase.ANSWER:
-            # The next requests, whose bytes nobody counts until it is their turn. The handler, which would read
+            # The next requests, whose bytes are not counted until it is their turn. The handler, which would read
             # many of them, lets reading go on whenever the end of one is found, so it comes first.
             self._hold_up(Wait.ANSWER)
         elif self.phase is Phase.HEADERS and self._handler.has_request and self._all.is_paused:

@@ -46,12 +46,12 @@ class Receipt:
     events: int = 0
 
     def received(self, nbytes: int) -> None:
-        """The request has so many bytes, inflated."""
+        """The request has `nbytes`, inflated."""
         self._charge(Cost(bytes=nbytes - self.nbytes))
         self.nbytes = nbytes
 
     def holds(self, events: int) -> None:
-        """The request has so many events; 0 where it stored none after all, since its bytes were received."""
+        """The request has `events` events; 0 where it stored none after all, since its bytes were received."""
         self._charge(Cost(events=events - self.events))
         self.events = events
 

@@ -32,7 +32,7 @@ STORE_AWAY = Kind(503, "StoreUnavailable", "The store does not answer", retry=Tr
 STORE_FULL = Kind(507, "StoreFull", "The store has no room left", retry=True)
 STORE_DAMAGED = Kind(500, "StoreDamaged", "A part of the store cannot be read")
 STORE_WRONG = Kind(500, "StoreMisconfigured", "The store cannot be used")
-DEFECT = Kind(500, "InternalError", "The request failed in a way that nobody foresaw")
+DEFECT = Kind(500, "InternalError", "The request failed unexpectedly")
 
 RATE_LIMITED = Kind(429, "RateLimited", "The limit of this token or topic is used up")
 

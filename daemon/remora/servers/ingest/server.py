@@ -31,7 +31,7 @@ may be on their way to their readers."""
 
 
 class IngestServer:
-    """A server that takes requests, until it is told to finish."""
+    """A server that takes requests, until it is asked to finish."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Who may send: bearer tokens, of which only digests are kept, and the topics that each may send to.
 
-A token is `rmr_` and 32 random bytes. Nobody can guess or enumerate such a number, so a plain SHA-256 of it is as
+A token is `rmr_` and 32 random bytes. No client can guess or enumerate such a number, so a plain SHA-256 of it is as
 good in a file as a slow password hash would be, and costs a request next to nothing. The prefix lets scanners for
 leaked secrets recognise one.
 
@@ -31,7 +31,7 @@ _TOPICS = re.compile(r"[A-Za-z0-9_-]{1,200}\*?|\*")
 
 
 def new_token() -> str:
-    """A token that nobody has had before."""
+    """A new token."""
     return PREFIX + secrets.token_urlsafe(32)
 
 

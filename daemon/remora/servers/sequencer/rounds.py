@@ -210,7 +210,7 @@ class Rounds:
                     self._read_on(connection, data)
                 touched.append(connection)
             elif not connection.interest and events & (select.EPOLLHUP | select.EPOLLERR):
-                self._close(connection, Closed.BY_CLIENT)  # nobody is there to read what it waits for
+                self._close(connection, Closed.BY_CLIENT)  # no peer is left to read what it waits for
             else:
                 if not connection.out:
                     self._read(connection)

@@ -184,7 +184,7 @@ class LogProjections(RadosPart):
         await self._run(operation, log, "breaking the lock of", _HOLDER_GONE)
 
     async def read_with_holder(self, log: LogName) -> tuple[LogObject, LockHolder | None]:
-        """A log and who holds its lock, in one operation; None where nobody does, or the lease has run out."""
+        """A log and who holds its lock, in one operation; None where it is free, or the lease has run out."""
         operation = ReadOp().assert_exists()
         xattrs = operation.xattrs()
         reply = operation.call(LOCK_CLASS, "get_info", encode_get_info(_LOCK))

@@ -75,7 +75,7 @@ class Companion(Protocol):
 
 
 class _OpenReservation(NamedTuple):
-    """A reservation, told from all others of its queue: ids begin anew after 4 billion."""
+    """A reservation, distinct from all others of its queue: ids begin anew after 4 billion."""
 
     id: int
     made: Time

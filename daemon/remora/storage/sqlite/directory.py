@@ -41,7 +41,7 @@ _BUSY_FOR_S = 5.0
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Nobody else makes, migrates, enters or leaves meanwhile. Blocks; raises StoreUnavailable after a time."""
+    """No other process makes, migrates, enters or leaves meanwhile. Blocks; raises StoreUnavailable after a time."""
     descriptor = os.open(directory / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         until = time.monotonic() + _LOCK_WITHIN_S
@@ -221,7 +221,7 @@ def _check(path: Path, mode: int) -> None:
     """Take from the group what it may do, and see that only we may read and write it.
 
     Raises StoreMisconfigured with the command that helps. What others than the group may do is left to the operator:
-    no program of ours and no kubelet gives them anything, so that somebody must know why.
+    no program of ours and no kubelet gives them anything, so the reason must be said.
     """
     found = path.stat()
     if stat.S_ISDIR(found.st_mode) != (mode == 0o700):
@@ -272,7 +272,7 @@ def _sync(directory: Path) -> None:
 
 
 def opening_error(exc: OSError, directory: Path) -> StoreError:
-    """What an error of the file system means to somebody who opens the store."""
+    """What an error of the file system means to the process that opens the store."""
     if exc.errno in (errno.EIO, errno.EROFS):
         return of_the_host(exc, directory)
     return StoreMisconfigured(f"cannot use {directory}: {exc.strerror or exc}")

@@ -34,7 +34,7 @@ def parse(line: str) -> Sequence[Outcome]:
     if status != "-" and int(status) >= 300:
         return (failed(status),)
     if status == "-" and not operation.startswith("S3."):
-        return (Dropped("no status, so nobody knows whether it succeeded"),)
+        return (Dropped("no status, so it may have failed"),)
     try:
         ts_us = clf_us(found["time"])
     except ValueError:

@@ -20,7 +20,7 @@ from remora.replay.run.targets import Answer, Result
 from remora.replay.shape import COPY, DELETE, MARK, MPU_COMPLETE
 
 SOURCE_BUCKET = "remora-replay-source"
-"""Where objects lie that are copied, one of each size: a bucket that notifies nobody, so that they leave no trace."""
+"""Where objects lie that are copied, one of each size: a bucket without notifications, so that they leave no trace."""
 
 _METADATA = MARK.removeprefix("x-amz-meta-")
 _BUSY = frozenset({429, 503})
@@ -86,7 +86,7 @@ async def _client(gateway: Gateway, concurrency: int) -> AsyncIterator[Any]:
 class S3Target:
     """Makes one request of each event: what the gateway will notify of in the same words.
 
-    Objects have `size_cap` bytes at most. What is copied is an object that was made for it, since nobody knows what
+    Objects have `size_cap` bytes at most. What is copied is an object that was made for it, since it is not known what
     the trace's copies were of. An answer that is lost leaves an event unknown, since S3 cannot tell a repetition.
     """
 
