@@ -145,6 +145,34 @@ async def test_what_failed_is_not_under_way_any_more(mode: Delivery) -> None:
     assert worker.entries.held == 0
 
 
+@BOTH
+@in_virtual_time
+async def test_room_for_entries_that_were_smaller_is_given_back(mode: Delivery) -> None:
+    """Where entries are smaller than expected the bytes taken for them do not pile up while a bound makes listings
+    short: all of a long backlog is delivered, and a queue never holds more bytes than it may."""
+    store, endpoint, most = FakeStore(tells=True), FakeEndpoint(), 0
+    store.make("t", *(raw_entry("k", i, padding=6000 * (i % 100 < 20)) for i in range(3000)))
+    store.metadata["t"] = a_topic()
+    small = DeliverySettings(
+        mode=mode.value, max_unacked=20, shard_bytes=256 << 10, endpoint_bytes=256 << 10, worker_bytes=512 << 10
+    )
+    worker = a_worker(store, endpoint, small)
+
+    def held() -> Fate:
+        nonlocal most
+        most = max(most, worker.budget.held)
+        return Fate()
+
+    endpoint.fate = lambda *_: held()
+    endpoint.verdict = lambda *_: Verdict(held().wait_s)
+    async with running(worker):
+        await drained(store, within_s=600)
+
+    assert len(endpoint.arrived) == 3000
+    assert 0 < most <= 200 << 10
+    assert worker.budget.held == 0
+
+
 class Askers:
     """Sessions of one topic, as far as they ask for entries, list them and have them done."""
 

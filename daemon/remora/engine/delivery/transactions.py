@@ -144,7 +144,9 @@ class TransactionSender:
 
         A transaction with no room or no credit to grow goes as it is: no open one waits for what others give back.
         """
-        if self._room >= self._page_bytes() and self._reader.entries.may_list:
+        if not self._reader.entries.may_list:
+            self._give_room_back()  # what entries left that were smaller than expected must not pile up
+        elif self._room >= self._page_bytes():
             return
         wanted = self._left_entries() if self._backlog else self._page_entries()
         room = self._reader.take_turn_now(wanted)
