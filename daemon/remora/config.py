@@ -959,7 +959,7 @@ LIVE = frozenset({
     "ingest.limit", "ingest.max_held_bytes",
     "quarantine.connect_errors", "quarantine.early_release", "quarantine.enabled", "quarantine.interval",
     "quarantine.ratio", "quarantine.threshold", "quarantine.time",
-    "log.format", "log.level", "log.repeat_interval",
+    "log.format", "log.level", "log.repeat_interval", "ownership.schemes",
     "shaping.backlog_age", "shaping.default_class", "shaping.groups", "shaping.principal", "shaping.relief_at",
     "shaping.scope", "shaping.tick",
 })  # fmt: skip

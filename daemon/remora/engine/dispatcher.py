@@ -57,10 +57,10 @@ DAMAGE_RECHECK_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Outlets:
-    """The endpoints of a worker by URI scheme, and which schemes of whose topics it delivers to."""
+    """The endpoints of a worker by URI scheme, and which schemes of whose topics it delivers to at the moment."""
 
     endpoints: Mapping[str, Endpoint]
-    schemes: Schemes
+    schemes: Callable[[], Schemes]
 
 
 class Dispatcher:
@@ -100,6 +100,11 @@ class Dispatcher:
         self._remarks: tuple[str, ...] = ()
         self._state, self._reason = State.STARTING, ""
         self._since = self._progress.progress_at = asyncio.get_running_loop().time()
+
+    @property
+    def topic(self) -> Topic | None:
+        """Whose entries it delivers, as it found at its last session; None before the first."""
+        return self._topic
 
     def finish(self) -> None:
         """Read nothing more; `run` returns when all that is under way was delivered and removed."""
@@ -186,7 +191,7 @@ class Dispatcher:
         topic = await self._find_topic()
         if topic is None:
             return self._context.store.arrivals.notifies and not self._progress.has_work
-        why = reason_to_leave(topic, self._schemes)
+        why = reason_to_leave(topic, self._schemes())
         if why is not None:
             raise NotOurs(f"{self._lease.shard} is let go: {why}")
         tells = self._context.store.arrivals.notifies

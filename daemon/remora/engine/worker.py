@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal
 from weakref import WeakValueDictionary
@@ -74,6 +74,8 @@ class Worker:
         ownership, delivery = setup.ownership, setup.delivery
         by_scheme = {scheme: each for each in endpoints for scheme in each.schemes}
         schemes = Schemes(frozenset(by_scheme), frozenset(ownership.schemes))
+        meters, budgets = setup.meters or Meters(), setup.budgets or Budgets()
+        self._info = info = WorkerInfo(setup.cookie, schemes, setup.group_size, meters, budgets)
         self.catalogue = Catalogue(store, telemetry, ownership.discovery_interval_s)
         self.budget = ByteBudget(delivery.worker_bytes)
         self.entries = EntryBudget()
@@ -98,7 +100,6 @@ class Worker:
 
         gate = setup.gate or Gate(telemetry)
         pace = Pace(most_per_second(store.queue.poll_cost_s))
-        self._meters = meters = setup.meters or Meters()
         self.quarantines = quarantines = Quarantines(setup.quarantine, telemetry, rng)
         self._context = WorkerContext(
             store, self.catalogue, telemetry, Renderer(), delivery, pace, gate, quarantines, meters.traffic
@@ -106,10 +107,11 @@ class Worker:
         meters.quarantined = lambda: self.quarantines.named
         meters.held = lambda: self.budget.held / delivery.worker_bytes
 
-        def serve(lease: Lease) -> Dispatcher:
-            return Dispatcher(self._context, lease, Outlets(by_scheme, schemes), destination, rng)
+        outlets = Outlets(by_scheme, lambda: info.schemes)
 
-        info = WorkerInfo(setup.cookie, schemes, setup.group_size, meters, setup.budgets or Budgets())
+        def serve(lease: Lease) -> Dispatcher:
+            return Dispatcher(self._context, lease, outlets, destination, rng)
+
         self.ownership = Coordinator(store, self.catalogue, telemetry, ownership, info, serve)
         self._backlog = BacklogMonitor(store, self.catalogue, self.ownership, telemetry, BACKLOG_INTERVAL_S, gate)
 
@@ -167,15 +169,24 @@ class Worker:
         delivery: DeliverySettings,
         balance: BalanceSettings | None = None,
         quarantine: QuarantineSettings | None = None,
+        schemes: Iterable[str] | None = None,
     ) -> None:
-        """Use other settings from the next step on; the bounds on bytes stay as they were."""
+        """Use other settings from the next step on; the bounds on bytes stay as they were.
+
+        `schemes` are those that radosgw's topics are taken over of. Shards of others are given back when what is under
+        way is done, and those of new ones are acquired.
+        """
         self._context.settings = delivery
         for each in list(self._destinations.values()):
             each.admit()
         if balance is not None:
-            self._meters.settings = balance
+            self._info.meters.settings = balance
         if quarantine is not None:
             self.quarantines.settings = quarantine
+        known = self._info.schemes
+        wanted = known if schemes is None else replace(known, from_radosgw=frozenset(schemes))
+        if wanted != known:
+            self.ownership.follow(wanted)
 
     async def clear(self, is_dead: Callable[[str, bool], bool]) -> None:
         """Break the locks of all workers whose cookies are dead, count these no more, and take what is free at once.

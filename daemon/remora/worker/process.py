@@ -336,7 +336,7 @@ class Process:
         """Use settings that differ in nothing but what can change in a running worker."""
         self._settings = new
         if self._worker is not None:
-            self._worker.reload(new.delivery, new.balance, new.quarantine)
+            self._worker.reload(new.delivery, new.balance, new.quarantine, new.ownership.schemes)
         self._telemetry.repeats.interval_s = new.log.repeat_interval_s
         configure_logging(new.log)
         self._shape(new.shaping, groups)

@@ -14,6 +14,7 @@ from remora.engine.ownership.taker import Taken
 from remora.engine.status import ShardStatus, State
 from remora.metrics import Telemetry
 from remora.model.shard import LockToken, Shard
+from remora.model.topic import Topic
 from remora.policy.lease import Term
 
 ME = "remora/h/b/w1"
@@ -40,6 +41,7 @@ class ScriptedService:
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
         self.arrivals = 0
+        self.topic: Topic | None = None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:

@@ -39,8 +39,9 @@ from remora.model.cookie import WorkerCookie
 from remora.model.errors import StoreDamaged
 from remora.model.shard import LockToken, Shard
 from remora.policy.assignment import acquisitions, next_try_at
+from remora.policy.eligible import Schemes, reason_to_leave
 from remora.policy.membership import Membership
-from remora.policy.not_owned import Deferred, NotOwned, Released
+from remora.policy.not_owned import Deferred, Foreign, NotOwned, Released
 from remora.ports.delivery import DeliveryStore
 
 LEAST_PAUSE_S = 0.05
@@ -71,13 +72,14 @@ class Coordinator:
         now, interval_s = asyncio.get_running_loop().time(), settings.discovery_interval_s
         cookie = WorkerCookie.parse(worker.cookie)
         self._store = store
+        self._worker = worker
         self._catalogue = catalogue
         self._telemetry = telemetry
         self._tasks = asyncio.TaskGroup()
         releaser = LeaseReleaser(store.locks, telemetry, settings.release_timeout_s)
         self._roster = roster = Roster(self._tasks, releaser, telemetry, serve)
         members = Membership(worker.cookie, cookie.host if cookie else "", steady_since=now)
-        self._situation = Situation(roster, catalogue, members, worker.schemes, interval_s)
+        self._situation = Situation(roster, catalogue, members, worker, interval_s)
         self._idle = IdleShards(store, telemetry)
         taker = LeaseTaker(store, catalogue, settings, worker)
         self._acquirer = Acquirer(self._situation, taker, self._idle, catalogue, telemetry, interval_s)
@@ -161,6 +163,15 @@ class Coordinator:
         self._situation.members = replace(self._members, draining=on)
         self._situation.poll_soon.set()
         self._situation.plan_soon.set()
+
+    def follow(self, schemes: Schemes) -> None:
+        """Own shards of these schemes only, from now on; see Worker.reload."""
+        self._worker.schemes = schemes
+        for shard, each in list(self._roster.owned.items()):  # those that are idle are given back by the next plan
+            topic = self._catalogue.topic(shard) or (each.service.topic if each.service else None)
+            if topic is not None and (why := reason_to_leave(topic, schemes)) is not None:
+                self._roster.give_back(shard, Foreign(reason=why))
+        self._situation.judge_anew()
 
     def finish(self) -> None:
         """Acquire nothing more and let every shard finish; `run` returns when all locks are released."""

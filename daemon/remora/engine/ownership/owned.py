@@ -9,11 +9,15 @@ from typing import Protocol
 from remora.engine.lease import Lease
 from remora.engine.status import ShardStatus
 from remora.model.shard import Shard
+from remora.model.topic import Topic
 from remora.policy.not_owned import NotOwned
 
 
 class Service(Protocol):
-    """What runs for an active shard: the dispatcher."""
+    """What runs for an active shard: the dispatcher. `topic` is whose entries it delivers, once it knows."""
+
+    @property
+    def topic(self) -> Topic | None: ...
 
     async def run(self) -> None: ...
 

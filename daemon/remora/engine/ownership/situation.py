@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 
 from remora.engine.catalogue import Catalogue
 from remora.engine.ownership.roster import Roster
+from remora.engine.ownership.worker_info import WorkerInfo
 from remora.model.shard import Shard
 from remora.policy.assignment import seems_short
-from remora.policy.eligible import Schemes, reason_to_leave
+from remora.policy.eligible import reason_to_leave
 from remora.policy.membership import Membership
 from remora.policy.view import View
 
@@ -21,9 +22,9 @@ class Situation:
     """Makes the views that plans are made of. `members` is replaced as a whole."""
 
     def __init__(
-        self, roster: Roster, catalogue: Catalogue, members: Membership, schemes: Schemes, interval_s: float
+        self, roster: Roster, catalogue: Catalogue, members: Membership, worker: WorkerInfo, interval_s: float
     ) -> None:
-        """`schemes` are those that this worker delivers to; `interval_s` is between two readings of the catalogue."""
+        """`interval_s` is between two readings of the catalogue."""
         self.roster = roster
         self.members = members
         self.reaped: set[Shard] = set()
@@ -33,7 +34,7 @@ class Situation:
         self.poll_soon = roster.transferred
         """The other workers wait to see something in this one's row, or this one in theirs."""
         self._catalogue = catalogue
-        self._schemes = schemes
+        self._worker = worker
         self._interval_s = interval_s
         self._seen: tuple[object, object, object] = (None, None, None)
         self._shards: Mapping[Shard, int] = {}
@@ -69,6 +70,10 @@ class Situation:
         for shard in shards:
             self.roster.observed.pop(shard, None)
             self.reaped.add(shard)
+        self.judge_anew()
+
+    def judge_anew(self) -> None:
+        """Which shards are this worker's to own is no more what it was: plan anew, for all."""
         self._is_stale = True
         self.plan_soon.set()
 
@@ -106,4 +111,4 @@ class Situation:
 
     def _reason(self, shard: Shard) -> str | None:
         topic = self._catalogue.topic(shard)
-        return reason_to_leave(topic, self._schemes) if topic is not None else None
+        return reason_to_leave(topic, self._worker.schemes) if topic is not None else None

@@ -28,12 +28,12 @@ class Meters:
     quarantined: Callable[[], tuple[str, ...]] = tuple
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WorkerInfo:
     """This worker: its cookie, the URI schemes of its endpoints, how many workers start together, its meters, and what
     it has of the limits that all workers share.
 
-    `group_size` counts this worker too.
+    `schemes` are replaced by a reload, and read anew at each use. `group_size` counts this worker too.
     """
 
     cookie: str

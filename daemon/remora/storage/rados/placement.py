@@ -31,7 +31,7 @@ class Locator(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where queues (`notif`), version 1 topics (`log`) and version 2 topics (`topics`) lie, and the `source` of that."""
+    """Where queues (`notif`), topics of version 1 (`log`) and 2 (`topics`) lie, and the `source` of that."""
 
     notif: Locator
     log: Locator
