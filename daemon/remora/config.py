@@ -1143,18 +1143,33 @@ def _part(path: str, cls: Any, raw: object, problems: list[ConfigError]) -> Any:
     return None if found else cls(**values)
 
 
+_SERVICE_LINK = re.compile(
+    r"(?:.*_)?(?:service_host|service_port(?:_.+)?|port_[0-9]{1,5}_(?:tcp|udp|sctp)(?:_(?:addr|port|proto))?)"
+)
+"""Ends of the names that Kubernetes gives variables of a Service, beside `_PORT`."""
+
+
 def from_environment(environment: Mapping[str, str]) -> Mapping[str, str]:
     """The variables that stand for an option of a section, with its dotted key, in the order of their names.
 
-    `REMORA_CONFIG` and others whose second word is no section are something else.
+    `REMORA_CONFIG` and others whose second word is no section are something else, and so are the variables that
+    Kubernetes sets for a Service, unless there is an option of that name.
     """
     sections = {each.name for each in fields(Settings)}
     found = {}
-    for variable in sorted(environment):
+    for variable, text in sorted(environment.items()):
         section, _, option = variable.removeprefix(PREFIX).lower().partition("_")
-        if variable.startswith(PREFIX) and section in sections and option:
+        if not variable.startswith(PREFIX) or section not in sections or not option:
+            continue
+        if option in _options_of(_class_of(section)) or not _is_service_link(option, text):
             found[variable] = f"{section}.{option}"
     return found
+
+
+def _is_service_link(option: str, text: str) -> bool:
+    """Whether Kubernetes sets such a variable for a Service, here one whose name begins with `remora-<section>`."""
+    is_url = re.match(r"(?:tcp|udp|sctp)://", text) is not None
+    return _SERVICE_LINK.fullmatch(option) is not None or (option.split("_")[-1] == "port" and is_url)
 
 
 def _override(

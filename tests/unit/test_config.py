@@ -458,6 +458,50 @@ def test_a_wrong_variable_is_refused_by_its_name(variable: str, value: str, mess
     assert len(problems) == (1 if variable == "REMORA_OWNERSHIP_LEASE" else 2)
 
 
+SERVICE_LINKS = {
+    "REMORA_LOG_SERVICE_HOST": "10.0.0.1",
+    "REMORA_LOG_SERVICE_PORT": "80",
+    "REMORA_LOG_SERVICE_PORT_HTTP": "80",
+    "REMORA_LOG_PORT": "tcp://10.0.0.1:80",
+    "REMORA_LOG_PORT_80_TCP": "tcp://10.0.0.1:80",
+    "REMORA_LOG_PORT_80_TCP_ADDR": "10.0.0.1",
+    "REMORA_LOG_PORT_80_TCP_PORT": "80",
+    "REMORA_LOG_PORT_80_TCP_PROTO": "tcp",
+    "REMORA_KAFKA_UI_SERVICE_HOST": "fd00::1",
+    "REMORA_KAFKA_UI_PORT": "udp://[fd00::1]:53",
+    "REMORA_KAFKA_UI_PORT_53_UDP_ADDR": "fd00::1",
+}
+
+
+def test_the_variables_that_kubernetes_sets_for_a_service_are_no_options() -> None:
+    """Beside Services called `remora-log` and `remora-kafka-ui` only options are read from the environment."""
+    environment = {**SERVICE_LINKS, "REMORA_LOG_LEVEL": "debug"}
+
+    assert config.from_environment(environment) == {"REMORA_LOG_LEVEL": "log.level"}
+    assert config.load(None, environment).log.level == "debug"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("REMORA_LOG_PORT", "80"),
+        ("REMORA_LOG_PORT", "http://10.0.0.1:80"),
+        ("REMORA_LOG_PORTS", "tcp://10.0.0.1:80"),
+        ("REMORA_LOG_PORT_80", "80"),
+        ("REMORA_LOG_PORT_80_TCP_ADDRESS", "10.0.0.1"),
+        ("REMORA_LOG_PORT_HTTP_TCP", "tcp://10.0.0.1:80"),
+        ("REMORA_LOG_SERVICE", "10.0.0.1"),
+        ("REMORA_LOG_LEVL", "debug"),
+    ],
+)
+def test_what_only_resembles_a_variable_of_a_service_is_refused(variable: str, value: str) -> None:
+    """A variable that names no option, and that Kubernetes does not set either, is refused by its name."""
+    with pytest.raises(ConfigError) as caught:
+        config.load(None, {**SERVICE_LINKS, variable: value})
+
+    assert [each.key for each in caught.value.problems] == [variable]
+
+
 @given(
     st.dictionaries(
         st.sampled_from([f"REMORA_{key.replace('.', '_').upper()}" for key, _ in config.options()]),
