@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 SECOND_US = 1_000_000
 
@@ -84,6 +85,16 @@ def share_of(rate: int, tick: int, member: int, members: int, tick_us: int) -> i
     step = rate * tick_us
     before = step * place
     return (before + step) // unit - before // unit
+
+
+def shares_of_tick(rate: int, tick: int, members: int, tick_us: int) -> list[int]:
+    """What each member gets of a rate in a tick: `share_of` for all of them."""
+    unit = members * SECOND_US
+    step = rate * tick_us
+    if not step % unit:
+        return [step // unit] * members
+    ends = [step * place // unit for place in range(tick * members, tick * members + members + 1)]
+    return [after - before for before, after in pairwise(ends)]
 
 
 def capacity_of(burst: int, member: int, members: int) -> int:

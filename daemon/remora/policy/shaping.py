@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from remora.model.traffic import BUCKETS, PRIORITY_QUEUE, UNMETERED, Meter, Priority, burst_of, limit_of
-from remora.policy.bucket import Bucket, capacity_of, share_of
+from remora.policy.bucket import Bucket, capacity_of, share_of, shares_of_tick
 from remora.policy.scaling import Scale
 
 PRIORITIES: tuple[str, ...] = tuple(str(each) for each in Priority)
@@ -22,14 +22,17 @@ class Tier:
     __slots__ = (
         "buckets",
         "capacities",
+        "caps",
         "cur_budget",
         "cur_over",
         "last_budget",
         "last_over",
         "meter",
         "name",
+        "shares",
         "ticks",
         "ticks_max",
+        "was_full",
     )
 
     def __init__(self, name: str, members: int) -> None:
@@ -37,6 +40,11 @@ class Tier:
         self.meter = UNMETERED
         self.buckets = [Bucket() for _ in range(members)]
         self.capacities = [0] * members
+        self.shares: list[int] = []
+        self.caps: list[int] = []
+        """What each member gets of the guaranteed rate and of the max in this tick."""
+        self.was_full = False
+        """Whether the last tick passed it by, so that no level has changed."""
         self.clear()
 
     def clear(self) -> None:
@@ -78,37 +86,64 @@ class Tier:
         Whether they are full; else nothing was done. Most tiers are, most of the time, and to look costs less than to
         visit one member.
         """
+        self.was_full = False
         for bucket, capacity in zip(self.buckets, self.capacities, strict=True):
             if bucket.level != capacity or bucket.capacity != capacity or bucket.returned:
                 return False
-        meter = self.meter
+        self.was_full, meter = True, self.meter
         self.cur_over += share_of(meter.guaranteed, self.ticks, 0, 1, tick_us)
         if meter.max is not None:
             self.cur_budget += share_of(meter.max, self.ticks_max, 0, 1, tick_us)
         return True
 
-    def visit(self, member: int, tick_us: int, spare: Bucket | None) -> int:
-        """Fill one member's bucket in this tick, at last from its `spare`; answers what came from that."""
-        bucket, meter, members = self.buckets[member], self.meter, len(self.buckets)
-        bucket.capacity = self.capacities[member]
+    def deal(self, tick_us: int) -> None:
+        """Work out what the members get in this tick, before they are visited."""
+        meter, members = self.meter, len(self.buckets)
+        self.shares = shares_of_tick(meter.guaranteed, self.ticks, members, tick_us)
+        if meter.max is not None:
+            self.caps = shares_of_tick(meter.max, self.ticks_max, members, tick_us)
+
+    def visit(self, member: int, spare: Bucket | None) -> int:
+        """Fill one member's bucket in this tick, at last from its `spare`; answers what came from that.
+
+        `Bucket.fill` and `transfer` written out, since a host does this thousands of times a second.
+        """
+        bucket = self.buckets[member]
+        capacity = bucket.capacity = self.capacities[member]
+        level, over, budget = bucket.level, self.last_over, None
         cap = start = 0
-        if meter.max is None:
-            bucket.budget = None
-        else:
-            cap = share_of(meter.max, self.ticks_max, member, members, tick_us)
-            bucket.budget = start = cap + self.last_budget
+        if self.meter.max is not None:
+            cap = self.caps[member]
+            budget = start = cap + self.last_budget
 
-        guaranteed = share_of(meter.guaranteed, self.ticks, member, members, tick_us) if meter.guaranteed else 0
-        self.cur_over += bucket.fill(guaranteed)
-        self.last_over += bucket.take_returned()
-        if self.last_over:
-            self.last_over = bucket.fill(self.last_over)
+        guaranteed = self.shares[member]
+        take = guaranteed if budget is None or guaranteed < budget else budget
+        used = take if level + take <= capacity else capacity - level
+        self.cur_over += guaranteed - used
+        level += used
+        if budget is not None:
+            budget -= used
+        if bucket.returned:
+            over += bucket.take_returned()
+        if over:
+            take = over if budget is None or over < budget else budget
+            used = take if level + take <= capacity else capacity - level
+            over -= used
+            level += used
+            if budget is not None:
+                budget -= used
+        self.last_over = over
         moved = 0
-        if spare is not None and bucket.level < bucket.capacity:
-            moved = bucket.transfer(spare, bucket.capacity - bucket.level)
+        if spare is not None and level < capacity and spare.level > 0:
+            moved = min(capacity - level, spare.level)
+            if budget is not None:
+                budget -= (moved := max(0, min(moved, budget)))
+            spare.level -= moved
+            level += moved
+        bucket.level = level
 
-        if bucket.budget is not None:
-            spent = max(0, start - bucket.budget)  # a cut of the level is no cap for others
+        if budget is not None:
+            spent = max(0, start - budget)  # a cut of the level is no cap for others
             if spent < cap:
                 self.cur_budget += cap - spent
             else:
@@ -182,13 +217,15 @@ class Group:
             return
         self._rotate()
         open_tiers = [tier for tier in self._priorities if not tier.pass_full(self._tick_us)]
+        for tier in (*open_tiers, self._spare):
+            tier.deal(self._tick_us)
         for member in order:
             spare = self._spare.buckets[member]
             for tier in open_tiers:
-                moved = tier.visit(member, self._tick_us, spare)
+                moved = tier.visit(member, spare)
                 if moved:
                     self.transferred[tier.name] += moved
-            self._spare.visit(member, self._tick_us, None)
+            self._spare.visit(member, None)
         for tier in self.tiers.values():
             tier.ticks += 1
             tier.ticks_max += 1

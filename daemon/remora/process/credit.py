@@ -28,7 +28,8 @@ GRANTED, CAPACITY, SPENT, RETURNED = range(4)
 CELLS = 4
 """Cells of a priority; those of a group's priorities follow each other in their order."""
 
-_ROW = len(PRIORITIES) * CELLS
+ROW = len(PRIORITIES) * CELLS
+"""The cells of a worker's part of a group."""
 
 
 class CreditMemory:
@@ -59,7 +60,7 @@ class CreditMemory:
 
     def row(self, place: int, slot: int) -> int:
         """The first cell of a worker's part of a group."""
-        return self._rows_at + (place * MOST_GROUPS + slot) * _ROW
+        return self._rows_at + (place * MOST_GROUPS + slot) * ROW
 
     def clear(self, place: int, slots: int) -> None:
         """Clears a place in each of `slots` groups: its worker has ended, and has neither credit nor debt."""
@@ -165,4 +166,4 @@ def shared_memory(workers: int) -> int:
 
 
 def _nbytes(workers: int) -> int:
-    return (1 + workers * (1 + _ROW)) * MOST_GROUPS * 8
+    return (1 + workers * (1 + ROW)) * MOST_GROUPS * 8

@@ -20,7 +20,7 @@ from remora.policy.classes import OTHER, scope_of
 from remora.policy.rates import bucket_name, is_of_limit
 from remora.policy.shaping import PRIORITIES, Group
 from remora.policy.split import scaled
-from remora.process.credit import CAPACITY, CELLS, GRANTED, MOST_GROUPS, RETURNED, SPENT, CreditMemory
+from remora.process.credit import CAPACITY, CELLS, GRANTED, MOST_GROUPS, RETURNED, ROW, SPENT, CreditMemory
 
 PIPELINE_TICKS = 4
 """After this many ticks with all buckets full, only the remainders change."""
@@ -288,7 +288,7 @@ class Shaper:
             if each.asleep_since is None and each.group.enabled:
                 has_moved = self._read(each)
                 each.group.tick(order)
-                self._write(each)
+                self._write(each, after_tick=True)
                 if not has_moved and each.group.is_full:
                     each.asleep_since = self.ticks
 
@@ -330,26 +330,29 @@ class Shaper:
         cells, has_moved = self._memory.cells, False
         tiers = [each.group.tiers[name] for name in PRIORITIES]
         for member, place in enumerate(self._places):
-            row, spent, returned = self._memory.row(place, each.slot), each.spent[member], each.returned[member]
-            for i, tier in enumerate(tiers):
-                used, back = cells[row + i * CELLS + SPENT], cells[row + i * CELLS + RETURNED]
-                if used != spent[i]:
-                    tier.buckets[member].level -= used - spent[i]
-                    each.total[i] += used - spent[i]
-                    spent[i], has_moved = used, True
-                if back != returned[i]:
-                    tier.buckets[member].returned += back - returned[i]
-                    returned[i], has_moved = back, True
+            at = self._memory.row(place, each.slot)
+            row, spent, returned = cells[at : at + ROW].tolist(), each.spent[member], each.returned[member]
+            if (now := row[SPENT::CELLS]) != spent:
+                for i, tier in enumerate(tiers):
+                    tier.buckets[member].level -= now[i] - spent[i]
+                    each.total[i] += now[i] - spent[i]
+                each.spent[member], has_moved = now, True
+            if (now := row[RETURNED::CELLS]) != returned:
+                for i, tier in enumerate(tiers):
+                    tier.buckets[member].returned += now[i] - returned[i]
+                each.returned[member], has_moved = now, True
         return has_moved
 
-    def _write(self, each: Dealt) -> None:
-        """Grant the workers what the group's buckets hold."""
+    def _write(self, each: Dealt, *, after_tick: bool = False) -> None:
+        """Grant the workers what the group's buckets hold; after a tick only where it has changed anything."""
         cells, group = self._memory.cells, each.group
-        tiers = [group.tiers[name] for name in PRIORITIES]
+        tiers = [(i * CELLS, i, group.tiers[name]) for i, name in enumerate(PRIORITIES)]
+        if after_tick:
+            tiers = [found for found in tiers if not found[2].was_full]
         for member, place in enumerate(self._places):
             row, spent = self._memory.row(place, each.slot), each.spent[member]
-            for i, tier in enumerate(tiers):
-                bucket, at = tier.buckets[member], row + i * CELLS
+            for offset, i, tier in tiers:
+                bucket, at = tier.buckets[member], row + offset
                 cells[at + GRANTED] = bucket.level + spent[i]
                 cells[at + CAPACITY] = bucket.capacity
         cells[self._memory.state(each.slot)] = group.times_disabled * 2 + group.enabled

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remora.model.traffic import BUCKETS, Meter, Priority
+from remora.model.traffic import BUCKETS, PRIORITY_QUEUE, Meter, Priority
 from remora.policy.bucket import SECOND_US, capacity_of, share_of
 from remora.policy.shaping import PRIORITIES, Group
 from remora.policy.waiting import Request, Waiting
@@ -291,3 +291,75 @@ def test_returned_credit_waits_for_the_next_visit() -> None:
 
     assert [bucket.level for bucket in tier.buckets] == [100, 10]
     assert (tier.last_over, tier.cur_over) == (30, 10)
+
+
+def plain_tick(group: Group, order: list[int], tick_us: int) -> None:
+    """A tick as it is specified: bucket by bucket with the operations of `Bucket`, one visit after the other."""
+    group._rotate()
+    spares = group.tiers[PRIORITY_QUEUE]
+    members = len(order)
+    for member in order:
+        for tier in (*(group.tiers[name] for name in PRIORITIES), spares):
+            bucket, meter = tier.buckets[member], tier.meter
+            bucket.capacity = tier.capacities[member]
+            cap = start = 0
+            bucket.budget = None
+            if meter.max is not None:
+                cap = share_of(meter.max, tier.ticks_max, member, members, tick_us)
+                bucket.budget = start = cap + tier.last_budget
+            tier.cur_over += bucket.fill(share_of(meter.guaranteed, tier.ticks, member, members, tick_us))
+            tier.last_over += bucket.take_returned()
+            tier.last_over = bucket.fill(tier.last_over)
+            if tier is not spares:
+                moved = bucket.transfer(spares.buckets[member], bucket.capacity - bucket.level)
+                group.transferred[tier.name] += moved
+            if bucket.budget is not None:
+                spent = max(0, start - bucket.budget)
+                if spent < cap:
+                    tier.cur_budget += cap - spent
+                else:
+                    tier.last_budget -= spent - cap
+    for tier in group.tiers.values():
+        tier.ticks += 1
+        tier.ticks_max += 1
+
+
+@given(meters=meters(), others=meters(), members=st.integers(1, 5), tick_us=TICKS_US, data=st.data())
+def test_quick_ticks_are_the_specified_ones(
+    meters: dict[str, Meter], others: dict[str, Meter], members: int, tick_us: int, data: st.DataObject
+) -> None:
+    """Whatever members take and give back, and however meters change, a tick leaves all that a group holds as the plain
+    operations on its buckets do."""
+    quick, plain = (Group(meters, members, tick_us) for _ in range(2))
+    for _ in range(data.draw(st.integers(1, 12))):
+        order = data.draw(st.permutations(range(members)))
+        quick.tick(order)
+        plain_tick(plain, order, tick_us)
+        assert held_by(quick) == held_by(plain)
+        member, name = data.draw(st.integers(0, members - 1)), data.draw(st.sampled_from(PRIORITIES))
+        amount = data.draw(st.integers(0, 5_000))
+        match data.draw(st.sampled_from(("nothing", "charge", "give_back", "configure"))):
+            case "charge":
+                for group in (quick, plain):
+                    group.charge(member, name, amount)
+            case "give_back":
+                for group in (quick, plain):
+                    group.give_back(member, name, amount)
+            case "configure":
+                for group in (quick, plain):
+                    group.configure(others)
+
+
+def held_by(group: Group) -> object:
+    """Levels, what was returned, left over and lent, and the counters."""
+    tiers = [
+        (
+            [(each.level, each.returned, each.capacity) for each in tier.buckets],
+            tier.last_over,
+            tier.cur_over,
+            tier.last_budget,
+            tier.cur_budget,
+        )
+        for tier in group.tiers.values()
+    ]
+    return tiers, group.transferred, group.donated, group.lost
