@@ -173,6 +173,50 @@ async def test_room_for_entries_that_were_smaller_is_given_back(mode: Delivery) 
     assert worker.budget.held == 0
 
 
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32), mode=st.sampled_from(Delivery))
+def test_no_bounds_and_sizes_make_shards_wait_for_each_other(seed: int, mode: Delivery) -> None:
+    """Shards of two topics, entries of any sizes, narrow bounds of bytes and of entries, and a destination that fails
+    now and then: all is delivered, and nothing is held in the end."""
+
+    @in_virtual_time
+    async def play() -> None:
+        rng = Random(seed)
+        store, endpoint = FakeStore(tells=rng.random() < 0.5), FakeEndpoint()
+        for number in range(6):
+            name, topic = f"q{number}", rng.choice(["a", "b"])
+            large = rng.choice([0.0, 0.05, 0.5])
+            sizes = [rng.randrange(9000) * (rng.random() < large) for _ in range(rng.randrange(400))]
+            store.make(name, *(raw_entry(f"{name}-{i % 9}", i, padding=size) for i, size in enumerate(sizes)))
+            store.metadata[name] = replace(a_topic(name, to=topic), name=topic)
+        gone = EndpointUnavailable("gone")
+        calm_at = asyncio.get_running_loop().time() + 60
+
+        def fails() -> bool:
+            return asyncio.get_running_loop().time() < calm_at and rng.random() < 0.1
+
+        endpoint.fate = lambda *_: Fate(rng.random(), 0, gone) if fails() else Fate(rng.random())
+        endpoint.verdict = lambda *_: Verdict(rng.random(), happens=not (bad := fails()), error=gone if bad else None)
+        delivery = DeliverySettings(
+            mode=mode.value,
+            list_entries=rng.choice([4, 1024]),
+            transaction_records=rng.choice([50, 5000]),
+            max_unacked=rng.choice([0, 10, 60]),
+            destination_max_unacked=rng.choice([0, 20, 60]),
+            shard_bytes=rng.choice([32, 256]) << 10,
+            endpoint_bytes=256 << 10,
+            worker_bytes=512 << 10,
+            retry_cap_s=2,
+        )
+        async with running(worker := a_worker(store, endpoint, delivery)):
+            await drained(store, within_s=1200)
+
+        assert len(endpoint.arrived) == sum(len(each.entries) for each in store.queues.values())
+        assert (worker.entries.held, worker.budget.held) == (0, 0)
+
+    play()
+
+
 class Askers:
     """Sessions of one topic, as far as they ask for entries, list them and have them done."""
 
