@@ -9,13 +9,20 @@ import os
 import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from remora.config import IngestSettings, Settings
+from remora.metrics import Telemetry
 from remora.process.host_load import HostLoad, clear, shared_memory
 from remora.servers.ingest import handler, server
+from remora.servers.ingest.body_budget import BodyBudget
+from remora.servers.ingest.problems import SLOW_DOWN, Problem
+from support.clock import in_virtual_time
 from support.ingest import DEADLINE_S, Answer, ScriptedStore, Site, ingest_site, own_topic, records, until
 
 EVENTS = "/v1/topics/t/events"
@@ -254,3 +261,73 @@ async def test_a_stop_answers_those_that_wait(store: ScriptedStore, tmp_path: Pa
         store.gate.set()
         assert (await first).status == 200
     assert keys(store) == ["first"]
+
+
+class Clients:
+    """Requests at several workers of a host, which share its memory."""
+
+    def __init__(self, memory: int, workers: int, limit: int, chance: Random) -> None:
+        loads = [HostLoad(memory, workers, place) for place in range(workers)]
+        self.budgets = [BodyBudget(limit, each, Telemetry()) for each in loads]
+        self.most = 0
+        self.stored = self.refused = self.left = 0
+        self._chance = chance
+
+    async def request(self, most_bytes: int) -> None:
+        """One request, with a body of known or unknown length, whose client may leave."""
+        chance = self._chance
+        await asyncio.sleep(chance.random() * 2)
+        stays_s = chance.choice([0.2, 3600, 3600])
+        try:
+            async with asyncio.timeout(stays_s):
+                await self._send(chance.choice(self.budgets), chance.randint(1, most_bytes))
+        except TimeoutError:
+            self.left += 1
+        except Problem as exc:
+            self.refused += exc.kind is SLOW_DOWN
+        else:
+            self.stored += 1
+
+    async def _send(self, budget: BodyBudget, nbytes: int) -> None:
+        chance = self._chance
+        with budget.share(Socket()) as share:
+            await share.begin(nbytes if chance.random() < 0.6 else None, chance.choice([1, 1000]))
+            for received in range(1, nbytes + 1):
+                await share.cover(received)
+                self.most = max(self.most, sum(each.nbytes for each in self.budgets))
+                await asyncio.sleep(chance.random() * 0.05)
+            await asyncio.sleep(chance.random())
+
+
+class Socket:
+    """A connection that nobody reads."""
+
+    def hold_for_memory(self) -> None:
+        """Nothing."""
+
+    def go_on_for_memory(self) -> None:
+        """Nothing."""
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), workers=st.integers(1, 3), limit=st.integers(10, 40))
+def test_no_schedule_of_requests_passes_the_bound_or_stops_ingest(seed: int, workers: int, limit: int) -> None:
+    """Of any bodies at several workers whose clients stay or leave, all are stored or answered, none waits for ever,
+    and what they hold passes the limit by one announced body and one that grows, at most."""
+
+    @in_virtual_time
+    async def play() -> None:
+        descriptor = shared_memory(workers)
+        clients = Clients(descriptor, workers, limit, Random(seed))
+        os.close(descriptor)
+        async with asyncio.timeout(1000), asyncio.TaskGroup() as tasks:
+            for _ in range(25):
+                tasks.create_task(clients.request(10))
+
+        assert clients.stored + clients.refused + clients.left == 25
+        assert clients.stored
+        assert clients.most < limit + 20
+        assert all(each.nbytes == each.waiting == 0 for each in clients.budgets)
+        assert not any(each.look() for each in clients.budgets)
+
+    play()
