@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from engine.fakes import FakeEndpoint, FakeStore, Fate, Verdict
 from engine.runs import a_topic, a_worker, drained, running, until
+from remora.codec.topic import DEAD_LETTER_TOPIC
 from remora.config import DeliverySettings, MetersSettings, ScopeSettings, ShapingSettings
 from remora.engine.shaping.gate import Gate
 from remora.engine.status import State
@@ -216,6 +217,27 @@ async def test_entries_expire_while_their_shard_waits_for_credit(mode: Delivery)
     assert it.endpoint.arrived == []
     assert {each.cause for each in it.store.parked.values()} == {"expired"}
     assert len(it.store.parked) == 5
+
+
+@BOTH
+@pytest.mark.parametrize("args", ["", f"{DEAD_LETTER_TOPIC}=letters"])
+@in_virtual_time
+async def test_published_letters_are_charged_and_wait_for_nothing(mode: Delivery, args: str) -> None:
+    """Dead letters that go to the endpoint take their bytes of credit, into debt where there is less, and those that
+    are only stored take none."""
+    it = Shaped(shaping(a_host(client_normal=a_meter(0, 10**6), client_low=a_meter(0, 10**6))), mode)
+    it.store.make("t", *[b"\x07" * 1_000] * 5)
+    it.store.metadata["t"] = a_topic("t", args=args)
+    async with it.running():
+        await until(lambda: it.gate.waiting)
+        it.give(100, "client_normal")
+        it.host.account().give_back(0, "client_low", 500_000)
+        await drained(it.store, within_s=60)
+        left = it.level("client_low") + it.level("client_normal")
+
+    nbytes = sum(len(each.raw) + len(each.reason) for each in it.store.parked.values())
+    assert len(it.store.parked) == 5
+    assert left == 500_100 - (nbytes if args else 0)
 
 
 @BOTH

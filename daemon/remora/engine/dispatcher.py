@@ -316,7 +316,8 @@ class Dispatcher:
         token = self._lease.token
         budget = ByteBudget(self._context.settings.shard_bytes, within=destination.budget)
         allowance = Allowance(budget, destination.entries_of(topic.label))
-        scope = Scope(self._context, self._lease, topic, self._shard_state)
+        publishes = endpoint.publishes_letters(topic.target)
+        scope = Scope(self._context, self._lease, topic, self._shard_state, publishes)
         # A session's parts refer to each other, so one is made only when the route is open: of an attempt that fails
         # nothing must be left for the collector.
         if self._is_exact:

@@ -75,6 +75,7 @@ class Committer:
         self._redelivery.in_doubt = True
         for part in transaction.parts:
             self._session.reader.credit.hand(part.records)
+        self._session.reader.credit.force(letters)
         await self._route.commit(batches, transaction.upto, letters)
         self._reached, self._redelivery.in_doubt = transaction.upto, False
 

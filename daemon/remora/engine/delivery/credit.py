@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from remora.codec.speedups import totals
 from remora.engine.delivery.scope import Scope
 from remora.engine.shaping.gate import Grant, Pending, Wish
-from remora.model.record import Page, Record
+from remora.model.record import DeadLetter, Page, Record
 
 LONG_WAIT_S = 1.0
 """After so long a session that must not wait leaves the waiting to its dispatcher, which keeps its place."""
@@ -132,6 +132,13 @@ class SessionCredit:
             nbytes -= part
             if first.handed >= first.nbytes:
                 self._sending.popleft()
+
+    def force(self, letters: Sequence[DeadLetter]) -> None:
+        """Take the bytes of dead letters that go to the endpoint too, at the shard's priority and without waiting."""
+        if letters and self._gate.is_on and self._scope.publishes_letters:
+            nbytes = sum(len(each.raw) + len(each.reason.encode()) for each in letters)
+            shard = self._scope.lease.shard
+            self._gate.force(Wish(self._scope.topic, shard, nbytes, nbytes, self._shaped.at_tail))
 
     def close(self, *, keeps_place: bool) -> None:
         """The session is over. A request that waits is given up, or kept for the next session."""

@@ -278,6 +278,7 @@ class LaneSender:
         try:
             letters = await dead_letter(self._scope, page, rejected)
             self._scope.lease.require_trust()
+            self._reader.credit.force(letters)
             await self._route.publish_letters(letters)
             for each in rejected:
                 self._finish(page, of, [each.ordinal], Cause.of_letter(each.cause))

@@ -20,6 +20,8 @@ class Scope:
     lease: Lease
     topic: Topic
     state: ShardState
+    publishes_letters: bool = False
+    """Whether the endpoint gets the shard's dead letters, too."""
 
     @property
     def limits(self) -> Limits:
