@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
 import signal
 import socket
@@ -15,9 +16,11 @@ from pathlib import Path
 import pytest
 
 from remora.model.exits import Exit
+from remora.model.shard import Shard
 from support.daemon import Daemon, running_daemon
 from support.kafka import Kafka
 from support.queues import Queues, a_topic, delivers, quick
+from support.receiver import receiving
 
 pytestmark = pytest.mark.ceph
 
@@ -146,6 +149,57 @@ async def test_reload(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
         assert await daemon.metric("remora_config_reloads_total", result="refused") == 1
         assert await daemon.stop() == Exit.OK
         assert " INFO drained" in daemon.logged(), "the old level stands"
+
+
+@pytest.mark.kafka
+@pytest.mark.guarantee("radosgw-and-remora-side-by-side")
+async def test_reload_of_schemes(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
+    """A scheme that a reload adds is delivered, one that it removes is let go, and a Kafka topic's queue never moves.
+
+    Each entry of the HTTP topic arrives once, in order: those that came before the reload, and those under way at the
+    next one.
+    """
+    topic = await a_topic(queues, kafka)
+    async with (
+        receiving() as receiver,
+        running_daemon(tmp_path, quick(queues, destinations={"deny": []})) as daemon,
+    ):
+        hooks = queues.make(f"{receiver.url}/in")
+
+        async def posted() -> bool:
+            return len(receiver.taken) >= 60
+
+        await queues.fill(hooks, 50)
+        await queues.fill(topic, 10)
+        await delivers(daemon, topic, 10)
+        await daemon.until(lambda: daemon.left(hooks), "the HTTP topic's queue is left alone")
+        assert "http is not among ownership.schemes" in (await daemon.left(hooks))["reason"]
+        holder = (await queues.store.inspection.stats(Shard(topic))).holder
+
+        daemon.rewrite(ownership={"schemes": ["kafka", "http"]})
+        daemon.send(signal.SIGHUP)
+        await queues.drained(hooks)
+        async with queues.under_load(hooks, start=50) as load:
+            await daemon.until(posted, "what comes in is posted")
+            daemon.rewrite(ownership={"schemes": ["kafka"]})
+            daemon.send(signal.SIGHUP)
+            await daemon.until(lambda: daemon.left(hooks), "the HTTP topic's queue is let go")
+        left = len(await queues.contents(hooks))
+        await queues.fill(topic, 10, start=10)
+        await delivers(daemon, topic, 20)
+
+        assert (await queues.store.inspection.stats(Shard(hooks))).holder is None
+        kept = (await queues.store.inspection.stats(Shard(topic))).holder
+        assert kept is not None
+        assert holder is not None
+        assert kept.cookie == holder.cookie
+        assert " lock_lost " not in daemon.logged()
+    bodies = [json.loads(each.body)["Records"][0] for each in receiver.taken]
+    numbers = [int(each["responseElements"]["x-amz-request-id"].removeprefix("req.")) for each in bodies]
+    assert sorted(numbers) == list(range(load.end - left))
+    for key in range(20):
+        of_key = [each for each in numbers if each % 20 == key]
+        assert of_key == sorted(of_key)
 
 
 async def test_reload_while_ceph_is_away(queues: Queues, tmp_path: Path) -> None:
