@@ -52,7 +52,7 @@ class Opening(Endpoint, Protocol):
 def _make_kafka(settings: Settings, telemetry: Telemetry | None) -> Opening:
     from remora.endpoints.kafka import KafkaEndpoint
 
-    return KafkaEndpoint(settings.kafka, telemetry)
+    return KafkaEndpoint(settings.kafka, telemetry, settings.destination_rules)
 
 
 def _make_http(settings: Settings, telemetry: Telemetry | None) -> Opening:

@@ -453,7 +453,7 @@ class HttpSettings(Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationsSettings(Checked):
-    """Where http endpoints may lie. `deny` are networks; `allow`, when not empty, is the whole truth."""
+    """Where endpoints may lie. `deny` are networks; `allow`, when not empty, is the whole truth."""
 
     deny: tuple[str, ...] = DEFAULT_DENY
     allow: tuple[str, ...] = ()

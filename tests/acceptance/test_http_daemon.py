@@ -120,4 +120,5 @@ async def test_the_daemon_refuses_to_post_to_itself(folder: Path) -> None:
             return shard and "this daemon itself" in shard["reason"]
 
         await daemon.until(refused, "the topic is refused")
+        assert await daemon.metric("remora_denied_destinations_total", scheme="http") >= 1
         assert await daemon.shard("self")  # a drained host would have given it away

@@ -6,14 +6,14 @@ import ipaddress
 import socket
 
 from remora.endpoints.blocking import run_blocking
-from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
+from remora.model.errors import EndpointDenied, EndpointUnavailable
 from remora.policy.destinations import DestinationRules
 
 
 async def look_up(host: str, port: int, rules: DestinationRules, timeout_s: float, *, by_operator: bool) -> list[str]:
     """The addresses of a host, all of which the rules allow; connect to one of these, and not to the name.
 
-    `by_operator` tells that no S3 user made the topic. Raises EndpointMisconfigured where an address is denied, and
+    `by_operator` tells that no S3 user made the topic. Raises EndpointDenied where an address is denied, and
     EndpointUnavailable where there is none.
     """
     name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -29,11 +29,16 @@ async def look_up(host: str, port: int, rules: DestinationRules, timeout_s: floa
         raise EndpointUnavailable(f"{name}: its name cannot be looked up ({why})") from exc
     addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
     for each in addresses:
-        address = ipaddress.ip_address(each.partition("%")[0])
-        is_own = rules.needs_own(port) and _is_own(each, port)
-        if why := rules.refusal(host, address, port, is_own=is_own, by_operator=by_operator):
-            raise EndpointMisconfigured(why)
+        if why := refusal(host, each, port, rules, by_operator=by_operator):
+            raise EndpointDenied(why)
     return addresses
+
+
+def refusal(host: str, address: str, port: int, rules: DestinationRules, *, by_operator: bool) -> str:
+    """Why the rules do not allow this address of a host; empty when they do. See DestinationRules.refusal."""
+    is_own = rules.needs_own(port) and _is_own(address, port)
+    plain = ipaddress.ip_address(address.partition("%")[0])
+    return rules.refusal(host, plain, port, is_own=is_own, by_operator=by_operator)
 
 
 def _is_own(address: str, port: int) -> bool:

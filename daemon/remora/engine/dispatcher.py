@@ -28,6 +28,7 @@ from remora.engine.quarantines import Turns
 from remora.engine.status import ShardStatus, State
 from remora.model.errors import (
     CodecError,
+    EndpointDenied,
     EndpointError,
     EndpointFenced,
     EndpointMisconfigured,
@@ -398,6 +399,8 @@ class Dispatcher:
         if isinstance(exc, EndpointError) and not self._opened and self._topic is not None:
             about = "connect" if exc.kind in COUNTED else exc.kind
             self._context.quarantines.failed(self._topic.target.redacted, about)
+        if isinstance(exc, EndpointDenied) and self._topic is not None:
+            self._context.telemetry.denied(self._topic.target.scheme)
         self._last_kind = kind
         self._note_failure(exc, kind)
         backoff = Backoff(settings.retry_base_s, settings.retry_cap_s)

@@ -158,6 +158,9 @@ class Telemetry:
             "remora_quarantine_skips", "Bad windows of a destination after which a worker did not, by its draw."
         )
         self._quarantined = gauge("remora_quarantined_destinations", "Destinations in quarantine.")
+        self._denied = counter(
+            "remora_denied_destinations", "Attempts to connect that `destinations` denied.", "scheme"
+        )
         self._acquired = counter("remora_lock_acquisitions", "Queue locks taken.")
         self._takeovers = counter("remora_lock_takeovers", "Queue locks taken from an owner that let them run out.")
         self._renewals = counter("remora_lock_renewals", "Queue locks renewed.")
@@ -429,6 +432,10 @@ class Telemetry:
             level, "entry_parked", ("parked", topic, cause), "an entry was not delivered and is kept as a dead letter",
             topic=topic, queue=queue, position=position, cause=cause, reason=reason,
         )  # fmt: skip
+
+    def denied(self, scheme: str) -> None:
+        """The operator's rules let no topic connect to where an endpoint of this URI scheme lies."""
+        self._denied.labels(scheme).inc()
 
     def retry(self, topic: str, delay_s: float) -> None:
         """Another attempt follows after a pause."""

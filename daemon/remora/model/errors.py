@@ -208,6 +208,10 @@ class EndpointMisconfigured(EndpointError):
     """
 
 
+class EndpointDenied(EndpointMisconfigured):
+    """The operator lets no topic connect to where the endpoint lies; the text names the option, and no address."""
+
+
 class EndpointFenced(EndpointError):
     """Another producer was initialised for the shard, or the endpoint fenced this one after a transaction took too
     long.

@@ -76,6 +76,10 @@ class DestinationRules:
         """Whether it matters if an address with this port is one of this host's."""
         return any(each.port == port for each in self.listeners)
 
+    def admit_all(self, port: int, *, by_operator: bool) -> bool:
+        """Whether no address with this port is refused, so that none has to be looked up; see `refusal`."""
+        return not (self.allow or self.needs_own(port) or (self.deny and not (by_operator and self.is_default)))
+
     def refusal(self, host: str, address: Address, port: int, *, is_own: bool, by_operator: bool) -> str:
         """Why this address is not connected to; empty when it is.
 

@@ -56,6 +56,25 @@ def test_allowed_by_default(address: str) -> None:
     assert refused(DEFAULT, address) == ""
 
 
+@given(
+    st.ip_addresses(),
+    st.sampled_from([0, 80, 9092, 9750]),
+    st.sampled_from([(), DEFAULT_DENY, ("10.0.0.0/8",)]),
+    st.sampled_from([(), ("host",)]),
+    st.booleans(),
+)
+def test_where_all_are_admitted_none_is_refused(
+    address: IPv4Address | IPv6Address, port: int, deny: tuple[str, ...], allow: tuple[str, ...], by_operator: bool
+) -> None:
+    """No address is refused that need not be looked up; and the default rules leave Kafka's port to the operator."""
+    rules = read_rules(deny, allow, [("127.0.0.1", 9750)])
+
+    if rules.admit_all(port, by_operator=by_operator):
+        assert rules.refusal("other", address, port, is_own=True, by_operator=by_operator) == ""
+    assert DEFAULT.admit_all(9092, by_operator=True)
+    assert not DEFAULT.admit_all(9092, by_operator=False)
+
+
 @given(st.integers(0, 2**32 - 1))
 def test_an_embedded_address_is_judged_as_itself(number: int) -> None:
     """What is denied as IPv4 is denied in every IPv6 form that leads there."""

@@ -9,7 +9,7 @@ aiokafka's producer is not used. Of the client and its connections these private
 * `AIOKafkaClient._topics` loses one topic at a time. `set_topics` replaces the set instead; while the metadata is being
   renewed by age, that makes each `force_metadata_update` wait until it is so old again.
 * `AIOKafkaConnection._protocol`, and asyncio's `_transport` of it: `close` says goodbye, and forgets the transport
-  before the other side has answered.
+  before the other side has answered; and nothing else tells which of a name's addresses was connected to.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ import aiokafka.errors as kafka
 from aiokafka.client import AIOKafkaClient
 
 from remora.config import KafkaSettings
-from remora.endpoints.blocking import resolve
+from remora.endpoints.addresses import look_up, refusal
+from remora.endpoints.blocking import PATIENCE_S, resolve
 from remora.endpoints.kafka.target import Broker
-from remora.model.errors import EndpointUnavailable, without_frames
+from remora.model.errors import EndpointDenied, EndpointUnavailable, without_frames
+from remora.policy.destinations import DestinationRules
 
 CLOSE_PATIENCE_S = 2.0
 """How long brokers may take to answer the goodbye of a client's connections."""
@@ -39,7 +41,9 @@ def request_timeout_s(settings: KafkaSettings) -> float:
 class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
     """The connections to one cluster, first to `broker`, then to the brokers that it names."""
 
-    def __init__(self, broker: Broker, options: dict[str, Any], settings: KafkaSettings) -> None:
+    def __init__(
+        self, broker: Broker, options: dict[str, Any], settings: KafkaSettings, rules: DestinationRules
+    ) -> None:
         super().__init__(
             bootstrap_servers=str(broker),
             client_id=settings.client_id,
@@ -49,18 +53,23 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             **options,
         )
         self._made: dict[Any, Any] = {}  # by broker
+        self._rules = rules
 
     async def _get_conn(self, node_id: Any, **options: Any) -> Any:
         broker, known = self.cluster.broker_metadata(node_id), self._made.get(node_id)
         if broker is not None and not (known and known.connected()):
             try:
-                await resolve(broker.host)
-            except (OSError, EndpointUnavailable):
+                await admit(broker, self._rules)
+            except (OSError, EndpointUnavailable, EndpointDenied):
                 self.force_metadata_update()  # as aiokafka does for any broker that it cannot connect to
                 return None
         connection = await super()._get_conn(node_id, **options)
-        if connection is not None:
+        if connection is not None and self._made.get(node_id) is not connection:
             self._made[node_id] = connection
+            if broker is not None and why_denied(connection, broker, self._rules):
+                connection.close()
+                cut(connection)
+                return None
         return connection
 
     def unfollow(self, topic: str) -> None:
@@ -78,6 +87,32 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         finally:
             for connection in self._made.values():
                 cut(connection)
+
+
+async def admit(broker: Broker, rules: DestinationRules, timeout_s: float = PATIENCE_S) -> None:
+    """Return when a broker may be connected to, and its name can be looked up without waiting; see `resolve`.
+
+    What topics of Kafka may connect to is what the operator wrote, whoever made them: a denial that he did not write
+    would stop topics that have been delivered since before there was any. Raises EndpointDenied, else as `resolve`.
+    """
+    await resolve(broker.host, timeout_s)
+    if rules.admit_all(broker.port, by_operator=True):
+        return
+    try:
+        await look_up(broker.host, broker.port, rules, timeout_s, by_operator=True)
+    except EndpointDenied as exc:
+        raise EndpointDenied(f"{broker.host}:{broker.port}: {exc}") from None
+
+
+def why_denied(connection: Any, broker: Broker, rules: DestinationRules) -> str:
+    """Why a broker must not lie where this connection to it leads; empty when it may.
+
+    aiokafka connects to a name, which it looks up itself: its answer may be another one than that which was checked.
+    """
+    transport = connection._protocol and connection._protocol._transport  # noqa: SLF001  # see the module
+    if transport is None or rules.admit_all(broker.port, by_operator=True):
+        return ""
+    return refusal(broker.host, transport.get_extra_info("peername")[0], broker.port, rules, by_operator=True)
 
 
 def cut(connection: Any) -> None:

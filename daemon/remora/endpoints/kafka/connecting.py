@@ -8,7 +8,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import aiokafka.errors as kafka
@@ -17,12 +17,19 @@ from aiokafka.protocol.admin import SaslHandShakeRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from remora.config import KafkaSettings
-from remora.endpoints.blocking import resolve, run_blocking
-from remora.endpoints.kafka.client import KafkaClient, cut
+from remora.endpoints.blocking import run_blocking
+from remora.endpoints.kafka.client import KafkaClient, admit, cut, why_denied
 from remora.endpoints.kafka.errors import CONFIGURATION, translate
 from remora.endpoints.kafka.target import Broker, Cluster
 from remora.endpoints.tls import Trust, build_context, refused_client
-from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, without_frames
+from remora.model.errors import (
+    EndpointDenied,
+    EndpointError,
+    EndpointMisconfigured,
+    EndpointUnavailable,
+    without_frames,
+)
+from remora.policy.destinations import DestinationRules
 
 T = TypeVar("T")
 
@@ -35,17 +42,18 @@ GOODBYE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """The identity of a connection: equal ones may share a sender, others never do."""
+    """The identity of a connection: equal ones may share a sender, others never do. `rules` are those of all."""
 
     cluster: Cluster
     trust: Trust | None = None
+    rules: DestinationRules = field(default=DestinationRules(), compare=False)
 
 
 async def build_client(connection: Connection, settings: KafkaSettings) -> tuple[KafkaClient, Broker]:
     """A client that is not connected yet, and the broker of the list that lets it in. Raises EndpointError."""
     options = await connection_options(connection)
-    broker = await find_broker(connection.cluster, options, settings.client_id, settings.connect_timeout_s)
-    return KafkaClient(broker, options, settings), broker
+    broker = await find_broker(connection, options, settings.client_id, settings.connect_timeout_s)
+    return KafkaClient(broker, options, settings, connection.rules), broker
 
 
 async def connection_options(connection: Connection) -> dict[str, Any]:
@@ -62,16 +70,17 @@ async def connection_options(connection: Connection) -> dict[str, Any]:
     return options
 
 
-async def find_broker(cluster: Cluster, options: dict[str, Any], client_id: str, timeout_s: float) -> Broker:
-    """The first broker of the list that lets us in; all are tried at once.
+async def find_broker(connection: Connection, options: dict[str, Any], client_id: str, timeout_s: float) -> Broker:
+    """The first broker of the list that lets us in; all are tried at once. The brokers that it names may lie there.
 
     Raises EndpointMisconfigured when at least one says that we never will be, else EndpointUnavailable.
     """
+    cluster, rules = connection.cluster, connection.rules
     causes: list[EndpointError] = []
 
     async def attempt(broker: Broker) -> Broker | None:
         try:
-            await _greet(broker, options, client_id, timeout_s)
+            await _greet(broker, rules, options, client_id, timeout_s)
         except Exception as exc:  # whatever answers on that port, and however: it may cost only its topics
             cause = await _explain(exc, broker, cluster, options, client_id)
             if cause is not exc:
@@ -87,18 +96,20 @@ async def find_broker(cluster: Cluster, options: dict[str, Any], client_id: str,
     raise type(decisive[0])("; ".join(map(str, decisive))) from decisive[0].__cause__
 
 
-async def find_live(cluster: Cluster, options: dict[str, Any], client_id: str, timeout_s: float) -> frozenset[str]:
+async def find_live(
+    connection: Connection, options: dict[str, Any], client_id: str, timeout_s: float
+) -> frozenset[str]:
     """The cluster's brokers that are alive, by number, as the first of the list says that lets us in; else none."""
 
     async def attempt(broker: Broker) -> frozenset[str] | None:
         try:
-            answer = await _greet(broker, options, client_id, timeout_s)
+            answer = await _greet(broker, connection.rules, options, client_id, timeout_s)
         except Exception as exc:  # whatever answers on that port, and however: it is not up
             without_frames(exc)
             return None
         return frozenset(str(node) for node, *_ in answer.brokers) or None
 
-    return await _first(cluster.brokers, attempt) or frozenset()
+    return await _first(connection.cluster.brokers, attempt) or frozenset()
 
 
 async def _first(brokers: Iterable[Broker], attempt: Callable[[Broker], Coroutine[Any, Any, T | None]]) -> T | None:
@@ -115,13 +126,24 @@ async def _first(brokers: Iterable[Broker], attempt: Callable[[Broker], Coroutin
     return None
 
 
-async def _greet(broker: Broker, options: dict[str, Any], client_id: str, timeout_s: float) -> Any:
-    """Connect, log in and ask something that is answered only to those who are let in: the answer."""
+async def _greet(
+    broker: Broker, rules: DestinationRules, options: dict[str, Any], client_id: str, timeout_s: float
+) -> Any:
+    """Connect, log in and ask for the brokers, which only those are answered who are let in: the answer.
+
+    Raises EndpointDenied where one of these must not be connected to.
+    """
     request_timeout_ms = int(timeout_s * 1000)
     async with asyncio.timeout(timeout_s):
-        await resolve(broker.host, timeout_s)
+        await admit(broker, rules, timeout_s)
         async with _connected(broker, client_id, request_timeout_ms=request_timeout_ms, **options) as connection:
-            return await connection.send(MetadataRequest([]))
+            if why := why_denied(connection, broker, rules):
+                raise EndpointDenied(f"{broker}: {why}")
+            answer = await connection.send(MetadataRequest([]))
+        for _, host, port, *_ in answer.brokers:
+            with suppress(OSError, EndpointUnavailable):  # it may be away, as long as the others are not
+                await admit(Broker(host, port), rules, timeout_s)
+        return answer
 
 
 @asynccontextmanager
@@ -151,7 +173,7 @@ async def _explain(
     exc: Exception, broker: Broker, cluster: Cluster, options: dict[str, Any], client_id: str
 ) -> EndpointError:
     """What is wrong with this broker, in words; takes one more look where the exception alone is no answer."""
-    if isinstance(exc, EndpointUnavailable):
+    if isinstance(exc, EndpointUnavailable | EndpointDenied):
         return exc
     for each in _chain(exc):
         if refusal := _refusal(each, broker, cluster):

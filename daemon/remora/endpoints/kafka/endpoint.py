@@ -32,6 +32,7 @@ from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.record import DeadLetter, Record
 from remora.model.shard import Shard
 from remora.model.topic import Target
+from remora.policy.destinations import DestinationRules
 from remora.ports.endpoint import Batch
 
 log = logging.getLogger(__name__)
@@ -77,8 +78,12 @@ class KafkaEndpoint:
     seconds, also when brokers are gone. Pushes should have ended before.
     """
 
-    def __init__(self, settings: KafkaSettings, observer: KafkaObserver | None = None) -> None:
+    def __init__(
+        self, settings: KafkaSettings, observer: KafkaObserver | None = None, rules: DestinationRules | None = None
+    ) -> None:
+        """`rules` say where brokers may lie; without any, everywhere."""
         self._settings = settings
+        self._rules = rules or DestinationRules()
         self._observer = observer or LogObserver()
         self._smaller = SmallerBatches()
         self._tasks = Tasks(self._observer)
@@ -112,11 +117,11 @@ class KafkaEndpoint:
     async def up(self, target: Target) -> frozenset[str]:
         timeout_s, client_id = self._settings.connect_timeout_s, self._settings.client_id
         try:
-            cluster = parse_target(target).cluster
-            options = await connection_options(Connection(cluster, await self._trust(cluster)))
+            connection = await self._connection(parse_target(target).cluster)
+            options = await connection_options(connection)
         except EndpointError:
             return frozenset()
-        return await find_live(cluster, options, client_id, timeout_s)
+        return await find_live(connection, options, client_id, timeout_s)
 
     def destination(self, target: Target) -> Hashable:
         return target.uri, target.args  # the same brokers, in the same way
@@ -126,7 +131,7 @@ class KafkaEndpoint:
         self, shard: Shard, incarnation: str, target: Target, *, quick_retries: bool = True
     ) -> AsyncIterator[KafkaRoute]:
         meant = parse_target(target)
-        slot = self._senders.slot(Connection(meant.cluster, await self._trust(meant.cluster)), shard)
+        slot = self._senders.slot(await self._connection(meant.cluster), shard)
         topics = [meant.topic, meant.letters] if meant.letters else [meant.topic]
         slot.topics.update(topics)
         try:
@@ -134,6 +139,9 @@ class KafkaEndpoint:
         finally:
             for topic in topics:
                 _leave(slot, topic)
+
+    async def _connection(self, cluster: Cluster) -> Connection:
+        return Connection(cluster, await self._trust(cluster), self._rules)
 
     async def _trust(self, cluster: Cluster) -> Trust | None:
         """Whom to trust as this host's files say now."""
@@ -145,7 +153,7 @@ class KafkaEndpoint:
     @asynccontextmanager
     async def exact(self, shard: Shard, incarnation: str, target: Target) -> AsyncIterator[ExactKafkaRoute]:
         meant = parse_target(target)
-        connection = Connection(meant.cluster, await self._trust(meant.cluster))
+        connection = await self._connection(meant.cluster)
         async with self._exact.route(connection, shard, incarnation, meant) as route:
             yield route
 
