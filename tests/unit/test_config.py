@@ -100,9 +100,9 @@ def test_every_option_is_read_somewhere() -> None:
 
     This finds options that are forgotten, not all of them: a name like `kind` is used by others too.
     """
-    package = Path(config.__file__).parent
-    others = "\n".join(path.read_text() for path in package.rglob("*.py") if path.name != "config.py")
-    properties = re.findall(r"\bself\.(\w+)", Path(config.__file__).read_text())
+    settings = Path(config.__file__).parent
+    others = "\n".join(path.read_text() for path in settings.parent.rglob("*.py") if path.parent != settings)
+    properties = re.findall(r"\bself\.(\w+)", "\n".join(path.read_text() for path in settings.glob("*.py")))
 
     unused = {
         f"{section.name}.{option.name}"

@@ -1,0 +1,44 @@
+"""Settings that refuse to be built while they break a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from remora.model.errors import ConfigError, ConfigErrors
+
+
+class Checked:
+    """Settings that refuse to be built while they break a rule."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        refuse(self.problems())
+
+    def problems(self) -> Iterator[ConfigError]:
+        """Each rule that these values break."""
+        yield from ()
+
+
+def repeated(names: Iterable[str], path: str) -> Iterator[ConfigError]:
+    """A problem for each name that stands for something before."""
+    seen: set[str] = set()
+    for each in names:
+        if each in seen:
+            yield ConfigError(f"{path}.{each}", "is there twice")
+        seen.add(each)
+
+
+def raised(check: Callable[[], object]) -> Iterator[ConfigError]:
+    """The problem that a check raises, if it does."""
+    try:
+        check()
+    except ConfigError as exc:
+        yield exc
+
+
+def refuse(problems: Iterable[ConfigError]) -> None:
+    """Raise the one problem, or all of them as one; nothing where there are none."""
+    found = tuple(problems)
+    if found:
+        raise found[0] if len(found) == 1 else ConfigErrors(found)

@@ -1,0 +1,128 @@
+"""All sections together, and which options a reload changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from remora.config.addresses import TcpAddress, parse_listen
+from remora.config.checked import Checked
+from remora.config.delivery import (
+    DRAIN_PART,
+    AmqpSettings,
+    CredentialsSettings,
+    DeliverySettings,
+    DestinationsSettings,
+    HttpSettings,
+    KafkaSettings,
+)
+from remora.config.ingest import IngestSettings
+from remora.config.sequencer import SequencerSettings
+from remora.config.traffic import ShapingSettings
+from remora.config.workers import (
+    AdminSettings,
+    BalanceSettings,
+    LogSettings,
+    OwnershipSettings,
+    QuarantineSettings,
+    RadosSettings,
+    SqliteSettings,
+    StoreSettings,
+    SupervisorSettings,
+)
+from remora.model.errors import ConfigError
+from remora.policy.destinations import DestinationRules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings(Checked):
+    """Everything that can be configured; each part is handed to the one component that it is for."""
+
+    supervisor: SupervisorSettings = field(default_factory=SupervisorSettings)
+    store: StoreSettings = field(default_factory=StoreSettings)
+    sqlite: SqliteSettings = field(default_factory=SqliteSettings)
+    rados: RadosSettings = field(default_factory=RadosSettings)
+    ownership: OwnershipSettings = field(default_factory=OwnershipSettings)
+    balance: BalanceSettings = field(default_factory=BalanceSettings)
+    quarantine: QuarantineSettings = field(default_factory=QuarantineSettings)
+    delivery: DeliverySettings = field(default_factory=DeliverySettings)
+    kafka: KafkaSettings = field(default_factory=KafkaSettings)
+    amqp: AmqpSettings = field(default_factory=AmqpSettings)
+    http: HttpSettings = field(default_factory=HttpSettings)
+    destinations: DestinationsSettings = field(default_factory=DestinationsSettings)
+    credentials: CredentialsSettings = field(default_factory=CredentialsSettings)
+    ingest: IngestSettings = field(default_factory=IngestSettings)
+    shaping: ShapingSettings = field(default_factory=ShapingSettings)
+    admin: AdminSettings = field(default_factory=AdminSettings)
+    sequencer: SequencerSettings = field(default_factory=SequencerSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+
+    @property
+    def amqp_within_drain(self) -> AmqpSettings:
+        """How messages travel to AMQP brokers, each answered or given up before the time for a drain is over."""
+        timeout_s = min(self.amqp.delivery_timeout_s, DRAIN_PART * self.delivery.drain_timeout_s)
+        return replace(self.amqp, delivery_timeout_s=timeout_s)
+
+    @property
+    def http_within_drain(self) -> HttpSettings:
+        """How records travel to HTTP receivers, each answered or given up before the time for a drain is over."""
+        timeout_s = min(self.http.request_timeout_s, DRAIN_PART * self.delivery.drain_timeout_s)
+        return replace(self.http, request_timeout_s=timeout_s)
+
+    @property
+    def destination_rules(self) -> DestinationRules:
+        """Where endpoints may lie whose topics S3 users make, and never this daemon's own listeners."""
+        listeners = [self.admin.address, self.ingest.address, parse_listen(self.sequencer.listen)]
+        return self.destinations.rules([(each.host, each.port) for each in listeners if isinstance(each, TcpAddress)])
+
+    def problems(self) -> Iterator[ConfigError]:
+        """Each rule that these values break."""
+        if self.supervisor.watchdog_s >= self.ownership.lease_s - self.ownership.trust_margin_s:
+            yield ConfigError(
+                "supervisor.watchdog",
+                "must be less than ownership.lease without ownership.trust_margin, so that a worker which hangs is"
+                " killed before anybody else takes its queues",
+                binds=("ownership.lease", "ownership.trust_margin"),
+            )
+        if self.store.kind == "rados" and self.rados.op_timeout_s > self.ownership.renew_interval_s:
+            yield ConfigError(
+                "rados.op_timeout",
+                "must not be more than ownership.renew_interval, so that a renewal which times out"
+                " can be repeated before the lease ends",
+                binds=("store.kind", "ownership.renew_interval"),
+            )
+        if self.kafka.max_batch_bytes > self.delivery.shard_bytes:
+            other = "delivery.shard_bytes"
+            yield ConfigError("kafka.max_batch_bytes", f"must not be more than {other}", binds=(other,))
+        if self.kafka.delivery_timeout_s >= self.kafka.transaction_timeout_s:
+            yield ConfigError(
+                "kafka.transaction_timeout",
+                "must be more than kafka.delivery_timeout, so that no transaction is ended that is still waited for",
+                binds=("kafka.delivery_timeout",),
+            )
+        if self.kafka.delivery_timeout_s >= self.delivery.drain_timeout_s:
+            other = "kafka.delivery_timeout"
+            yield ConfigError(
+                "delivery.drain_timeout",
+                f"must be more than {other}, so that what is in flight can still be answered",
+                binds=(other,),
+            )
+
+
+LIVE = frozenset({
+    "balance.difference", "balance.grace", "balance.history", "balance.interval", "balance.lower_boundary",
+    "balance.memory_limit", "balance.min_throughput", "balance.network_bytes", "balance.overload",
+    "balance.strategy", "balance.threshold", "balance.weights",
+    "delivery.configuration_recheck", "delivery.drain_timeout", "delivery.idle_max", "delivery.idle_min",
+    "delivery.destination_max_unacked", "delivery.list_entries", "delivery.max_retries", "delivery.max_unacked",
+    "delivery.retry_base", "delivery.retry_cap",
+    "delivery.retry_sleep_duration", "delivery.shard_bytes", "delivery.time_to_live",
+    "delivery.transaction_records", "delivery.transaction_time",
+    "ingest.limit", "ingest.max_held_bytes",
+    "quarantine.connect_errors", "quarantine.early_release", "quarantine.enabled", "quarantine.interval",
+    "quarantine.ratio", "quarantine.threshold", "quarantine.time",
+    "log.format", "log.level", "log.repeat_interval", "ownership.schemes",
+    "shaping.backlog_age", "shaping.default_class", "shaping.groups", "shaping.principal", "shaping.relief_at",
+    "shaping.scope", "shaping.tick",
+})  # fmt: skip
+"""The options that a reload changes in the running daemon; all others wait for its next start."""

@@ -1,0 +1,174 @@
+"""The section of traffic shaping: scopes, classes and principals."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from remora.config.checked import Checked, raised, repeated
+from remora.config.units import Rate, Seconds, Unit, show_duration, show_size
+from remora.model.errors import ConfigError
+from remora.model.traffic import (
+    BUCKETS,
+    PRIORITY_QUEUE,
+    Meter,
+    Principal,
+    Priority,
+    Scope,
+    ScopeKind,
+    TrafficClass,
+    check_principals,
+    check_scopes,
+    limit_of,
+)
+from remora.policy.classes import Rules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeterSettings:
+    """The rates and the burst of one bucket of a scope; without `max` its rate has no limit."""
+
+    guaranteed: Rate
+    burst: Rate
+    max: Rate | None = None
+
+    @property
+    def meter(self) -> Meter:
+        """What it means: a guaranteed rate above its max is cut to it."""
+        return Meter(self.guaranteed if self.max is None else min(self.guaranteed, self.max), self.burst, self.max)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetersSettings:
+    """The meters of a scope: one for each priority, the highest first, and that of the spare."""
+
+    max: MeterSettings | None = None
+    client_high: MeterSettings | None = None
+    client_normal: MeterSettings | None = None
+    client_low: MeterSettings | None = None
+    background: MeterSettings | None = None
+    idle: MeterSettings | None = None
+    priority_queue: MeterSettings | None = None
+
+    @property
+    def by_bucket(self) -> dict[str, MeterSettings]:
+        """Those that are configured, by the name of their bucket."""
+        found = {bucket: getattr(self, bucket) for bucket in BUCKETS}
+        return {bucket: meter for bucket, meter in found.items() if meter is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeSettings:
+    """What is metered together, and how. `match`, `each` and `across` mean nothing for a host.
+
+    With `across` set to "cluster" the numbers are about what all hosts send together.
+    """
+
+    name: str
+    of: Literal["host", "destination", "tenant", "topic"]
+    match: tuple[str, ...] = ("*",)
+    each: bool = True
+    across: Literal["host", "cluster"] = "host"
+    enabled: bool = False
+    meters: MetersSettings = field(default_factory=MetersSettings)
+
+    @property
+    def scope(self) -> Scope:
+        """What it covers."""
+        shared = limit_of(self.by_bucket) if self.is_shared else None
+        return Scope(self.name, ScopeKind(self.of), self.match, self.each, shared)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether its limit is divided among all workers of the store."""
+        return self.across == "cluster" and self.enabled
+
+    @property
+    def by_bucket(self) -> dict[str, Meter]:
+        """The meters that count, by bucket."""
+        return {bucket: each.meter for bucket, each in self.meters.by_bucket.items()}
+
+    def problems(self) -> Iterator[ConfigError]:
+        """Each rule that these values break; `Checked` settings that contain it raise them."""
+        yield from raised(lambda: check_scopes([self.scope], "shaping.scope"))
+        if self.across == "cluster" and self.of == "host":
+            yield ConfigError(f"shaping.scope.{self.name}.across", 'must be "host" where the scope is of a host')
+        for bucket, each in self.meters.by_bucket.items():
+            if each.meter.guaranteed and not each.burst:
+                path = f"shaping.scope.{self.name}.meters.{bucket}.burst"
+                yield ConfigError(path, "must be above 0 where the guaranteed rate is")
+
+    def remarks(self, workers: int, tick_s: float) -> Iterator[str]:
+        """What is allowed here, and may not be what is meant."""
+        path, meters = f"shaping.scope.{self.name}.meters", self.meters.by_bucket
+        for bucket, each in meters.items():
+            if each.max is not None and each.guaranteed > each.max:
+                cut, most = show_size(each.guaranteed), show_size(each.max)
+                yield f"{path}.{bucket}.guaranteed: {cut} is cut to its max, {most}"
+        if not self.enabled:
+            return
+        absent = [each for each in BUCKETS if each not in meters and each != PRIORITY_QUEUE]
+        if absent:
+            yield f"{path}: no credit for {', '.join(absent)}: no shard moves at these"
+        for bucket, each in meters.items():
+            if each.burst < workers * tick_s * each.meter.guaranteed:
+                yield (
+                    f"{path}.{bucket}.burst: {show_size(each.burst)} is less than {workers} workers take in a tick of"
+                    f" {show_duration(tick_s)}, so one busy worker alone cannot take the whole rate"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrincipalSettings:
+    """Topics by their label, and the highest class that they may have."""
+
+    name: str
+    match: tuple[str, ...]
+    max_class: Literal["realtime", "tail", "backlog", "replay", "idle"]
+
+    @property
+    def principal(self) -> Principal:
+        """What it means."""
+        return Principal(self.name, self.match, TrafficClass(self.max_class))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapingSettings(Checked):
+    """How the traffic to Kafka is divided by priority, within which scopes; without an enabled scope, not at all."""
+
+    tick_s: Annotated[float, Unit("duration", 0.001, 1)] = 0.01
+    default_class: Literal["realtime", "tail", "backlog", "replay", "idle"] = "tail"
+    backlog_age_s: Seconds = 5.0
+    relief_at: Annotated[int, Unit("count", 1, 100)] = 80
+    groups: Annotated[int, Unit("count", 1, 10_000)] = 256
+    scope: tuple[ScopeSettings, ...] = ()
+    principal: tuple[PrincipalSettings, ...] = ()
+
+    def problems(self) -> Iterator[ConfigError]:
+        """Each rule that these values break."""
+        yield from repeated([each.name for each in self.scope], "shaping.scope")
+        yield from repeated([each.name for each in self.principal], "shaping.principal")
+        for scope in self.scope:
+            yield from scope.problems()
+        for each in self.principal:
+            yield from raised(functools.partial(check_principals, [each.principal], "shaping.principal"))
+
+    @property
+    def rules(self) -> Rules:
+        """Which class and which groups a shard has by these settings."""
+        return Rules(
+            scopes=tuple(each.scope for each in self.scope),
+            principals=tuple(each.principal for each in self.principal),
+            default=TrafficClass(self.default_class),
+            backlog_age_s=self.backlog_age_s,
+            relief_at=self.relief_at,
+            without_relief=frozenset(
+                each.name for each in self.scope if each.enabled and Priority.MAX not in each.by_bucket
+            ),
+        )
+
+    def remarks(self, workers: int) -> list[str]:
+        """What is allowed, and may not be what is meant, on a host with `workers` workers."""
+        return [remark for each in self.scope for remark in each.remarks(workers, self.tick_s)]
