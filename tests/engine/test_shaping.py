@@ -321,6 +321,44 @@ async def test_a_queue_that_is_nearly_full_goes_first(mode: Delivery) -> None:
         assert it.metric("remora_shaping_granted_bytes_total", scope="uplink", priority="max") > 0
 
 
+@BOTH
+@in_virtual_time
+async def test_an_endpoint_that_falls_behind_scales_an_adaptive_spare_down(mode: Delivery) -> None:
+    """While ever more is granted and not acknowledged the spare is halved, and it comes back when the endpoint does."""
+    spare = replace(a_host(max=MUCH, client_high=MUCH, client_normal=MUCH, client_low=MUCH), adaptive=True)
+    spare = replace(spare, meters=replace(spare.meters, priority_queue=a_meter(8_000, 8_000, 8_000)))
+    it = Shaped(shaping(spare), mode, transaction_records=100)
+    for i in range(40):
+        it.make(f"t-{i}", 0)
+    it.endpoint.fate, it.endpoint.verdict = lambda *_: Fate(wait_s=15.0), lambda *_: Verdict(15.0)
+    group = it.host.shaper.groups["uplink"]
+
+    async def after_seconds(seconds: int) -> list[int]:
+        """How much of the spare there is after each of them, in thousandths."""
+        scales: list[int] = []
+        for _ in range(seconds):
+            await asyncio.sleep(1)
+            it.host.shaper.window()
+            scales.append(group.scale.thousandths)
+        return scales
+
+    async with it.running():
+        await until(lambda: it.worker.held_shards == 40)
+        for i in range(0, 40, 4):
+            for queue in range(i, i + 4):
+                it.store.queues[f"t-{queue}"].append(*(raw_entry("k", n, padding=2_000) for n in range(60)))
+            [scale] = await after_seconds(1)
+        assert it.host.shaper.unacked("uplink") > 256 * 1024
+        assert scale <= 500
+        assert group.policy["priority_queue"].guaranteed == 8_000 * scale // 1_000
+        assert group.policy["client_low"] == MUCH.meter
+
+        it.endpoint.fate, it.endpoint.verdict = lambda *_: Fate(), lambda *_: Verdict()
+        await drained(it.store)
+        assert it.host.shaper.unacked("uplink") == 0
+        assert (await after_seconds(25))[-1] == 1_000
+
+
 @pytest.mark.guarantee("no-loss")
 @settings(max_examples=30)
 @given(seed=st.integers(0, 1 << 32), mode=st.sampled_from(Delivery))
@@ -371,6 +409,7 @@ def test_no_schedule_of_credit_and_faults_loses_or_reorders(seed: int, mode: Del
         assert mode is Delivery.AT_LEAST_ONCE or len(sent) == len(queue.entries)
         assert queue.ledger == Tally(delivered=len(queue.entries))
         assert it.metric("remora_crashes_total") == 0
+        assert it.host.shaper.unacked("uplink") == 0
 
     play()
 

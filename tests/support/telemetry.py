@@ -66,6 +66,7 @@ def exercise(telemetry: Telemetry) -> None:  # noqa: PLR0915 - a line for each e
     telemetry.shaping_moved("transferred", "uplink", "client_low", 7)
     telemetry.shaping_moved("donated", "uplink", "client_low", 7)
     telemetry.shaping_lost("uplink", 7)
+    telemetry.shaping_scale("uplink", 0.5, 7)
     telemetry.shaping_meters({"uplink": {"client_low": Meter(100, 50, 200)}}, 0.001)
     telemetry.ingest_load(3, 2, 100)
     telemetry.ingest_serving("unix:/run/remora/ingest.sock", 2)

@@ -72,6 +72,7 @@ class ScopeSettings:
     each: bool = True
     across: Literal["host", "cluster"] = "host"
     enabled: bool = False
+    adaptive: bool = False
     meters: MetersSettings = field(default_factory=MetersSettings)
 
     @property

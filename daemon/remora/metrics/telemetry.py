@@ -299,6 +299,14 @@ class Telemetry:
                 ("burst", "Bytes that a meter allows at once."),
             )
         }
+        self._shaping_scale = gauge(
+            "remora_shaping_scale_ratio",
+            "How much of an adaptive spare there is, in the group with the least.",
+            "scope",
+        )
+        self._shaping_unacked = gauge(
+            "remora_shaping_unacked_bytes", "Bytes that were granted and no endpoint has acknowledged.", "scope"
+        )
         self._shaping_late_s = gauge("remora_shaping_late_seconds", "How late the last tick of credit was.")
         self._shown_scopes: set[str] = set()
 
@@ -368,6 +376,11 @@ class Telemetry:
         """Credit was moved: `transferred` to a priority, or `donated` by it."""
         self._shaping_moved[what].labels(scope, priority).inc(nbytes)
 
+    def shaping_scale(self, scope: str, ratio: float, unacked: int) -> None:
+        """A scope's spare counts at this scale, and `unacked` bytes are granted and acknowledged by no endpoint."""
+        self._shaping_scale.labels(scope).set(ratio)
+        self._shaping_unacked.labels(scope).set(unacked)
+
     def shaping_lost(self, scope: str, nbytes: int) -> None:
         """Credit was left over for good."""
         self._shaping_lost.labels(scope).inc(nbytes)
@@ -378,6 +391,9 @@ class Telemetry:
         for each in (self._shaping_limit, *self._shaping_meter.values()):
             each.clear()
         for gone in self._shown_scopes - meters.keys():
+            for metric in (self._shaping_scale, self._shaping_unacked):
+                with suppress(KeyError):
+                    metric.remove(gone)
             for priority in Priority:
                 with suppress(KeyError):
                     self._shaping_level.remove(gone, priority)

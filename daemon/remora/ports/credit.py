@@ -24,6 +24,9 @@ class Bank(Protocol):
         None where there is no such group yet; then it is asked for, and until it is there everything passes.
         """
 
+    def note_unacked(self, group: str, nbytes: int) -> None:
+        """So many bytes of a group are granted to this worker, and no endpoint has acknowledged them."""
+
     def account(self, group: str, count: Count) -> Account:
         """The account in a group by the name that `find` gave."""
 
@@ -62,6 +65,9 @@ class NoBank:
     def find(self, group: str) -> str | None:
         """None."""
         return None
+
+    def note_unacked(self, group: str, nbytes: int) -> None:
+        """Nothing is noted."""
 
     def account(self, group: str, count: Count) -> Account:
         """Raises KeyError: there is none."""

@@ -37,7 +37,8 @@ class CreditMemory:
 
     def __init__(self, descriptor: int, workers: int) -> None:
         self._map = mmap.mmap(descriptor, _nbytes(workers))
-        self._rows_at = (1 + workers) * MOST_GROUPS
+        self._unacked_at = (1 + workers) * MOST_GROUPS
+        self._rows_at = (1 + 2 * workers) * MOST_GROUPS
         self.cells = memoryview(self._map).cast("q")
 
     @classmethod
@@ -58,6 +59,10 @@ class CreditMemory:
         """The cell in which a worker counts its movements in a group; those of all groups lie side by side."""
         return (1 + place) * MOST_GROUPS + slot
 
+    def unacked(self, place: int, slot: int = 0) -> int:
+        """The cell in which a worker says how many bytes of a group it was granted and no endpoint has acknowledged."""
+        return self._unacked_at + place * MOST_GROUPS + slot
+
     def row(self, place: int, slot: int) -> int:
         """The first cell of a worker's part of a group."""
         return self._rows_at + (place * MOST_GROUPS + slot) * ROW
@@ -67,8 +72,8 @@ class CreditMemory:
         cells = self.cells
         begin, end = self.row(place, 0), self.row(place, slots)
         cells[begin:end] = memoryview(bytes((end - begin) * 8)).cast("q")
-        begin = self.moves(place)
-        cells[begin : begin + slots] = memoryview(bytes(slots * 8)).cast("q")
+        for begin in (self.moves(place), self.unacked(place)):
+            cells[begin : begin + slots] = memoryview(bytes(slots * 8)).cast("q")
 
 
 class SharedAccount:
@@ -140,6 +145,8 @@ class HostCredit:
 
     def learn(self, slots: Mapping[str, int]) -> None:
         """These groups there are, by name, with their slots."""
+        for slot in {*self._slots.values()} - {*slots.values()}:
+            self._memory.cells[self._memory.unacked(self._place, slot)] = 0
         self._slots = slots
         self._wanted.clear()
 
@@ -152,6 +159,11 @@ class HostCredit:
             self._want(group)
         other = f"{scope_of(group)}/{OTHER}"
         return other if other in self._slots else None
+
+    def note_unacked(self, group: str, nbytes: int) -> None:
+        """So many bytes of a group are granted to this worker, and no endpoint has acknowledged them."""
+        if (slot := self._slots.get(group)) is not None:
+            self._memory.cells[self._memory.unacked(self._place, slot)] = nbytes
 
     def account(self, group: str, count: Callable[[str, int, bool], None]) -> SharedAccount:
         """The account in a group by the name that `find` gave."""
@@ -166,4 +178,4 @@ def shared_memory(workers: int) -> int:
 
 
 def _nbytes(workers: int) -> int:
-    return (1 + workers * (1 + ROW)) * MOST_GROUPS * 8
+    return (1 + workers * (2 + ROW)) * MOST_GROUPS * 8

@@ -18,6 +18,7 @@ from remora.model.traffic import Meter, Priority, limit_of
 from remora.policy.bucket import SECOND_US
 from remora.policy.classes import OTHER, scope_of
 from remora.policy.rates import bucket_name, is_of_limit
+from remora.policy.scaling import FULL
 from remora.policy.shaping import PRIORITIES, Group
 from remora.policy.split import scaled
 from remora.process.credit import CAPACITY, CELLS, GRANTED, MOST_GROUPS, RETURNED, ROW, SPENT, CreditMemory
@@ -107,7 +108,8 @@ class Shaper:
             if name in rates:
                 each.group.configure({Priority.MAX: rates[name]})
             elif scope is not None and ("/" in name) == _has_many(scope):
-                each.group.configure(self._meters(scope, name), enabled=scope.enabled)
+                meters = self._meters(scope, name)
+                each.group.configure(meters, enabled=scope.enabled, adaptive=scope.adaptive)
             else:
                 self._remove(each)
         for scope in settings.scope:
@@ -169,7 +171,8 @@ class Shaper:
         """A group of a configured scope, with no credit yet."""
         scope = next(each for each in self._settings.scope if each.name == scope_of(name))
         if name not in self._dealt:
-            group = Group(self._meters(scope, name), len(self._places), self._tick_us, enabled=scope.enabled)
+            meters, members = self._meters(scope, name), len(self._places)
+            group = Group(meters, members, self._tick_us, enabled=scope.enabled, adaptive=scope.adaptive)
             self._write(self._make(name, group))
 
     def _make(self, name: str, group: Group) -> Dealt:
@@ -249,8 +252,26 @@ class Shaper:
         """Let the metrics follow, once a second."""
         before: dict[str, Moved] = {}
         while True:
+            self.window()
             before = self._report(telemetry, before)
             await asyncio.sleep(REPORT_S)
+
+    def window(self) -> None:
+        """A second has passed: groups with an adaptive spare scale it by what no endpoint has acknowledged."""
+        for each in self._dealt.values():
+            group, scale = each.group, each.group.scale
+            if not (group.enabled and group.adaptive):
+                continue
+            unacked = self.unacked(each.name)
+            if each.asleep_since is not None and not unacked and not scale.unacked and scale.thousandths == FULL:
+                continue
+            self._wake(each)
+            group.window(unacked)
+
+    def unacked(self, name: str) -> int:
+        """Bytes of a group that the workers were granted, and no endpoint has acknowledged."""
+        slot = self._dealt[name].slot
+        return sum(max(0, self._memory.cells[self._memory.unacked(place, slot)]) for place in self._places)
 
     def _report(self, telemetry: Telemetry, before: Mapping[str, Moved]) -> dict[str, Moved]:
         """Report what was moved since then; answers what had been moved until now, by group."""
@@ -275,6 +296,10 @@ class Shaper:
                 levels[scope, priority] = levels.get((scope, priority), 0) + level
         for (scope, priority), level in levels.items():
             telemetry.shaping_level(scope, priority, level)
+        for shown in self._settings.scope:
+            groups = [name for name in self._dealt if scope_of(name) == shown.name]
+            scales = [self._dealt[name].group.scale.thousandths for name in groups]
+            telemetry.shaping_scale(shown.name, min(scales, default=FULL) / FULL, sum(map(self.unacked, groups)))
         telemetry.shaping_meters({each.name: each.by_bucket for each in self._settings.scope}, self.late_s)
         return now
 

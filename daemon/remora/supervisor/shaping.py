@@ -10,6 +10,7 @@ from remora.config import LimitSettings, ScopeSettings, ShapingSettings
 from remora.model.errors import ConfigError
 from remora.model.traffic import BUCKETS, UNMETERED, burst_of, limit_of
 from remora.policy.classes import scope_of
+from remora.policy.scaling import FULL
 from remora.supervisor.reshaping import Change, reshaped
 from remora.supervisor.shaper import Shaper
 
@@ -101,8 +102,10 @@ class HostShaping:
             "lost": sum(each.lost for each in groups.values()),
             "meters": meters,
             "across": scope.across,
+            "adaptive": scope.adaptive,
             "groups": [
-                {"name": name, "levels": levels[name]}
+                {"name": name, "levels": levels[name], "unacked": self._shaper.unacked(name)}
+                | {"scale": groups[name].scale.thousandths / FULL}
                 | ({"share": self._shaper.shared(name)} if scope.is_shared else {})
                 for name in groups
             ],

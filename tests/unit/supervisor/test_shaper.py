@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.config import LimitSettings, MeterSettings, MetersSettings, ScopeSettings
-from remora.model.traffic import Priority
+from remora.model.traffic import Meter, Priority
 from remora.policy.rates import bucket_name
 from remora.policy.shaping import PRIORITIES, Group
 from support.clock import in_virtual_time
@@ -187,6 +187,31 @@ def test_a_host_deals_out_the_sum_of_its_workers_shares() -> None:
     assert group.limit == 100_000
     host.shaper.configure(shaping(replace(across_hosts(client_low=a_meter(50_000, 10_000)), across="host")))
     assert group.limit == 50_000
+
+
+def test_a_spare_is_scaled_by_what_all_workers_wait_for() -> None:
+    """What the workers say that no endpoint has acknowledged is added up: three seconds of growth halve the spare, also
+    of a group that sleeps; a worker that ends counts no more; and other numbers of the spare make it whole again."""
+    scope = replace(a_host(client_low=a_meter(100_000, 1_000), priority_queue=a_meter(10_000, 1_000)), adaptive=True)
+    host = Host(shaping(scope), 2)
+    banks, group = [host.bank(place) for place in (0, 1)], host.shaper.groups["uplink"]
+    host.tick(300)
+    for second in range(1, 4):
+        for bank in banks:
+            bank.note_unacked("uplink", second * 400_000)
+        host.shaper.window()
+
+    assert host.shaper.unacked("uplink") == 2_400_000
+    assert group.policy["priority_queue"] == Meter(5_000, 500, 55_000)
+    assert group.policy["client_low"] == Meter(100_000, 1_000)
+
+    host.shaper.leave(1)
+    assert host.shaper.unacked("uplink") == 1_200_000
+    banks[0].learn({})
+    host.shaper.window()
+    assert (host.shaper.unacked("uplink"), group.scale.calm) == (0, 1)
+    host.shaper.configure(shaping(replace(scope, meters=replace(scope.meters, priority_queue=a_meter(20_000, 1_000)))))
+    assert group.policy["priority_queue"] == Meter(20_000, 1_000)
 
 
 MOVES = st.lists(

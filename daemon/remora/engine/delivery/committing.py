@@ -73,10 +73,10 @@ class Committer:
             letters += await dead_letter(self._scope, part.page, part.rejected)
         self._scope.lease.require_trust()
         self._redelivery.in_doubt = True
-        for part in transaction.parts:
-            self._session.reader.credit.hand(part.records)
-        self._session.reader.credit.force(letters)
-        await self._route.commit(batches, transaction.upto, letters)
+        credit = self._session.reader.credit
+        credit.force(letters)
+        with credit.handed(*[part.records for part in transaction.parts]):
+            await self._route.commit(batches, transaction.upto, letters)
         self._reached, self._redelivery.in_doubt = transaction.upto, False
 
     def _committed(self, transaction: Transaction) -> None:

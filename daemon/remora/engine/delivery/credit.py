@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from remora.codec.speedups import totals
 from remora.engine.delivery.scope import Scope
 from remora.engine.shaping.gate import Grant, Pending, Wish
 from remora.model.record import DeadLetter, Page, Record
+from remora.policy.waiting import Request
 
 LONG_WAIT_S = 1.0
 """After so long a session that must not wait leaves the waiting to its dispatcher, which keeps its place."""
@@ -120,8 +122,18 @@ class SessionCredit:
         while self._reading:
             self._reading.popleft().close()
 
-    def hand(self, records: Sequence[Record]) -> None:
-        """These records are handed to the endpoint: their credit is used, whatever becomes of them."""
+    @contextmanager
+    def handed(self, *batches: Sequence[Record]) -> Iterator[None]:
+        """The endpoint has these records while the block runs: their credit is used, whatever becomes of them."""
+        parts = [part for records in batches for part in self._hand(records)]
+        try:
+            yield
+        finally:
+            for request, nbytes in parts:
+                self._gate.count_unacked(request, -nbytes)
+
+    def _hand(self, records: Sequence[Record]) -> Iterator[tuple[Request, int]]:
+        """Use the credit of these records; the requests that it was granted to, each with its part of the bytes."""
         if not self._sending:
             return
         nbytes, _, _ = totals(records)
@@ -129,6 +141,7 @@ class SessionCredit:
             first = self._sending[0]
             part = min(nbytes, first.nbytes - first.handed)
             first.hand(part)
+            yield first.request, part
             nbytes -= part
             if first.handed >= first.nbytes:
                 self._sending.popleft()

@@ -208,8 +208,8 @@ class LaneSender:
             began = now()
             try:
                 self._scope.lease.require_trust()
-                self._reader.credit.hand(load.batch.records)
-                await self._route.push(load.batch)
+                with self._reader.credit.handed(load.batch.records):
+                    await self._route.push(load.batch)
             except EntryRefused as exc:
                 await self._refuse(load, exc)
             except EndpointError as exc:

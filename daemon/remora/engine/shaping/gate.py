@@ -136,6 +136,7 @@ class Pending:
     def pass_(self) -> None:
         """It has been granted."""
         self.grant = Grant(self.gate, self.request, self.request.want)
+        self.gate.count_unacked(self.request, self.request.want)
         if self._granted is not None and not self._granted.done():
             self._granted.set_result(None)
 
@@ -154,6 +155,7 @@ class Gate:
         self._waiting = Waiting(_MEMBER, self._accounts)
         self._pending: dict[str, Pending] = {}
         self._ways: dict[tuple[str, str, str, str], Way] = {}
+        self._unacked: dict[str, int] = {}
         self._asked = 0
         self._timer: asyncio.TimerHandle | None = None
         self._full: Mapping[Shard, float] = {}
@@ -191,6 +193,8 @@ class Gate:
         for name in list(self._accounts):
             known = self._bank.find(name) == name and scope_of(name) in self._kinds
             self._accounts[name] = self._open(name) if known else Passing()
+        for name, nbytes in self._unacked.items():
+            self._bank.note_unacked(name, nbytes)
         self.surveyed(self._full)
         self._look()
         for name, account in list(self._accounts.items()):
@@ -283,6 +287,7 @@ class Gate:
 
     def settle(self, request: Request, granted: int, actual: int) -> None:
         """A grant was really worth this much."""
+        self.count_unacked(request, actual - granted)
         has_come_back = False
         for name, _, times_disabled in request.charges:
             account = self._accounts.get(name)
@@ -295,6 +300,14 @@ class Gate:
                 has_come_back = True
         if has_come_back and self._waiting:
             self._look()
+
+    def count_unacked(self, request: Request, nbytes: int) -> None:
+        """So many bytes more, or fewer, are granted to a request and acknowledged by no endpoint."""
+        for name in request.path:
+            unacked = self._unacked[name] = self._unacked.get(name, 0) + nbytes
+            self._bank.note_unacked(name, unacked)
+            if not unacked:
+                del self._unacked[name]
 
     def cancel(self, pending: Pending) -> None:
         """Give a request up."""
