@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from itertools import pairwise
+from typing import Literal
 
 import pytest
 
-from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
+from engine.fakes import FakeEndpoint, FakeExactRoute, FakeRoute, FakeStore, Fate, Verdict
 from engine.runs import a_topic, a_worker, drained, running, until
+from remora.config import DeliverySettings
+from remora.engine.moves import move
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.errors import StoreUnavailable
@@ -31,13 +34,14 @@ class Crew:
         self._stack = stack
         self.workers: list[Worker] = []
         self.telemetries: list[Telemetry] = []
+        self.delivery = DeliverySettings()
 
     async def join(self, group_size: int = 1) -> Worker:
         """One worker more."""
         telemetry = Telemetry()
         self.telemetries.append(telemetry)
         name = f"remora/h/b/w{len(self.workers)}"
-        worker = a_worker(self.store, self.endpoint, cookie=name, telemetry=telemetry, group_size=group_size)
+        worker = a_worker(self.store, self.endpoint, self.delivery, name, telemetry, group_size=group_size)
         self.workers.append(worker)
         await self._stack.enter_async_context(running(worker))
         return worker
@@ -149,13 +153,20 @@ class Stream:
         self.sent = 0
         self.last: dict[Shard, float] = {}
         self.gaps: list[float] = []
-        endpoint.fate = self._note
+        endpoint.fate, endpoint.verdict = self._push, self._commit
 
-    def _note(self, route: FakeRoute, batch: Batch) -> Fate:
-        now = asyncio.get_running_loop().time()
-        self.gaps.append(now - self.last.get(route.shard, now))
-        self.last[route.shard] = now
+    def _push(self, route: FakeRoute, batch: Batch) -> Fate:
+        self._note(route.shard)
         return Fate(wait_s=0.02)
+
+    def _commit(self, route: FakeExactRoute, batches: Sequence[Batch]) -> Verdict:
+        self._note(route.shard)
+        return Verdict(wait_s=0.02)
+
+    def _note(self, shard: Shard) -> None:
+        now = asyncio.get_running_loop().time()
+        self.gaps.append(now - self.last.get(shard, now))
+        self.last[shard] = now
 
     async def run(self) -> None:
         while True:
@@ -191,6 +202,42 @@ async def test_a_planned_move_makes_no_gap_and_no_copy(tells: bool) -> None:
         assert max(stream.gaps) < 1.0
     events = endpoint.events()
     assert len(events) == len(set(events)) == stream.sent
+
+
+@pytest.mark.guarantee("many-workers-and-hosts")
+@pytest.mark.parametrize("mode", ["at-least-once", "exactly-once"])
+@in_virtual_time
+async def test_a_move_for_load_makes_no_gap_and_no_copy(mode: Literal["at-least-once", "exactly-once"]) -> None:
+    """While shards with a steady stream move for their load and back, none rests for a second, and every event arrives
+    once and in the order of its key."""
+    store, endpoint = a_store(6), FakeEndpoint()
+    stream = Stream(store, endpoint)
+    async with AsyncExitStack() as stack:
+        crew = a_crew(store, stack, endpoint)
+        crew.delivery = DeliverySettings(mode=mode)
+        for _ in range(2):
+            await crew.join(group_size=2)
+        await crew.settled(3, 3)
+        source = asyncio.ensure_future(stream.run())
+        await asyncio.sleep(5)
+        stream.gaps.clear()
+        shards = list(crew.workers[0].ownership.shards)
+        for receiver in ("w1", "w0"):
+            for shard in shards:
+                holder = await move(store, shard, receiver)
+                assert holder.cookie == f"remora/h/b/{receiver}"
+        source.cancel()
+        await drained(store, within_s=30)
+
+        assert crew.moves("load") == 2 * len(shards) == 6
+        assert len(stream.gaps) > 6
+        assert max(stream.gaps) < 1.0
+    events = endpoint.events()
+    assert len(events) == len(set(events)) == stream.sent
+    numbers = [int(event.removeprefix(b"id-")) for event in events]
+    for first in range(30):  # of six shards in turn, and of five keys: each thirtieth is of one key in one shard
+        of_key = [number for number in numbers if number % 30 == first]
+        assert of_key == sorted(of_key)
 
 
 @in_virtual_time
