@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from itertools import pairwise
@@ -151,7 +151,7 @@ class Stream:
     def __init__(self, store: FakeStore, endpoint: FakeEndpoint) -> None:
         self.store = store
         self.sent = 0
-        self.last: dict[Shard, float] = {}
+        self.last: dict[Hashable, float] = {}
         self.gaps: list[float] = []
         endpoint.fate, endpoint.verdict = self._push, self._commit
 
@@ -163,7 +163,7 @@ class Stream:
         self._note(route.shard)
         return Verdict(wait_s=0.02)
 
-    def _note(self, shard: Shard) -> None:
+    def _note(self, shard: Hashable) -> None:
         now = asyncio.get_running_loop().time()
         self.gaps.append(now - self.last.get(shard, now))
         self.last[shard] = now
