@@ -134,7 +134,7 @@ class Host:
         lines = []
         for name, options in self.sections.items():
             lines.append(f"[{name}]")
-            lines += [f"{key} = {json.dumps(value)}" for key, value in options.items()]
+            lines += [f"{key} = {_toml(value)}" for key, value in options.items()]
         self._config.write_text("\n".join(lines) + "\n")
 
     async def command(self, *arguments: str) -> tuple[int, str, str]:
@@ -183,6 +183,15 @@ class Host:
                 return answer.status, await answer.text()
         except (aiohttp.ClientError, OSError, TimeoutError):
             return 0, ""
+
+
+def _toml(value: object) -> str:
+    """A value as TOML has it on one line."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + " }"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value)
 
 
 def children(pid: int) -> list[int]:

@@ -28,6 +28,7 @@ class Fault(Enum):
     RELOAD = "SIGHUP"
     LOWER_LIMIT = "a smaller max.message.bytes"
     CHANGE_LIFE = "another time_to_live and max_retries"
+    SHAPE = "limits of traffic that come, change and go"
 
 
 WEIGHTS = {
@@ -48,6 +49,7 @@ WEIGHTS = {
     Fault.RELOAD: 2,
     Fault.LOWER_LIMIT: 5,
     Fault.CHANGE_LIFE: 3,
+    Fault.SHAPE: 4,
 }
 
 DOUBLINGS = {
@@ -68,6 +70,7 @@ DOUBLINGS = {
     Fault.RELOAD: 0,
     Fault.LOWER_LIMIT: 3,
     Fault.CHANGE_LIFE: 1,
+    Fault.SHAPE: 0,
 }
 """How often a fault may have what is in flight sent once more: by the next owner, by the late one, and at each retry
 of an outage that lasts longer than `kafka.delivery_timeout`."""
@@ -85,6 +88,7 @@ _PARTS = {
     Fault.STEP_CLOCK: "clock",
     Fault.LOWER_LIMIT: "limits",
     Fault.CHANGE_LIFE: "limits",
+    Fault.SHAPE: "traffic",
 }
 _ONLY_ON = {Fault.KILL_OSD: "rados", Fault.FULL_DISK: "sqlite"}
 
@@ -127,7 +131,7 @@ def _round(chance: random.Random, store: str, demanded: Sequence[Fault]) -> Sequ
     return sorted(strokes, key=lambda each: each.after_s)
 
 
-_UNDISTURBED = ("host", "brokers", "network", "limits")
+_UNDISTURBED = ("host", "brokers", "network", "limits", "traffic")
 """What stays whole while a host is frozen beyond its lease: the other one has to take over, and what was under way to
 the frozen one has to be acknowledged, or it would have nothing to remove."""
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-from chaos_lib import leaders, limits
+from chaos_lib import leaders, limits, shaping
 from chaos_lib.clusters import ChaosError, Cluster
 from chaos_lib.hosts import Host
 from chaos_lib.network import Network
@@ -81,6 +82,7 @@ class Strikes:
             Fault.RELOAD: self._reload,
             Fault.LOWER_LIMIT: self._lower_limit,
             Fault.CHANGE_LIFE: self._change_life,
+            Fault.SHAPE: self._shape,
         }
 
     async def strike(self, stroke: Stroke) -> str:
@@ -279,6 +281,22 @@ class Strikes:
         await asyncio.sleep(2 + 4 * stroke.strength)
         await self._set(own, "--unset", "time-to-live", "--unset", "max-retries")
         return f"{LIFE_S} s and one retry for {len(own)} topics"
+
+    async def _shape(self, stroke: Stroke) -> str:
+        """Let every host limit its traffic, otherwise each time, by its file and a reload; then let all go again."""
+        chance = random.Random(stroke.strength)
+        changes = 8
+        for _ in range(changes):
+            self._reshape(shaping.scopes(chance))
+            await asyncio.sleep(chance.uniform(0.1, 1.5))
+        self._reshape([])
+        return f"{changes} reloads of {len(self._hosts)} hosts, and no limit in the end"
+
+    def _reshape(self, scopes: Sequence[Mapping[str, object]]) -> None:
+        for host in self._hosts:
+            host.rewrite(shaping={"scope": scopes})
+            if host.is_running:
+                host.send(signal.SIGHUP)
 
     async def _set(self, topics: Sequence[str], *options: str) -> None:
         """Change topics of remora's own, as soon as their store takes it."""

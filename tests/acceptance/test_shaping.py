@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import random
 import signal
 import uuid
 from pathlib import Path
 
 import pytest
+from chaos_lib.shaping import scopes
 
 from remora.client import IngestClient
 from remora.model.exits import Exit
 from support.consumer import read_until
 from support.daemon import Daemon, running_daemon
+from support.embedded import drained, publish
 from support.ingest import record
 from support.kafka import Kafka, create_topic
+from support.receiver import receiving
 
 NOTHING = {"guaranteed": "0B", "burst": "1MB"}
 SCOPE = {
@@ -99,6 +104,47 @@ async def test_credit_of_a_host_is_changed_while_it_runs(kafka: Kafka, folder: P
         done = await daemon.command("shaping", "set", "--scope", "uplnk", "--disable")
         assert (done.code, 'did you mean "uplink"?' in done.err) == (Exit.CONFIG, True), done.err
         assert await daemon.stop() == Exit.OK
+
+
+@pytest.mark.guarantee("no-loss", "order-per-object")
+async def test_shaping_that_changes_under_load_loses_nothing(folder: Path) -> None:
+    """While limits of all kinds come, change and go by reloads, events come in; each of them arrives once, in order per
+    key, and the ledger agrees."""
+    chance, events, keys = random.Random(4), 0, 20
+    sections: dict[str, dict[str, object]] = {
+        "supervisor": {"workers": 2},
+        "sqlite": {"directory": str(folder / "queues"), "files": 1},
+        "ingest": {"listen": ""},
+    }
+    async with receiving() as receiver, running_daemon(folder, sections) as daemon:
+        done = await daemon.command("topic", "create", "hooks", "--endpoint", f"{receiver.url}/in", "--shards", "4")
+        assert done.code == Exit.OK, done.err
+        for _ in range(8):
+            wanted = scopes(chance)
+            daemon.rewrite(shaping={"scope": wanted})
+            daemon.send(signal.SIGHUP)
+            await publish(folder, "hooks", range(events, events + 200), keys=keys)
+            events += 200
+            names = [each["name"] for each in wanted]
+
+            async def is_shaped(names: list[object] = names) -> bool:
+                shown = await daemon.command("shaping", "show", "--json")
+                return [each["name"] for each in shown.json["scopes"]] == names
+
+            await daemon.until(is_shaped, f"scopes {names}")
+        daemon.rewrite(shaping={"scope": []})
+        daemon.send(signal.SIGHUP)
+        await drained(daemon, "hooks")
+        assert await daemon.metric("remora_shaping_granted_bytes_total") > 0
+
+    numbers = [
+        int(json.loads(each.body)["Records"][0]["responseElements"]["x-amz-request-id"].removeprefix("req."))
+        for each in receiver.taken
+    ]
+    assert sorted(numbers) == list(range(events))
+    for key in range(keys):
+        of_key = [each for each in numbers if each % keys == key]
+        assert of_key == sorted(of_key)
 
 
 async def unchanged(daemon: Daemon) -> bool:
