@@ -46,6 +46,7 @@ class Host:
         self.sections = {name: dict(sections.get(name, {})) | own.get(name, {}) for name in names}
         self.rewrite()
         self._process: asyncio.subprocess.Process | None = None
+        self._serves_since_start = False
 
     # ---------------------------------------------------------------------------------------- life
 
@@ -58,8 +59,16 @@ class Host:
     def is_running(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
+    def reload(self) -> bool:
+        """Let it read its file again, if it serves; a process that has just begun would end of the signal."""
+        is_serving = self.is_running and self._serves_since_start
+        if is_serving:
+            self.send(signal.SIGHUP)
+        return is_serving
+
     async def start(self) -> None:
         """Start it; returns when it is ready."""
+        self._serves_since_start = False
         environment = os.environ | {"PYTHONPATH": str(CLOCK), "CHAOS_CLOCK": str(self._clock)}
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
@@ -79,6 +88,7 @@ class Host:
             if time.monotonic() > deadline:
                 raise ChaosError(f"{self.name} does not serve within {START_S:.0f} s: {self.last_words()}")
             await asyncio.sleep(0.05)
+        self._serves_since_start = True
 
     def check(self) -> None:
         """Raise ChaosError when it has ended by itself."""

@@ -8,7 +8,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from chaos_lib import leaders, limits, shaping
@@ -287,16 +287,16 @@ class Strikes:
         chance = random.Random(stroke.strength)
         changes = 8
         for _ in range(changes):
-            self._reshape(shaping.scopes(chance))
+            for host, scopes in [(each, shaping.scopes(chance)) for each in self._hosts]:
+                host.rewrite(shaping={"scope": scopes})
+                host.reload()
             await asyncio.sleep(chance.uniform(0.1, 1.5))
-        self._reshape([])
-        return f"{changes} reloads of {len(self._hosts)} hosts, and no limit in the end"
-
-    def _reshape(self, scopes: Sequence[Mapping[str, object]]) -> None:
         for host in self._hosts:
-            host.rewrite(shaping={"scope": scopes})
-            if host.is_running:
-                host.send(signal.SIGHUP)
+            host.rewrite(shaping={"scope": []})
+        for host in self._hosts:
+            while not host.reload():  # noqa: ASYNC110 - a host that was killed serves again when it does
+                await asyncio.sleep(0.1)
+        return f"{changes} reloads of {len(self._hosts)} hosts, and no limit in the end"
 
     async def _set(self, topics: Sequence[str], *options: str) -> None:
         """Change topics of remora's own, as soon as their store takes it."""
