@@ -8,6 +8,7 @@ would change nothing, and its first movement wakes it.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
@@ -278,30 +279,39 @@ class Shaper:
         if not self._dealt and not before:
             return {}
         now: dict[str, Moved] = {}
-        levels: dict[tuple[str, str], int] = {}
+        levels: Counter[tuple[str, str]] = Counter()
+        sums: Counter[tuple[str, str, str]] = Counter()
+        lost: Counter[str] = Counter()
         for name, each in self._dealt.items():
             if is_of_limit(name):
                 continue
             group, scope, ago = each.group, scope_of(name), before.get(name)
-            now[name] = moved = Moved(dict(group.transferred), dict(group.donated), group.lost)
-            is_new = ago is None or ago.lost > moved.lost
-            ago = Moved({}, {}, 0) if is_new or ago is None else ago
-            telemetry.shaping_lost(scope, moved.lost - ago.lost)
             for priority in PRIORITIES:
-                transferred = moved.transferred[priority] - ago.transferred.get(priority, 0)
-                telemetry.shaping_moved("transferred", scope, priority, transferred)
-                donated = moved.donated[priority] - ago.donated.get(priority, 0)
-                telemetry.shaping_moved("donated", scope, priority, donated)
-                level = sum(bucket.level for bucket in group.tiers[priority].buckets)
-                levels[scope, priority] = levels.get((scope, priority), 0) + level
+                levels[scope, priority] += sum([bucket.level for bucket in group.tiers[priority].buckets])
+            now[name] = moved = Moved(dict(group.transferred), dict(group.donated), group.lost)
+            if moved == ago:
+                continue
+            ago = _begin_of(ago, moved)
+            lost[scope] += moved.lost - ago.lost
+            for priority in PRIORITIES:
+                sums["transferred", scope, priority] += moved.transferred[priority] - ago.transferred.get(priority, 0)
+                sums["donated", scope, priority] += moved.donated[priority] - ago.donated.get(priority, 0)
+        for scope, nbytes in lost.items():
+            telemetry.shaping_lost(scope, nbytes)
+        for (what, scope, priority), nbytes in sums.items():
+            telemetry.shaping_moved(what, scope, priority, nbytes)
         for (scope, priority), level in levels.items():
             telemetry.shaping_level(scope, priority, level)
+        self._report_scales(telemetry)
+        telemetry.shaping_meters({each.name: each.by_bucket for each in self._settings.scope}, self.late_s)
+        return now
+
+    def _report_scales(self, telemetry: Telemetry) -> None:
+        """Report how much of the spare there is, and what no endpoint has acknowledged, by scope."""
         for shown in self._settings.scope:
             groups = [name for name in self._dealt if scope_of(name) == shown.name]
             scales = [self._dealt[name].group.scale.thousandths for name in groups]
             telemetry.shaping_scale(shown.name, min(scales, default=FULL) / FULL, sum(map(self.unacked, groups)))
-        telemetry.shaping_meters({each.name: each.by_bucket for each in self._settings.scope}, self.late_s)
-        return now
 
     def tick(self) -> None:
         """Deal out one tick's credit."""
@@ -381,6 +391,11 @@ class Shaper:
                 cells[at + GRANTED] = bucket.level + spent[i]
                 cells[at + CAPACITY] = bucket.capacity
         cells[self._memory.state(each.slot)] = group.times_disabled * 2 + group.enabled
+
+
+def _begin_of(ago: Moved | None, moved: Moved) -> Moved:
+    """What a group's counters were a report ago: nothing for a new group, also for one of an earlier one's name."""
+    return Moved({}, {}, 0) if ago is None or ago.lost > moved.lost else ago
 
 
 def _has_many(scope: ScopeSettings) -> bool:
