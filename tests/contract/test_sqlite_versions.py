@@ -1,0 +1,123 @@
+"""Files of every version that the embedded store ever had: what they hold is delivered, and they go on."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from remora.config import SqliteSettings
+from remora.model.errors import StoreMisconfigured
+from remora.model.ledger import Tally
+from remora.model.shard import LockToken, Shard
+from remora.storage.sqlite import SqliteStore, schema
+from support.stores import QUIET_S, by_shard, own_topic, spread
+
+NEWEST = len(schema.MIGRATIONS)
+FIRST_WITH_LEDGERS = 3
+COOKIE = "remora/h/b/w1"
+
+
+def as_version(path: Path, version: int) -> None:
+    """Make the file what a remora of this version would have made: its tables, with what they could hold of the rows.
+
+    Later versions only added tables and columns, so an older one would have stored these very values.
+    """
+    older = path.with_suffix(".older")
+    with closing(sqlite3.connect(older, isolation_level=None)) as connection:
+        connection.execute("PRAGMA page_size = 8192")
+        connection.execute("BEGIN")
+        for step in schema.MIGRATIONS[:version]:
+            step(connection)
+        connection.execute("COMMIT")
+        connection.execute("ATTACH ? AS newer", (str(path),))
+        for (table,) in connection.execute("SELECT name FROM main.sqlite_master WHERE type = 'table'").fetchall():
+            names = [name for _, name, *_ in connection.execute(f"PRAGMA main.table_info({table})")]
+            connection.execute(f"DELETE FROM main.{table}")
+            columns = ", ".join(f'"{name}"' for name in names)
+            connection.execute(f"INSERT INTO main.{table} ({columns}) SELECT {columns} FROM newer.{table}")
+        connection.execute("DETACH newer")
+        connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {version}")
+    older.chmod(0o600)
+    os.replace(older, path)
+
+
+def versions(directory: Path) -> set[int]:
+    found = set()
+    for path in directory.glob("*.db"):
+        with closing(sqlite3.connect(path)) as connection:
+            found |= {version for (version,) in connection.execute("PRAGMA user_version")}
+    return found
+
+
+async def held(store: SqliteStore, shard: Shard) -> LockToken:
+    token = await store.locks.acquire(shard, COOKIE, QUIET_S)
+    assert isinstance(token, LockToken)
+    return token
+
+
+async def deliver(store: SqliteStore, token: LockToken, most: int = 1024) -> list[bytes]:
+    """Read what waits in a shard, up to so many entries, and remove it as delivered."""
+    page = await store.queue.read(token, b"", most)
+    if page.entries:
+        await store.queue.remove(token, page.positions[-1], len(page.entries), Tally(delivered=len(page.entries)))
+    return list(page.entries)
+
+
+@pytest.mark.guarantee("in-the-embedded-store")
+@pytest.mark.parametrize("version", range(1, NEWEST + 1))
+async def test_a_store_of_each_version_is_delivered(tmp_path: Path, version: int) -> None:
+    """What waits in a store of any earlier version is delivered once and booked; it takes events, and is the newest."""
+    settings = SqliteSettings(directory=str(tmp_path / "store"), files=2)
+    async with SqliteStore(settings) as store:
+        topic = await store.own_topics.create(own_topic("t"))
+        await store.ingest.publish(topic, spread(topic, 9))
+        first = []
+        for shard in topic.all_shards():
+            token = await held(store, shard)
+            first.append(await deliver(store, token, 2))
+            await store.locks.release(token)
+    for path in (tmp_path / "store").glob("*.db"):
+        as_version(path, version)
+    assert versions(tmp_path / "store") == {version}
+
+    async with SqliteStore(settings) as store:
+        assert versions(tmp_path / "store") == {NEWEST}
+        assert await store.own_topics.find("t") == topic
+        await store.ingest.publish(topic, spread(topic, 6, "later"))
+        delivered = []
+        for shard in topic.all_shards():
+            token = await held(store, shard)
+            delivered.append(await deliver(store, token))
+            assert await deliver(store, token) == []
+            balance = await store.ledger.balance(shard)
+            earlier = 2 if version >= FIRST_WITH_LEDGERS else 0
+            assert (balance.unaccounted, balance.removed) == (0, Tally(delivered=earlier + len(delivered[-1])))
+
+    assert [[*a, *b] for a, b in zip(first, delivered, strict=True)] == by_shard(
+        topic, spread(topic, 9), spread(topic, 6, "later")
+    )
+
+
+@pytest.mark.parametrize("version", [1, NEWEST - 1])
+async def test_an_older_release_refuses_what_a_newer_one_has_migrated(
+    tmp_path: Path, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release that knows fewer versions names the file and both versions, and changes nothing in any file."""
+    settings = SqliteSettings(directory=str(tmp_path / "store"), files=2)
+    async with SqliteStore(settings) as store:
+        topic = await store.own_topics.create(own_topic("t"))
+        await store.ingest.publish(topic, spread(topic, 9))
+    before = {path.name: path.read_bytes() for path in (tmp_path / "store").glob("*.db")}
+    monkeypatch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:version])
+
+    said = rf"queues-000.db was made by a newer remora \(version {NEWEST}, this one knows up to {version}\)"
+    with pytest.raises(StoreMisconfigured, match=said):
+        async with SqliteStore(settings):
+            pass
+
+    assert {path.name: path.read_bytes() for path in (tmp_path / "store").glob("*.db")} == before
