@@ -39,8 +39,9 @@ async def deaf_endpoint() -> AsyncIterator[str]:
 
 
 @pytest.mark.guarantee("duplicates")
-async def test_sigterm_under_load(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
-    """A stopped daemon has finished what it took, frees its locks at once, and nothing is delivered twice."""
+async def test_rolling_restart_under_load(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
+    """Each of two daemons that is stopped has finished what it took and frees its locks at once: the other one, or the
+    one that is started in its place, goes on within seconds, and nothing is lost or delivered twice."""
     topic = await a_topic(queues, kafka)
     await queues.fill(topic, 500)
 
@@ -53,9 +54,15 @@ async def test_sigterm_under_load(queues: Queues, kafka: Kafka, tmp_path: Path) 
             assert await first.stop() == Exit.OK
 
             await delivers(second, topic, 1, timeout_s=2.0)
-            await load.finish()
-            await queues.drained(topic)
-            assert await second.stop() == Exit.OK
+            async with running_daemon(tmp_path, quick(queues)) as third:
+                await third.until(lambda: third.left(topic), "a look at the lock")
+
+                assert await second.stop() == Exit.OK
+
+                await delivers(third, topic, 1, timeout_s=2.0)
+                await load.finish()
+                await queues.drained(topic)
+                assert await third.stop() == Exit.OK
         assert (await queues.store.inspection.stats(Shard(topic))).holder is None
 
     assert_clean(await numbered(kafka.address, topic, load.end))
