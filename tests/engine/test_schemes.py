@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+
 import pytest
 
 from engine.fakes import FakeEndpoint, FakeStore, Fate
@@ -9,11 +12,12 @@ from engine.runs import QUICK, a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
 from remora.engine.worker import Worker
 from remora.model.errors import EndpointUnavailable
-from remora.model.shard import Shard
+from remora.model.shard import Origin, Shard
 from support.clock import in_virtual_time
 from support.entries import raw_entry
 
 WEB, DELIVERY = Shard("web"), DeliverySettings()
+URIS = {scheme: f"{scheme}://h:1" for scheme in ("kafka", "http", "amqp")}
 AT_ONCE_S = QUICK.discovery_interval_s / 2
 """Less than a worker takes to look by itself whether a shard is still its own."""
 
@@ -30,6 +34,13 @@ def two_topics(*, tells: bool = True) -> tuple[FakeStore, FakeEndpoint, Worker]:
 
 def why_not(worker: Worker) -> str:
     return worker.not_owned[WEB].reason if WEB in worker.not_owned else ""
+
+
+async def remove_while_under_way(worker: Worker) -> None:
+    """Add a scheme, and remove it when an entry of its queue is under way."""
+    worker.reload(DELIVERY, schemes=["http"])
+    await until(lambda: any(each.queue == "web" and each.in_flight_bytes for each in worker.shards))
+    worker.reload(DELIVERY, schemes=[])
 
 
 @pytest.mark.guarantee("radosgw-and-remora-side-by-side")
@@ -64,9 +75,7 @@ async def test_what_is_under_way_arrives_before_its_queue_is_let_go() -> None:
     endpoint.fate = lambda *_: Fate(wait_s=5)
 
     async with running(worker):
-        worker.reload(DELIVERY, schemes=["http"])
-        await until(lambda: any(each.queue == "web" and each.in_flight_bytes for each in worker.shards))
-        worker.reload(DELIVERY, schemes=[])
+        await remove_while_under_way(worker)
         assert store.queues["web"].holder is not None
         await until(lambda: store.queues["web"].holder is None)
 
@@ -107,3 +116,57 @@ async def test_a_topic_that_only_its_entries_describe_is_let_go() -> None:
 
         await until(lambda: store.queues["web"].holder is None)
         assert [each.queue for each in worker.shards] == ["t"]
+
+
+@pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (["kafka"], ["http", "amqp"]),
+        (["kafka", "http", "amqp"], ["kafka"]),
+        (["http"], []),
+        ([], ["amqp", "kafka", "http"]),
+    ],
+)
+@in_virtual_time
+async def test_each_list_is_followed(before: list[str], after: list[str], tells: bool) -> None:
+    """Whatever the list was and becomes, its queues are held and delivered, all others of radosgw's free and left
+    alone; and a topic of remora's own is delivered by any list."""
+    store, endpoint = FakeStore(tells=tells), FakeEndpoint()
+    endpoint.schemes = frozenset(URIS)
+    for name, uri in (*URIS.items(), ("own", URIS["http"])):
+        store.make(name, raw_entry("k", 0, uri=uri))
+        origin = Origin.REMORA if name == "own" else Origin.RADOSGW
+        store.metadata[name] = replace(a_topic(name, uri=uri, to=name), origin=origin)
+    worker = a_worker(store, endpoint, ownership=replace(QUICK, schemes=tuple(before)))
+
+    def held() -> set[str]:
+        return {name for name, queue in store.queues.items() if queue.holder is not None}
+
+    async with running(worker):
+        await drained(store, *before, "own")
+        await until(lambda: held() == {*before, "own"}, 10)
+        worker.reload(DELIVERY, schemes=after)
+        await until(lambda: held() == {*after, "own"}, 3)
+        for queue in store.queues.values():
+            queue.append(raw_entry("k", 7))
+        await drained(store, *after, "own")
+        await asyncio.sleep(10)
+
+        assert held() == {*after, "own"}
+        waiting = {name: queue.waiting for name, queue in store.queues.items() if queue.waiting}
+        assert waiting == {name: 1 if name in before else 2 for name in URIS if name not in after}
+
+
+@in_virtual_time
+async def test_a_scheme_that_comes_back_while_its_queue_finishes() -> None:
+    """A scheme that is removed and added again at once has its queue acquired anew as soon as that was let go."""
+    store, endpoint, worker = two_topics()
+    endpoint.fate = lambda *_: Fate(wait_s=5)
+
+    async with running(worker):
+        await remove_while_under_way(worker)
+        worker.reload(DELIVERY, schemes=["http"])
+        store.queues["web"].append(raw_entry("k", 1, uri="http://h/"))
+
+        await drained(store, "web", within_s=30)
