@@ -596,7 +596,8 @@ def test_a_drain_that_nobody_helps(topic: Callable[..., Any], config: Path) -> N
 
     assert done.code == Exit.DRAIN_TIMEOUT
     assert (
-        "2 entries and 0 reservations wait in 1 of 2 queues, some of which nobody holds: does a daemon run?" in done.err
+        "2 entries and 0 reservations wait in 1 of 2 queues, some of which no worker holds: does a daemon run?"
+        in done.err
     )
     assert "`remora topic set orders --open`" in done.err
     assert topic("show", "orders", "--json").json["closed"] is True
