@@ -44,12 +44,17 @@ class OneHost:
         self.shares: list[Mapping[str, int]] = []
         budgets = Budgets()
         budgets.on_change = self._hear
-        gate = Gate(self.telemetry, self.host.bank(), budgets)
-        gate.configure(settings.rules, settings.tick_s)
+        self.gate = gate = Gate(self.telemetry, self.host.bank(), budgets)
+        self.configure()
         setup = WorkerSetup(
             f"remora/h{number}/b/w{number}", QUICK, DeliverySettings(), 2, None, gate, QuarantineSettings(), budgets
         )
         self.worker = Worker(store, [self.endpoint], self.telemetry, setup, Random(7))
+
+    def configure(self, *, is_shaped: bool = True) -> None:
+        """Have its worker share the limit, or none."""
+        settings = shaping(*([SCOPE] if is_shaped else []))
+        self.gate.configure(settings.rules, settings.tick_s)
 
     def _hear(self, shares: Mapping[str, int]) -> None:
         self.shares.append(shares)
@@ -134,6 +139,26 @@ async def test_shares_stand_while_the_rows_cannot_be_read() -> None:
         store.before = lambda _: None
         await asyncio.sleep(3)
         assert one.share == split(LIMIT, {"1": None, "2": 0})["1"]
+
+
+@in_virtual_time
+async def test_the_first_group_is_shared_with_workers_that_were_seen_before() -> None:
+    """A limit that comes while the rows cannot be read is divided at once among the workers of the last look."""
+    store = a_store(4)
+    one, other = OneHost(store, 1), OneHost(store, 2)
+    async with AsyncExitStack() as stack:
+        for each in (one, other):
+            each.configure(is_shaped=False)
+            await stack.enter_async_context(each.running())
+        await until(lambda: one.worker.held_shards == other.worker.held_shards == 2)
+        store.before = lambda call: StoreUnavailable("away") if call == "members" else None
+        one.shares.clear()
+
+        one.configure()
+
+        assert one.shares == [{"all": LIMIT // 2}]
+        await asyncio.sleep(60)
+        assert one.share == LIMIT // 2
 
 
 @in_virtual_time

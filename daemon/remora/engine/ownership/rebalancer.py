@@ -81,8 +81,7 @@ class Rebalancer:
         situation.members = replace(situation.members, quarantined=self._mover.quarantined, wants=self.budgets.wants())
         await self._rows.announce(self._members.row(owned), self._members.look_s)
         self.see(await self._rows.read())
-        if self.budgets.is_on:
-            self.budgets.see(self._members.cookie, {each.cookie: each.wants for each in self._members.rows(owned)})
+        self.budgets.see(self._members.cookie, {each.cookie: each.wants for each in self._members.rows(owned)})
         view = situation.view()
         wanted = {shard for shard in offered_to(view.members) if wants(view, shard)}
         situation.members = expecting(view.members, owned, wanted, view.now)

@@ -27,11 +27,6 @@ class Budgets:
         self._rows: Mapping[str, Wants] = {}
         self._shares: Mapping[str, int] = {}
 
-    @property
-    def is_on(self) -> bool:
-        """Whether there is any limit to share."""
-        return bool(self._limits)
-
     def configure(self, limits: Mapping[str, int], waiting: Callable[[], Collection[str]]) -> None:
         """Share these limits, in bytes per second by group; `waiting` says in which groups a listing waits."""
         self._limits, self._waiting = limits, waiting
