@@ -428,3 +428,31 @@ async def test_locks_of_killed_workers_need_not_run_out(folder: Path) -> None:
 
         await holds_all(daemon)
         assert cookies.isdisjoint(each["cookie"] for each in (await daemon.status())["workers"])
+
+
+async def test_a_reload_before_the_daemon_listens_waits(tmp_path: Path) -> None:
+    """SIGHUP that comes while the daemon reads its configuration does not end it: it reads it again once it listens."""
+    daemon = Daemon(tmp_path, sections(tmp_path))
+    text = daemon.config.read_bytes()
+    daemon.config.unlink()
+    os.mkfifo(daemon.config)  # opening it to write returns when the daemon opens it to read
+    starting = asyncio.create_task(daemon.start(ready=False))
+    try:
+        with await asyncio.to_thread(daemon.config.open, "wb") as file:
+            daemon.process.send_signal(signal.SIGHUP)
+            file.write(text)
+        ended = asyncio.create_task(daemon.process.wait())
+        reading = asyncio.create_task(asyncio.to_thread(daemon.config.open, "wb"))
+        await asyncio.wait({ended, reading}, return_when=asyncio.FIRST_COMPLETED)
+        is_read_again = not ended.done()
+        if not is_read_again:
+            os.close(os.open(daemon.config, os.O_RDONLY | os.O_NONBLOCK))  # releases the thread
+        with await reading as file, contextlib.suppress(BrokenPipeError):
+            file.write(text)
+        assert is_read_again
+        await starting
+        daemon.process.send_signal(signal.SIGTERM)
+        assert await ended == Exit.OK
+    finally:
+        starting.cancel()
+        await daemon.close()

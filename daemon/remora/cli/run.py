@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +42,8 @@ def run(config_file: Path | None, workers: int | None) -> None:
     Example:
       remora run -c /etc/remora/remora.toml
     """
+    # One that comes before the supervisor listens waits for it, and does not end the process.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     settings = load(config_file)
     if workers is not None:
         settings = replace(settings, supervisor=replace(settings.supervisor, workers=workers))

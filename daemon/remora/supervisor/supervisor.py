@@ -317,6 +317,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop, number.name)
         loop.add_signal_handler(signal.SIGHUP, self._on_reload)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # `remora run` has it wait
 
     def _on_stop(self, name: str) -> None:
         """The first signal drains, the second one stops at once."""
