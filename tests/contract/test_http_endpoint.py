@@ -22,7 +22,7 @@ from remora.config import (
 )
 from remora.endpoints.http import HttpEndpoint
 from remora.endpoints.http.answers import LANES
-from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
+from remora.model.errors import EndpointDenied, EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.model.record import Record
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target
@@ -548,7 +548,7 @@ async def test_topics_of_s3_users_reach_no_loopback(endpoint: HttpEndpoint, url:
             failed = await push_lanes(route, make_records(0, 3))
         assert await endpoint.up(to) == frozenset()
 
-    assert {type(exc) for _, exc in failed.values()} == {EndpointMisconfigured}
+    assert {type(exc) for _, exc in failed.values()} == {EndpointDenied}
     assert all("destinations.deny" in str(exc) for _, exc in failed.values())
     assert receiver.connections == 0
 
