@@ -440,6 +440,8 @@ async def test_a_reload_before_the_daemon_listens_waits(tmp_path: Path) -> None:
     try:
         with await asyncio.to_thread(daemon.config.open, "wb") as file:
             daemon.process.send_signal(signal.SIGHUP)
+            daemon.config.unlink()
+            os.mkfifo(daemon.config)  # another one, so that the second writer waits for the second reader
             file.write(text)
         ended = asyncio.create_task(daemon.process.wait())
         reading = asyncio.create_task(asyncio.to_thread(daemon.config.open, "wb"))

@@ -90,7 +90,9 @@ class MemoryGuard(logging.Handler):
 
     def saw(self, exc: BaseException | None) -> None:
         """End the process where this is a want of memory, or was caused by one."""
-        if exc is not None and not self._ends and is_want_of_memory(exc):
+        if exc is None or self._ends:
+            return
+        if is_want_of_memory(exc) or (_is_thread_refused(exc) and not self.has(PROBE_BYTES)):
             self.end()
 
     def has(self, nbytes: int) -> bool:
@@ -132,6 +134,11 @@ def is_want_of_memory(exc: BaseException) -> bool:
         if isinstance(each, BaseExceptionGroup):
             unseen += each.exceptions
     return False
+
+
+def _is_thread_refused(exc: BaseException) -> bool:
+    """Whether the system started no thread: for want of memory for its stack, or since there are too many."""
+    return isinstance(exc, RuntimeError) and "start new thread" in str(exc)
 
 
 def limit_shown() -> str:

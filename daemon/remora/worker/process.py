@@ -95,7 +95,10 @@ async def _run(channel: socket.socket) -> Exit:
     process = Process(start, pipe)
     try:
         with process.memory.watching():
-            return await process.run()
+            code = await process.run()
+            if code is Exit.OUT_OF_MEMORY:
+                process.memory.end()  # at once: to close the loop, asyncio starts a thread, which takes memory
+            return code
     except RemoraError as exc:
         code = exit_code(exc)
         pipe.send(Failed(code=code, reason=str(exc)))

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -182,3 +183,50 @@ def test_a_process_whose_address_space_is_used_up_ends_by_itself() -> None:
 
     assert done.returncode == Exit.OUT_OF_MEMORY, done.stderr
     assert done.stderr.count(f"its address space is limited to {done.stdout.strip()} MiB (ulimit -v, LimitAS=)") == 1
+
+
+NARROW = """
+import concurrent.futures, resource, socket, sys
+import msgspec, uvloop
+from remora.config import Settings, SqliteSettings, SupervisorSettings
+from remora.process.pipe import Start
+from remora.worker import process
+from remora.worker.memory import _held_bytes
+start = Start(
+    number=7, cookie="remora/host/boot/own", settings=Settings(
+        supervisor=SupervisorSettings(run_directory=sys.argv[1]), sqlite=SqliteSettings(directory=sys.argv[1])
+    ), listeners={}, load=-1, workers=1, dead=(), sweeps=True, drains=False,
+)
+loop = uvloop.new_event_loop()
+loop.set_default_executor(concurrent.futures.ThreadPoolExecutor())  # as one that has served a scrape has
+uvloop.new_event_loop = lambda: loop
+ours, its = socket.socketpair()
+ours.sendall(msgspec.json.encode(start) + b"\\n")
+most = _held_bytes() + (6 << 20)  # more than the last words take, less than a thread's stack
+resource.setrlimit(resource.RLIMIT_AS, (most, most))
+sys.exit(process.run(its.detach()))
+"""
+
+
+def test_a_worker_without_memory_for_a_thread_ends_with_the_code_that_says_so(tmp_path: Path) -> None:
+    """It closes nothing that would start a thread, and its log has one line and no traceback."""
+    done = subprocess.run(
+        [sys.executable, "-c", NARROW, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == Exit.OUT_OF_MEMORY, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("its address space is limited to") == 1
+
+
+@pytest.mark.parametrize(("is_short", "expected"), [(True, [Exit.OUT_OF_MEMORY]), (False, [])])
+def test_a_thread_that_does_not_start_ends_the_process_where_memory_is_short(
+    guard: MemoryGuard, ends: list[int], monkeypatch: pytest.MonkeyPatch, is_short: bool, expected: list[int]
+) -> None:
+    """And costs its part only where the system allows no more threads."""
+    monkeypatch.setattr(memory, "PROBE_BYTES", 1 << 62 if is_short else 1 << 20)
+
+    with contextlib.suppress(Ended):
+        guard.saw(RuntimeError("can't start new thread"))
+
+    assert ends == expected
