@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import tempfile
 import uuid
@@ -11,11 +12,13 @@ import pytest
 
 from acceptance.test_ingest_daemon import ask
 from remora.model.exits import Exit
+from support.browser import browsing, opened
 from support.consumer import check, read_until
 from support.daemon import Daemon, Sections, running_daemon
 from support.ingest import records
 from support.kafka import Kafka, create_topic
 from support.queues import assert_clean, assert_whole
+from support.rabbitmq import free_ports
 
 pytestmark = pytest.mark.kafka
 
@@ -85,3 +88,38 @@ async def test_a_thawed_broker_is_used_though_every_pause_is_long(fragile_kafka:
 
 async def reloaded(daemon: Daemon) -> bool:
     return await daemon.metric("remora_config_reloads_total", result="accepted") == 1
+
+
+async def test_the_status_page_shows_a_frozen_broker_and_its_return(fragile_kafka: Kafka) -> None:
+    """In a browser the topic stands among those that do not deliver, with the reason, until the broker is back."""
+    topic = await create_topic(fragile_kafka.address, f"page-{uuid.uuid4().hex[:10]}")
+    (port,) = free_ports(1)
+    with tempfile.TemporaryDirectory(prefix="remora-") as name:
+        folder = Path(name)
+        sections: Sections = {
+            "store": {"kind": "sqlite"},
+            "sqlite": {"directory": str(folder / "queues")},
+            "admin": {"listen": f"127.0.0.1:{port}"},
+            "kafka": {"connect_timeout": "2s", "delivery_timeout": "3s"},
+        }
+        async with running_daemon(folder, sections) as daemon, browsing() as browser:
+            made = ("topic", "create", topic, "--endpoint", f"kafka://{fragile_kafka.address}", "--shards", "2")
+            assert (await daemon.command(*made)).code == Exit.OK
+            tab = await opened(browser, f"http://127.0.0.1:{port}/")
+            await tab.shows("#topics tbody tr", topic)
+            await tab.hides("#problems")
+
+            async def publish(*keys: str) -> None:
+                assert (await ask(daemon, "POST", f"/v1/topics/{topic}/events", records(*keys))).status == 200
+
+            fragile_kafka.stop(how=signal.SIGSTOP)
+            try:
+                await publish("k0", "k1")
+                await tab.shows("#problem-list li", f"{topic}, ")
+                await tab.shows("#topics td", "ago, transient: ")
+            finally:
+                fragile_kafka.stop(how=signal.SIGCONT)
+            await tab.hides("#problems")
+            await tab.page.locator("#topics td[data-title=Delivered]", has_text=re.compile("^2$")).wait_for()
+            assert tab.wrong == []
+            assert all(each.startswith((f"http://127.0.0.1:{port}/", "data:")) for each in tab.asked)

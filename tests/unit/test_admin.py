@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -111,6 +112,31 @@ async def test_metrics_are_served_as_text_and_as_openmetrics() -> None:
     assert 'remora_listed_entries_total{topic="t"} 3.0' in plain[2]
     assert openmetrics[1].startswith("application/openmetrics-text")
     assert openmetrics[2].endswith("# EOF\n")
+
+
+async def test_a_long_status_is_compressed_for_those_who_take_it_so() -> None:
+    """The answer is the same, gzip-encoded or not; a short one is never encoded."""
+    daemon = Daemon(said={"text": "t" * admin.PLAIN_BYTES})
+    async with served(daemon) as address, aiohttp.ClientSession(auto_decompress=False) as session:
+
+        async def asked(encoding: str) -> tuple[str | None, bytes]:
+            headers = {"Accept-Encoding": encoding, "Connection": "close"}
+            async with session.get(f"http://{address}/-/status", headers=headers) as answer:
+                return answer.headers.get("Content-Encoding"), await answer.read()
+
+        plain, encoded = await asked("identity"), await asked("br, gzip")
+        daemon.said = {"text": "short"}
+        short = await asked("gzip")
+
+    assert (plain[0], encoded[0], short) == (None, "gzip", (None, b'{"text":"short"}\n'))
+    assert gzip.decompress(encoded[1]) == plain[1]
+
+
+async def test_only_a_status_that_the_page_knows_has_a_page() -> None:
+    """A process without queues serves no page for browsers."""
+    async with served(Daemon()) as address:
+        assert (await get(address, "/"))[0] == 404
+        assert (await get(address, "/-/page.js"))[0] == 404
 
 
 @pytest.mark.parametrize("path", ["/-/live", "/-/ready", "/-/ready/ingest", "/-/ready/delivery"])

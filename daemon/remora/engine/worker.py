@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal
@@ -28,6 +28,7 @@ from remora.engine.shaping.gate import Gate
 from remora.engine.status import ShardStatus, State
 from remora.metrics import Telemetry
 from remora.model.health import Waiting
+from remora.model.member import Member
 from remora.model.shard import Shard
 from remora.model.topic import Target
 from remora.policy.eligible import Schemes
@@ -44,9 +45,8 @@ BACKLOG_INTERVAL_S = 15.0
 class WorkerSetup:
     """How a worker is set up. `cookie` names it in locks and in the list of workers.
 
-    `group_size` workers start together, this one included: they wait for each other for a moment. `meters` say
-    how busy this worker is. `gate` is where its shards wait for credit to send; without one they never do. `budgets`
-    are the gate's.
+    `group_size` workers start together, this one included: they wait for each other for a moment. `meters` say how busy
+    this worker is. At `gate` its shards wait for credit to send, without one they never do; `budgets` are the gate's.
     """
 
     cookie: str
@@ -136,8 +136,8 @@ class Worker:
         return self.ownership.not_owned
 
     @property
-    def others(self) -> Collection[str]:
-        """The cookies of the other workers that live, on whichever host, as far as is known."""
+    def others(self) -> Mapping[str, Member]:
+        """The rows of the other workers that live, on this and other hosts, by cookie, as far as is known."""
         return self.ownership.others
 
     def waiting(self) -> tuple[Waiting, ...]:

@@ -67,6 +67,15 @@ class TopicCounter:
             child = children[values] = self._counter.labels(label, *values)
         child.inc(amount)
 
+    def by_label(self) -> Mapping[str, int]:
+        """The count behind each label, over all further values."""
+        totals: dict[str, int] = {}
+        for family in self._counter.collect():
+            for sample in family.samples:
+                label = sample.labels["topic"]
+                totals[label] = totals.get(label, 0) + int(sample.value)
+        return totals
+
     def forget(self, topic: str) -> None:
         """Export the topic no longer."""
         for values in self._children.pop(topic, {}):
@@ -257,7 +266,7 @@ class Ledgers(Collector):
         pending = gauge("pending_entries", "Entries that wait in them.")
         removed = gauge("removed_entries", "Entries that have left them, by why.", "cause")
         unaccounted = gauge("unaccounted_entries", "Entries that do neither, or that count twice: 0.")
-        for label, books in self._by_label().items():
+        for label, books in self.by_label().items():
             committed.add_metric([label], books.committed)
             pending.add_metric([label], books.pending)
             unaccounted.add_metric([label], books.unaccounted)
@@ -265,7 +274,8 @@ class Ledgers(Collector):
                 removed.add_metric([label, str(cause)], count)
         yield from (committed, pending, removed, unaccounted)
 
-    def _by_label(self) -> Mapping[str, Books]:
+    def by_label(self) -> Mapping[str, Books]:
+        """The books behind each label."""
         merged: dict[str, Books] = {}
         for topic, books in list(self._topics.items()):
             label = self._labels.label(topic)

@@ -25,6 +25,7 @@ from prometheus_client import (
 )
 
 from remora.codec import speedups
+from remora.metrics.figures import LastFailure, TopicFigures, topic_figures
 from remora.metrics.logs import Repeats
 from remora.metrics.series import AgeHistogram, Backlog, Backlogs, Books, Failing, Ledgers, TopicCounter, TopicLabels
 from remora.model.ledger import Balance
@@ -55,6 +56,7 @@ class Telemetry:
         self._clock = clock
         self._labels = TopicLabels(metric_topics)
         self._failures: dict[str, tuple[float, int]] = {}
+        self._last_failures: dict[str, tuple[float, str, str]] = {}
         self._remarks: dict[str, set[str]] = {}
         self._store_connected = False
         self.taken_in_bytes = 0
@@ -414,6 +416,7 @@ class Telemetry:
         since, count = self._failures.get(topic, (self._clock(), 0))
         self._failures[topic] = (since, count + 1)
         self._failing.kinds[topic] = kind
+        self._last_failures[topic] = (self._clock(), kind, reason)
         stopped = kind in ("configuration", "damaged")
         level = logging.ERROR if stopped else logging.WARNING
         text = "the topic is stopped until an operator acts" if stopped else "delivery failed"
@@ -481,6 +484,21 @@ class Telemetry:
                     removed=each.removed.total, pending=each.pending,
                 )  # fmt: skip
 
+    def topics(self) -> list[TopicFigures]:
+        """What is counted of each topic now, those behind `other` together; for the status."""
+        return topic_figures(
+            self._delivered_entries.by_label(),
+            self._parked.by_label(),
+            self._ingested_events.by_label(),
+            self._backlogs.by_label(),
+            self._ledgers.by_label(),
+            {
+                topic: LastFailure(kind=kind, reason=reason, age_seconds=round(self._clock() - at, 3))
+                for topic, (at, kind, reason) in self._last_failures.items()
+                if self._labels.is_named(topic)
+            },
+        )
+
     def forget_topic(self, topic: str) -> None:
         """The topic is gone, or delivered by others: its series end. Call after everything else about it."""
         if self._labels.is_named(topic):
@@ -491,6 +509,7 @@ class Telemetry:
         self._ledgers.forget(topic)
         self._failing.kinds.pop(topic, None)
         self._failures.pop(topic, None)
+        self._last_failures.pop(topic, None)
         self._remarks.pop(f"topic {topic}", None)
         self._labels.forget(topic)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from remora.metrics.figures import TopicFigures, merged_figures
 from remora.policy.not_owned import FEWER
 from remora.process.pipe import Heartbeat
 
@@ -31,6 +34,8 @@ def merged_status(answers: Sequence[Answer]) -> dict[str, Any]:
         "ingest": next((status["ingest"] for status in statuses if status["ingest"]), ""),
         "in_flight_bytes": sum(status["in_flight_bytes"] for status in statuses),
         "workers": [_worker(each) for each in answers],
+        "topics": merged_figures(msgspec.convert(row, TopicFigures) for each in statuses for row in each["topics"]),
+        "members": _others([status["members"] for status in statuses], {each.cookie for each in answers}),
         "shards": sorted(shards, key=lambda shard: str(shard["queue"])),
         "left": _left([status["left"] for status in statuses], {shard["queue"] for shard in shards}),
     }
@@ -66,6 +71,12 @@ def _worker(answer: Answer) -> dict[str, Any]:
         "in_flight_bytes": status["in_flight_bytes"] if status else 0,
         **{each: status[each] for each in ("balance", "quarantine") if status and each in status},
     }
+
+
+def _others(members: Iterable[Sequence[dict[str, Any]]], own: Set[str]) -> list[dict[str, Any]]:
+    """The workers of other hosts, each once, as the workers of this host see them."""
+    found = {each["cookie"]: each for seen in members for each in seen if each["cookie"] not in own}
+    return [found[cookie] for cookie in sorted(found)]
 
 
 def _left(lefts: Sequence[Sequence[dict[str, Any]]], held: set[str]) -> list[dict[str, Any]]:

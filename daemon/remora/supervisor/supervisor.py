@@ -139,7 +139,14 @@ class Supervisor:
 
         view = self._view
         sources = Sources(
-            view.live, view.readiness, view.status, view.metrics, self._drain, self._shaping, release=self._release
+            view.live,
+            view.readiness,
+            view.status,
+            view.metrics,
+            self._drain,
+            self._shaping,
+            release=self._release,
+            has_page=True,
         )
         async with serve_admin(admin, sources) as address:
             self._telemetry.serving(address)

@@ -28,6 +28,7 @@ from remora.metrics import Telemetry, configure_logging
 from remora.model.errors import RemoraError, StoreError, StoreMisconfigured
 from remora.model.exits import Exit, exit_code
 from remora.model.health import Use
+from remora.model.member import Member
 from remora.policy import readiness
 from remora.policy.not_owned import Deferred
 from remora.policy.readiness import Host
@@ -420,6 +421,8 @@ class Process:
             "in_flight_bytes": worker.budget.held if worker else 0,
             "balance": worker.ownership.shedder.status() if worker else {},
             "quarantine": worker.quarantines.left_s if worker else {},
+            "topics": self._telemetry.topics(),
+            "members": [_member_json(each) for each in worker.others.values()] if worker else [],
             "shards": [_shard_json(each) for each in worker.shards] if worker else [],
             "left": [
                 {
@@ -441,6 +444,17 @@ def _ignore() -> None:
 
 def _is_failing(each: ShardStatus) -> bool:
     return each.state in (State.RETRYING, State.QUARANTINED, State.STOPPED)
+
+
+def _member_json(each: Member) -> dict[str, object]:
+    """A worker as it announces itself to the others."""
+    return {
+        "cookie": each.cookie,
+        "host": each.host,
+        "shards": each.shards,
+        "draining": each.draining,
+        "usage": each.usage,
+    }
 
 
 def _shard_json(each: ShardStatus) -> dict[str, object]:

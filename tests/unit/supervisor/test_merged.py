@@ -18,6 +18,8 @@ def status(*queues: str, left: list[dict[str, Any]] | None = None, connected: bo
         "ingest": "unix:/i",
         "in_flight_bytes": 10,
         "shards": [{"queue": queue} for queue in queues],
+        "topics": [],
+        "members": [],
         "left": left or [],
     }
 

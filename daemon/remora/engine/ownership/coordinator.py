@@ -14,7 +14,7 @@ rebalancer do, which carry out one half of a plan each.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -37,6 +37,7 @@ from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
 from remora.model.cookie import WorkerCookie
 from remora.model.errors import StoreDamaged
+from remora.model.member import Member
 from remora.model.shard import LockToken, Shard
 from remora.policy.assignment import acquisitions, next_try_at
 from remora.policy.eligible import Schemes, reason_to_leave
@@ -113,9 +114,9 @@ class Coordinator:
         return self._roster.observed
 
     @property
-    def others(self) -> Collection[str]:
-        """The cookies of the other workers that live."""
-        return self._members.others.keys()
+    def others(self) -> Mapping[str, Member]:
+        """The rows of the other workers that live, by cookie."""
+        return self._members.others
 
     @property
     def beat_at(self) -> float:

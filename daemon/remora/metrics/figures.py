@@ -1,0 +1,105 @@
+"""What is counted of each topic, as the status shows it: the same figures as the metrics', by the same labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from remora.metrics.series import Backlog, Books
+
+
+class LastFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """The last attempt that failed, also when others succeeded since; `kind` as in `remora_failures_total`."""
+
+    kind: str
+    reason: str
+    age_seconds: float
+
+
+class TopicFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic's figures. Counts begin with the process that counts; a topic's backlog and ledger go with its queues.
+
+    `backlog_entries` is None where no backlog was looked at yet, `oldest_age_seconds` where nothing waits or it is not
+    known. `ledger` has `committed`, `pending`, `unaccounted` and each cause of a removal, and is None if none was read.
+    """
+
+    topic: str
+    delivered_entries: int = 0
+    parked_entries: int = 0
+    ingested_events: int = 0
+    backlog_entries: int | None = None
+    backlog_exact: bool = True
+    backlog_bytes: int = 0
+    oldest_age_seconds: float | None = None
+    ledger: Mapping[str, int] | None = None
+    last_failure: LastFailure | None = None
+
+    def __add__(self, other: TopicFigures) -> TopicFigures:
+        """The figures of two workers that hold queues of one topic."""
+        ages = [each for each in (self.oldest_age_seconds, other.oldest_age_seconds) if each is not None]
+        waiting = [each for each in (self.backlog_entries, other.backlog_entries) if each is not None]
+        failures = [each for each in (self.last_failure, other.last_failure) if each is not None]
+        ledgers = [each for each in (self.ledger, other.ledger) if each is not None]
+        return TopicFigures(
+            topic=self.topic,
+            delivered_entries=self.delivered_entries + other.delivered_entries,
+            parked_entries=self.parked_entries + other.parked_entries,
+            ingested_events=self.ingested_events + other.ingested_events,
+            backlog_entries=sum(waiting) if waiting else None,
+            backlog_exact=self.backlog_exact and other.backlog_exact,
+            backlog_bytes=self.backlog_bytes + other.backlog_bytes,
+            oldest_age_seconds=max(ages, default=None),
+            ledger=_sum(ledgers) if ledgers else None,
+            last_failure=min(failures, key=lambda each: each.age_seconds, default=None),
+        )
+
+
+def topic_figures(
+    delivered: Mapping[str, int],
+    parked: Mapping[str, int],
+    ingested: Mapping[str, int],
+    backlogs: Mapping[str, Backlog],
+    ledgers: Mapping[str, Books],
+    failures: Mapping[str, LastFailure],
+) -> list[TopicFigures]:
+    """A row for each topic that any of these knows, in order."""
+    rows = []
+    for topic in sorted({*delivered, *parked, *ingested, *backlogs, *ledgers, *failures}):
+        backlog, books = backlogs.get(topic), ledgers.get(topic)
+        rows.append(
+            TopicFigures(
+                topic=topic,
+                delivered_entries=delivered.get(topic, 0),
+                parked_entries=parked.get(topic, 0),
+                ingested_events=ingested.get(topic, 0),
+                backlog_entries=backlog.entries if backlog else None,
+                backlog_exact=backlog.exact if backlog else True,
+                backlog_bytes=backlog.nbytes if backlog else 0,
+                oldest_age_seconds=backlog.oldest_age_s if backlog else None,
+                ledger=_shown(books) if books else None,
+                last_failure=failures.get(topic),
+            )
+        )
+    return rows
+
+
+def merged_figures(rows: Iterable[TopicFigures]) -> list[TopicFigures]:
+    """One row for each topic, of the rows of all workers."""
+    found: dict[str, TopicFigures] = {}
+    for each in rows:
+        found[each.topic] = found[each.topic] + each if each.topic in found else each
+    return [found[topic] for topic in sorted(found)]
+
+
+def _shown(books: Books) -> dict[str, int]:
+    removed = {str(cause): count for cause, count in books.removed.items()}
+    return {"committed": books.committed, "pending": books.pending, "unaccounted": books.unaccounted, **removed}
+
+
+def _sum(ledgers: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for ledger in ledgers:
+        for name, count in ledger.items():
+            total[name] = total.get(name, 0) + count
+    return total

@@ -1,0 +1,255 @@
+"""The status page in a real browser: what it shows of a status, what it loads, and what it lets a user do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pytest
+
+from remora.model.health import Health
+from remora.process.sockets import listening_sockets
+from remora.servers.admin import Sources, serve_admin
+from support.browser import Tab, browsing, opened
+
+MOST_BYTES = 1 << 20
+ROW = "#topics > tbody > tr"
+
+
+def queue(topic: str, name: str = "", state: str = "delivering", reason: str = "", **more: Any) -> dict[str, Any]:
+    """A queue as the status has it."""
+    return {
+        "queue": name or topic, "topic": topic, "endpoint": "kafka://broker:9092", "delivery": "exactly-once",
+        "state": state, "reason": reason, "since_seconds": 12.0, "failures": 0, "in_flight_bytes": 0, "has_work": True,
+        "progress_age_seconds": 1.0, "remarks": [], "worker": 1, **more,
+    }  # fmt: skip
+
+
+def figures(topic: str, **more: Any) -> dict[str, Any]:
+    """A topic's figures as the status has them."""
+    return {
+        "topic": topic, "delivered_entries": 0, "parked_entries": 0, "ingested_events": 0, "backlog_entries": 0,
+        "backlog_exact": True, "backlog_bytes": 0, "oldest_age_seconds": None, "ledger": None, "last_failure": None,
+        **more,
+    }  # fmt: skip
+
+
+def status(*shards: dict[str, Any], topics: list[dict[str, Any]] | None = None, **more: Any) -> dict[str, Any]:
+    """A host that is well, with these queues."""
+    fine = {"ok": True, "reasons": []}
+    worker = {
+        "number": 1, "pid": 4711, "cookie": "remora/h/b/w", "answers": True, "ready": True, "reasons": [],
+        "shards": len(shards), "in_flight_bytes": 2048,
+    }  # fmt: skip
+    return {
+        "version": "1.2.3", "ready": True, "reasons": [], "ready_to_ingest": fine, "ready_to_deliver": fine,
+        "draining": False, "ingest": "", "in_flight_bytes": 0, "workers": [worker], "members": [], "left": [],
+        "store": {"description": "2 files in /q", "connected": True, "state": "", "damaged": []},
+        "shards": list(shards), "topics": topics or [], **more,
+    }  # fmt: skip
+
+
+@dataclass
+class Admin:
+    """The admin server of a host whose status is as scripted."""
+
+    status: dict[str, Any]
+    address: str = ""
+
+    async def said(self) -> Mapping[str, object]:
+        return self.status
+
+
+async def _well(_: object) -> Health:
+    return Health(ok=True)
+
+
+async def _uncounted() -> list[Any]:
+    return []
+
+
+@asynccontextmanager
+async def showing(shown: dict[str, Any], **window: Any) -> AsyncIterator[tuple[Admin, Tab]]:
+    """An admin server and a browser that shows its page; nothing may have gone wrong in it in the end."""
+    admin = Admin(shown)
+    sources = Sources(lambda: Health(ok=True), _well, admin.said, _uncounted, has_page=True)
+    with listening_sockets("admin.listen", "127.0.0.1:0", 0o600) as sockets:
+        async with serve_admin(sockets, sources) as admin.address, browsing(**window) as browser:
+            tab = await opened(browser, f"http://{admin.address}/")
+            await tab.shows("#refreshed", "As of")
+            yield admin, tab
+            assert tab.wrong == []
+            assert {each.split("/", 3)[2] for each in tab.asked if not each.startswith("data:")} == {admin.address}
+
+
+async def names(tab: Tab) -> list[str]:
+    """The topics in the order in which they are shown."""
+    return await tab.texts(f"{ROW}:not(.queue) > td:first-child")
+
+
+async def test_a_topic_is_shown_with_its_queues_and_figures() -> None:
+    """A row adds up the queues of a topic; opened, it shows each of them with its worker."""
+    shown = status(
+        queue("orders"),
+        queue("orders", "orders.1", "retrying", "the broker is away", worker=2),
+        topics=[
+            figures(
+                "orders",
+                backlog_entries=12_345,
+                backlog_exact=False,
+                oldest_age_seconds=300.0,
+                delivered_entries=9_000,
+                parked_entries=3,
+                ledger={"committed": 10_000, "pending": 1_000, "unaccounted": 0, "delivered": 9_000},
+                last_failure={"kind": "transient", "reason": "refused", "age_seconds": 4.0},
+            )
+        ],
+    )
+    async with showing(shown) as (_, tab):
+        cells = await tab.texts(f"{ROW} > td")
+        assert cells == [
+            "orders", "retrying 1, delivering 1", "12 s", "2", "~12,345", "5 min", "–", "9,000", "3",
+            "9,000 of 10,000", "kafka://broker:9092", "the broker is away", "4.0 s ago, transient: refused",
+        ]  # fmt: skip
+        assert await tab.texts("#problem-list li") == ["orders, 1 queue, for 12 s, retrying: the broker is away"]
+
+        await tab.page.click(f"{ROW} button")
+
+        assert [each.split("\t")[0] for each in await tab.texts(f"{ROW}.queue")] == ["orders", "orders.1"]
+        assert await tab.texts(f"{ROW}.queue > td:nth-child(4)") == ["worker 1", "worker 2"]
+
+
+async def test_it_follows_the_status_by_itself() -> None:
+    """The rate is that between two answers, a failure comes and goes, and an opened topic stays open."""
+    shown = status(queue("t"), topics=[figures("t")])
+    async with showing(shown) as (admin, tab):
+        await tab.hides("#problems")
+        await tab.page.click(f"{ROW} button")
+
+        admin.status = status(queue("t", state="stopped", reason="wrong login"), topics=[figures("t")])
+        await tab.shows("#problem-list li", "stopped: wrong login")
+        admin.status = status(queue("t"), topics=[figures("t", delivered_entries=1_000_000)])
+        await tab.hides("#problems")
+
+        await tab.page.locator(f"{ROW} > td:nth-child(7)", has_text=re.compile(r"[1-9][0-9,]{3,}")).wait_for()
+        assert len(await tab.texts(f"{ROW}.queue")) == 1
+
+
+async def test_topics_are_sorted_and_filtered_and_the_address_keeps_that() -> None:
+    """A click on a head sorts, a second one turns the order, words and the box filter; reloaded, all of it stays."""
+    shown = status(
+        queue("b", state="retrying", reason="refused"),
+        queue("a"),
+        queue("c"),
+        topics=[figures("a", backlog_entries=1), figures("b", backlog_entries=2), figures("c", backlog_entries=3)],
+    )
+    async with showing(shown) as (_, tab):
+        assert await names(tab) == ["b", "a", "c"]  # what fails comes first
+        await tab.page.click("#topics th button[data-sort=waiting]")
+        assert await names(tab) == ["c", "b", "a"]
+        await tab.page.click("#topics th button[data-sort=waiting]")
+        assert await names(tab) == ["a", "b", "c"]
+        assert await tab.page.get_attribute("#topics th[aria-sort]", "aria-sort") == "descending"
+
+        await tab.page.fill("#filter", "REFUSED")
+        assert await names(tab) == ["b"]
+        await tab.page.fill("#filter", "")
+        await tab.page.check("#failing")
+        assert (await names(tab), await tab.text("#shown")) == (["b"], "1 of 3 topics")
+
+        await tab.page.uncheck("#failing")
+        await tab.page.reload()
+        await tab.shows(ROW, "b")
+        assert await names(tab) == ["a", "b", "c"]
+
+
+async def test_names_and_reasons_are_never_markup() -> None:
+    """What users name and servers answer is shown as the text that it is."""
+    wild = "<img src=/x onerror=alert(1)>"
+    shown = status(
+        queue(wild, state="stopped", reason=f"<b>{wild}</b>", remarks=[wild]),
+        left=[{"queue": wild, "reason": wild, "owner": wild, "waiting": False}],
+    )
+    async with showing(shown) as (_, tab):
+        assert await names(tab) == [wild]
+        assert await tab.texts("#left-table td") == [wild] * 3
+        assert await tab.page.locator("main img, main b").count() == 0
+
+
+async def test_a_daemon_that_does_not_answer_is_named_and_the_last_answer_stays() -> None:
+    """The page says so, keeps what it heard last, and goes on when the daemon does."""
+    async with showing(status(queue("t"))) as (admin, tab):
+        good, admin.status = admin.status, {"no": "status"}
+        await tab.shows("#health", "The daemon does not answer")
+        assert await names(tab) == ["t"]
+
+        admin.status = good
+        await tab.shows("#health", "Ready")
+
+
+async def test_a_thousand_topics_take_less_than_a_mebibyte() -> None:
+    """With eleven queues each, all of them are in the table, and the answers have fewer bytes than that together."""
+    many = [f"topic-{number:04}" for number in range(1000)]
+    shards = [queue(topic, f"{topic}.{number}", worker=number % 4) for topic in many for number in range(11)]
+    async with showing(status(*shards, topics=[figures(each) for each in many])) as (admin, tab):
+        assert await names(tab) == many
+        async with aiohttp.ClientSession(auto_decompress=False) as session:
+            sizes = []
+            for path in ("", "-/page.css", "-/page.js", "-/status"):
+                async with session.get(f"http://{admin.address}/{path}") as answer:
+                    sizes.append(len(await answer.read()))
+        assert sum(sizes) < MOST_BYTES
+
+
+async def test_it_fits_a_telephone() -> None:
+    """Nothing is wider than the window of one, with names and reasons of any length."""
+    long = "a-topic-of-the-department-for-long-names-and-of-nothing-else"
+    shown = status(queue(long, state="stopped", reason=f"{long} " * 5), topics=[figures(long)])
+    async with showing(shown, width=360, height=740) as (_, tab):
+        assert await tab.page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [360, 360]
+        assert "Waiting" in await tab.page.evaluate(
+            "getComputedStyle(document.querySelector('#topics td:nth-child(5)'), '::before').content"
+        )
+
+
+@pytest.mark.parametrize("dark", [False, True])
+async def test_it_is_light_or_dark_as_the_browser_is(dark: bool) -> None:
+    """The text stands out from the ground in both."""
+    async with showing(status(queue("t")), dark=dark) as (_, tab):
+        ground, text = await tab.page.evaluate(
+            "['background-color', 'color'].map((each) => getComputedStyle(document.body).getPropertyValue(each))"
+        )
+        light = [sum(map(int, re.findall(r"\d+", each))) for each in (ground, text)]
+        assert (light[0] < 150 and light[1] > 600) if dark else (light[0] > 600 and light[1] < 150)
+
+
+async def test_nothing_can_be_loaded_from_elsewhere_and_no_page_may_frame_it() -> None:
+    """The policy lets a browser use the daemon's own files only, and it runs no text as a program."""
+    alone = aiohttp.TCPConnector(force_close=True)
+    async with showing(status()) as (admin, tab), aiohttp.ClientSession(connector=alone) as session:
+        for path in ("", "-/page.css", "-/page.js"):
+            async with session.get(f"http://{admin.address}/{path}") as answer:
+                policy = answer.headers["Content-Security-Policy"]
+                assert answer.headers["X-Content-Type-Options"] == "nosniff"
+                assert policy.startswith("default-src 'none'; script-src 'self'; ")
+                assert "frame-ancestors 'none'" in policy
+                assert "unsafe" not in policy
+            async with session.post(f"http://{admin.address}/{path}") as answer:
+                assert answer.status == 405
+        async with session.get(f"http://{admin.address}/-/page/__init__.py") as answer:
+            assert answer.status == 404
+        ran = await tab.page.evaluate(
+            """() => {
+                const script = document.createElement("script");
+                script.textContent = "window.ran = true";
+                document.body.append(script);
+                return window.ran ?? false;
+            }"""
+        )
+        assert not ran
+        assert any("Content Security Policy" in each for each in tab.wrong)
+        tab.wrong.clear()
