@@ -19,6 +19,7 @@ COMMANDS = MappingProxyType(
         "worker": "run:worker_command",
         "check-config": "run:check_config",
         "status": "status:status",
+        "explain": "explain:explain",
         "drain": "host:drain",
         "shaping": "shaping:shaping",
         "topic": "topic:topic",
@@ -73,6 +74,7 @@ def group() -> None:
       remora topic list              which topics does remora deliver, and which radosgw?
       remora run -c FILE             take events in, and deliver
       remora status                  health of the running daemon
+      remora explain WHAT            where an event or queue is, and why it waits
       remora drain                   have other hosts deliver, before maintenance of this one
       remora sequencer --help        hand out the positions of shared logs
       remora replay --help           send real traffic again, and prove what arrived

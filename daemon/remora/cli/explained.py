@@ -1,0 +1,236 @@
+"""What `remora explain` shows of a queue: its figures, its owner, what its worker says, and the advice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from remora.cli.output import duration, size
+from remora.cli.rows import Row
+from remora.cli.shard import owner_text
+from remora.cli.status import some
+from remora.model.cookie import WorkerCookie
+from remora.model.ledger import Balance
+from remora.model.member import is_workers
+from remora.model.shard import LockHolder, ShardStats
+from remora.policy.explanation import Advice, Daemon, Owner, Queue, advice
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place where an event was found: in a queue behind `ahead` other entries, or, with a cause, as a dead letter."""
+
+    queue: str
+    position: str
+    key: str
+    event_id: str
+    event_name: str
+    created: float
+    ahead: int = 0
+    cause: str = ""
+    reason: str = ""
+    attempts: int = 0
+    parked_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """A queue with all that is known of it. `shard` is what the daemon's status has of it, None where it has none."""
+
+    row: Row
+    stats: ShardStats
+    balance: Balance | None
+    shard: dict[str, Any] | None
+    advice: Advice
+
+    @property
+    def queue(self) -> str:
+        """Its name."""
+        return self.stats.shard.queue
+
+
+def view_queue(
+    row: Row,
+    stats: ShardStats,
+    balance: Balance | None,
+    foreign: str | None,
+    status: dict[str, Any] | None,
+    *,
+    is_released: bool,
+) -> QueueView:
+    """Put together what the store and the daemon's status say of a queue."""
+    queue = stats.shard.queue
+    shard = next((each for each in (status or {}).get("shards", ()) if each["queue"] == queue), None)
+    known = Queue(
+        name=queue,
+        topic=row.label,
+        origin=row.origin,
+        waiting=stats.entries,
+        reservations=stats.reservations,
+        foreign=foreign,
+        is_released=is_released,
+        owner=_owner(stats.holder, is_here=shard is not None),
+        owner_name=owner_text(stats.holder),
+        lease_left_s=stats.holder.lease_left_s if stats.holder else 0.0,
+        daemon=None if status is None else _daemon(queue, shard, status),
+    )
+    return QueueView(row, stats, balance, shard, advice(known))
+
+
+def _owner(holder: LockHolder | None, *, is_here: bool) -> Owner:
+    if holder is None:
+        return Owner.NONE
+    if WorkerCookie.parse(holder.cookie) is None:
+        if is_workers(holder.cookie):
+            return Owner.ELSEWHERE
+        return Owner.COMMAND if holder.cookie.startswith("remora/") else Owner.GATEWAY
+    if is_here:
+        return Owner.HERE
+    return Owner.ELSEWHERE if holder.lease_left_s > 0 else Owner.LAPSED
+
+
+def _daemon(queue: str, shard: dict[str, Any] | None, status: dict[str, Any]) -> Daemon:
+    left = next((each["reason"] for each in status["left"] if each["queue"] == queue), "")
+    if shard is None:
+        return Daemon(is_draining=status["draining"], not_held=left)
+    return Daemon(
+        status["draining"],
+        shard["state"],
+        "; ".join(filter(None, [shard["reason"], *shard["remarks"]])),
+        shard["since_seconds"],
+        shard["progress_age_seconds"],
+        shard["endpoint"],
+    )
+
+
+# --------------------------------------------------------------------------------------------------------- text
+
+
+def queue_lines(view: QueueView) -> list[str]:
+    """All of a queue, a line for each thing."""
+    stats, shards = view.stats, view.row.shards
+    number = f"{shards.index(stats.shard) + 1} of {len(shards)}" if stats.shard in shards else "one"
+    return [
+        f"queue {view.queue}, {number} of topic {view.row.label}, made by {view.row.origin}",
+        *_advice_lines(view.advice),
+        *_state_lines(view),
+        f"  lock: {_lock(stats.holder)}",
+        f"  waiting: {_waiting(stats)}",
+        *_ledger_lines(view.balance),
+    ]
+
+
+def topic_lines(name: str, views: Sequence[QueueView]) -> list[str]:
+    """A topic: its figures, and the queues that say the same in a line each."""
+    entries = sum(each.stats.entries for each in views)
+    tilde = "" if all(each.stats.entries_exact for each in views) else "~"
+    ages = [each.stats.oldest_age_s for each in views if each.stats.oldest_age_s is not None]
+    endpoints = sorted(
+        {each.row.topic.target.redacted for each in views if each.row.topic and each.row.topic.target.uri}
+    )
+    lines = [
+        f"topic {name}: {len(views)} queues, {tilde}{entries} entries, oldest {duration(max(ages, default=None))}",
+        *(f"  endpoint: {each}" for each in endpoints),
+    ]
+    groups: dict[tuple[str, str], list[QueueView]] = {}
+    for each in views:
+        command = each.advice.command.replace(each.queue, "QUEUE") if len(views) > 1 else each.advice.command
+        groups.setdefault((each.advice.why, command), []).append(each)
+    for (why, command), members in groups.items():
+        lines.append(f"  {some(each.queue for each in members)}: {why}")
+        if command:
+            lines.append(f"    try: {command}")
+    return lines
+
+
+def event_lines(place: Place, views: Sequence[QueueView]) -> list[str]:
+    """One place of an event."""
+    what = f"{place.event_name} of {place.key}, id {place.event_id}, {duration(time.time() - place.created)} old"
+    if place.cause:
+        parked = f"{duration(time.time() - place.parked_at)} ago, after {place.attempts} attempts"
+        return [
+            f"  {what}",
+            f"    dead letter of queue {place.queue} for {place.cause}, {parked}: {place.reason}",
+            f"    try: remora dlq show {place.queue} {place.position}",
+        ]
+    view = next((each for each in views if each.queue == place.queue), None)
+    return [
+        f"  {what}",
+        f"    waits in queue {place.queue} at {place.position} behind {place.ahead} other entries",
+        *(f"  {line}" for line in (_advice_lines(view.advice) if view else ())),
+    ]
+
+
+def _advice_lines(found: Advice) -> list[str]:
+    return [f"  why: {found.why}", *([f"  try: {found.command}"] if found.command else [])]
+
+
+def _state_lines(view: QueueView) -> list[str]:
+    shard = view.shard
+    if shard is None:
+        return []
+    failures = f", {shard['failures']} failures" if shard["failures"] else ""
+    return [
+        f"  state: {shard['state']} for {duration(shard['since_seconds'])}{failures}, worker {shard['worker']}",
+        f"  endpoint: {shard['endpoint'] or '-'}, {shard['delivery'] or 'no session yet'}",
+    ]
+
+
+def _lock(holder: LockHolder | None) -> str:
+    if holder is None:
+        return "free"
+    return f"{owner_text(holder)}, {duration(holder.lease_left_s)} left"
+
+
+def _waiting(stats: ShardStats) -> str:
+    tilde = "" if stats.entries_exact else "~"
+    reserved = f", {stats.reservations} open reservations" if stats.reservations else ""
+    return f"{tilde}{stats.entries} entries, {size(stats.used_bytes)}, oldest {duration(stats.oldest_age_s)}{reserved}"
+
+
+def _ledger_lines(balance: Balance | None) -> list[str]:
+    if balance is None:
+        return []
+    removed = ", ".join(f"{str(cause).replace('_', ' ')} {count}" for cause, count in balance.removed.items() if count)
+    wrong = f"; UNACCOUNTED {balance.unaccounted}" if balance.unaccounted else ""
+    return [
+        f"  ledger: committed {balance.committed}, pending {balance.pending}{', ' if removed else ''}{removed}{wrong}"
+    ]
+
+
+# --------------------------------------------------------------------------------------------------------- JSON
+
+
+def as_json_queue(view: QueueView) -> dict[str, object]:
+    """A queue with the names that `remora explain --json` promises."""
+    stats, holder, shard = view.stats, view.stats.holder, view.shard or {}
+    return {
+        "queue": view.queue,
+        "topic": view.row.label,
+        "origin": str(view.row.origin),
+        "why": view.advice.why,
+        "command": view.advice.command,
+        "state": shard.get("state"),
+        "since_seconds": shard.get("since_seconds"),
+        "reason": shard.get("reason"),
+        "failures": shard.get("failures"),
+        "worker": shard.get("worker"),
+        "endpoint": shard.get("endpoint"),
+        "delivery": shard.get("delivery"),
+        "owner": holder
+        and {"entity": holder.entity, "cookie": holder.cookie, "lease_left_seconds": holder.lease_left_s},
+        "entries": stats.entries,
+        "entries_exact": stats.entries_exact,
+        "bytes": stats.used_bytes,
+        "reservations": stats.reservations,
+        "oldest_age_seconds": stats.oldest_age_s,
+        "ledger": view.balance
+        and {
+            "committed": view.balance.committed,
+            "pending": view.balance.pending,
+            "unaccounted": view.balance.unaccounted,
+            **{str(cause): count for cause, count in view.balance.removed.items()},
+        },
+    }

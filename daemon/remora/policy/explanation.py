@@ -1,0 +1,154 @@
+"""Why a queue is where it is, in one sentence, and the command to type next, for `remora explain`."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from remora.model.shard import Origin
+
+SLOW_S = 15.0
+"""A queue in which entries wait and of which nothing was acknowledged for this long is worth a word."""
+
+
+class Owner(StrEnum):
+    """Who holds a queue's lock, as one host sees it. The lease of a lapsed one has run out."""
+
+    NONE = "none"
+    HERE = "here"
+    ELSEWHERE = "elsewhere"
+    GATEWAY = "gateway"
+    COMMAND = "command"
+    LAPSED = "lapsed"
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """What the daemon of this host says of a queue: its state there, or why no worker of it takes the queue.
+
+    `state` is empty where no worker holds it. Times are in seconds.
+    """
+
+    is_draining: bool = False
+    state: str = ""
+    reason: str = ""
+    since_s: float = 0.0
+    progress_age_s: float = 0.0
+    destination: str = ""
+    not_held: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """What is known of a queue from its store and from the daemon of this host; `daemon` is None while it is away.
+
+    `foreign` is why remora does not deliver its topic, None where it does. `owner_name` names the lock's holder.
+    """
+
+    name: str
+    topic: str
+    origin: Origin
+    waiting: int
+    reservations: int = 0
+    foreign: str | None = None
+    is_released: bool = False
+    owner: Owner = Owner.NONE
+    owner_name: str = ""
+    lease_left_s: float = 0.0
+    daemon: Daemon | None = field(default_factory=Daemon)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A sentence, and what to type next; `command` is empty where nothing need be done."""
+
+    why: str
+    command: str = ""
+
+
+def advice(queue: Queue) -> Advice:
+    """The first of these that holds: who should deliver the queue does not; nothing waits; no worker of this host holds
+    it; and what the worker that holds it says.
+    """
+    for rule in (_of_others, _empty, _not_held, _held):
+        found = rule(queue)
+        if found is not None:
+            return found
+    raise AssertionError("the last rule answers always")
+
+
+def _of_others(queue: Queue) -> Advice | None:
+    show = _command("topic show", queue.topic)
+    if queue.foreign is not None:
+        who = "radosgw delivers it" if queue.origin is Origin.RADOSGW else "nothing delivers it"
+        return Advice(f"{who}: {queue.foreign}", show)
+    claim = _command("shard claim", queue.name)
+    if queue.is_released:
+        return Advice("it is released to radosgw until it is claimed", claim)
+    if queue.owner is Owner.GATEWAY:
+        left = f"the lock of {queue.owner_name} ends in {queue.lease_left_s:.0f} s unless it is renewed"
+        return Advice(f"a radosgw delivers it: {left}", claim)
+    return None
+
+
+def _empty(queue: Queue) -> Advice | None:
+    if queue.waiting:
+        return None
+    if queue.reservations:
+        return Advice(f"no entry waits; of {queue.reservations} reservations no commit has come (yet)")
+    return Advice("no entry waits")
+
+
+def _not_held(queue: Queue) -> Advice | None:
+    lease = f"; its lock ends in {queue.lease_left_s:.0f} s unless it is renewed"
+    match queue.owner:
+        case Owner.HERE:
+            return None
+        case Owner.ELSEWHERE if queue.daemon is None:
+            return Advice(
+                f"worker {queue.owner_name} holds it, and no daemon answers on this host{lease}", "remora status"
+            )
+        case Owner.ELSEWHERE:
+            return Advice(f"a worker of another host holds it: {queue.owner_name}{lease}", "remora balance show")
+        case Owner.COMMAND:
+            return Advice(f"a command holds it for a moment: {queue.owner_name}{lease}", "")
+    lapsed = f"; the lock of {queue.owner_name} has run out" if queue.owner is Owner.LAPSED else ""
+    if queue.daemon is None:
+        return Advice(f"no worker holds it, and no daemon answers on this host{lapsed}", "systemctl status remora")
+    if queue.daemon.is_draining:
+        return Advice(f"no worker holds it, and this host is drained{lapsed}", "remora drain --undo")
+    reason = f": {queue.daemon.not_held}" if queue.daemon.not_held else ""
+    return Advice(f"no worker holds it{reason}{lapsed}", "remora status")
+
+
+def _held(queue: Queue) -> Advice | None:
+    daemon = queue.daemon or Daemon()
+    why = f": {daemon.reason}" if daemon.reason else ""
+    waits = f"{queue.waiting} {'entry waits' if queue.waiting == 1 else 'entries wait'}"
+    match daemon.state:
+        case "retrying":
+            text = f"attempts have failed for {daemon.since_s:.0f} s, and go on until one succeeds{why}"
+            return Advice(text, _command("topic show", queue.topic))
+        case "stopped":
+            text = f"it stands still until an operator mends the cause, for {daemon.since_s:.0f} s{why}"
+            return Advice(text, _command("topic show", queue.topic))
+        case "quarantined":
+            text = f"its destination is in quarantine and gets a trickle only{why}"
+            return Advice(text, _command("quarantine release", daemon.destination))
+        case "shaped":
+            return Advice(f"it waits for credit to send{why}", "remora shaping show")
+        case "starting":
+            return Advice(f"a worker has just taken it{why}")
+        case "finishing":
+            return Advice(f"its worker finishes what is in flight and then releases it{why}")
+        case "idle":
+            return Advice(f"{waits} since a moment ago, and the worker has yet to see that")
+    if daemon.progress_age_s >= SLOW_S:
+        text = f"it is being delivered, but nothing was acknowledged for {daemon.progress_age_s:.0f} s{why}"
+        return Advice(text, "remora status")
+    return Advice(f"it is being delivered; {waits}{why}")
+
+
+def _command(command: str, *arguments: str) -> str:
+    return f"remora {command} {shlex.join(arguments)}"

@@ -1,0 +1,188 @@
+"""`remora explain` beside a real daemon and a real Kafka: where events are, why they wait, and what it cannot know."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acceptance.test_ingest_daemon import ask
+from acceptance.test_radosgw_topics import stuck
+from remora.model.exits import Exit
+from support.daemon import Daemon, Sections, running_daemon
+from support.ingest import records
+from support.kafka import Kafka, create_topic
+from support.s3 import Zone
+
+pytestmark = pytest.mark.kafka
+
+NOBODY = "kafka://127.0.0.1:1"
+
+
+@asynccontextmanager
+async def embedded(folder: Path, **others: dict[str, object]) -> AsyncIterator[Daemon]:
+    """A daemon on an embedded store."""
+    sections: Sections = {
+        "store": {"kind": "sqlite"},
+        "sqlite": {"directory": str(folder / "queues"), "files": 2},
+        "delivery": {"retry_cap": "1s"},
+        "kafka": {"connect_timeout": "3s"},
+        **others,
+    }
+    async with running_daemon(folder, sections) as daemon:
+        yield daemon
+
+
+async def made(daemon: Daemon, topic: str, endpoint: str, *keys: str) -> None:
+    """Make a topic of three shards and store an event for each key."""
+    done = await daemon.command("topic", "create", topic, "--endpoint", endpoint, "--shards", "3")
+    assert done.code == Exit.OK, done.err
+    assert (await ask(daemon, "POST", f"/v1/topics/{topic}/events", records(*keys))).status == 200
+
+
+async def explained(daemon: Daemon, *arguments: str, code: Exit = Exit.OK) -> Any:
+    """What the command says as JSON."""
+    done = await daemon.command("explain", *arguments, "--json")
+    assert done.code == code, done.err
+    return json.loads(done.out)
+
+
+async def text(daemon: Daemon, *arguments: str, code: Exit = Exit.OK) -> str:
+    """What the command says to a person."""
+    done = await daemon.command("explain", *arguments)
+    assert done.code == code, done.err
+    return done.out.decode()
+
+
+async def retries(daemon: Daemon, topic: str) -> dict[str, Any]:
+    """The queue of a topic that fails, as soon as it does."""
+    found: dict[str, Any] = {}
+
+    async def fails() -> bool:
+        nonlocal found
+        shards = [each for each in (await daemon.status())["shards"] if each["topic"] == topic]
+        found = next((each for each in shards if each["state"] == "retrying"), {})
+        return bool(found)
+
+    await daemon.until(fails, "a failure")
+    return found
+
+
+async def test_an_event_that_waits_is_found_with_what_stands_before_it(tmp_path: Path) -> None:
+    """By id and by key: its queue, the entries before it, why it waits and what to type, with and without daemon."""
+    async with embedded(tmp_path) as daemon:
+        await made(daemon, "orders", NOBODY, "k", "k", "other")
+        queue = (await retries(daemon, "orders"))["queue"]
+
+        by_key = await explained(daemon, "b/k")
+        assert by_key["kind"] == "event"
+        assert [(each["key"], each["event_id"]) for each in by_key["waiting"]] == [("b/k", "id-k")] * 2
+        first, second = by_key["waiting"]
+        assert first["queue"] == second["queue"]
+        assert first["ahead"] < second["ahead"]
+        assert (by_key["dead_letters"], by_key["not_known"]) == ([], [])
+
+        by_id = await explained(daemon, "id-k", "--topic", "orders")
+        assert [each["position"] for each in by_id["waiting"]] == [first["position"], second["position"]]
+        stats = next(each for each in by_id["queues"] if each["queue"] == first["queue"])
+        assert stats["entries"] > second["ahead"]
+        assert (stats["ledger"]["pending"], stats["ledger"]["unaccounted"]) == (stats["entries"], 0)
+
+        of_queue = await explained(daemon, queue, "--as", "queue")
+        (found,) = of_queue["queues"]
+        assert found["state"] == "retrying"
+        assert found["why"].startswith("attempts have failed for ")
+        assert found["reason"] in found["why"]
+        assert found["command"] == "remora topic show orders"
+        assert found["owner"]["cookie"].startswith("remora/")
+        assert f"{found['owner']['lease_left_seconds']:.0f}" != "0"
+        shown = await text(daemon, "orders")
+        assert shown.startswith("topic orders: 3 queues, 3 entries, oldest ")
+        assert "try: remora topic show orders" in shown
+
+        assert await daemon.stop() == Exit.OK
+        away = await explained(daemon, queue, "--as", "queue")
+        (found,) = away["queues"]
+        assert (found["state"], found["owner"]) == (None, None)
+        assert found["why"] == "no worker holds it, and no daemon answers on this host"
+        assert found["command"] == "systemctl status remora"
+        assert away["not_known"] == ["what the workers are doing: no daemon answers on this host"]
+        assert "waits in queue" in await text(daemon, "id-other")
+
+
+async def test_an_event_that_was_delivered_is_found_in_kafka(kafka: Kafka, tmp_path: Path) -> None:
+    """With its partition and offset where a broker is named; else the command says what it cannot know, and fails."""
+    topic = await create_topic(kafka.address, f"explain-{uuid.uuid4().hex[:10]}")
+    async with embedded(tmp_path) as daemon:
+        await made(daemon, topic, f"kafka://{kafka.address}", "k", "other")
+
+        async def delivered() -> bool:
+            return await daemon.metric("remora_delivered_entries_total", topic=topic) == 2
+
+        await daemon.until(delivered, "deliveries")
+        for what in ("id-k", "b/k"):
+            found = await explained(daemon, what, "--topic", topic, "--bootstrap", kafka.address)
+            assert (found["waiting"], found["not_known"]) == ([], [])
+            assert [(each["topic"], each["event_id"]) for each in found["delivered"]] == [(topic, "id-k")]
+            assert {"partition", "offset", "timestamp"} <= found["delivered"][0].keys()
+
+        async def not_known(*arguments: str) -> str:
+            found = await explained(daemon, *arguments, "--topic", topic, code=Exit.FAILURE)
+            return "; ".join(found["not_known"])
+
+        assert "with --bootstrap it is looked for in Kafka" in await not_known("id-k")
+        assert "whether Kafka had it before" in await not_known("id-of-none", "--bootstrap", kafka.address)
+        assert "whether it was ever committed: no reservation is open" in await not_known("id-of-none")
+        reserved = await ask(
+            daemon, "POST", f"/v1/topics/{topic}/reservations", {"events": [{"bucket": "b", "object": "l"}]}
+        )
+        assert reserved.status < 300, reserved.body
+        assert "whether it is one of 1 reservations that are open" in await not_known("id-later")
+
+        done = await daemon.command("explain", "id-k", "--topic", topic, "--bootstrap", "127.0.0.1:1")
+        assert (done.code, done.err.count("\n")) == (Exit.FAILURE, 1)
+        assert "127.0.0.1:1" in done.err
+        done = await daemon.command("explain", "nothing", "--as", "queue")
+        assert (done.code, done.err) == (Exit.FAILURE, "remora: queue 'nothing': there is none\n")
+
+
+async def test_a_dead_letter_is_found_with_its_cause(tmp_path: Path) -> None:
+    """An event that was given up is shown with why, after how many attempts, and the command that shows all of it."""
+    async with embedded(tmp_path, delivery={"max_retries": 1, "retry_base": "50ms", "retry_cap": "50ms"}) as daemon:
+        await made(daemon, "orders", NOBODY, "k")
+
+        async def parked() -> bool:
+            return await daemon.metric("remora_parked_entries_total", topic="orders") == 1
+
+        await daemon.until(parked, "a dead letter")
+        (letter,) = (await explained(daemon, "b/k"))["dead_letters"]
+        assert letter["cause"] == "exhausted"
+        assert letter["attempts"] >= 1
+        assert letter["reason"]
+        shown = await text(daemon, "id-k")
+        command = next(line for line in shown.splitlines() if "try: " in line).partition("try: remora ")[2]
+        done = await daemon.command(*command.split())
+        assert (done.code, json.loads(done.out)["cause"]) == (Exit.OK, "exhausted")
+
+
+@pytest.mark.ceph
+async def test_a_queue_of_a_radosgw_is_explained(zone16: Zone, kafka: Kafka, tmp_path: Path) -> None:
+    """While remora holds it and fails, and after it was released, when radosgw delivers it."""
+    async with stuck(zone16, kafka, tmp_path, "a", "b") as one:
+        (found,) = (await explained(one.daemon, one.queue, "--as", "queue"))["queues"]
+        assert (found["state"], found["origin"]) == ("retrying", "radosgw")
+        assert found["why"].startswith("attempts have failed for ")
+
+        event = await explained(one.daemon, f"{one.topic}/b")
+        (place,) = event["waiting"]
+        assert (place["queue"], place["ahead"]) == (one.queue, 1)
+
+        assert (await one.daemon.command("shard", "release", one.queue)).code == Exit.OK
+        (found,) = (await explained(one.daemon, one.queue, "--as", "queue"))["queues"]
+        assert found["why"] == "it is released to radosgw until it is claimed"
+        assert found["command"].startswith("remora shard claim ")

@@ -1,0 +1,116 @@
+"""What is said of a queue, and what an operator is told to type."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remora.model.shard import Origin
+from remora.policy.explanation import Daemon, Owner, Queue, advice
+
+OWN = Queue(name="orders.3", topic="orders", origin=Origin.REMORA, waiting=7)
+RADOSGW = replace(OWN, origin=Origin.RADOSGW)
+HELD = replace(OWN, owner=Owner.HERE, owner_name="worker 1", lease_left_s=71)
+
+
+def says(state: str, reason: str = "", **more: object) -> Queue:
+    """A queue that a worker of this host holds and says this of."""
+    return replace(HELD, daemon=Daemon(state=state, reason=reason, **more))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("queue", "why", "command"),
+    [
+        (replace(RADOSGW, foreign="amqp endpoints stay"), "radosgw delivers it: amqp", "remora topic show orders"),
+        (
+            replace(OWN, foreign="its topic has no push-endpoint"),
+            "nothing delivers it: its",
+            "remora topic show orders",
+        ),
+        (replace(RADOSGW, is_released=True), "released to radosgw", "remora shard claim orders.3"),
+        (
+            replace(RADOSGW, owner=Owner.GATEWAY, owner_name="client.7", lease_left_s=12),
+            "a radosgw delivers it: the lock of client.7 ends in 12 s",
+            "remora shard claim orders.3",
+        ),
+        (replace(OWN, waiting=0), "no entry waits", ""),
+        (replace(OWN, waiting=0, reservations=2), "of 2 reservations no commit has come", ""),
+        (replace(HELD, waiting=0, daemon=Daemon(state="stopped")), "no entry waits", ""),
+        (replace(OWN, daemon=None), "no worker holds it, and no daemon answers", "systemctl status remora"),
+        (
+            replace(OWN, owner=Owner.LAPSED, owner_name="worker 9", daemon=None),
+            "no daemon answers on this host; the lock of worker 9 has run out",
+            "systemctl status remora",
+        ),
+        (replace(OWN, daemon=Daemon(is_draining=True)), "this host is drained", "remora drain --undo"),
+        (replace(OWN, daemon=Daemon(not_held="its file is damaged")), "holds it: its file is damaged", "remora status"),
+        (
+            replace(OWN, owner=Owner.ELSEWHERE, owner_name="w of h", lease_left_s=80, daemon=None),
+            "w of h holds it, and no daemon answers on this host; its lock ends in 80 s",
+            "remora status",
+        ),
+        (
+            replace(OWN, owner=Owner.ELSEWHERE, owner_name="w of h"),
+            "a worker of another host holds it: w of h",
+            "remora balance show",
+        ),
+        (replace(OWN, owner=Owner.COMMAND, owner_name="remora/claim/1"), "a command holds it for a moment", ""),
+        (says("retrying", "refused", since_s=61.7), "failed for 62 s, and go on", "remora topic show orders"),
+        (
+            says("stopped", "wrong login"),
+            "until an operator mends the cause, for 0 s: wrong login",
+            "remora topic show orders",
+        ),
+        (
+            says("quarantined", "it refuses", destination="kafka://b:9092"),
+            "in quarantine and gets a trickle only: it refuses",
+            "remora quarantine release kafka://b:9092",
+        ),
+        (says("shaped", "scope tenant"), "waits for credit to send: scope tenant", "remora shaping show"),
+        (says("starting"), "a worker has just taken it", ""),
+        (says("finishing"), "finishes what is in flight", ""),
+        (says("idle"), "7 entries wait since a moment ago", ""),
+        (says("delivering"), "it is being delivered; 7 entries wait", ""),
+        (says("delivering", progress_age_s=40.0), "nothing was acknowledged for 40 s", "remora status"),
+    ],
+)
+def test_each_situation_has_its_sentence_and_command(queue: Queue, why: str, command: str) -> None:
+    """The sentence names the cause, and the command is the one that mends it or shows more."""
+    found = advice(queue)
+
+    assert why in found.why
+    assert found.command == command
+
+
+def test_a_name_is_quoted_for_the_shell() -> None:
+    """A command can be typed as it stands, whatever the topic is called."""
+    assert advice(replace(OWN, foreign="why", topic="a b;$(c)")).command == "remora topic show 'a b;$(c)'"
+
+
+@given(
+    st.builds(
+        Queue,
+        name=st.just("q"),
+        topic=st.just("t"),
+        origin=st.sampled_from(Origin),
+        waiting=st.integers(0, 3),
+        reservations=st.integers(0, 3),
+        foreign=st.none() | st.just("foreign"),
+        is_released=st.booleans(),
+        owner=st.sampled_from(Owner),
+        owner_name=st.just("o"),
+        daemon=st.none()
+        | st.builds(Daemon, st.booleans(), st.sampled_from(["", "idle", "delivering", "retrying", "stopped", "new"])),
+    )
+)
+def test_there_is_always_one_sentence(queue: Queue) -> None:
+    """It has no full stop and no line break, so that it stands in a line; and what waits is never said to be done."""
+    found = advice(queue)
+
+    assert found.why
+    assert "\n" not in found.why
+    assert not found.why.endswith(".")
+    assert queue.waiting == 0 or "no entry waits" not in found.why
