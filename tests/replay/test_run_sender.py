@@ -195,6 +195,20 @@ async def test_waits_for_a_limit_are_counted_and_are_no_failure() -> None:
 
 
 @in_virtual_time
+async def test_a_wait_for_a_limit_is_no_lateness_of_the_generator() -> None:
+    """What is due while a request waits for a limit, and has to wait for its key, is late by the server's time only."""
+    target, journal = Script(), Kept()
+    target.answers[0] = [limited(8), slow_down(2)]
+
+    tally = await send(target, journal, [event(0, 0, 1), event(1, 1_000_000, 1), event(2, 3_000_000, 2)])
+
+    found = journal.outcomes()
+    assert (found[1].sent_us, found[1].held_us) == (10_000_000, (7_000_000,))
+    assert (found[0].held_us, found[2].held_us) == ((), ())
+    assert tally.lateness == {0: 2, 2_000_000: 1}  # for the two seconds in which it asked to slow down
+
+
+@in_virtual_time
 async def test_a_limit_that_stays_is_given_up() -> None:
     """Waits for a rate limit end before they come to more than `limited_s`, and the request is rejected as limited."""
     target, journal = Script(), Kept()

@@ -285,16 +285,20 @@ def test_what_was_not_acked_may_be_missing(spark: SparkSession, kafka: Kafka, tm
 @pytest.mark.guarantee("what-a-verdict-says")
 def test_a_late_or_unfinished_generator_proves_nothing(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
     """A generator that was later than 5 ms, and one that was stopped before the end, make a run invalid; with speed 0
-    there is no lateness."""
+    there is no lateness, and what was held by waits for limits is none."""
     topic, at_once = filled(kafka, good(TRACE)[:-2]), filled(kafka, good(TRACE, speed=0)[:-2])
     prepared = prepare(tmp_path / "prepared", TRACE)
     never = frozenset({COUNT - 1, COUNT - 2})
     late = replayed(tmp_path / "late", prepared, TRACE, Journalled(late_us=6_000, never=never))
+    held = replayed(tmp_path / "held", prepared, TRACE, Journalled(late_us=6_000, held_us=4_000, never=never))
     hurried = replayed(tmp_path / "hurried", prepared, TRACE, Journalled(late_us=6_000, never=never, speed=0))
 
     found = verify_run(spark, late, question(kafka, topic)).verdict
+    limited = verify_run(spark, held, question(kafka, topic)).verdict
     unhurried = verify_run(spark, hurried, question(kafka, at_once)).verdict
 
+    assert limited.latencies["lateness"].p99_us == 2_000
+    assert [reason.split()[0] for reason in limited.reasons] == ["2"]
     assert found.verdict == unhurried.verdict == INVALID
     assert [reason.split()[0] for reason in found.reasons] == ["2", "the"]
     assert "p99 of sent - due is 6.000 ms, more than 5.000 ms" in found.reasons[1]

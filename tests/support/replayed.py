@@ -179,6 +179,8 @@ class Journalled:
     """An intent and no outcome."""
     never: frozenset[int] = frozenset()
     late_us: int = 100
+    held_us: int = 0
+    """How much of that is of waits for limits."""
     speed: float = 1.0
     tries: Mapping[int, int] = field(default_factory=dict)
 
@@ -241,7 +243,9 @@ def _lines(event: Event, how: Journalled) -> Iterable[Intent | Outcome]:
     intents = [Intent((event.seq,), sent + n, n + 1) for n in range(tries)]
     if event.seq in how.unsaid:
         return intents
-    return [*intents, Outcome((event.seq,), outcome, tries, sent, due + SERVED_US, 200 if outcome == ACKED else 400)]
+    status, held = 200 if outcome == ACKED else 400, (how.held_us,) if how.held_us else ()
+    done = due + SERVED_US
+    return [*intents, Outcome((event.seq,), outcome, tries, sent, done, status, held_us=held)]
 
 
 async def new_topic(address: str) -> str:

@@ -25,9 +25,10 @@ operating system at once, an intent before its request is sent, so that a killed
   that what is still to be sent keeps its distances. With speed 0 everything is due at once, in order.
 * ``{"kind":"intent","seqs":[...],"sent_us":...,"tries":n}``: these events go into one request, for the n-th time.
 * ``{"kind":"outcome","seqs":[...],"outcome":...,"sent_us":...,"done_us":...,"status":...,"tries":n,"error":...,
-  "limited":n,"limited_us":...}``: what is final of them (shape.OUTCOMES). `sent_us` is that of the first attempt; both
-  are null for what was never sent. `limited` answers to their request were those of a rate limit (429), for which it
-  waited so long; of a request with several of these lines only one has the numbers.
+  "limited":n,"limited_us":...,"held_us":[...]}``: what is final of them (shape.OUTCOMES). `sent_us` is that of the
+  first attempt; both are null for what was never sent. `limited` answers to their request were those of a rate limit
+  (429), for which it waited so long; of a request with several of these lines only one has the numbers. `held_us` has
+  for each of `seqs` how much of the time between due and sent requests of this journal waited so; without it that is 0.
 
 An event with an intent and no outcome is `unknown`.
 """

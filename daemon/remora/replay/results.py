@@ -57,10 +57,10 @@ class Verdict(msgspec.Struct, frozen=True):
     it), final_state_wrong (keys). Without one: sequencer_inversions, by the gateways' clocks.
 
     `examples` has up to 20 for each of them that is about something wrong. `offsets` is for each partition the first
-    and the one behind the last that was read. `latencies` are lateness (sent - due), service (done - sent), response
-    (done - due) and to_log (Kafka's time stamp - due); with speed 0 nothing is due at a time, so that what is sent
-    counts as due then and there is no lateness; without a journal there is only age (Kafka's time stamp - the
-    event's time). `caveats` name what was not compared, because its right value is unknown.
+    and the one behind the last that was read. `latencies` are lateness (sent - due, without waits for limits), service
+    (done - sent), response (done - due) and to_log (Kafka's time stamp - due); with speed 0 nothing is due at a time:
+    what is sent counts as due then and there is no lateness; without a journal there is only age (Kafka's time
+    stamp - the event's time). `caveats` name what was not compared, because its right value is unknown.
     """
 
     verdict: Literal["PASS", "FAIL", "INVALID"]

@@ -59,6 +59,7 @@ JOURNAL = StructType(
         StructField("error", StringType()),
         StructField("limited", LongType()),
         StructField("limited_us", LongType()),
+        StructField("held_us", ArrayType(LongType())),
     ]
 )
 """A line of a journal; which fields are there depends on its kind (layout.py)."""

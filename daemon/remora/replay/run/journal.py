@@ -41,7 +41,8 @@ class Outcome(msgspec.Struct, frozen=True, tag_field="kind", tag="outcome", omit
     """What is final of some events. `sent_us` is that of the first attempt; null, as `done_us`, for what was not sent.
 
     `status` is that of the last answer; null where there was none. `limited` answers were those of a rate limit (429),
-    for which the request waited `limited_us`.
+    for which the request waited `limited_us`. `held_us` has for each of `seqs` how much of the time between due and
+    sent the task waited for such limits; it is left out where that is 0 for all of them.
     """
 
     seqs: tuple[int, ...]
@@ -53,6 +54,7 @@ class Outcome(msgspec.Struct, frozen=True, tag_field="kind", tag="outcome", omit
     error: str | None = None
     limited: int = 0
     limited_us: int = 0
+    held_us: tuple[int, ...] = ()
 
 
 Line = Start | Intent | Outcome

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Protocol
 
@@ -22,6 +22,7 @@ from remora.policy.retry import MOST_LIMITED_S, Backoff, Patience
 from remora.replay.errors import ReplayError
 from remora.replay.run.journal import Intent, Line, Outcome
 from remora.replay.run.lateness import rounded
+from remora.replay.run.limited_time import LimitedTime
 from remora.replay.run.schedule import Event
 from remora.replay.run.targets import Answer, Result, Target
 from remora.replay.shape import ACKED, DROPPED, REJECTED, UNKNOWN
@@ -86,15 +87,20 @@ class Tally:
     offered: int = 0
     outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys((ACKED, REJECTED, UNKNOWN, DROPPED), 0))
     lateness: dict[int, int] = field(default_factory=dict)
-    """How many first attempts were late, by microseconds (lateness.rounded)."""
+    """How many first attempts were late, by microseconds (lateness.rounded), without the time of waits for limits."""
 
 
 @dataclass(slots=True)
 class Waits:
-    """How often a request waited for a rate limit, and for how long."""
+    """How often a request waited for a rate limit, and for how long.
+
+    `held_us` has for its events how much of the time from when they were due to when they were sent first others of
+    the task waited so; those without such a time are not there.
+    """
 
     number: int = 0
     us: int = 0
+    held_us: dict[int, int] = field(default_factory=dict)
 
     def add(self, us: int) -> None:
         """One more."""
@@ -117,6 +123,7 @@ class Sender:
         self._gathered_us = 0
         self._dropped: list[int] = []
         self._requests = 0
+        self._limited = LimitedTime()
         self._rng = Random(name)  # noqa: S311  # spreads repetitions, guards nothing
         self.tally = Tally()
 
@@ -224,9 +231,10 @@ class Sender:
 
     async def _request(self, events: list[Event]) -> None:
         """Try until every one of the events has an outcome."""
-        name, tries, may_have_happened, waits = self._next_name(), 0, False, Waits()
+        name, tries, may_have_happened = self._next_name(), 0, False
         first_us = self._clock.now_us()
-        self._count_lateness(events, first_us)
+        waits = Waits(held_us=self._held_us(events, first_us))
+        self._count_lateness(events, first_us, waits.held_us)
         sent_us = first_us
         while True:
             tries += 1
@@ -236,7 +244,8 @@ class Sender:
                 self._close(events, ACKED, first_us, tries, answer, waits)
                 return
             if answer.culprit is not None and len(events) > 1:
-                self._close([events.pop(answer.culprit)], REJECTED, first_us, tries, answer)
+                alone = replace(waits, number=0, us=0)
+                self._close([events.pop(answer.culprit)], REJECTED, first_us, tries, answer, alone)
                 name, sent_us = self._next_name(), self._clock.now_us()
                 continue
             may_have_happened = may_have_happened or answer.result is Result.LOST
@@ -247,7 +256,23 @@ class Sender:
                 return
             if answer.is_limited:
                 waits.add(wait_us)
-            sent_us = await self._clock.until(self._clock.now_us() + wait_us)
+            sent_us = await self._wait(wait_us, is_limited=answer.is_limited)
+
+    async def _wait(self, wait_us: int, *, is_limited: bool) -> int:
+        """Now, when a request may be sent again."""
+        begins_us = self._clock.now_us()
+        if not is_limited:
+            return await self._clock.until(begins_us + wait_us)
+        self._limited.begin(begins_us)
+        try:
+            return await self._clock.until(begins_us + wait_us)
+        finally:
+            self._limited.end(self._clock.now_us())
+
+    def _held_us(self, events: Sequence[Event], sent_us: int) -> dict[int, int]:
+        """How much of the time from when each event was due to now the task waited for limits, where it did."""
+        held = ((event.seq, self._limited.within(event.due_us, sent_us)) for event in events)
+        return {seq: us for seq, us in held if us}
 
     def _is_over(self, elapsed_us: int, waits: Waits, wait_us: int, answer: Answer) -> bool:
         """Whether a request is given up instead of waiting once more."""
@@ -264,10 +289,10 @@ class Sender:
         self._requests += 1
         return f"{self._name}/{self._requests}"
 
-    def _count_lateness(self, events: Sequence[Event], sent_us: int) -> None:
+    def _count_lateness(self, events: Sequence[Event], sent_us: int, held_us: Mapping[int, int]) -> None:
         counts = self.tally.lateness
         for event in events:
-            late = rounded(sent_us - event.due_us)
+            late = rounded(sent_us - event.due_us - held_us.get(event.seq, 0))
             counts[late] = counts.get(late, 0) + 1
 
     def _close(
@@ -277,13 +302,15 @@ class Sender:
         sent_us: int,
         tries: int,
         answer: Answer,
-        waits: Waits | None = None,
+        waits: Waits,
     ) -> None:
-        """Write what is final of events; `waits` are those of their request, once."""
+        """Write what is final of events; the numbers of `waits` are those of their request, once."""
         self.tally.outcomes[outcome] += len(events)
         seqs = tuple([event.seq for event in events])
         done_us = self._clock.now_us()
-        limited, limited_us = (waits.number, waits.us) if waits else (0, 0)
+        held_us = tuple([waits.held_us.get(seq, 0) for seq in seqs]) if waits.held_us else ()
         self._journal.write(
-            Outcome(seqs, outcome, tries, sent_us, done_us, answer.status, answer.error, limited, limited_us)
+            Outcome(
+                seqs, outcome, tries, sent_us, done_us, answer.status, answer.error, waits.number, waits.us, held_us
+            )
         )

@@ -18,7 +18,7 @@ _RANKS = {DROPPED: 0, REJECTED: 1, UNKNOWN: 2, ACKED: 3}
 
 
 def outcomes(journal: DataFrame) -> DataFrame:
-    """What came of each event that had its turn: seq, outcome, tries, due0_us, ts0_us, speed, sent_us, done_us.
+    """What came of each event that had its turn: seq, outcome, tries, t0_us, ts0_us, speed, sent_us, done_us, held_us.
 
     `journal` is shape.JOURNAL with a `file`. `tries` counts requests, 0 for an event that was never sent.
     """
@@ -29,7 +29,7 @@ def outcomes(journal: DataFrame) -> DataFrame:
         .agg(*[F.max(name).alias(name) for name in ("t0_us", "ts0_us", "speed")])
     )
     told = lines.filter(F.col("kind") != "start").select(
-        "file", "outcome", "sent_us", "done_us", "tries", F.explode("seqs").alias("seq")
+        "file", "outcome", "sent_us", "done_us", "tries", "held_us", F.posexplode("seqs").alias("place", "seq")
     )
     of_attempts = (
         told.repartition("seq")
@@ -39,10 +39,11 @@ def outcomes(journal: DataFrame) -> DataFrame:
             F.min("sent_us").alias("sent_us"),
             F.max("done_us").alias("done_us"),
             F.coalesce(F.max(F.when(F.col("sent_us").isNotNull(), F.col("tries"))), F.lit(0)).alias("tries"),
+            F.coalesce(F.max(F.get("held_us", F.col("place"))), F.lit(0)).alias("held_us"),
         )
     )
     best = of_attempts.groupBy("seq").agg(
-        F.max(F.struct("rank", "file", "sent_us", "done_us")).alias("best"), F.sum("tries").alias("tries")
+        F.max(F.struct("rank", "file", "sent_us", "done_us", "held_us")).alias("best"), F.sum("tries").alias("tries")
     )
     names = F.array(*[F.lit(name) for name in sorted(_RANKS, key=_RANKS.__getitem__)])
     flat = best.select("seq", "tries", "best.*")
@@ -55,6 +56,7 @@ def outcomes(journal: DataFrame) -> DataFrame:
         "speed",
         "sent_us",
         "done_us",
+        "held_us",
     )
 
 
@@ -82,6 +84,7 @@ def expected(events: DataFrame, outcomes: DataFrame) -> DataFrame:
         F.when(F.col("speed") > 0, due).otherwise(F.col("sent_us")).alias("due_us"),
         F.when(F.col("speed") > 0, due).otherwise(F.col("t0_us")).alias("said_us"),
         "sent_us",
+        F.coalesce("held_us", F.lit(0)).alias("held_us"),
         F.when(F.col("outcome") == ACKED, F.col("done_us")).alias("acked_us"),
     )
 
@@ -115,6 +118,7 @@ def compared(expected: DataFrame, named: DataFrame) -> DataFrame:
         "tries",
         "due_us",
         "sent_us",
+        "held_us",
         "acked_us",
         F.col("k_partition").alias("partition"),
         F.col("k_offset").alias("offset"),

@@ -20,7 +20,7 @@ from remora.replay.verify.frames import THERE
 LATENESS, SERVICE, RESPONSE, TO_LOG, AGE = "lateness", "service", "response", "to_log", "age"
 
 SCHEDULED = {
-    LATENESS: "sent - due, by the generator's clock",
+    LATENESS: "sent - due, by the generator's clock, without waits for limits",
     SERVICE: "answered - first sent, by the generator's clock",
     RESPONSE: "answered - due, by the generator's clock",
     TO_LOG: "{stamp} - due, between Kafka's clock in milliseconds and the generator's",
@@ -85,7 +85,7 @@ def samples_of_run(compared: DataFrame, axis: Axis, metrics: Iterable[str]) -> D
     """The latencies of each event, by the interval in which it was due."""
     there = F.col("kind") == THERE
     values = {
-        LATENESS: F.col("sent_us") - F.col("due_us"),
+        LATENESS: F.col("sent_us") - F.col("due_us") - F.col("held_us"),
         SERVICE: F.col("acked_us") - F.col("sent_us"),
         RESPONSE: F.col("acked_us") - F.col("due_us"),
         TO_LOG: F.when(there, F.col("log_us") - F.col("due_us")),
