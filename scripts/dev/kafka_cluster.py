@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import daemons
+from kerberos_realm import KDC, Realm
 from state import DevError, State
 
 HERE = Path(__file__).parent
 PLAIN_LISTENERS = ["plaintext", "controller"]
 SECURE_LISTENERS = ["ssl", "sasl_plaintext", "sasl_ssl", "mutual_ssl"]
+KERBEROS_LISTENERS = ["gssapi", "gssapi_brief"]
 PROXIED, DOOR = "proxied", "proxied/door"
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 JAAS = "org.apache.kafka.common.security"
@@ -27,7 +29,7 @@ controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 listeners={listeners}
 advertised.listeners={advertised}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL,MUTUAL_SSL:SSL,PROXIED:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL,MUTUAL_SSL:SSL,PROXIED:PLAINTEXT,GSSAPI:SASL_PLAINTEXT,GSSAPI_BRIEF:SASL_PLAINTEXT
 log.dirs={data}
 # As in production: a topic that nobody made is an error, not a new topic with one partition.
 auto.create.topics.enable=false
@@ -58,6 +60,14 @@ listener.name.mutual_ssl.ssl.client.auth=required
 sasl.enabled.mechanisms={mechanisms}
 """
 
+KERBEROS = """\
+listener.name.{listener}.sasl.enabled.mechanisms=GSSAPI
+listener.name.{listener}.sasl.kerberos.service.name=kafka
+listener.name.{listener}.gssapi.sasl.jaas.config={jaas}
+# Here a broker hangs up on a client that has not logged in again for a second.
+listener.name.gssapi_brief.connections.max.reauth.ms=1000
+"""
+
 LOG4J = """\
 rootLogger.level = ${sys:remora.level:-info}
 rootLogger.appenderRef.out.ref = out
@@ -73,15 +83,18 @@ class Cluster:
 
     def __init__(self, state: State) -> None:
         self.state = state
+        self.realm = Realm(state)
 
-    def up(self, brokers: int, secure: bool, heap: str, extra: dict[str, str], proxied: bool = False) -> None:
+    def up(self, brokers: int, options: list[str], heap: str, extra: dict[str, str]) -> None:
         """Make the cluster, or start the brokers that are not running of one that was made before.
 
-        `proxied` adds a listener that is advertised at a port where nobody listens: a proxy of the caller's is to.
+        `options` add listeners: "sasl_ssl" those with TLS and with a user; "kerberos" those with GSSAPI, and a KDC;
+        "proxied" one that is advertised at a port where nobody listens: a proxy of the caller's is to.
         """
         if not self.state.is_complete():
             self.down(keep=False)
-            kinds = PLAIN_LISTENERS + (SECURE_LISTENERS if secure else []) + ([PROXIED] if proxied else [])
+            choice = {"sasl_ssl": SECURE_LISTENERS, "kerberos": KERBEROS_LISTENERS, "proxied": [PROXIED]}
+            kinds = PLAIN_LISTENERS + [kind for option in options for kind in choice[option]]
             self._create(brokers, kinds, heap, extra)
             return
         stopped = [name for name in self.state.env()["daemons"] if name not in daemons.running(self.state)]
@@ -99,8 +112,11 @@ class Cluster:
     def start(self, name: str, wait: bool = True) -> None:
         """Start one broker that was stopped; returns when it takes requests."""
         self.check_name(name)
-        argv = [*self.java((self.state / "heap").read_text()), "kafka.Kafka", str(self._settings(name))]
-        daemons.start(self.state, name, argv)
+        if name == KDC:
+            self.realm.start()
+        else:
+            argv = [*self.java((self.state / "heap").read_text()), "kafka.Kafka", str(self._settings(name))]
+            daemons.start(self.state, name, argv)
         if wait:
             self._wait_ready(name)
         daemons.refresh_env(self.state)
@@ -123,7 +139,8 @@ class Cluster:
         jars = found.stdout.strip()
         log4j = f"-Dlog4j2.configurationFile={self.state / 'log4j2.properties'}"
         level = ["-Dremora.level=warn"] if quiet else []
-        return ["java", f"-Xmx{heap}", log4j, *level, "-cp", f"{jars}/*"]
+        realm = [f"-Djava.security.krb5.conf={self.realm.describe()['krb5_config']}"] if self.realm.exists() else []
+        return ["java", f"-Xmx{heap}", log4j, *level, *realm, "-cp", f"{jars}/*"]
 
     # --- making ------------------------------------------------------------------------------------------
 
@@ -135,16 +152,19 @@ class Cluster:
         (state / "heap").write_text(heap)
         names = [f"broker.{node}" for node in range(1, brokers + 1)]
         secure, doors = "ssl" in kinds, [DOOR] if PROXIED in kinds else []
-        ports = state.reserve_ports([f"{name}/{kind}" for name in names for kind in kinds + doors])
+        kerberos = [KDC] if KERBEROS_LISTENERS[0] in kinds else []
+        ports = state.reserve_ports([*kerberos, *(f"{name}/{kind}" for name in names for kind in kinds + doors)])
         password = secrets.token_hex(12)
         if secure:
             self._make_certificates()
+        if kerberos:
+            self.realm.create(ports[KDC])
         for name in names:
             self._write_settings(name, names, kinds, ports, password, extra)
         self._format(names, password if secure else "")
-        for name in names:
+        for name in kerberos + names:
             self.start(name, wait=False)
-        for name in names:
+        for name in kerberos + names:
             self._wait_ready(name)
         state.write_env(self._describe(names, kinds, ports, password))
 
@@ -169,6 +189,9 @@ class Cluster:
                 text += jaas("plain", "plain.PlainLoginModule", f' user_dev="{password}"')
                 text += jaas("scram-sha-256", "scram.ScramLoginModule", "")
                 text += jaas("scram-sha-512", "scram.ScramLoginModule", "")
+        for listener in KERBEROS_LISTENERS:
+            if listener in kinds:
+                text += KERBEROS.format(listener=listener, jaas=self.realm.jaas())
         text += "".join(f"{key}={value}\n" for key, value in extra.items())
         self._settings(name).write_text(text)
 
@@ -224,13 +247,16 @@ class Cluster:
             values |= {"client": str(self.state / "tls/client"), "stranger": str(self.state / "tls/stranger")}
             values |= {"user": "dev", "password": password, "mechanisms": ",".join(MECHANISMS)}
             values |= {"ca": str(self.state / "tls/ca.pem"), "other_ca": str(self.state / "tls/other-ca.pem")}
+        kerberos = [KDC] if KDC in ports else []
+        if kerberos:
+            values |= {f"{kind}_bootstrap": bootstrap[kind] for kind in KERBEROS_LISTENERS} | self.realm.describe()
         if PROXIED in kinds:
             values["proxied_bootstrap"] = ",".join(f"127.0.0.1:{ports[f'{name}/{DOOR}']}" for name in names)
         return {
             **values,
             "ports": ports,
             "logs": str(self.state / "log"),
-            "daemons": names,
+            "daemons": kerberos + names,
             "pids": daemons.running(self.state),
         }
 
@@ -244,7 +270,7 @@ class Cluster:
 
     def _is_ready(self, name: str) -> bool:
         """A broker opens its port once the controllers know it and let it in."""
-        address = ("127.0.0.1", self.state.ports()[f"{name}/plaintext"])
+        address = ("127.0.0.1", self.state.ports()[name if name == KDC else f"{name}/plaintext"])
         with suppress(OSError), socket.create_connection(address, timeout=1):
             return True
         return False

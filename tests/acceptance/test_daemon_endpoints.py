@@ -120,7 +120,12 @@ async def test_misconfigured_topics(queues: Queues, kafka: Kafka, tmp_path: Path
         "no-host": (f"kafka://dev:{secret}@", "", "no broker"),
         "bad-boolean": (f"kafka://{kafka.address}", "use-ssl=perhaps", "use-ssl"),
         "bad-level": (f"kafka://{kafka.address}", "kafka-ack-level=all", "kafka-ack-level"),
-        "bad-mechanism": (f"kafka://dev:{secret}@{kafka.address}", "mechanism=GSSAPI", "mechanism"),
+        "bad-mechanism": (
+            f"kafka://dev:{secret}@{kafka.address}",
+            "mechanism=OAUTHBEARER",
+            "OAUTHBEARER is not supported",
+        ),
+        "no-keytab": (f"kafka://{kafka.address}", "mechanism=GSSAPI", "sasl-kerberos-keytab"),
     }
     good = {
         await create_topic(kafka.address): (f"kafka://{kafka.address}", ""),

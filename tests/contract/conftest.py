@@ -22,12 +22,12 @@ __all__ = [
 
 
 def pytest_asyncio_loop_factories(config: Any, item: Any) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """What all endpoints have in common is tested on the daemon's own kind of loop, the HTTP endpoint on both.
+    """What all endpoints have in common, and Kerberos, is tested on the daemon's own kind of loop, HTTP on both.
 
     Their transports differ in what they do at the end.
     """
     ours: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"uvloop": uvloop.new_event_loop}
     asyncios: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
     both = ours | asyncios
-    loops = {"test_http_endpoint.py": both, "test_endpoint_contract.py": ours}
+    loops = {"test_http_endpoint.py": both, "test_endpoint_contract.py": ours, "test_kafka_kerberos.py": ours}
     return loops.get(str(item.path.name), asyncios)

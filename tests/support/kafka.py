@@ -22,6 +22,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
+from support.kerberos import has_kdc
+
 _DEV_KAFKA = Path(__file__).parents[2] / "scripts/dev-kafka"
 
 
@@ -80,8 +82,11 @@ def _dev_kafka(*args: str) -> str:
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[Kafka]:
-    """One broker with every kind of listener, which no test hurts; topics keep tests apart."""
-    with running_kafka("shared", "--sasl-ssl") as running:
+    """One broker with every kind of listener, which no test hurts; topics keep tests apart.
+
+    Those with Kerberos are missing where Debian's krb5-kdc is; see `support.kerberos`.
+    """
+    with running_kafka("shared", "--sasl-ssl", *(["--kerberos"] if has_kdc() else [])) as running:
         yield running
 
 

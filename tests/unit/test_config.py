@@ -154,6 +154,13 @@ def test_every_option_is_read_somewhere() -> None:
             'expected absolute paths, ":" between them, not "keys"',
         ),
         (
+            "[kafka]\nkerberos_keytab = 'remora.keytab'",
+            "kafka.kerberos_keytab",
+            'expected an absolute path, not "remora.keytab"',
+        ),
+        ("[kafka]\nkerberos_principal = 'remora'", "kafka.kerberos_principal", "needs kafka.kerberos_keytab"),
+        ("[kafka]\nkerberos_service_name = ''", "kafka.kerberos_service_name", "1 to 64"),
+        (
             "[kafka]\nca_directories = '/etc/ssl:ca'",
             "kafka.ca_directories",
             'absolute paths, ":" between them, not "ca"',

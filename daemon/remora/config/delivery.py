@@ -82,6 +82,9 @@ class KafkaSettings(Checked):
     )
 
     client_files: str = ""
+    kerberos_keytab: str = ""
+    kerberos_principal: str = ""
+    kerberos_service_name: str = "kafka"
 
     def problems(self) -> Iterator[ConfigError]:
         """Each rule that these values break."""
@@ -91,6 +94,12 @@ class KafkaSettings(Checked):
             for each in places:
                 if not each.startswith("/"):
                     yield ConfigError(f"kafka.{option}", f'expected absolute paths, ":" between them, not "{each}"')
+        if self.kerberos_keytab and not self.kerberos_keytab.startswith("/"):
+            yield ConfigError("kafka.kerberos_keytab", f'expected an absolute path, not "{self.kerberos_keytab}"')
+        if self.kerberos_principal and not self.kerberos_keytab:
+            yield ConfigError("kafka.kerberos_principal", "needs kafka.kerberos_keytab, where its key is")
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", self.kerberos_service_name):
+            yield ConfigError("kafka.kerberos_service_name", "1 to 64 letters, digits, '.', '_' and '-'")
 
     @property
     def ca_places(self) -> tuple[str, ...]:

@@ -194,14 +194,19 @@ def read_trust(tls: Tls, allowed: TlsFiles) -> Trust:
     return Trust(tls.verify, hashlib.sha256(authorities).hexdigest(), authorities.decode("ascii"), client)
 
 
-def _read_client(tls: Tls, directories: Sequence[str]) -> ClientCertificate:
-    def files(argument: str) -> _Allowed:
-        return _Allowed(argument, "kafka.client_files", directories, MOST_CLIENT_BYTES, _read_one)
+def read_client_file(argument: str, path: str, directories: Sequence[str]) -> bytes:
+    """A file by which a client shows who it is; `argument` named it. Blocks; raises EndpointMisconfigured."""
+    return _Allowed(argument, "kafka.client_files", directories, MOST_CLIENT_BYTES, _read_one).content(path)
 
-    certificates = PEM_BLOCK.findall(files("ssl-certificate-location").content(tls.certificate_location))
+
+def _read_client(tls: Tls, directories: Sequence[str]) -> ClientCertificate:
+    def content(argument: str, path: str) -> bytes:
+        return read_client_file(argument, path, directories)
+
+    certificates = PEM_BLOCK.findall(content("ssl-certificate-location", tls.certificate_location))
     if not certificates:
         raise EndpointMisconfigured(f"ssl-certificate-location {tls.certificate_location}: no certificate in PEM form")
-    key = PEM_KEY.search(files("ssl-key-location").content(tls.key_location))
+    key = PEM_KEY.search(content("ssl-key-location", tls.key_location))
     if not key:
         raise EndpointMisconfigured(f"ssl-key-location {tls.key_location}: no private key in PEM form")
     certificate = b"\n".join(certificates)

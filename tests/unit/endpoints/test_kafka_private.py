@@ -21,7 +21,7 @@ FILES = sorted(Path(remora.endpoints.kafka.__file__).parent.glob("*.py"))
 OF_CONNECTIONS = {("client.py", "_protocol"), ("client.py", "_transport")}
 """The only private members of foreign objects; `client.py` says why."""
 
-OF_THE_CLIENT = {"_get_conn", "_topics"}
+OF_THE_CLIENT = {"_get_conn", "_md_synchronizer", "_sync_task", "_topics"}
 """What `KafkaClient` uses of the class that it inherits."""
 
 

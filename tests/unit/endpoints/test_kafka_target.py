@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint
-from remora.endpoints.kafka.target import Broker, Login, parse_target
+from remora.endpoints.kafka.target import Broker, Kerberos, Login, parse_target
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
@@ -70,6 +70,27 @@ def test_login(uri: str, args: str, login: Login | None) -> None:
 
 
 @pytest.mark.parametrize(
+    ("args", "kerberos"),
+    [
+        ("sasl-kerberos-keytab=/k", None),
+        ("mechanism=gssapi", Kerberos()),
+        ("mechanism=GSSAPI&user-name=alice&password=s3cret", Kerberos()),
+        ("mechanism=GSSAPI&sasl-kerberos-service-name=stream", Kerberos("stream")),
+        (
+            "mechanism=GSSAPI&sasl-kerberos-principal=me/host@REALM&sasl-kerberos-keytab=/k",
+            Kerberos("", "me/host@REALM", "/k"),
+        ),
+    ],
+)
+def test_kerberos(args: str, kerberos: Kerberos | None) -> None:
+    """The mechanism GSSAPI asks for a log-in with Kerberos, and then for none with user and password."""
+    cluster = parse_target(target("kafka://alice:s3cret@one", args)).cluster
+
+    assert cluster.kerberos == kerberos
+    assert (cluster.login is None) == (kerberos is not None)
+
+
+@pytest.mark.parametrize(
     ("args", "tls"),
     [
         ("", None),
@@ -112,7 +133,14 @@ def test_tls(args: str, tls: Tls | None) -> None:
         (f"kafka://:{SECRET}@one", "", "password without a user"),
         (f"kafka://{SECRET}/x@one", "", "user without a password"),
         ("kafka://one", f"password={SECRET}", "password without a user"),
-        ("kafka://one", "mechanism=GSSAPI", "only PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+        ("kafka://one", "mechanism=KERBEROS_V4", "only PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, GSSAPI"),
+        ("kafka://one", "mechanism=GSSAPI&sasl-kerberos-principal=me", "principal without sasl-kerberos-keytab"),
+        (
+            "kafka://one",
+            "mechanism=GSSAPI&sasl-kerberos-service-name=kafka/host",
+            "first part of the brokers' principal",
+        ),
+        ("kafka://one", "mechanism=GSSAPI&sasl-kerberos-keytab=/k%0A", "must not contain control characters"),
         ("kafka://one", f"mechanism={SECRET}", "only PLAIN"),
         ("kafka://one", "use-ssl=yes", "use-ssl must be true or false"),
         ("kafka://one", "use-ssl=false&verify-ssl=perhaps", "verify-ssl must be true or false"),
@@ -161,6 +189,9 @@ def test_more_brokers() -> None:
         ("kafka://bob:x@one", f"user-name=alice&password={SECRET}&use-ssl=true", "arguments are used"),
         (f"kafka://alice:{SECRET}@one", "", "unencrypted"),
         ("kafka://one", "mechanism=PLAIN", "no effect without user-name"),
+        ("kafka://one", f"mechanism=GSSAPI&user-name=alice&password={SECRET}", "no effect with mechanism=GSSAPI"),
+        (f"kafka://alice:{SECRET}@one", "mechanism=GSSAPI", "no effect with mechanism=GSSAPI"),
+        ("kafka://one", "sasl-kerberos-keytab=/k", "no effect without mechanism=GSSAPI"),
         ("kafka://one", "ca-location=/x", "no effect without use-ssl"),
         ("kafka://one", "use-ssl=true&verify-ssl=false", "not checked"),
         ("kafka://one", "ssl-certificate-location=/c&ssl-key-location=/k", "certificate has no effect without use-ssl"),
@@ -204,6 +235,10 @@ def test_secrets_stay_out_of_repr() -> None:
         "use-ssl=true&ssl-certificate-location=/c&ssl-key-location=/k",
         CLIENT.removeprefix("&"),
         "user-name=alice&password=x&mechanism=SCRAM-SHA-256",
+        "mechanism=GSSAPI",
+        "mechanism=GSSAPI&sasl-kerberos-keytab=/k",
+        "mechanism=GSSAPI&sasl-kerberos-keytab=/k&sasl-kerberos-principal=me",
+        "mechanism=GSSAPI&sasl-kerberos-service-name=stream",
     ],
 )
 def test_identity(args: str) -> None:

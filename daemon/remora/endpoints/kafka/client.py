@@ -8,6 +8,8 @@ aiokafka's producer is not used. Of the client and its connections these private
   hands out the connections that have to be cut.
 * `AIOKafkaClient._topics` loses one topic at a time. `set_topics` replaces the set instead; while the metadata is being
   renewed by age, that makes each `force_metadata_update` wait until it is so old again.
+* `AIOKafkaClient._sync_task` and `_md_synchronizer` are begun here where topics log in with Kerberos: aiokafka begins
+  them after it has made, with its own kind of log-in, a first connection.
 * `AIOKafkaConnection._protocol`, and asyncio's `_transport` of it: `close` says goodbye, and forgets the transport
   before the other side has answered; and nothing else tells which of a name's addresses was connected to.
 """
@@ -15,22 +17,29 @@ aiokafka's producer is not used. Of the client and its connections these private
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import aiokafka.errors as kafka
 from aiokafka.client import AIOKafkaClient
+from aiokafka.conn import AIOKafkaConnection
+from aiokafka.protocol.metadata import MetadataRequest
 
 from remora.config import KafkaSettings
 from remora.endpoints.addresses import look_up, refusal
 from remora.endpoints.blocking import PATIENCE_S, resolve
+from remora.endpoints.kafka.kerberos import KerberosLogin, log_in
 from remora.endpoints.kafka.target import Broker
-from remora.model.errors import EndpointDenied, EndpointUnavailable, without_frames
+from remora.model.errors import EndpointDenied, EndpointError, EndpointUnavailable, without_frames
 from remora.policy.destinations import DestinationRules
 
 CLOSE_PATIENCE_S = 2.0
 """How long brokers may take to answer the goodbye of a client's connections."""
+
+GOODBYE_S = 1.0
+"""How long the end of a TLS connection waits for the other side to end it too."""
 
 
 def request_timeout_s(settings: KafkaSettings) -> float:
@@ -39,10 +48,18 @@ def request_timeout_s(settings: KafkaSettings) -> float:
 
 
 class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
-    """The connections to one cluster, first to `broker`, then to the brokers that it names."""
+    """The connections to one cluster, first to `broker`, then to the brokers that it names.
+
+    With a `kerberos` each connection logs in with it before it is handed out.
+    """
 
     def __init__(
-        self, broker: Broker, options: dict[str, Any], settings: KafkaSettings, rules: DestinationRules
+        self,
+        broker: Broker,
+        options: dict[str, Any],
+        settings: KafkaSettings,
+        rules: DestinationRules,
+        kerberos: KerberosLogin | None = None,
     ) -> None:
         super().__init__(
             bootstrap_servers=str(broker),
@@ -52,8 +69,25 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             connections_max_idle_ms=None,  # a client that nothing uses is closed as a whole
             **options,
         )
+        self._options = options
         self._made: dict[Any, Any] = {}  # by broker
         self._rules = rules
+        self._broker, self._settings, self._kerberos = broker, settings, kerberos
+        self._let_in: WeakSet[Any] = WeakSet()  # connections that have logged in with Kerberos
+        self._at_the_door = asyncio.Lock()
+
+    async def bootstrap(self) -> None:
+        """Learn which brokers there are, and begin to keep that up to date."""
+        if self._kerberos is None:
+            await super().bootstrap()
+            return
+        request_timeout_ms = int(request_timeout_s(self._settings) * 1000)
+        options = {**self._options, "request_timeout_ms": request_timeout_ms}
+        async with connected(
+            self._broker, self._settings.client_id, self._kerberos, self._settings.connect_timeout_s, **options
+        ) as connection:
+            self.cluster.update_metadata(await connection.send(MetadataRequest([])))
+        self._sync_task = asyncio.create_task(self._md_synchronizer(), name=f"metadata of {self._broker}")
 
     async def _get_conn(self, node_id: Any, **options: Any) -> Any:
         broker, known = self.cluster.broker_metadata(node_id), self._made.get(node_id)
@@ -70,7 +104,28 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
                 connection.close()
                 cut(connection)
                 return None
+        if connection is not None and self._kerberos is not None:
+            return await self._log_in(connection, self._kerberos)
         return connection
+
+    async def _log_in(self, connection: Any, kerberos: KerberosLogin) -> Any:
+        """The connection when it is let in, else None; another one asks for it meanwhile, too."""
+        async with self._at_the_door:
+            if connection in self._let_in:
+                return connection
+            try:
+                await log_in(connection, kerberos, self._settings.connect_timeout_s)
+            except (OSError, EndpointError, kafka.KafkaError) as exc:
+                without_frames(exc)
+                self.force_metadata_update()  # as aiokafka does for any broker that does not let it in
+                return None
+            else:
+                self._let_in.add(connection)
+                return connection
+            finally:
+                if connection not in self._let_in:  # also when this was cancelled: half a log-in cannot go on
+                    connection.close()
+                    cut(connection)
 
     def unfollow(self, topic: str) -> None:
         """Stop looking at a topic; the last one stays, because aiokafka asks for all when it has none."""
@@ -120,6 +175,30 @@ def cut(connection: Any) -> None:
     transport = connection._protocol and connection._protocol._transport  # noqa: SLF001  # see the module
     if transport is not None:
         transport.abort()
+
+
+@asynccontextmanager
+async def connected(
+    broker: Broker, client_id: str, kerberos: KerberosLogin | None = None, timeout_s: float = PATIENCE_S, **options: Any
+) -> AsyncIterator[Any]:
+    """A connection of our own to one broker, logged in, which nothing is left of afterwards.
+
+    aiokafka forgets one that fails to log in, while TLS still says goodbye: to a broker that is slow with its answer,
+    the socket would outlive its event loop. A log-in with Kerberos fails after `timeout_s`.
+    """
+    connection = AIOKafkaConnection(broker.host, broker.port, client_id=client_id, **options)
+    patience_s = 0.0
+    try:
+        await connection.connect()
+        if kerberos is not None:
+            await log_in(connection, kerberos, timeout_s)
+        yield connection
+        patience_s = GOODBYE_S
+    finally:
+        closed = connection.close()
+        if closed is not None:
+            await asyncio.wait([closed], timeout=patience_s)
+            cut(connection)
 
 
 @contextmanager

@@ -6,20 +6,20 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import aiokafka.errors as kafka
-from aiokafka.conn import AIOKafkaConnection
 from aiokafka.protocol.admin import SaslHandShakeRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from remora.config import KafkaSettings
 from remora.endpoints.blocking import run_blocking
-from remora.endpoints.kafka.client import KafkaClient, admit, cut, why_denied
+from remora.endpoints.kafka.client import KafkaClient, admit, connected, why_denied
 from remora.endpoints.kafka.errors import CONFIGURATION, translate
+from remora.endpoints.kafka.kerberos import KerberosLogin
 from remora.endpoints.kafka.target import Broker, Cluster
 from remora.endpoints.tls import Trust, build_context, refused_client
 from remora.model.errors import (
@@ -36,9 +36,6 @@ T = TypeVar("T")
 LOOK_TIMEOUT_S = 2.0
 """For one more look at a broker that has just refused us; it answered a moment ago."""
 
-GOODBYE_S = 1.0
-"""How long the end of a TLS connection waits for the other side to end it too."""
-
 
 @dataclass(frozen=True, slots=True)
 class Connection:
@@ -46,6 +43,7 @@ class Connection:
 
     cluster: Cluster
     trust: Trust | None = None
+    kerberos: KerberosLogin | None = None
     rules: DestinationRules = field(default=DestinationRules(), compare=False)
 
 
@@ -53,7 +51,7 @@ async def build_client(connection: Connection, settings: KafkaSettings) -> tuple
     """A client that is not connected yet, and the broker of the list that lets it in. Raises EndpointError."""
     options = await connection_options(connection)
     broker = await find_broker(connection, options, settings.client_id, settings.connect_timeout_s)
-    return KafkaClient(broker, options, settings, connection.rules), broker
+    return KafkaClient(broker, options, settings, connection.rules, connection.kerberos), broker
 
 
 async def connection_options(connection: Connection) -> dict[str, Any]:
@@ -75,12 +73,12 @@ async def find_broker(connection: Connection, options: dict[str, Any], client_id
 
     Raises EndpointMisconfigured when at least one says that we never will be, else EndpointUnavailable.
     """
-    cluster, rules = connection.cluster, connection.rules
+    cluster = connection.cluster
     causes: list[EndpointError] = []
 
     async def attempt(broker: Broker) -> Broker | None:
         try:
-            await _greet(broker, rules, options, client_id, timeout_s)
+            await _greet(broker, connection, options, client_id, timeout_s)
         except Exception as exc:  # whatever answers on that port, and however: it may cost only its topics
             cause = await _explain(exc, broker, cluster, options, client_id)
             if cause is not exc:
@@ -93,7 +91,7 @@ async def find_broker(connection: Connection, options: dict[str, Any], client_id
     if found is not None:
         return found
     decisive = [cause for cause in causes if isinstance(cause, EndpointMisconfigured)] or causes
-    raise type(decisive[0])("; ".join(map(str, decisive))) from decisive[0].__cause__
+    raise type(decisive[0])("; ".join(dict.fromkeys(map(str, decisive)))) from decisive[0].__cause__
 
 
 async def find_live(
@@ -103,7 +101,7 @@ async def find_live(
 
     async def attempt(broker: Broker) -> frozenset[str] | None:
         try:
-            answer = await _greet(broker, connection.rules, options, client_id, timeout_s)
+            answer = await _greet(broker, connection, options, client_id, timeout_s)
         except Exception as exc:  # whatever answers on that port, and however: it is not up
             without_frames(exc)
             return None
@@ -126,17 +124,15 @@ async def _first(brokers: Iterable[Broker], attempt: Callable[[Broker], Coroutin
     return None
 
 
-async def _greet(
-    broker: Broker, rules: DestinationRules, options: dict[str, Any], client_id: str, timeout_s: float
-) -> Any:
+async def _greet(broker: Broker, way: Connection, options: dict[str, Any], client_id: str, timeout_s: float) -> Any:
     """Connect, log in and ask for the brokers, which only those are answered who are let in: the answer.
 
     Raises EndpointDenied where one of these must not be connected to.
     """
-    request_timeout_ms = int(timeout_s * 1000)
+    rules, options = way.rules, {**options, "request_timeout_ms": int(timeout_s * 1000)}
     async with asyncio.timeout(timeout_s):
         await admit(broker, rules, timeout_s)
-        async with _connected(broker, client_id, request_timeout_ms=request_timeout_ms, **options) as connection:
+        async with connected(broker, client_id, way.kerberos, timeout_s, **options) as connection:
             if why := why_denied(connection, broker, rules):
                 raise EndpointDenied(f"{broker}: {why}")
             answer = await connection.send(MetadataRequest([]))
@@ -146,26 +142,6 @@ async def _greet(
         return answer
 
 
-@asynccontextmanager
-async def _connected(broker: Broker, client_id: str, **options: Any) -> AsyncIterator[Any]:
-    """A connection of our own to one broker, which nothing is left of afterwards.
-
-    aiokafka forgets one that fails to log in, while TLS still says goodbye: to a broker that is slow with its answer,
-    the socket would outlive its event loop.
-    """
-    connection = AIOKafkaConnection(broker.host, broker.port, client_id=client_id, **options)
-    patience_s = 0.0
-    try:
-        await connection.connect()
-        yield connection
-        patience_s = GOODBYE_S
-    finally:
-        closed = connection.close()
-        if closed is not None:
-            await asyncio.wait([closed], timeout=patience_s)
-            cut(connection)
-
-
 # ------------------------------------------------------------------------------------------- why not
 
 
@@ -173,7 +149,7 @@ async def _explain(
     exc: Exception, broker: Broker, cluster: Cluster, options: dict[str, Any], client_id: str
 ) -> EndpointError:
     """What is wrong with this broker, in words; takes one more look where the exception alone is no answer."""
-    if isinstance(exc, EndpointUnavailable | EndpointDenied):
+    if isinstance(exc, EndpointError):
         return exc
     for each in _chain(exc):
         if refusal := _refusal(each, broker, cluster):
@@ -219,7 +195,7 @@ async def _look_again(broker: Broker, cluster: Cluster, options: dict[str, Any],
                 return "use-ssl is set, but this port speaks no TLS"
             if not cluster.tls and await _answers_tls(broker):
                 return "this port speaks TLS, but use-ssl is not set"
-            return "" if cluster.login else await _wanted_login(broker, options, client_id)
+            return "" if cluster.login or cluster.kerberos else await _wanted_login(broker, options, client_id)
     except (OSError, kafka.KafkaError) as exc:
         without_frames(exc)
         return ""
@@ -227,7 +203,7 @@ async def _look_again(broker: Broker, cluster: Cluster, options: dict[str, Any],
 
 async def _answers_without_tls(broker: Broker, client_id: str) -> bool:
     try:
-        async with _connected(broker, client_id):
+        async with connected(broker, client_id):
             return True
     except (ConnectionError, kafka.KafkaError) as exc:
         without_frames(exc)
@@ -250,7 +226,7 @@ async def _answers_tls(broker: Broker) -> bool:
 
 
 async def _wanted_login(broker: Broker, options: dict[str, Any], client_id: str) -> str:
-    async with _connected(broker, client_id, **options) as connection:
+    async with connected(broker, client_id, **options) as connection:
         answer = await connection.send(SaslHandShakeRequest("PLAIN"))
     if not answer.enabled_mechanisms:
         return ""

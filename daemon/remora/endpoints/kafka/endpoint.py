@@ -19,6 +19,7 @@ from remora.endpoints.kafka.batches import CODECS
 from remora.endpoints.kafka.connecting import Connection, connection_options, find_live
 from remora.endpoints.kafka.errors import TOO_LARGE, translate
 from remora.endpoints.kafka.exact import ExactKafkaRoute, ExactRoutes
+from remora.endpoints.kafka.kerberos import KerberosLogin, read_login
 from remora.endpoints.kafka.letters import LetterBatch, LetterPacker
 from remora.endpoints.kafka.log_filter import install_log_filter
 from remora.endpoints.kafka.lookup import UNREACHABLE, TopicFacts, look_up
@@ -141,7 +142,7 @@ class KafkaEndpoint:
                 _leave(slot, topic)
 
     async def _connection(self, cluster: Cluster) -> Connection:
-        return Connection(cluster, await self._trust(cluster), self._rules)
+        return Connection(cluster, await self._trust(cluster), await self._kerberos(cluster), self._rules)
 
     async def _trust(self, cluster: Cluster) -> Trust | None:
         """Whom to trust as this host's files say now."""
@@ -149,6 +150,16 @@ class KafkaEndpoint:
         if tls is None:
             return None
         return await run_blocking(("trust", tls), lambda: trusts.read(tls), tls.what, self._settings.connect_timeout_s)
+
+    async def _kerberos(self, cluster: Cluster) -> KerberosLogin | None:
+        """As whom to log in, with the keytab as it is now."""
+        asked, settings = cluster.kerberos, self._settings
+        if asked is None:
+            return None
+        what = asked.keytab or settings.kerberos_keytab
+        return await run_blocking(
+            ("keytab", asked), lambda: read_login(asked, settings), what, settings.connect_timeout_s
+        )
 
     @asynccontextmanager
     async def exact(self, shard: Shard, incarnation: str, target: Target) -> AsyncIterator[ExactKafkaRoute]:

@@ -23,7 +23,12 @@ DEFAULT_PORT = 9092
 MOST_BROKERS = 32
 """Brokers of one target, all of which are tried at once; a few are enough, as Kafka names the others."""
 
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+KERBEROS = "GSSAPI"
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", KERBEROS)
+
+KERBEROS_SERVICE, KERBEROS_PRINCIPAL, KERBEROS_KEYTAB = (
+    f"sasl-kerberos-{each}" for each in ("service-name", "principal", "keytab")
+)
 
 REFUSED_MECHANISMS = {
     "OAUTHBEARER": "its arguments would have remora ask any URL that a topic names for a token",
@@ -31,6 +36,7 @@ REFUSED_MECHANISMS = {
 """What radosgw takes, or will take, and remora does not, with why."""
 
 HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
+SERVICE_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -55,12 +61,25 @@ class Login:
 
 
 @dataclass(frozen=True, slots=True)
+class Kerberos:
+    """A log-in with Kerberos, as the topic asks for it; what is empty is the operator's to say.
+
+    `keytab` is a path on this host; where there is one, an empty `principal` stands for the keytab's first.
+    """
+
+    service: str = ""
+    principal: str = ""
+    keytab: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """All that makes a connection, and nothing else: topics share connections exactly when this is equal."""
 
     brokers: tuple[Broker, ...]
     login: Login | None = None
     tls: Tls | None = None
+    kerberos: Kerberos | None = None
 
     def __str__(self) -> str:
         return ",".join(map(str, self.brokers))
@@ -94,8 +113,10 @@ def parse_target(target: Target) -> KafkaTarget:
         raise EndpointMisconfigured(
             f"{len(brokers)} brokers are named; {MOST_BROKERS} are the most, and a few are enough"
         )
-    login, tls = _login(user_info, args), _tls(args)
-    cluster = Cluster(tuple(dict.fromkeys(brokers)), login, tls)
+    mechanism = _mechanism(args)
+    login = _login(user_info, args, mechanism) if mechanism != KERBEROS else None
+    kerberos = _kerberos(args) if mechanism == KERBEROS else None
+    cluster = Cluster(tuple(dict.fromkeys(brokers)), login, _tls(args), kerberos)
     remarks = tuple(_remarks(cluster, args, user_info, rest))
     return KafkaTarget(cluster, target.topic, remarks, _letters(target.topic, args))
 
@@ -157,21 +178,37 @@ def _port(text: str | None, which: str) -> int:
     return int(text)
 
 
-def _login(user_info: str, args: Mapping[str, str]) -> Login | None:
-    """The arguments win over the URI, as in radosgw."""
-    user, _, password = user_info.partition(":")
-    user = args.get("user-name") or unquote(user)
-    password = args.get("password") or unquote(password)
+def _mechanism(args: Mapping[str, str]) -> str:
     mechanism = (args.get("mechanism") or MECHANISMS[0]).upper()
     if mechanism in REFUSED_MECHANISMS:
         raise EndpointMisconfigured(f"mechanism: {mechanism} is not supported: {REFUSED_MECHANISMS[mechanism]}")
     if mechanism not in MECHANISMS:
         raise EndpointMisconfigured(f"mechanism: only {', '.join(MECHANISMS)} can be used")
+    return mechanism
+
+
+def _login(user_info: str, args: Mapping[str, str], mechanism: str) -> Login | None:
+    """The arguments win over the URI, as in radosgw."""
+    user, _, password = user_info.partition(":")
+    user = args.get("user-name") or unquote(user)
+    password = args.get("password") or unquote(password)
     if bool(user) != bool(password):
         raise EndpointMisconfigured(f"a {'user' if user else 'password'} without a {'password' if user else 'user'}")
     if "\0" in user or "\0" in password:
         raise EndpointMisconfigured("user and password must not contain a zero byte")
     return Login(user, password, mechanism) if user else None
+
+
+def _kerberos(args: Mapping[str, str]) -> Kerberos:
+    names = (KERBEROS_SERVICE, KERBEROS_PRINCIPAL, KERBEROS_KEYTAB)
+    service, principal, keytab = (args.get(name, "") for name in names)
+    if any(not each.isprintable() for each in (service, principal, keytab)):
+        raise EndpointMisconfigured("the sasl-kerberos arguments must not contain control characters")
+    if service and not SERVICE_NAME.fullmatch(service):
+        raise EndpointMisconfigured(f"{KERBEROS_SERVICE} is the first part of the brokers' principal, as kafka")
+    if principal and not keytab:
+        raise EndpointMisconfigured(f"{KERBEROS_PRINCIPAL} without {KERBEROS_KEYTAB}")
+    return Kerberos(service, principal, keytab)
 
 
 def _tls(args: Mapping[str, str]) -> Tls | None:
@@ -194,7 +231,11 @@ def _remarks(cluster: Cluster, args: Mapping[str, str], user_info: str, rest: st
         yield "user-name and password of the arguments are used, not those of the URI"
     if cluster.login and not cluster.tls:
         yield "the password travels unencrypted, because use-ssl is not set"
-    if not cluster.login and args.get("mechanism"):
+    if cluster.kerberos and (user_info or args.get("user-name") or args.get("password")):
+        yield f"user-name and password have no effect with mechanism={KERBEROS}"
+    if not cluster.kerberos and any(args.get(name) for name in (KERBEROS_SERVICE, KERBEROS_PRINCIPAL, KERBEROS_KEYTAB)):
+        yield f"the sasl-kerberos arguments have no effect without mechanism={KERBEROS}"
+    if not cluster.login and not cluster.kerberos and args.get("mechanism"):
         yield "mechanism has no effect without user-name and password"
     yield from _tls_remarks(cluster.tls, args)
 
