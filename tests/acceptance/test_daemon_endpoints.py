@@ -11,6 +11,7 @@ from remora.model.exits import Exit
 from remora.policy.readiness import STALLED_AFTER_S
 from support.daemon import Daemon, running_daemon
 from support.kafka import Kafka, create_topic
+from support.kerberos import join_realm
 from support.queues import Described, Queues, a_topic, assert_clean, assert_whole, delivers, numbered, one_voice, quick
 
 pytestmark = [pytest.mark.ceph, pytest.mark.kafka]
@@ -167,6 +168,30 @@ async def test_misconfigured_topics(queues: Queues, kafka: Kafka, tmp_path: Path
         assert len(await queues.contents(name)) == 50
     for name in good:
         assert_clean(await numbered(kafka.address, name, 50))
+
+
+async def test_kerberos(queues: Queues, kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator's keytab delivers topics in both modes; beside them one with a dead key says so and waits."""
+    join_realm(kafka, monkeypatch)
+    uri, mine, stale = f"kafka://{kafka.env['gssapi_bootstrap']}", kafka.env["remora_keytab"], kafka.env["stale_keytab"]
+    exactly = "mechanism=GSSAPI&remora-delivery=exactly-once"
+    often, once, waits = [
+        queues.make(uri, args, name=await create_topic(kafka.address))
+        for args in ("mechanism=GSSAPI", exactly, f"mechanism=GSSAPI&sasl-kerberos-keytab={stale}")
+    ]
+    for topic in (often, once, waits):
+        await queues.fill(topic, 50)
+
+    section = {"kerberos_keytab": mine, "client_files": str(Path(stale).parent)}
+    async with running_daemon(tmp_path, quick(queues, kafka=section)) as daemon:
+        for topic in (often, once):
+            await delivers(daemon, topic, 50)
+        assert await daemon.metric("remora_kafka_transactions_total", outcome="committed") > 0
+        assert "Kerberos: the KDC refuses the keytab's key" in await stopped(daemon, waits)
+
+    assert_clean(await numbered(kafka.address, often, 50))
+    assert_clean(await numbered(kafka.address, once, 50, committed=True))
+    assert len(await queues.contents(waits)) == 50
 
 
 async def test_corrected_topic(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
