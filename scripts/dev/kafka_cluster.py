@@ -61,10 +61,14 @@ sasl.enabled.mechanisms={mechanisms}
 """
 
 KERBEROS = """\
-listener.name.{listener}.sasl.enabled.mechanisms=GSSAPI
-listener.name.{listener}.sasl.kerberos.service.name=kafka
-listener.name.{listener}.gssapi.sasl.jaas.config={jaas}
+sasl.kerberos.service.name=kafka
+listener.name.gssapi.sasl.enabled.mechanisms=GSSAPI
+listener.name.gssapi.gssapi.sasl.jaas.config={jaas}
+listener.name.sasl_ssl.gssapi.sasl.jaas.config={jaas}
+listener.name.sasl_ssl.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,GSSAPI
 # Here a broker hangs up on a client that has not logged in again for a second.
+listener.name.gssapi_brief.sasl.enabled.mechanisms=GSSAPI
+listener.name.gssapi_brief.gssapi.sasl.jaas.config={jaas}
 listener.name.gssapi_brief.connections.max.reauth.ms=1000
 """
 
@@ -189,9 +193,8 @@ class Cluster:
                 text += jaas("plain", "plain.PlainLoginModule", f' user_dev="{password}"')
                 text += jaas("scram-sha-256", "scram.ScramLoginModule", "")
                 text += jaas("scram-sha-512", "scram.ScramLoginModule", "")
-        for listener in KERBEROS_LISTENERS:
-            if listener in kinds:
-                text += KERBEROS.format(listener=listener, jaas=self.realm.jaas())
+        if KERBEROS_LISTENERS[0] in kinds:
+            text += KERBEROS.format(jaas=self.realm.jaas())
         text += "".join(f"{key}={value}\n" for key, value in extra.items())
         self._settings(name).write_text(text)
 

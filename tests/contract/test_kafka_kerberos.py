@@ -28,7 +28,7 @@ pytestmark = pytest.mark.kafka
 
 SHARD = Shard("shard")
 
-ANYWHERE = KafkaSettings(client_files="/", connect_timeout_s=3)
+ANYWHERE = KafkaSettings(ca_directories="/", client_files="/", connect_timeout_s=3)
 """A test's files lie in temporary directories."""
 
 
@@ -78,11 +78,13 @@ def own_keytab(kafka: Kafka, tmp_path: Path) -> str:
 # ---------------------------------------------------------------------------------- what works
 
 
-async def test_both_modes(realm: Kafka) -> None:
-    """A topic with a keytab of its own is delivered at least once and exactly once."""
+@pytest.mark.parametrize("listener", ["gssapi", "sasl_ssl"])
+async def test_both_modes(realm: Kafka, listener: str) -> None:
+    """A topic with a keytab of its own is delivered at least once and exactly once, with TLS and without."""
     topic, records = await create_topic(realm.address), make_records(0, 20)
     principal = f"&sasl-kerberos-principal=remora@{realm.env['realm']}&sasl-kerberos-service-name=kafka"
-    meant = replace(target(realm, topic), args=args(realm) + principal)
+    tls = f"&use-ssl=true&ca-location={realm.env['ca']}" if listener == "sasl_ssl" else ""
+    meant = replace(target(realm, topic, listener=listener), args=args(realm) + principal + tls)
 
     async with asyncio.timeout(30), KafkaEndpoint(ANYWHERE) as endpoint:
         assert endpoint.check(meant) == []

@@ -101,11 +101,11 @@ def read_login(asked: Kerberos, settings: KafkaSettings) -> KerberosLogin:
 def _library() -> Any:
     try:
         import gssapi  # an extra, which only hosts with such topics need
+    except ModuleNotFoundError:
+        why = "is not installed; the extra remora[gssapi] has it"
+        raise EndpointMisconfigured(f"mechanism={KERBEROS}: the Python package gssapi {why}") from None
     except ImportError as exc:
-        why = "is not installed" if isinstance(exc, ModuleNotFoundError) else "cannot be loaded"
-        raise EndpointMisconfigured(
-            f"mechanism={KERBEROS}: the Python package gssapi {why}; the extra remora[gssapi] has it"
-        ) from None
+        raise EndpointMisconfigured(f"mechanism={KERBEROS}: the Python package gssapi cannot be loaded: {exc}") from None
     return gssapi
 
 
