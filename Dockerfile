@@ -2,13 +2,15 @@
 #   bookworm  librados 16.2, Python 3.11
 #   trixie    librados 18.2, Python 3.13
 #   forky     librados 20.2, Python 3.14: the one that understands the aes256k keys of new Tentacle clusters
-# The embedded store needs no librados at all; --build-arg CEPH_PACKAGES= leaves it out.
+# The embedded store needs no librados at all; --build-arg CEPH_PACKAGES= leaves it out. Likewise KERBEROS_PACKAGES=, where
+# no topic logs in to Kafka with Kerberos.
 #
 #   docker build --build-arg DEBIAN_RELEASE=forky -t remora .
 #   docker run -v remora:/var/lib/remora -v remora-sockets:/run/remora remora
 #   docker run -v /etc/ceph:/etc/ceph:ro -v ./remora.toml:/etc/remora/remora.toml:ro remora
 ARG DEBIAN_RELEASE=bookworm
 ARG CEPH_PACKAGES=librados2
+ARG KERBEROS_PACKAGES=python3-gssapi
 
 FROM debian:${DEBIAN_RELEASE}-slim AS build
 RUN apt-get update \
@@ -27,10 +29,14 @@ LABEL org.opencontainers.image.title="remora" \
       org.opencontainers.image.description="Delivers persistent bucket notifications from object-store gateways to Kafka" \
       org.opencontainers.image.licenses="Apache-2.0"
 ARG CEPH_PACKAGES
+ARG KERBEROS_PACKAGES
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends ca-certificates python3 ${CEPH_PACKAGES} \
+    && apt-get install -y --no-install-recommends ca-certificates python3 ${CEPH_PACKAGES} ${KERBEROS_PACKAGES} \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/remora /opt/remora
+# Debian's own build of gssapi; where it was left out, the links lead nowhere.
+RUN ln -s /usr/lib/python3/dist-packages/gssapi /usr/lib/python3/dist-packages/decorator.py \
+    /opt/remora/lib/python3.*/site-packages/
 COPY config/remora.toml /etc/remora/remora.toml
 ENV PATH=/opt/remora/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
