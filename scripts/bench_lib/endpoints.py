@@ -36,7 +36,7 @@ from bench_lib.embedded import Embedded, own_topic
 from bench_lib.events import write_wrk_script
 from bench_lib.load import Load, bodies
 from bench_lib.processes import cpu_s, memory_bytes, spent
-from bench_lib.publishing import publish
+from bench_lib.publishing import BARE, LIKE_REMORA, publish
 from remora.storage.rados import RadosStore
 from support.rabbitmq import RabbitMQ, running_rabbitmq
 
@@ -61,7 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--queues", default="1,11", help="HTTP topics, one number for each comparison (default: 1,11)")
     parser.add_argument("--rounds", type=int, default=2, help="turns of each; the medians are compared (default: 2)")
     parser.add_argument("--release", type=int, choices=(16, 20), default=16, help="of Ceph (default: 16)")
-    parser.add_argument("--only", choices=("http", "amqp", "alone"), help="leave the others out")
+    parser.add_argument("--only", choices=("http", "amqp", "alone", "publisher"), help="leave the others out")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -71,7 +71,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         folder = Path(name)
         if options.only in (None, "alone"):
             figures["alone"] = asyncio.run(_alone(options, folder))
-        if options.only != "alone":
+        if options.only in (None, "publisher"):
+            figures["publisher"] = asyncio.run(_beside_publisher(options, folder))
+        if options.only not in ("alone", "publisher"):
             cluster = options.name if options.release == 16 else f"{options.name}-{options.release}"
             with running_clusters(cluster, options.keep, ["ceph"], release=options.release) as clusters:
                 figures |= asyncio.run(_Beside(clusters, options, folder).run())
@@ -242,11 +244,43 @@ async def _alone(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return figures
 
 
-async def _delivered(options: argparse.Namespace, folder: Path, url: str, args: str) -> dict[str, Any]:
+async def _beside_publisher(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """One queue of the embedded store to a RabbitMQ, in turns with a program that does nothing else."""
+    rates: defaultdict[str, list[float]] = defaultdict(list)
+    costs: defaultdict[str, list[float]] = defaultdict(list)
+    with running_rabbitmq() as broker:
+        exchange, queue = await broker.bound()
+        args = f"amqp-exchange={exchange}&amqp-ack-level=broker"
+        sent = bodies(list(Load(0, own_topic("bench", "", 1).target, RECORD_BYTES).entries(0, options.entries)))
+        for number in range(options.rounds + 1):
+            for kind, properties in (("bare", BARE), ("same headers", LIKE_REMORA), ("remora", None)):
+                before = cpu_s(broker.pid)
+                if properties is None:
+                    delivered = await _delivered(options, folder, f"amqp://{broker.address}", args, shards=1)
+                    rate, copies = delivered["rate"], _messages(broker, queue) - options.entries
+                    own = f"{delivered['cpu_s_per_1000'] * 1e3:.1f} us of the daemon, copies {copies}"
+                else:
+                    rate, own = await publish(broker.port, exchange, sent, properties), "publisher"
+                cost = (cpu_s(broker.pid) - before) * 1e6 / len(sent)
+                if number:
+                    rates[kind].append(rate)
+                    costs[kind].append(cost)
+                    print(f"amqp  {kind:12} {rate:8,.0f} messages/s   RabbitMQ {cost:.0f} us each   {own}", flush=True)
+                with broker.channel() as channel:
+                    channel.queue_purge(queue)
+    remora = statistics.median(rates["remora"])
+    ratio = {kind: remora / statistics.median(each) for kind, each in rates.items() if kind != "remora"}
+    print("amqp, remora beside a publisher:  " + "   ".join(f"{kind} {value:.2f}" for kind, value in ratio.items()))
+    return {"rates": rates, "rabbitmq_us": costs, "ratio": ratio}
+
+
+async def _delivered(
+    options: argparse.Namespace, folder: Path, url: str, args: str, shards: int = 11
+) -> dict[str, Any]:
     name = f"bench-{uuid.uuid4().hex[:8]}"
     embedded = Embedded(_made(folder, name), queue_bytes=1 << 30)
     async with embedded.store() as store:
-        topic = own_topic(name, url, 11)
+        topic = own_topic(name, url, shards)
         topic = await store.own_topics.create(replace(topic, target=replace(topic.target, args=args)))
         await store_backlog(store, topic, options.entries, RECORD_BYTES, 0)
         with programs.remora_on(embedded) as process:

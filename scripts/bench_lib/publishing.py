@@ -11,17 +11,39 @@ from pamqp import body, commands, frame, header
 
 WINDOW = 512
 
+BARE = commands.Basic.Properties(delivery_mode=2, content_type="application/json")
+"""Messages with nothing but what a persistent one needs."""
 
-async def publish(port: int, exchange: str, bodies: Sequence[bytes]) -> float:
+LIKE_REMORA = commands.Basic.Properties(
+    delivery_mode=2,
+    content_type="application/json",
+    message_id="bench-0123abcd.0/0123456789abcdef0123456789abcdef:0/12345678",
+    app_id="remora",
+    headers={
+        "remora-shard": "bench-0123abcd.0",
+        "remora-pos": "0123456789abcdef0123456789abcdef:0/12345678",
+        "remora-next": "0123456789abcdef0123456789abcdef:0/12345679",
+        "remora-event-id": "1700000000.123456.0123456789abcdef0123456789abcdef",
+    },
+)
+"""Messages with the headers that remora's have, which RabbitMQ reads."""
+
+
+async def publish(
+    port: int, exchange: str, bodies: Sequence[bytes], properties: commands.Basic.Properties = BARE
+) -> float:
     """Publish these, persistent and mandatory, until all are confirmed; messages a second."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         await _open(reader, writer)
         method = frame.marshal(commands.Basic.Publish(0, exchange, "bench", mandatory=True), 1)
+        headers = {n: frame.marshal(header.ContentHeader(0, n, properties), 1) for n in {len(each) for each in bodies}}
         began, sent, confirmed = time.monotonic(), 0, 0
         while confirmed < len(bodies):
             burst = bodies[sent : confirmed + WINDOW]
-            writer.write(b"".join(method + _content(each) for each in burst))
+            writer.write(
+                b"".join(method + headers[len(each)] + frame.marshal(body.ContentBody(each), 1) for each in burst)
+            )
             sent += len(burst)
             found = await _read(reader)
             if isinstance(found, commands.Basic.Ack):
@@ -42,12 +64,6 @@ async def _open(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     for asked in (commands.Channel.Open(), commands.Confirm.Select()):
         writer.write(frame.marshal(asked, 1))
         await _read(reader)
-
-
-def _content(data: bytes) -> bytes:
-    properties = commands.Basic.Properties(delivery_mode=2, content_type="application/json")
-    head = frame.marshal(header.ContentHeader(0, len(data), properties), 1)
-    return head + frame.marshal(body.ContentBody(data), 1)
 
 
 async def _read(reader: asyncio.StreamReader) -> Any:

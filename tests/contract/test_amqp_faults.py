@@ -294,7 +294,7 @@ def _waits(endpoint: AmqpEndpoint) -> bool:
     """Whether somebody waits for a message that is under way."""
     (outlet,) = endpoint._pool._outlets.values()
     assert outlet._channel is not None
-    return any(each.run and not each.run.is_over for each in outlet._channel._sent.values())
+    return any(not each.run.is_over for each in outlet._channel._sent.values())
 
 
 async def test_confirmed_meanwhile() -> None:

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands, header
 
-from remora.endpoints.amqp.channels import MOST_ARRIVED, Arrived, Channel, Run
+from remora.endpoints.amqp.channels import MOST_ARRIVED, WINDOW, Arrived, Channel, Run
 from remora.endpoints.amqp.frames import BadFrames, Confirm, Content, Envelope, Splitter, make_content
 from remora.endpoints.amqp.messages import Origin
 from remora.endpoints.amqp.packing import Packer
-from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable
+from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from support.kafka_sender import make_records
 
 PLACE = Envelope(b"x", b"t")
@@ -38,31 +38,33 @@ class Wire:
 
     def flush(self) -> None:
         """Write what is due; `written` has the ids of the messages, in order."""
-        waiting, self.waiting = self.waiting, []
-        for channel, run in waiting:
+        while self.waiting:
+            channel, run = self.waiting.pop(0)
+            due = run.ids[run.next]
             frames = channel.encode(run)
             if frames:
                 assert len(list(Splitter().feed(b"".join(frames)))) == 3
-                self.written.append(run.ids[run.at])
+                self.written.append(due)
 
 
-def run_of(names: Sequence[bytes], *, routable: bool = False) -> Run:
+def run_of(names: Sequence[bytes], keys: Sequence[bytes] = (), *, routable: bool = False) -> Run:
     def make(at: int) -> Content:
         return make_content(names[at], [], b"body")
 
-    return Run(names, make, PLACE, routable=routable)
+    return Run(names, make, PLACE, keys, routable=routable)
 
 
 class Story:
-    """Lanes of one message after the other over a channel, and what is known to have arrived."""
+    """Lanes of messages over a channel, and what is known to have arrived; without `keys` a lane has one key."""
 
-    def __init__(self, lanes: int, each: int) -> None:
+    def __init__(self, lanes: int, each: int, keys: Sequence[bytes] = ()) -> None:
         self.wire = Wire()
         self.arrived = Arrived()
         self.unroutable = 0
         self.open()
         self.confirmed: list[bytes] = []
         self.names = [[b"%d.%d" % (lane, n) for n in range(each)] for lane in range(lanes)]
+        self.keys = keys
         self.runs: list[Run | None] = [None] * lanes
 
     def open(self) -> None:
@@ -84,13 +86,30 @@ class Story:
     def push(self, lane: int) -> None:
         run = self.runs[lane]
         if (run is None or run.is_over) and not self.has_arrived(lane):
-            self.runs[lane] = run = run_of(self.names[lane])
+            self.runs[lane] = run = run_of(self.names[lane], self.keys)
             self.channel.submit(run)
 
     def flush(self) -> None:
         before = len(self.wire.written)
         self.wire.flush()
         self.tags += self.wire.written[before:]
+        for each in self.wire.written[before:]:
+            assert set(self.before(each)) <= set(self.confirmed), (
+                "written before an earlier one of its key is confirmed"
+            )
+
+    def before(self, name: bytes) -> Sequence[bytes]:
+        """The earlier messages of the same key."""
+        return next(each[: each.index(name)] for each in self.by_key() if name in each)
+
+    def by_key(self) -> Sequence[Sequence[bytes]]:
+        """The messages of each lane's keys."""
+        keys = self.keys or [b""] * len(self.names[0])
+        return [
+            [name for name, of in zip(names, keys, strict=True) if of == key]
+            for names in self.names
+            for key in dict.fromkeys(keys)
+        ]
 
     def confirm(self, tag: int, *, multiple: bool, ack: bool) -> None:
         """What a broker may say: each tag once."""
@@ -130,9 +149,9 @@ class Story:
         for lane, names in enumerate(self.names):
             if self.has_arrived(lane):
                 assert set(names) <= set(self.confirmed)
-        for names in self.names:
-            first = list(dict.fromkeys(each for each in self.wire.written if each in names))
-            assert first == names[: len(first)]
+        for each_key in self.by_key():
+            first = list(dict.fromkeys(each for each in self.wire.written if each in each_key))
+            assert first == each_key[: len(first)]
         assert len(self.confirmed) == len(set(self.confirmed)), "a confirmed message was written again"
 
 
@@ -156,6 +175,78 @@ def test_against_a_model(steps: list[tuple[str, int]]) -> None:
         story.finish()
 
     asyncio.run(play())
+
+
+@given(st.lists(STEPS, max_size=60), st.lists(st.sampled_from([b"a", b"b", b"c", b"d"]), min_size=6, max_size=6))
+def test_keys_side_by_side_against_a_model(steps: list[tuple[str, int]], keys: list[bytes]) -> None:
+    """Messages of several keys in a lane keep the promises of `Story.check`, and the order of each key."""
+
+    async def play() -> None:
+        story = Story(lanes=4, each=6, keys=keys)
+        for what, number in steps:
+            story.do(what, number)
+            story.check()
+        story.finish()
+
+    asyncio.run(play())
+
+
+async def test_messages_of_different_keys_are_under_way_together() -> None:
+    """A run has WINDOW messages of as many keys without a confirm, and stops before the second one of a key."""
+    many = run_of([b"%d" % n for n in range(WINDOW + 4)], [b"k%d" % n for n in range(WINDOW + 4)])
+    repeated = run_of([b"p", b"q", b"r"], [b"1", b"2", b"1"])
+    story = Story(lanes=1, each=1)
+    for run in (many, repeated):
+        story.channel.submit(run)
+    story.wire.flush()
+
+    assert sorted(story.wire.written) == sorted([*many.ids[:WINDOW], b"p", b"q"])
+    story.channel.acked(Confirm(len(story.wire.written), True))
+    story.wire.flush()
+    assert sorted(story.wire.written[WINDOW + 2 :]) == sorted([*many.ids[WINDOW:], b"r"])
+
+
+@pytest.mark.parametrize(("refused", "arrived", "again"), [([2], 1, [b"0.1"]), ([2, 1], 0, [b"0.0", b"0.1"])])
+async def test_a_refusal_among_others(refused: list[int], arrived: int, again: list[bytes]) -> None:
+    """A run fails when all before the first refused message are known; what arrived behind it is not sent again."""
+    story = Story(lanes=1, each=3, keys=[b"a", b"b", b"c"])
+    story.push(0)
+    story.flush()
+    story.confirm(3, multiple=False, ack=True)
+    (run,) = story.runs
+    assert run is not None
+    for tag in refused:
+        assert not run.is_over
+        story.confirm(tag, multiple=False, ack=False)
+    story.confirm(1, multiple=False, ack=True)
+    error = run.done.exception()
+    before = len(story.wire.written)
+    story.push(0)
+    story.flush()
+
+    assert isinstance(error, EndpointUnavailable)
+    assert (error.arrived, error.tries) == (arrived, 1)
+    assert story.wire.written[before:] == again
+
+
+@pytest.mark.parametrize("large", [0, 1])
+async def test_a_message_too_large_among_others(large: int) -> None:
+    """A message that closes the channel by its size is refused where all before it arrived; else all are tried again,
+    and its size is known then."""
+    story = Story(lanes=1, each=1)
+    bodies = [b"x" * (100 if n == large else 10) for n in range(3)]
+    names = [b"%d" % n for n in range(3)]
+    run = Run(names, lambda at: make_content(names[at], [], bodies[at]), PLACE, names, routable=False)
+    story.channel.submit(run)
+    story.wire.flush()
+
+    story.channel.closed(406, "PRECONDITION_FAILED - message size 100 is larger than configured max size 50")
+
+    error = run.done.exception()
+    assert type(error) is (EndpointUnavailable if large else EntryRefused)
+    assert isinstance(error, EndpointError)
+    assert (error.arrived, error.tries) == (0, None if large else 1)
+    assert story.wire.limits == [50]
 
 
 async def test_a_channel_that_ends() -> None:

@@ -17,6 +17,9 @@ from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUn
 MOST_ARRIVED = 1 << 14
 """Ids of messages that were confirmed after their push was given up, kept for each topic of a connection."""
 
+WINDOW = 16
+"""Messages of a run without a confirm at once, of as many keys."""
+
 
 class Arrived:
     """Messages that arrived although their push failed: when they are pushed again nothing is sent."""
@@ -42,49 +45,107 @@ class Arrived:
 
 
 class Run:
-    """Messages of one lane that are sent one after the other: the next one once the one before is confirmed.
+    """Messages of one lane, sent in their order: those of one key one after the other, of others side by side.
 
-    `done` ends when all have arrived, or with an EndpointError. `make` encodes one that is due, `ids` name them.
+    A message is sent once all earlier ones of its key are confirmed, while at most WINDOW of the run have no confirm.
+    `done` ends when all have arrived, or with an EndpointError. `at` of them have arrived, from the front.
     """
 
-    __slots__ = ("arrived", "at", "done", "envelope", "ids", "make", "routable")
+    __slots__ = (
+        "_ahead", "_busy", "_keys", "_refusal", "at", "done", "envelope", "ids", "is_due", "make", "next", "routable"
+    )  # fmt: skip
 
     def __init__(
         self,
         ids: Sequence[bytes],
         make: Callable[[int], Content],
         envelope: Envelope,
+        keys: Sequence[bytes] = (),
         *,
         routable: bool,
     ) -> None:
+        """`make` encodes one that is due, `ids` name them; without `keys` all are of one key."""
         self.ids = ids
         self.make = make
         self.envelope = envelope
         self.routable = routable
-        self.at = 0
+        self.at = self.next = 0
+        self.is_due = False
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._keys = keys
+        self._busy: set[bytes] = set()
+        self._ahead: set[int] = set()  # which have arrived although one before them has no confirm
+        self._refusal: tuple[int, EndpointError] | None = None
 
     @property
     def is_over(self) -> bool:
         """Whether its push was given up."""
         return self.done.done()
 
+    @property
+    def may_send(self) -> bool:
+        """Whether the next message may be under way beside those that are."""
+        at, busy = self.next, self._busy
+        return (
+            at < len(self.ids)
+            and len(busy) < WINDOW
+            and self._key(at) not in busy
+            and self._refusal is None
+            and not self.done.done()
+        )
+
+    def _key(self, at: int) -> bytes:
+        return self._keys[at] if self._keys else b""
+
+    def begin(self) -> int:
+        """The next message is under way; returns which it is."""
+        at = self.next
+        self._busy.add(self._key(at))
+        self.next = at + 1
+        return at
+
+    def arrived(self, at: int) -> None:
+        """A message that was under way has arrived; with the last one it is done."""
+        self._busy.discard(self._key(at))
+        self._ahead.add(at)
+        while self.at in self._ahead:
+            self._ahead.remove(self.at)
+            self.at += 1
+        if self.at == len(self.ids) and not self.done.done():
+            self.done.set_result(None)
+
+    def refuse(self, at: int, error: EndpointError) -> None:
+        """The broker refused a message that was under way: no other is sent. Of several the first counts."""
+        self._busy.discard(self._key(at))
+        if self._refusal is None or at < self._refusal[0]:
+            self._refusal = at, error
+
+    @property
+    def refused(self) -> EndpointError | None:
+        """Why the broker refused the message behind those that have arrived, if it did."""
+        return self._refusal[1] if self._refusal is not None and self._refusal[0] == self.at else None
+
     def fail(self, error: EndpointError, tries: int | None = None) -> None:
         """End it; each run gets an exception of its own, since each of them is raised, that tells how far it came.
 
-        `tries` is 1 where the broker refused the message that is due.
+        `tries` is 1 where the broker refused the message behind those that have arrived.
         """
         if not self.done.done():
             self.done.set_exception(type(error)(str(error)).at(self.at, tries))
 
+    def all_arrived(self) -> list[bytes]:
+        """The ids of all that have arrived."""
+        return [*self.ids[: self.at], *map(self.ids.__getitem__, self._ahead)]
+
 
 @dataclass(slots=True, eq=False)
 class Sent:
-    """A message without a confirm yet. `run` is who waits for it, or None; `returned` is the broker's reply code."""
+    """A message without a confirm yet, number `at` of a run; `returned` is the code of the broker that returned it."""
 
     message_id: bytes
     nbytes: int
-    run: Run | None
+    run: Run
+    at: int
     returned: int = 0
 
 
@@ -126,40 +187,39 @@ class Channel:
         return len(self._sent)
 
     def submit(self, run: Run) -> None:
-        """Send a run's next message, unless it has arrived or is under way already; then wait for that one."""
-        ids = run.ids
-        while run.at < len(ids):
-            message_id = ids[run.at]
+        """Send what may be sent of a run, but what has arrived or is under way already; then wait for that."""
+        while run.may_send:
+            message_id = run.ids[run.next]
             if self._arrived.take(message_id):
-                run.at += 1
+                run.arrived(run.begin())
                 continue
             if self.error is not None:
-                self._remember(run)
-                run.fail(self.error)
+                self._fail(run, self.error)
                 return
             sent = self._by_id.get(message_id)
             if sent is not None:
-                sent.run = run
-            else:
+                sent.run, sent.at = run, run.begin()
+                continue
+            if not run.is_due:
+                run.is_due = True
                 self._runs.add(run)
                 self._line.due(self, run)
             return
-        if not run.done.done():
-            run.done.set_result(None)
 
     def encode(self, run: Run) -> list[bytes]:
         """The frames of a run's next message, which counts as sent from now on; none where the push was given up."""
         self._runs.discard(run)
-        if run.is_over or self.error is not None:
+        run.is_due = False
+        if self.error is not None or not run.may_send:
             return []
-        under_way = self._by_id.get(run.ids[run.at])
-        if under_way is not None:
-            under_way.run = run
+        if run.ids[run.next] in self._by_id:
+            self.submit(run)
             return []
-        content = run.make(run.at)
+        content = run.make(run.next)
         self._tag += 1
-        sent = Sent(content.message_id, len(content.body), run)
+        sent = Sent(content.message_id, len(content.body), run, run.begin())
         self._sent[self._tag] = self._by_id[content.message_id] = sent
+        self.submit(run)
         return [run.envelope.publish(self.number), *content.frames(self.number, self._line.frame_bytes)]
 
     # ------------------------------------------------------------------------------- what the broker says
@@ -173,7 +233,7 @@ class Channel:
         """The broker did not take messages. Raises BadFrames for one that it never got."""
         refused = EndpointUnavailable(f"{self.what}: the broker did not take the message; a queue may be full")
         for sent in self._confirmed(confirm) if self.error is None else ():
-            self._fail(sent, refused, tries=1)
+            self._refuse(sent, refused)
 
     def _confirmed(self, confirm: Confirm) -> list[Sent]:
         tag, found = confirm.tag, []
@@ -195,28 +255,37 @@ class Channel:
 
     def _ack(self, sent: Sent) -> None:
         run = sent.run
-        waits = run is not None and not run.is_over
         if sent.returned:
-            if run is None or run.routable:
+            if run.routable:
                 why = "no queue is bound with this routing key" if sent.returned == NO_ROUTE else "it was returned"
-                self._fail(sent, EndpointMisconfigured(f"{self.what}: {why}, and amqp-ack-level is routable"), 1)
+                self._refuse(sent, EndpointMisconfigured(f"{self.what}: {why}, and amqp-ack-level is routable"))
                 return
             self._unroutable()
-        if run is None or not waits:
+        if run.is_over:
             self._arrived.add(sent.message_id)
             return
-        run.at += 1
-        self.submit(run)
+        run.arrived(sent.at)
+        self._settle(run)
 
-    def _fail(self, sent: Sent, error: EndpointError, tries: int | None = None) -> None:
-        run = sent.run
-        if run is not None and not run.is_over:
+    def _refuse(self, sent: Sent, error: EndpointError) -> None:
+        if not sent.run.is_over:
+            sent.run.refuse(sent.at, error)
+            self._settle(sent.run)
+
+    def _settle(self, run: Run) -> None:
+        """Send more of a run, or have it fail once all messages before the refused one have arrived."""
+        if run.refused is not None:
+            self._fail(run, run.refused, tries=1)
+        else:
+            self.submit(run)
+
+    def _fail(self, run: Run, error: EndpointError, tries: int | None = None) -> None:
+        if not run.is_over:
             self._remember(run)
             run.fail(error, tries)
 
     def _remember(self, run: Run) -> None:
-        """Those of a run that arrived before it fails."""
-        for message_id in run.ids[: run.at]:
+        for message_id in run.all_arrived():
             self._arrived.add(message_id)
 
     def abandon(self, run: Run) -> None:
@@ -268,7 +337,9 @@ class Channel:
             error = EndpointUnavailable(f"{self.what}: a message was larger than the broker takes ({most} bytes)")
             for sent in self._sent.values():
                 if sent.nbytes == nbytes:
-                    self._fail(sent, EntryRefused(f"{self.what}: {nbytes} bytes, the broker takes {most}"), 1)
+                    if sent.at == sent.run.at:
+                        why = f"{self.what}: {nbytes} bytes, the broker takes {most}"
+                        self._fail(sent.run, EntryRefused(why), tries=1)
                     break
         self.end(error)
 
@@ -277,13 +348,9 @@ class Channel:
         if self.error is not None:
             return
         self.error = error
-        lost, waiting = list(self._sent.values()), list(self._runs)
+        runs = [*(each.run for each in self._sent.values()), *self._runs]
         self._sent.clear()
         self._by_id.clear()
         self._runs.clear()
-        for sent in lost:
-            self._fail(sent, error)
-        for run in waiting:
-            if not run.is_over:
-                self._remember(run)
-                run.fail(error)
+        for run in runs:
+            self._fail(run, error)

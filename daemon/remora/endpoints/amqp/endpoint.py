@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import asynccontextmanager
 from typing import Self
 
@@ -12,7 +12,7 @@ from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.config import AmqpSettings
 from remora.endpoints.amqp.channels import Channel, Run
 from remora.endpoints.amqp.connection import Connection, Identity, briefly
-from remora.endpoints.amqp.frames import Content, Envelope
+from remora.endpoints.amqp.frames import Envelope
 from remora.endpoints.amqp.messages import Origin, letter_content
 from remora.endpoints.amqp.packing import AmqpBatch, Packer
 from remora.endpoints.amqp.pool import AmqpObserver, Outlet, Pool
@@ -32,8 +32,9 @@ log = logging.getLogger(__name__)
 
 MOST_KNOWN = 10_000
 
-LANES = 256
-"""Lanes of a shard, each with one message under way. They cost no connection, and the broker takes as much at once."""
+LANES = 64
+"""Lanes of a shard, each with messages of up to WINDOW keys under way. RabbitMQ confirms messages once they are on its
+disk, many at once: with fewer under way it waits for us. More lanes make smaller batches, which cost processor time."""
 
 
 class LogObserver(CrashLog):
@@ -182,7 +183,14 @@ class AmqpRoute:
         assert isinstance(batch, AmqpBatch)
         origin, records = self._origin, batch.records
         ids = [origin.message_id(each.position) for each in records]
-        await self._send(ids, lambda at: origin.content(records[at]), self._events, routable=self._meant.routable)
+        run = Run(
+            ids,
+            lambda at: origin.content(records[at]),
+            self._events,
+            [each.key for each in records],
+            routable=self._meant.routable,
+        )
+        await self._send(run)
 
     async def publish_letters(self, letters: Sequence[DeadLetter]) -> None:
         if not self._meant.letters or not letters:
@@ -199,16 +207,13 @@ class AmqpRoute:
         most_bytes = self._connection.message_bytes
         contents = [letter_content(each, most_bytes) for each in letters]
         ids = [each.message_id for each in contents]
-        await self._send(ids, contents.__getitem__, self._letters, routable=True)
+        await self._send(Run(ids, contents.__getitem__, self._letters, routable=True))
 
-    async def _send(
-        self, ids: Sequence[bytes], make: Callable[[int], Content], envelope: Envelope, *, routable: bool
-    ) -> None:
-        """Return when all messages are confirmed, each of which is sent when the one before it is."""
+    async def _send(self, run: Run) -> None:
+        """Return when all messages of a run are confirmed."""
         timeout_s = self._settings.delivery_timeout_s
         connection, channel = await self._outlet.ready()
         self._connection = connection
-        run = Run(ids, make, envelope, routable=routable)
         channel.submit(run)
         try:
             done, _ = await asyncio.wait([run.done], timeout=timeout_s)

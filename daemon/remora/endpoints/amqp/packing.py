@@ -1,4 +1,4 @@
-"""Records of one shard into batches: one of each lane, whose messages are sent one after the other."""
+"""Records of one shard into batches: one of each lane, whose messages are sent in their order, key by key."""
 
 from __future__ import annotations
 
