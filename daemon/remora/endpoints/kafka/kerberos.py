@@ -4,7 +4,7 @@ aiokafka has an authenticator for GSSAPI. It takes the one ticket cache of the p
 would come as the same principal; and a KDC that does not answer would hold the event loop's own few threads, one for
 each connection. So a connection is made without a log-in, and this one then goes over it as any two requests do.
 
-Whoever asks for tickets waits in a thread, at most one for a log-in and at most one for each broker of it. Tickets are
+A request for tickets waits in a thread, at most one for a log-in and at most one for each broker of it. Tickets are
 kept in the process's memory, one cache for each log-in, as long as the process lives.
 """
 
@@ -105,7 +105,8 @@ def _library() -> Any:
         why = "is not installed; the extra remora[gssapi] has it"
         raise EndpointMisconfigured(f"mechanism={KERBEROS}: the Python package gssapi {why}") from None
     except ImportError as exc:
-        raise EndpointMisconfigured(f"mechanism={KERBEROS}: the Python package gssapi cannot be loaded: {exc}") from None
+        why = f"the Python package gssapi cannot be loaded: {exc}"
+        raise EndpointMisconfigured(f"mechanism={KERBEROS}: {why}") from None
     return gssapi
 
 
