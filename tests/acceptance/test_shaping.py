@@ -99,6 +99,8 @@ async def test_credit_of_a_host_is_changed_while_it_runs(kafka: Kafka, folder: P
             return await shares(daemon, "topics") == {f"topics/{topic}": 80_000_000}
 
         await daemon.until(is_shared, "shares of all workers")
+        shown = (await daemon.command("shaping", "show", "--scope", "topics")).out.decode().splitlines()
+        assert f"  topics/{topic}: this host's share is 80MB per second" in shown
         daemon.send(signal.SIGHUP)
         await daemon.until(lambda: unchanged(daemon), "what the file says")
         done = await daemon.command("shaping", "set", "--scope", "uplnk", "--disable")
@@ -129,6 +131,7 @@ async def test_shaping_that_changes_under_load_loses_nothing(folder: Path) -> No
 
             async def is_shaped(names: list[object] = names) -> bool:
                 shown = await daemon.command("shaping", "show", "--json")
+                assert shown.code == Exit.OK, shown.err
                 return [each["name"] for each in shown.json["scopes"]] == names
 
             await daemon.until(is_shaped, f"scopes {names}")

@@ -17,6 +17,9 @@ from remora.supervisor.reshaping import Change
 COLUMNS = ("SCOPE", "PRIORITY", "GUARANTEED", "MAX", "BURST", "LEVEL", "WAITING", "GRANTED", "DONATED", "TRANSFERRED")
 
 
+MOST_SHARES = 20
+"""At most this many groups are shown with their share."""
+
 NO_LIMIT = -1
 """A maximum of none."""
 
@@ -78,9 +81,20 @@ def show(settings: Settings, only: str | None, as_json: bool) -> None:
             f"{each['name']} of {each['of']}, {state}; limit {show_size(each['limit'])} per second,"
             f" burst {show_size(each['burst'])}, {len(each['groups'])} groups, {size(each['lost'])} lost"
         )
+        for line in _shares(each):
+            click.echo(line)
     for remark in shown["remarks"]:
         click.echo(f"remark: {remark}")
     print_table(COLUMNS, [_row(each["name"], meter) for each in shown["scopes"] for meter in each["meters"]])
+
+
+def _shares(scope: dict[str, Any]) -> list[str]:
+    """What this host has of the limits that the hosts share, a line for each group, the largest shares first."""
+    groups = [each for each in scope["groups"] if "share" in each]
+    groups.sort(key=lambda each: (-each["share"], each["name"]))
+    lines = [f"  {each['name']}: this host's share is {show_size(each['share'])} per second" for each in groups]
+    more = [f"  and {len(lines) - MOST_SHARES} more groups (--json)"] if len(lines) > MOST_SHARES else []
+    return lines[:MOST_SHARES] + more
 
 
 def _row(scope: str, meter: dict[str, Any]) -> tuple[str, ...]:

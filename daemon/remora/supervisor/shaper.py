@@ -49,8 +49,9 @@ class Dealt:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What the counters of a group were."""
+    """What the counters of a group were. Another group of the same name counts from nothing."""
 
+    of: Group
     transferred: Mapping[str, int]
     donated: Mapping[str, int]
     lost: int
@@ -288,10 +289,10 @@ class Shaper:
             group, scope, ago = each.group, scope_of(name), before.get(name)
             for priority in PRIORITIES:
                 levels[scope, priority] += sum([bucket.level for bucket in group.tiers[priority].buckets])
-            now[name] = moved = Moved(dict(group.transferred), dict(group.donated), group.lost)
+            now[name] = moved = Moved(group, dict(group.transferred), dict(group.donated), group.lost)
             if moved == ago:
                 continue
-            ago = _begin_of(ago, moved)
+            ago = _begin_of(group, ago)
             lost[scope] += moved.lost - ago.lost
             for priority in PRIORITIES:
                 sums["transferred", scope, priority] += moved.transferred[priority] - ago.transferred.get(priority, 0)
@@ -393,9 +394,9 @@ class Shaper:
         cells[self._memory.state(each.slot)] = group.times_disabled * 2 + group.enabled
 
 
-def _begin_of(ago: Moved | None, moved: Moved) -> Moved:
-    """What a group's counters were a report ago: nothing for a new group, also for one of an earlier one's name."""
-    return Moved({}, {}, 0) if ago is None or ago.lost > moved.lost else ago
+def _begin_of(group: Group, ago: Moved | None) -> Moved:
+    """What a group's counters were a report ago: nothing for a new one, also of an earlier one's name."""
+    return Moved(group, {}, {}, 0) if ago is None or ago.of is not group else ago
 
 
 def _has_many(scope: ScopeSettings) -> bool:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.config import LimitSettings, MeterSettings, MetersSettings, ScopeSettings
+from remora.metrics import Telemetry
 from remora.model.traffic import Meter, Priority
 from remora.policy.rates import bucket_name
 from remora.policy.shaping import PRIORITIES, Group
@@ -107,6 +108,37 @@ def test_levels_survive_other_meters() -> None:
     host.shaper.configure(shaping(a_host(client_low=a_meter(50_000, 700))))
     host.tick()
     assert host.level() == 700
+
+
+def test_a_group_that_is_made_anew_counts_from_nothing() -> None:
+    """After a scope went and came back by reloads, metrics go on from what the earlier group had counted."""
+    meters = {LOW: a_meter(100_000, 3_000), HIGH: a_meter(0, 50_000, 100_000), "priority_queue": a_meter(0, 50_000)}
+    on, telemetry = shaping(a_host(**meters)), Telemetry()
+    host = Host(on)
+
+    def work(ticks: int) -> int:
+        """Spend what the low class leaves for the high one; returns how much that has left since its group began."""
+        for _ in range(ticks):
+            host.tick()
+            host.account().charge(0, HIGH, 500)
+        return host.shaper.groups["uplink"].donated[LOW]
+
+    def counted() -> float | None:
+        labels = {"scope": "uplink", "priority": LOW}
+        return telemetry.registry.get_sample_value("remora_shaping_donated_bytes_total", labels)
+
+    earlier = work(10)
+    before = host.shaper._report(telemetry, {})
+    host.shaper.configure(shaping())
+    host.shaper.configure(on)
+    later = work(8)
+    before = host.shaper._report(telemetry, before)
+    assert 0 < later < earlier
+    assert counted() == earlier + later
+
+    later = work(8)
+    host.shaper._report(telemetry, before)
+    assert counted() == earlier + later
 
 
 def test_credit_that_does_not_fit_serves_others() -> None:
