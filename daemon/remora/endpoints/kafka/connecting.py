@@ -19,7 +19,7 @@ from remora.config import KafkaSettings
 from remora.endpoints.blocking import run_blocking
 from remora.endpoints.kafka.client import KafkaClient, admit, connected, why_denied
 from remora.endpoints.kafka.errors import CONFIGURATION, translate
-from remora.endpoints.kafka.kerberos import KerberosLogin
+from remora.endpoints.kafka.kerberos import KerberosLogin, get_tickets
 from remora.endpoints.kafka.target import Broker, Cluster
 from remora.endpoints.tls import Trust, build_context, refused_client
 from remora.model.errors import (
@@ -132,6 +132,8 @@ async def _greet(broker: Broker, way: Connection, options: dict[str, Any], clien
     rules, options = way.rules, {**options, "request_timeout_ms": int(timeout_s * 1000)}
     async with asyncio.timeout(timeout_s):
         await admit(broker, rules, timeout_s)
+        if way.kerberos:  # before the connection: what is left of the time then is the broker's
+            await get_tickets(way.kerberos, broker.host, str(broker), timeout_s)
         async with connected(broker, client_id, way.kerberos, timeout_s, **options) as connection:
             if why := why_denied(connection, broker, rules):
                 raise EndpointDenied(f"{broker}: {why}")

@@ -117,7 +117,7 @@ async def log_in(connection: Any, login: KerberosLogin, timeout_s: float) -> Non
     what aiokafka raises. The connection is good for nothing then.
     """
     where = f"{connection.host}:{connection.port}"
-    context, token = await _begin(login, connection.host, where, timeout_s * MOST_OF_PATIENCE)
+    context, token = await _begin(login, connection.host, where, timeout_s)
     answer = await connection.send(SaslHandShakeRequest(KERBEROS))
     if answer.error_code:
         raise kafka.for_code(answer.error_code)
@@ -150,20 +150,28 @@ async def _show(connection: Any, token: bytes, where: str) -> bytes:
     return bytes(answer.sasl_auth_bytes)
 
 
-async def _begin(login: KerberosLogin, host: str, where: str, timeout_s: float) -> tuple[gssapi.SecurityContext, bytes]:
-    """Get the tickets, then a token that shows them to a broker.
+async def get_tickets(login: KerberosLogin, host: str, where: str, timeout_s: float) -> gssapi.Credentials:
+    """Have the tickets of a log-in in its cache, also that for the broker on this host, which `where` names.
 
-    Those who come meanwhile wait for the same tickets, not in a thread of their own each. A token may be shown once
-    only; when it is made all tickets are there, so that no KDC holds that thread.
+    Those who come meanwhile wait for the same tickets, not in a thread of their own each. Raises EndpointError.
     """
-    what = f"{where}: Kerberos tickets"
-    credentials = await run_blocking(("ticket", login), lambda: _credentials(login), what, timeout_s)
+    what, patience_s = f"{where}: Kerberos tickets", timeout_s * MOST_OF_PATIENCE
+    credentials = await run_blocking(("ticket", login), lambda: _credentials(login), what, patience_s)
+    await run_blocking(
+        ("service ticket", login, host), lambda: _start(login, credentials, host, where), what, patience_s
+    )
+    return credentials
 
-    def start() -> tuple[gssapi.SecurityContext, bytes]:
-        return _start(login, credentials, host, where)
 
-    await run_blocking(("service ticket", login, host), start, what, timeout_s)
-    return await run_blocking(object(), start, what, timeout_s)
+async def _begin(login: KerberosLogin, host: str, where: str, timeout_s: float) -> tuple[gssapi.SecurityContext, bytes]:
+    """A log-in that begins, and a token for the broker, which may be shown once only.
+
+    When it is made all tickets are there, so that no KDC holds that thread.
+    """
+    credentials = await get_tickets(login, host, where, timeout_s)
+    return await run_blocking(
+        object(), lambda: _start(login, credentials, host, where), f"{where}: Kerberos tickets", timeout_s
+    )
 
 
 def _credentials(login: KerberosLogin) -> gssapi.Credentials:
