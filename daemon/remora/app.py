@@ -15,14 +15,16 @@ from contextlib import (
     contextmanager,
 )
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Protocol, Self
 
 from remora.codec.topic import delivery_of, has_literal_keys, usable_delivery
 from remora.config import Settings
 from remora.metrics import Telemetry
-from remora.model.errors import EndpointMisconfigured
+from remora.model.errors import EndpointMisconfigured, StoreMisconfigured
 from remora.model.ingest import RESERVATION_AGE_S
+from remora.model.store_files import Report, Salvaged
 from remora.model.topic import Delivery, Target
 from remora.policy.eligible import Schemes
 from remora.ports.endpoint import Endpoint, TransactionalEndpoint
@@ -170,6 +172,38 @@ async def store_of(settings: Settings, *, make: bool = False) -> AsyncIterator[S
         if settings.store.kind == "rados":
             await _within(known, settings.rados.mount_timeout_s + 1)
         yield store
+
+
+def check_files(settings: Settings, files: Sequence[Path]) -> Sequence[Report]:
+    """What is wrong with files of an embedded store, or with all of the one that the settings name; blocks.
+
+    Raises StoreMisconfigured where there is none.
+    """
+    from remora.storage.sqlite.checking import check_directory, check_file
+
+    if files:
+        return [check_file(each) for each in files]
+    directory = _embedded(settings)
+    reports = check_directory(directory)
+    if not reports:
+        raise StoreMisconfigured(f"{directory} has no files of a store: queues-000.db is missing")
+    return reports
+
+
+def salvage_file(damaged: Path, new: Path) -> Salvaged:
+    """Copy what can be read of a file of an embedded store to a new one; blocks.
+
+    Raises StoreMisconfigured where that is there already, and StoreDamaged where nothing can be read.
+    """
+    from remora.storage.sqlite.salvaging import salvage
+
+    return salvage(damaged, new)
+
+
+def _embedded(settings: Settings) -> Path:
+    if settings.store.kind != "sqlite":
+        raise StoreMisconfigured("this is for the embedded store; Ceph checks its own (ceph health, ceph pg repair)")
+    return Path(settings.sqlite.directory)
 
 
 @asynccontextmanager

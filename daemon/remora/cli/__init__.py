@@ -26,6 +26,7 @@ COMMANDS = MappingProxyType(
         "shard": "shard:shard",
         "balance": "balance:balance",
         "quarantine": "quarantine:quarantine",
+        "store": "store:store",
         "ledger": "ledger:ledger",
         "entry": "entry:entry",
         "dlq": "dlq:dlq",

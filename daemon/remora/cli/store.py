@@ -1,0 +1,93 @@
+"""`remora store`: check the files of the embedded store, and copy what is left of a damaged one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from remora import app
+from remora.cli.groups import Group
+from remora.cli.options import config_option, json_option
+from remora.cli.output import print_json
+from remora.config import Settings
+from remora.model.exits import Exit
+
+FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
+
+
+@click.group(cls=Group)
+def store() -> None:
+    """Check the files of the embedded store, and copy what can be read of a damaged one."""
+
+
+@store.command("check")
+@click.argument("files", nargs=-1, type=FILE, metavar="[FILE]...")
+@config_option
+@json_option
+def check_command(settings: Settings, files: Sequence[Path], as_json: bool) -> None:
+    """Check each FILE, or all files of sqlite.directory, while the daemon runs or not. Changes nothing.
+
+    Compares pages and indexes, the checksum of each entry and dead letter, positions, sizes, ledgers, reservations and
+    numbers of sequences. Entries of releases before checksums are counted as unproven. Exit code 1 when something is
+    wrong.
+
+    \b
+    Example:
+      remora store check /var/lib/remora/queues/queues-003.db
+    """
+    reports = app.check_files(settings, files)
+    if as_json:
+        print_json(
+            [
+                {
+                    "file": str(each.path),
+                    "topics": each.topics,
+                    "queues": each.queues,
+                    "entries": each.entries,
+                    "letters": each.letters,
+                    "unproven": each.unproven,
+                    "problems": [{"what": problem.what, "problem": problem.text} for problem in each.problems],
+                }
+                for each in reports
+            ]
+        )
+    else:
+        for each in reports:
+            unproven = f", {each.unproven} of them unproven" if each.unproven else ""
+            found = f"{len(each.problems)} problems" if each.problems else "good"
+            counts = f"{each.topics} topics, {each.queues} queues, {each.entries} entries, {each.letters} dead letters"
+            click.echo(f"{each.path}: {found}; {counts}{unproven}")
+            for problem in each.problems:
+                click.echo(f"  {problem.what}: {problem.text}")
+    if any(each.problems for each in reports):
+        sys.exit(Exit.FAILURE)
+
+
+@store.command("salvage")
+@click.argument("damaged", type=FILE)
+@click.argument("new", type=click.Path(path_type=Path))
+@json_option
+def salvage_command(damaged: Path, new: Path, as_json: bool) -> None:
+    """Copy what can be read of the file DAMAGED to the file NEW, which must not be there.
+
+    Says of each entry that is lost which it is. An empty one without a right checksum stands in its place: the daemon
+    parks it as `corrupt`, so that the ledger and the dead letters have it. Open reservations are not copied; their
+    commits are refused. DAMAGED stays as it is. Copy its -wal file along when you copy it: what was committed last is
+    in there, and that it is missing cannot be noticed. Exit code 1 when something was lost.
+
+    \b
+    Example, with the daemon stopped:
+      remora store salvage queues-003.db queues-003.new && mv -b queues-003.new queues-003.db
+    """
+    found = app.salvage_file(damaged, new)
+    if as_json:
+        print_json({"file": str(new), "entries": found.entries, "rows": found.rows, "lost": found.lost})
+    else:
+        click.echo(f"{new}: {found.entries} entries, {found.rows} other rows; {len(found.lost)} were lost")
+        for each in found.lost:
+            click.echo(f"  lost: {each}")
+    if found.lost:
+        sys.exit(Exit.FAILURE)

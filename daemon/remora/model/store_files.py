@@ -1,0 +1,47 @@
+"""What a look at the files of an embedded store finds, and what is left of a damaged one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MOST_PROBLEMS = 1000
+"""At most this many problems of a file are told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is not as it should be: what of the file it is about, and a sentence."""
+
+    what: str
+    text: str
+
+
+@dataclass(slots=True)
+class Report:
+    """A file. The counts are what was looked at; `unproven` entries and letters have no checksum."""
+
+    path: Path
+    topics: int = 0
+    queues: int = 0
+    entries: int = 0
+    letters: int = 0
+    unproven: int = 0
+    store: str = ""
+    files: int = 0
+    number: int = -1
+    problems: list[Problem] = field(default_factory=list)
+
+    def found(self, what: str, text: str) -> None:
+        """Note a problem."""
+        if len(self.problems) < MOST_PROBLEMS:
+            self.problems.append(Problem(what, text))
+
+
+@dataclass(slots=True)
+class Salvaged:
+    """What became of a file's rows. `lost` has a sentence for each that could not be copied as it was."""
+
+    entries: int = 0
+    rows: int = 0
+    lost: list[str] = field(default_factory=list)

@@ -1,0 +1,336 @@
+"""Checks the files of an embedded store, in use or not, without writing to any of them.
+
+Each file is read in one transaction, so that what is compared is of one moment. A worker goes on meanwhile; what it
+removes stays in the write-ahead log until the check is through.
+
+SQLite's own `integrity_check` knows pages, cells and indexes; the rest is what the tables of `schema` promise. A file
+whose pages make no sense is looked at as far as it can be read.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from remora.codec.sequence import NUMBER_BYTES, number_of
+from remora.model.ingest import ReservedRoom
+from remora.model.store_files import MOST_PROBLEMS, Report
+from remora.storage.sqlite import schema
+from remora.storage.sqlite.checksums import changed, changed_letter
+from remora.storage.sqlite.connecting import snapshot
+
+BUSY_S = 5.0
+_BATCH = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    name: str
+    shards: int
+    last: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    id: int
+    name: str
+    topic: int
+    number: int
+    incarnation: str
+    begun: int
+    head: int
+    tail: int
+    used: int
+    reservations: int
+    reserved_entries: int
+    reserved_bytes: int
+    removed: int
+
+
+_QUEUES = """
+SELECT id, name, topic, number, incarnation, begun, head, tail, used_bytes, reservations, reserved_entries,
+    reserved_bytes, delivered + dead_lettered + expired + dropped + removed_elsewhere FROM queues ORDER BY id
+"""
+_ENTRIES = """
+SELECT id, ifnull(CAST(data AS BLOB), x''), CAST(checksum AS INTEGER) FROM entries WHERE id >= ? AND id < ? ORDER BY id
+"""
+_STRAYS = "SELECT id FROM entries WHERE id >= ? AND id < ? ORDER BY id LIMIT 10"
+_OPEN = "SELECT topic, CAST(rooms AS BLOB) FROM reservations WHERE state = 'open'"
+_LETTERS = """
+SELECT queue, incarnation, gen, position, ifnull(CAST(letter AS BLOB), x''), CAST(checksum AS INTEGER) FROM letters
+"""
+
+
+def check_directory(directory: Path) -> list[Report]:
+    """A report of each file, in the order of their numbers. OSError where the directory cannot be read."""
+    reports = [check_file(path) for path in sorted(directory.glob("queues-*.db"))]
+    known = [each for each in reports if each.number >= 0]
+    for each in known:
+        first = known[0]
+        if (each.store, each.files) != (first.store, first.files):
+            each.found("file", f"it belongs to another store than {first.path.name}")
+        if each.path.name != f"queues-{each.number:03}.db":
+            each.found("file", f"it is number {each.number} of its store, and has another name")
+    if known:
+        there = {each.path.name for each in reports}
+        for number in range(known[0].files):
+            name = f"queues-{number:03}.db"
+            if name not in there:
+                missing = Report(directory / name)
+                missing.found("file", f"it is missing, though its store has {known[0].files} files")
+                reports.append(missing)
+    return sorted(reports, key=lambda each: each.path)
+
+
+def check_file(path: Path) -> Report:
+    """What is in a file, and all that is wrong with it."""
+    report = Report(path)
+    try:
+        with closing(open_to_look(path)) as connection, snapshot(connection):
+            if _is_ours(connection, report):
+                for check in (_pages, _identity, _tables):
+                    _guarded(connection, report, check)
+    except (sqlite3.Error, OSError) as exc:
+        report.found("file", f"it cannot be read: {exc}")
+    return report
+
+
+def open_to_look(path: Path) -> sqlite3.Connection:
+    """A connection that can write nothing; text that is no UTF-8 keeps its bytes."""
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_S, isolation_level=None)
+    connection.execute("PRAGMA query_only = 1")
+    connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+    return connection
+
+
+Check = Callable[[sqlite3.Connection, Report], None]
+
+
+def _guarded(connection: sqlite3.Connection, report: Report, check: Check) -> None:
+    """Check one thing; what cannot be read or makes no sense is a problem, and the others are checked all the same."""
+    try:
+        check(connection, report)
+    except (sqlite3.Error, ValueError, TypeError, OverflowError) as exc:
+        report.found(check.__name__.strip("_"), f"it cannot be read: {exc}")
+
+
+def _is_ours(connection: sqlite3.Connection, report: Report) -> bool:
+    """Whether this version knows the file's tables."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application != schema.APPLICATION_ID:
+        report.found("file", "it is another program's database, or its first page is damaged")
+        return False
+    if version > len(schema.MIGRATIONS):
+        report.found("file", f"a newer remora made it: version {version}, this one knows {len(schema.MIGRATIONS)}")
+        return False
+    if version < len(schema.MIGRATIONS):
+        report.found(
+            "file", f"it is of version {version}: this remora brings it to {len(schema.MIGRATIONS)} at its start"
+        )
+        return False
+    return True
+
+
+def _pages(connection: sqlite3.Connection, report: Report) -> None:
+    for (text,) in connection.execute(f"PRAGMA integrity_check({MOST_PROBLEMS})"):
+        if text != "ok":
+            report.found("pages", str(text))
+
+
+def _identity(connection: sqlite3.Connection, report: Report) -> None:
+    meta = dict(connection.execute("SELECT key, value FROM meta"))
+    report.store, report.files, report.number = str(meta["store"]), int(meta["files"]), int(meta["number"])
+
+
+def _tables(connection: sqlite3.Connection, report: Report) -> None:
+    topics = {
+        key: _Topic(name, shards, last)
+        for key, name, shards, last in connection.execute("SELECT id, name, shards, sequence FROM topics")
+    }
+    queues = [_Queue(*row) for row in connection.execute(_QUEUES)]
+    report.topics, report.queues = len(topics), len(queues)
+    for key, topic in topics.items():
+        numbers = sorted(each.number for each in queues if each.topic == key)
+        if numbers != list(range(topic.shards)):
+            report.found(f"topic {topic.name}", f"it has {topic.shards} queues, and the numbers {numbers} are there")
+    checks = [_entries_of(each, topics.get(each.topic)) for each in queues]
+    for check in (*checks, _rooms_of(queues, topics), _letters_of(queues), _strays_of(queues), _references):
+        _guarded(connection, report, check)
+
+
+# ------------------------------------------------------------------------------------------------- one queue
+
+
+def _books(queue: _Queue, report: Report) -> None:
+    """Positions only grow, and what has left is booked."""
+    what = f"queue {queue.name}"
+    if not 0 <= queue.begun <= queue.head <= queue.tail <= schema.END_OF_QUEUE:
+        report.found(
+            what, f"its ledger begins at {queue.begun}, its entries at {queue.head}, and they end at {queue.tail}"
+        )
+    elif queue.head - queue.begun != queue.removed:
+        report.found(
+            what, f"{queue.head - queue.begun} entries have left it, and its ledger has {queue.removed} of them"
+        )
+
+
+def _entries_of(queue: _Queue, topic: _Topic | None) -> Check:
+    what = f"queue {queue.name}"
+
+    def entries(connection: sqlite3.Connection, report: Report) -> None:
+        """Each position between head and tail has its entry, whose bytes are those that were committed."""
+        if topic is None:
+            report.found(what, "its topic is not there")
+        _books(queue, report)
+        used, expected, number = 0, queue.head, 0
+        for first, rows in _batches(connection, queue):
+            if first != expected:
+                report.found(what, _gap(expected, first))
+            expected = first + len(rows)
+            report.entries += len(rows)
+            report.unproven += sum(checksum is None for _, checksum in rows)
+            used += sum(len(data) + schema.ENTRY_OVERHEAD for data, _ in rows)
+            wrong = changed(queue.id, first, rows)
+            for place, why in wrong.items():
+                report.found(what, f"the entry at {first + place}: {why}")
+            if topic is not None and topic.last is not None:
+                good = [(first + place, data) for place, (data, _) in enumerate(rows) if place not in wrong]
+                number = _follow(report, what, good, number, topic.last)
+        if expected != queue.tail:
+            report.found(what, _gap(expected, queue.tail))
+        elif used != queue.used:
+            report.found(what, f"its entries take {used} bytes, and it counts {queue.used}")
+
+    return entries
+
+
+def _batches(connection: sqlite3.Connection, queue: _Queue) -> Iterator[tuple[int, list[tuple[bytes, int | None]]]]:
+    """Runs of entries without a gap, each with the position of its first one."""
+    begin, end = schema.rowid(queue.id, queue.head), schema.rowid(queue.id, queue.tail)
+    run: list[tuple[bytes, int | None]] = []
+    first = following = begin
+    for rowid, data, checksum in connection.execute(_ENTRIES, (begin, end)):
+        if run and (rowid != following or len(run) >= _BATCH):
+            yield first & schema.END_OF_QUEUE, run
+            run = []
+        if not run:
+            first = rowid
+        run.append((data, checksum))
+        following = rowid + 1
+    if run:
+        yield first & schema.END_OF_QUEUE, run
+
+
+def _gap(expected: int, found: int) -> str:
+    count = found - expected
+    return (
+        f"{count} entries are missing, from {expected} on" if count > 0 else f"entries from {found} on are there twice"
+    )
+
+
+def _follow(report: Report, what: str, entries: Sequence[tuple[int, bytes]], before: int, last: int) -> int:
+    """Numbers of a sequence grow from entry to entry, and were given; returns the greatest."""
+    for position, data in entries:
+        number = number_of(data)
+        if number is None:
+            report.found(what, f"the entry at {position} has no number, though its topic numbers its events")
+        elif number <= before:
+            report.found(what, f"the entry at {position} has number {number} of the topic's sequence, behind {before}")
+        elif number > last:
+            report.found(what, f"the entry at {position} has number {number}, and the topic has given {last}")
+        before = max(before, number or 0)
+    return before
+
+
+# ------------------------------------------------------------------------------------------- what belongs to them
+
+
+def _rooms_of(queues: Sequence[_Queue], topics: Mapping[int, _Topic]) -> Check:
+    names = {each.id: each.name for each in queues}
+    by_place = {(each.topic, each.number): each.name for each in queues}
+
+    def reservations(connection: sqlite3.Connection, report: Report) -> None:
+        """Each queue counts the room of its open reservations of both kinds."""
+        rooms: dict[str, list[int]] = {each.name: [0, 0, 0] for each in queues}
+        for queue, entries, nbytes in connection.execute("SELECT queue, entries, nbytes FROM queue_reservations"):
+            _add(rooms, names.get(queue, ""), (1, entries, nbytes))
+        for topic, packed in connection.execute(_OPEN):
+            known = topics.get(topic)
+            number_bytes = NUMBER_BYTES if known is not None and known.last is not None else 0
+            events = msgspec.msgpack.decode(packed, type=list[ReservedRoom])
+            for event in events:
+                _add(rooms, by_place.get((topic, event.shard), ""), (0, 1, event.nbytes + number_bytes))
+            for shard in {event.shard for event in events}:
+                _add(rooms, by_place.get((topic, shard), ""), (1, 0, 0))
+        for each in queues:
+            counted, there = [each.reservations, each.reserved_entries, each.reserved_bytes], rooms[each.name]
+            if there != counted:
+                text = f"it counts {_room(counted)}, and {_room(there)} are there"
+                report.found(f"queue {each.name}", text)
+
+    return reservations
+
+
+def _add(rooms: dict[str, list[int]], queue: str, room: tuple[int, int, int]) -> None:
+    found = rooms.setdefault(queue, [0, 0, 0])
+    for place, count in enumerate(room):
+        found[place] += count
+
+
+def _room(room: Sequence[int]) -> str:
+    return f"{room[0]} open reservations for {room[1]} entries of {room[2]} bytes"
+
+
+def _letters_of(queues: Sequence[_Queue]) -> Check:
+    known = {(each.name, each.incarnation): each for each in queues}
+
+    def letters(connection: sqlite3.Connection, report: Report) -> None:
+        """Dead letters have their bytes, and are of entries that were committed."""
+        for queue, incarnation, gen, position, letter, checksum in connection.execute(_LETTERS):
+            report.letters += 1
+            report.unproven += checksum is None
+            what = f"dead letter of {queue} at {incarnation}:{gen}/{position}"
+            if why := changed_letter((queue, incarnation, gen, position), letter, checksum):
+                report.found(what, why)
+            of = known.get((queue, incarnation))
+            if of is not None and position >= of.tail:
+                report.found(what, f"its queue has no entry there: it ends at {of.tail}")
+
+    return letters
+
+
+def _strays_of(queues: Sequence[_Queue]) -> Check:
+    def entries(connection: sqlite3.Connection, report: Report) -> None:
+        """No entry lies outside of its queue, save what is left of removed ones."""
+        ranges = [(schema.rowid(each.id, each.head), schema.rowid(each.id, each.tail)) for each in queues]
+        leftovers = connection.execute("SELECT queue, head, tail FROM leftovers")
+        ranges += [(schema.rowid(queue, head), schema.rowid(queue, tail)) for queue, head, tail in leftovers]
+        begin = 0
+        for first, end in [*sorted(ranges), ((1 << 63) - 1, (1 << 63) - 1)]:
+            for (rowid,) in connection.execute(_STRAYS, (begin, first)):
+                queue, position = rowid >> schema.POSITION_BITS, rowid & schema.END_OF_QUEUE
+                report.found("entries", f"one at {position} of queue number {queue} belongs to no queue as it is now")
+            begin = max(begin, end)
+
+    return entries
+
+
+def _references(connection: sqlite3.Connection, report: Report) -> None:
+    """What is kept of queues and topics is of some that are there."""
+    for table, column, of in (
+        ("locks", "queue", "queues"),
+        ("attempts", "queue", "queues"),
+        ("queue_reservations", "queue", "queues"),
+        ("reservations", "topic", "topics"),
+        ("once", "topic", "topics"),
+    ):
+        sql = f"SELECT count(*) FROM {table} WHERE {column} NOT IN (SELECT id FROM {of})"  # noqa: S608 - names above
+        (count,) = connection.execute(sql).fetchone()
+        if count:
+            report.found(table, f"{count} rows are of {of} that are not there")

@@ -1,0 +1,189 @@
+"""Copies what can be read of a damaged file to a new one that a daemon can deliver from. The damaged one stays.
+
+Topics, queues with their ledgers, dead letters, remembered requests, ended reservations and logs are copied row by row;
+an entry that is not there or cannot be read is replaced by an empty one without a right checksum. The daemon parks that
+as `corrupt`, so that positions stay without gaps, and the ledger and the dead letters have each lost entry. Not copied
+are locks, workers and attempts, which begin anew, and open reservations: a commit of one is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from remora.model.errors import StoreDamaged, StoreMisconfigured
+from remora.model.store_files import Salvaged
+from remora.storage.sqlite import schema
+from remora.storage.sqlite.checking import open_to_look
+from remora.storage.sqlite.checksums import changed, checksums
+from remora.storage.sqlite.connecting import PAGE_BYTES, snapshot, transaction
+
+_BATCH = 256
+
+_WHOLE = ("meta", "topics")
+"""Without these, and without the queues, nothing can be told of the entries."""
+
+_ROWS = ("letters", "letter_totals", "once", "logs", "log_entries", "leftovers")
+_ENDED = "reservations"
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """A queue's entries."""
+
+    queue: int
+    name: str
+    head: int
+    tail: int
+
+
+def salvage(damaged: Path, new: Path) -> Salvaged:
+    """Copy a file. Raises StoreMisconfigured where `new` cannot be made, and StoreDamaged where nothing is left."""
+    try:
+        os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        raise StoreMisconfigured(f"{new} is there already: name a file that is not") from None
+    except OSError as exc:
+        raise StoreMisconfigured(f"{new} cannot be made: {exc.strerror}") from exc
+    found = Salvaged()
+    try:
+        with closing(open_to_look(damaged)) as source, closing(_made(new)) as target, snapshot(source):
+            with transaction(target):
+                _copy(source, target, found)
+            target.execute("PRAGMA journal_mode = WAL")
+    except (sqlite3.Error, StoreDamaged, ValueError) as exc:
+        for name in (new.name, f"{new.name}-journal", f"{new.name}-wal", f"{new.name}-shm"):
+            with suppress(FileNotFoundError):
+                new.with_name(name).unlink()
+        raise StoreDamaged(f"{damaged}: {exc}; nothing of it can be salvaged") from exc
+    return found
+
+
+def _made(path: Path) -> sqlite3.Connection:
+    """An empty file of the newest version, with tables and without an identity."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+    connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+    for migration in schema.MIGRATIONS:
+        migration(connection)
+    connection.execute(f"PRAGMA user_version = {len(schema.MIGRATIONS)}")
+    return connection
+
+
+def _copy(source: sqlite3.Connection, target: sqlite3.Connection, found: Salvaged) -> None:
+    (version,) = source.execute("PRAGMA user_version").fetchone()
+    if version != len(schema.MIGRATIONS):
+        raise StoreDamaged(f"it is of version {version}, and this remora salvages {len(schema.MIGRATIONS)} only")
+    for table in _WHOLE:
+        lost = len(found.lost)
+        _copy_rows(source, target, table, found)
+        if len(found.lost) > lost:
+            raise StoreDamaged(found.lost[-1])
+    for each in _copy_queues(source, target, found):
+        _copy_entries(source, target, each, found)
+    for table in _ROWS:
+        _copy_rows(source, target, table, found)
+    _copy_rows(source, target, _ENDED, found, "state <> 'open'")
+    with suppress(sqlite3.Error):  # the greatest number that was given, also to what is gone
+        for name, number in source.execute("SELECT name, seq FROM sqlite_sequence").fetchall():
+            target.execute("DELETE FROM sqlite_sequence WHERE name = ?", (name,))
+            target.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (name, number))
+
+
+# -------------------------------------------------------------------------------------------------------- queues
+
+
+def _copy_queues(source: sqlite3.Connection, target: sqlite3.Connection, found: Salvaged) -> list[_Range]:
+    """Copy the queues, without their open reservations."""
+    lost = len(found.lost)
+    _copy_rows(source, target, "queues", found)
+    if len(found.lost) > lost:
+        raise StoreDamaged(found.lost[-1])
+    target.execute("UPDATE queues SET reservations = 0, reserved_entries = 0, reserved_bytes = 0")
+    return [_Range(*row) for row in target.execute("SELECT id, name, head, tail FROM queues ORDER BY id").fetchall()]
+
+
+def _copy_entries(source: sqlite3.Connection, target: sqlite3.Connection, queue: _Range, found: Salvaged) -> None:
+    used = 0
+    for begin in range(queue.head, queue.tail, _BATCH):
+        end = min(begin + _BATCH, queue.tail)
+        rows = _read(source, queue, begin, end)
+        copied = []
+        for position in range(begin, end):
+            data, checksum = rows.get(position, (b"", None))
+            why = _reason(queue.queue, position, rows)
+            if why:
+                found.lost.append(f"queue {queue.name}, entry {position}: {why}")
+            if position not in rows:
+                checksum = checksums(queue.queue, position, [b"lost"])[0]  # of other bytes than the none that it has
+            used += len(data) + schema.ENTRY_OVERHEAD
+            found.entries += not why
+            copied.append((schema.rowid(queue.queue, position), data, checksum))
+        target.executemany("INSERT INTO entries (id, data, checksum) VALUES (?, ?, ?)", copied)
+    target.execute("UPDATE queues SET used_bytes = ? WHERE id = ?", (used, queue.queue))
+
+
+def _reason(queue: int, position: int, rows: dict[int, tuple[bytes, int | None]]) -> str:
+    """What is wrong with the entry at a position of what was read; empty where nothing is."""
+    if position not in rows:
+        return "it cannot be read; an empty one stands in its place"
+    return changed(queue, position, [rows[position]]).get(0, "")
+
+
+def _read(source: sqlite3.Connection, queue: _Range, begin: int, end: int) -> dict[int, tuple[bytes, int | None]]:
+    """Entries by position, those left out that cannot be read: together, else one by one."""
+    sql = "SELECT id, ifnull(CAST(data AS BLOB), x''), CAST(checksum AS INTEGER) FROM entries WHERE id >= ? AND id < ?"
+
+    def between(first: int, last: int) -> dict[int, tuple[bytes, int | None]]:
+        rows = source.execute(sql, (schema.rowid(queue.queue, first), schema.rowid(queue.queue, last))).fetchall()
+        return {rowid & schema.END_OF_QUEUE: (data, checksum) for rowid, data, checksum in rows}
+
+    found: dict[int, tuple[bytes, int | None]] = {}
+    with suppress(sqlite3.Error):
+        found = between(begin, end)
+    if len(found) < end - begin:
+        for position in range(begin, end):
+            with suppress(sqlite3.Error):
+                found |= between(position, position + 1)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------- other tables
+
+
+def _copy_rows(
+    source: sqlite3.Connection, target: sqlite3.Connection, table: str, found: Salvaged, only: str = "1"
+) -> None:
+    """Copy a table's rows, as far as they can be read."""
+    names = [name for _, name, *_ in target.execute(f"PRAGMA table_info({table})")]
+    columns, places = ", ".join(names), ", ".join("?" * len(names))
+    insert = f"INSERT OR IGNORE INTO {table} ({columns}) VALUES ({places})"  # noqa: S608 - names of the schema
+    select = f"SELECT {columns} FROM {table} WHERE {only}"  # noqa: S608 - names of the schema
+    try:
+        for rows in _batches(source, select):
+            found.rows += target.executemany(insert, rows).rowcount
+    except sqlite3.DatabaseError as exc:
+        found.lost.append(f"table {table}: the rows after the first {_count(target, table)} cannot be read: {exc}")
+
+
+def _batches(source: sqlite3.Connection, select: str) -> Iterator[Sequence[tuple[object, ...]]]:
+    rows: list[tuple[object, ...]] = []
+    try:
+        for row in source.execute(select):
+            rows.append(row)
+            if len(rows) >= _BATCH:
+                yield rows
+                rows = []
+    except sqlite3.DatabaseError:
+        yield rows
+        raise
+    yield rows
+
+
+def _count(target: sqlite3.Connection, table: str) -> int:
+    (count,) = target.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608 - names of the schema
+    return int(count)

@@ -1,0 +1,270 @@
+"""The check of an embedded store's files, and what is salvaged of damaged ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from contract.test_sqlite_checksums import committed_in_every_way
+from remora.cli import group
+from remora.config import SqliteSettings
+from remora.model.errors import StoreDamaged, StoreMisconfigured
+from remora.model.exits import Exit
+from remora.model.ingest import ReservedRoom
+from remora.model.record import CorruptBytes, DeadLetter
+from remora.model.shard import Shard
+from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.checking import check_directory, check_file
+from remora.storage.sqlite.salvaging import salvage
+from support.sqlite import append, held
+from support.stores import change, own_topic, spread
+
+ENTRIES = 40
+
+
+async def filled(store: SqliteStore) -> list[bytes]:
+    """Topics with entries of all kinds, a dead letter and open reservations; the entries of the queue `t`."""
+    topic = await store.own_topics.create(own_topic("t", 1))
+    entries = await committed_in_every_way(store, topic)
+    token = await held(store, topic.shard(0))
+    page = await store.queue.read(token, b"", 1)
+    at, behind = (each.decode() for each in page.positions)
+    await store.letters.store(
+        token, DeadLetter("t", token.incarnation, at, behind, "expired", "why", 1, 1.0, 1.0, b"l")
+    )
+    await store.ingest.reserve(topic, [ReservedRoom(0, b"k", 100)])
+    numbered = await store.own_topics.create(replace(own_topic("numbered", 2), is_sequenced=True))
+    await store.ingest.publish(numbered, spread(numbered, ENTRIES, "n-"))
+    await store.ingest.reserve(numbered, [ReservedRoom(1, b"k", 100), ReservedRoom(1, b"l", 7)])
+    return entries
+
+
+def problems(configured: SqliteSettings) -> list[tuple[str, str]]:
+    """What is wrong with the files, by what it is about."""
+    found = check_directory(Path(configured.directory))
+    return [(each.what, each.text) for report in found for each in report.problems]
+
+
+async def test_a_store_that_is_in_use_is_good(store: SqliteStore, configured: SqliteSettings) -> None:
+    """While the store is open, each file is counted and nothing is wrong with it."""
+    await filled(store)
+
+    reports = check_directory(Path(configured.directory))
+    assert [each.problems for each in reports] == [[] for _ in reports]
+    assert sum(each.topics for each in reports) == 2
+    assert sum(each.letters for each in reports) == 1
+    assert sum(each.entries for each in reports) > ENTRIES
+
+
+@pytest.mark.parametrize(
+    ("sql", "what", "text"),
+    [
+        ("UPDATE entries SET data = x'00' WHERE id = (SELECT max(id) FROM entries)", "queue ", "checksum is"),
+        ("DELETE FROM entries WHERE id = (SELECT min(id) FROM entries)", "queue ", "1 entries are missing, from "),
+        ("DELETE FROM entries WHERE id = (SELECT max(id) FROM entries)", "queue ", "1 entries are missing, from "),
+        ("UPDATE queues SET tail = tail + 3", "queue ", "3 entries are missing, from "),
+        ("UPDATE queues SET tail = tail - 1 WHERE name = 't'", "entries", "belongs to no queue as it is now"),
+        ("UPDATE queues SET head = tail + 1", "queue ", "its entries at "),
+        ("UPDATE queues SET used_bytes = used_bytes + 1", "queue ", " bytes, and it counts "),
+        ("UPDATE queues SET delivered = delivered + 1", "queue ", "entries have left it, and its ledger has "),
+        (
+            "UPDATE queues SET reserved_bytes = 0 WHERE name = 't'",
+            "queue t",
+            "1 open reservations for 1 entries of 100",
+        ),
+        ("UPDATE topics SET sequence = 1 WHERE name = 'numbered'", "queue numbered", "and the topic has given 1"),
+        ("UPDATE topics SET shards = 3 WHERE name = 'numbered'", "topic numbered", "it has 3 queues, and the numbers"),
+        ("DELETE FROM topics WHERE name = 't'", "queue t", "its topic is not there"),
+        ("UPDATE letters SET letter = x'00'", "dead letter of t at ", "its letter has changed"),
+        ("UPDATE letters SET position = 999, checksum = NULL", "dead letter of t at ", "has no entry there"),
+    ],
+)
+async def test_what_is_wrong_is_told(
+    store: SqliteStore, configured: SqliteSettings, sql: str, what: str, text: str
+) -> None:
+    """A row that is changed, missing, or counted wrongly shows, with the queue or letter that it is about."""
+    await filled(store)
+    change(configured, sql)
+
+    found = problems(configured)
+    assert any(about.startswith(what) and text in told for about, told in found), found
+
+
+async def test_a_file_that_is_away_or_of_others_is_told(tmp_path: Path) -> None:
+    """A missing file, one of another store, one of another program, one of a newer remora, and one that is none."""
+    directory = tmp_path / "queues"
+    async with SqliteStore(SqliteSettings(directory=str(directory), files=3), lambda *_: None) as store:
+        await store.own_topics.create(own_topic("t"))
+    assert [each.problems for each in check_directory(directory)] == [[], [], []]
+    first, second, third = (directory / f"queues-{number:03}.db" for number in range(3))
+    with closing(sqlite3.connect(second)) as connection:
+        connection.execute("UPDATE meta SET value = 'another' WHERE key = 'store'")
+        connection.commit()
+    third.unlink()
+    missing, *others = sorted(check_directory(directory), key=lambda each: each.path, reverse=True)
+    assert [each.text for each in missing.problems] == ["it is missing, though its store has 3 files"]
+    assert [[each.text for each in report.problems] for report in others] == [
+        ["it belongs to another store than queues-000.db"],
+        [],
+    ]
+
+    strange, newer, nonsense = (tmp_path / name for name in ("strange.db", "newer.db", "nonsense.db"))
+    with closing(sqlite3.connect(strange)) as connection:
+        connection.execute("CREATE TABLE t (x)")
+    shutil.copy(first, newer)
+    with closing(sqlite3.connect(newer)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    nonsense.write_bytes(b"no database at all" * 1000)
+    told = [check_file(each).problems[0].text for each in (strange, newer, nonsense)]
+    assert "another program's database" in told[0]
+    assert "a newer remora made it: version 99" in told[1]
+    assert "it cannot be read" in told[2]
+
+
+async def test_what_can_be_read_is_salvaged_and_delivered(
+    store: SqliteStore, configured: SqliteSettings, tmp_path: Path
+) -> None:
+    """Lost entries are named, the others are read from the new file by a store as they were, and the old one stays."""
+    entries = await filled(store)
+    (path,) = (each.path for each in check_directory(Path(configured.directory)) if each.letters)
+    damaged, new = tmp_path / "damaged" / path.name, tmp_path / "new" / path.name
+    for folder in (damaged.parent, new.parent):
+        folder.mkdir(mode=0o700)
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(damaged)) as target:
+        source.backup(target)
+        (queue, head) = target.execute("SELECT id, head FROM queues WHERE name = 't'").fetchone()
+        target.execute("DELETE FROM entries WHERE id = ?", (queue << 40 | head + 2,))
+        target.execute("UPDATE entries SET data = x'00' WHERE id = ?", (queue << 40 | head + 4,))
+        target.execute("UPDATE meta SET value = 1 WHERE key = 'files'")
+        target.execute("UPDATE meta SET value = 0 WHERE key = 'number'")
+        target.commit()
+    before = damaged.read_bytes()
+
+    found = salvage(damaged, new)
+
+    assert damaged.read_bytes() == before
+    assert [each.split(": ")[0] for each in found.lost] == [f"queue t, entry {head + 2}", f"queue t, entry {head + 4}"]
+    problems_left = [each.text for each in check_file(new).problems]
+    assert len(problems_left) == 2
+    assert all("checksum is" in each for each in problems_left)
+    new.rename(new.with_name("queues-000.db"))
+    async with SqliteStore(replace(configured, directory=str(new.parent), files=1), lambda *_: None) as again:
+        read = [data async for _, data in again.inspection.dump(Shard("t", own_topic("t", 1).origin))]
+        letters = [each async for each in again.letters.stored("t")]
+    assert [i for i, data in enumerate(read) if isinstance(data, CorruptBytes)] == [2, 4]
+    assert [data for i, data in enumerate(read) if i not in (2, 4)] == [
+        data for i, data in enumerate(entries) if i not in (2, 4)
+    ]
+    assert [each.raw for each in letters] == [b"l"]
+
+    with pytest.raises(StoreMisconfigured, match="is there already"):
+        salvage(damaged, new.with_name("queues-000.db"))
+    nothing = tmp_path / "nothing.db"
+    nothing.write_bytes(b"")
+    with pytest.raises(StoreDamaged, match="nothing of it can be salvaged"):
+        salvage(nothing, tmp_path / "never.db")
+    assert not (tmp_path / "never.db").exists()
+
+
+@dataclass(frozen=True)
+class Sound:
+    """A file without damage, and the bytes of its entries by position."""
+
+    path: Path
+    rows: dict[int, bytes] = field(repr=False)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
+    """A file with a topic of 400 entries, all of them in the file, and the bytes of each."""
+    folder = tmp_path_factory.mktemp("sound") / "queues"
+    wanted = [b"%05d-" % number + bytes([number % 251]) * 300 for number in range(400)]
+
+    async def make() -> None:
+        async with SqliteStore(SqliteSettings(directory=str(folder), files=1), lambda *_: None) as made:
+            topic = await made.own_topics.create(own_topic("t", 1))
+            await append(made, topic.shard(0), *wanted)
+
+    asyncio.run(make())
+    path = folder / "queues-000.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.execute("PRAGMA journal_mode = DELETE")
+        rows = dict(connection.execute("SELECT id & 1099511627775, data FROM entries"))
+    return Sound(path, rows)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 1 << 32), kind=st.sampled_from(["flip", "zero", "cut", "shuffle"]))
+def test_damage_never_makes_a_wrong_entry(sound: Sound, tmp_path: Path, seed: int, kind: str) -> None:
+    """Of a file with flipped bytes, empty or exchanged pages, or a missing end, what is salvaged as good is as it was;
+    and where an entry is lost, the check says that something is wrong."""
+    rows, chance, raw = sound.rows, Random(seed), bytearray(sound.path.read_bytes())
+    page = 16384
+    match kind:
+        case "flip":
+            for _ in range(chance.randint(1, 20)):
+                raw[chance.randrange(page, len(raw))] ^= 1 << chance.randrange(8)
+        case "zero":
+            at = chance.randrange(1, len(raw) // page) * page
+            raw[at : at + page] = bytes(page)
+        case "cut":
+            del raw[chance.randrange(page, len(raw)) :]
+        case "shuffle":
+            a, b = (chance.randrange(1, len(raw) // page) * page for _ in range(2))
+            raw[a : a + page], raw[b : b + page] = raw[b : b + page], raw[a : a + page]
+    damaged, new = tmp_path / f"{seed}-{kind}.db", tmp_path / f"{seed}-{kind}.new"
+    damaged.write_bytes(raw)
+    new.unlink(missing_ok=True)
+
+    is_told = bool(check_file(damaged).problems)
+    try:
+        found = salvage(damaged, new)
+    except StoreDamaged:
+        assert is_told
+        return
+    lost = {int(each.split("entry ")[1].split(":")[0]) for each in found.lost if "entry " in each}
+    with closing(sqlite3.connect(new)) as connection:
+        copied = dict(connection.execute("SELECT id & 1099511627775, data FROM entries"))
+    assert {position: data for position, data in copied.items() if position not in lost} == {
+        position: data for position, data in rows.items() if position not in lost
+    }
+    assert is_told or not lost
+
+
+async def test_the_command_says_what_is_wrong_and_fails(
+    store: SqliteStore, configured: SqliteSettings, tmp_path: Path
+) -> None:
+    """Files by name or those of the configuration, as text and as JSON, with exit code 1 when something is wrong."""
+    await filled(store)
+    config = tmp_path / "remora.toml"
+    config.write_text(f'[sqlite]\ndirectory = "{configured.directory}"\n')
+
+    def run(*arguments: str) -> tuple[int, str]:
+        result = CliRunner().invoke(group, ["store", *arguments, "-c", str(config)])
+        return result.exit_code, result.output
+
+    code, text = run("check")
+    assert (code, text.count(": good; ")) == (Exit.OK, configured.files)
+    change(configured, "DELETE FROM entries WHERE id = (SELECT max(id) FROM entries)")
+    code, text = run("check", "--json")
+    found = json.loads(text)
+    assert code == Exit.FAILURE
+    assert any("entries are missing" in each["problem"] for file in found for each in file["problems"])
+    hurt = next(each["file"] for each in found if each["problems"])
+    code, text = run("check", hurt)
+    assert (code, "entries are missing" in text) == (Exit.FAILURE, True)
+
+    done = CliRunner().invoke(group, ["store", "salvage", hurt, str(tmp_path / "new.db")])
+    assert (done.exit_code, done.output.count("lost: queue ")) == (Exit.FAILURE, 1)
