@@ -180,9 +180,9 @@ def test_every_build_argument_is_used() -> None:
     declared = {argument.partition("=")[0] for name, argument in found if name == "ARG"}
     bases = [argument.split()[0] for name, argument in found if name == "FROM"]
 
-    assert declared == {"DEBIAN_RELEASE", "CEPH_PACKAGES"}
+    assert declared == {"DEBIAN_RELEASE", "CEPH_PACKAGES", "KERBEROS_PACKAGES"}
     assert bases == ["debian:${DEBIAN_RELEASE}-slim"] * 2
-    assert "CEPH_PACKAGES" in arguments("ARG"), "a stage must say so to know it"
+    assert {"CEPH_PACKAGES", "KERBEROS_PACKAGES"} <= set(arguments("ARG")), "a stage must say so to know it"
 
 
 def test_the_image_runs_as_nobody_in_particular() -> None:
@@ -206,14 +206,27 @@ def test_the_image_starts_the_daemon_without_a_shell() -> None:
 
 
 def test_the_image_has_librados_if_wanted_and_no_build_tools() -> None:
-    """The final stage installs Python, Ceph's library unless it is left out, and nothing that compiles or installs."""
+    """The image installs Python, the libraries of Ceph and Kerberos unless left out, and nothing that compiles."""
     installed = set(shlex.split(arguments("RUN")[0].partition("--no-install-recommends")[2].partition("&&")[0]))
     defaults = [argument for name, argument in instructions() if name == "ARG"]
 
-    assert installed == {"ca-certificates", "python3", "${CEPH_PACKAGES}"}
+    assert installed == {"ca-certificates", "python3", "${CEPH_PACKAGES}", "${KERBEROS_PACKAGES}"}
     assert "CEPH_PACKAGES=librados2" in defaults
+    assert "KERBEROS_PACKAGES=python3-gssapi" in defaults
     assert not [argument for argument in arguments("RUN") if "pip" in argument]
     assert ("COPY", "--from=build /opt/remora /opt/remora") in final_stage()
+
+
+def test_packages_find_debians_kerberos() -> None:
+    """The image and the package link to Debian's gssapi and what it imports, and the package suggests it."""
+    (links,) = [each for each in arguments("RUN") if "ln -s" in each]
+    build = (ROOT / "scripts/build").read_text()
+
+    assert {"/usr/lib/python3/dist-packages/gssapi", "/usr/lib/python3/dist-packages/decorator.py"} <= set(
+        links.split()
+    )
+    assert 'for each in gssapi decorator.py; do\n    ln -s "/usr/lib/python3/dist-packages/$each"' in build
+    assert "Suggests: python3-gssapi\n" in (ROOT / "deploy/deb/control.in").read_text()
 
 
 def test_the_image_keeps_queues_in_a_volume_of_its_user() -> None:
