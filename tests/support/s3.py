@@ -24,6 +24,7 @@ import rados
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 
+from remora.codec.lock_ops import encode_break
 from support.ceph import Ceph, Gateway
 
 _DEV_CEPH = Path(__file__).parents[2] / "scripts/dev-ceph"
@@ -71,7 +72,7 @@ class Zone:
             gateway = Gateway(ioctx)
             while not gateway.lock(queue, "test", 300):  # a radosgw was quicker
                 for each in gateway.lockers(queue):
-                    ioctx.break_lock(queue, f"{queue}_lock", each.entity, each.cookie)
+                    ioctx.execute(queue, "lock", "break_lock", encode_break(f"{queue}_lock", each.entity, each.cookie))
 
             def unlock() -> None:
                 with contextlib.suppress(rados.ObjectNotFound):
