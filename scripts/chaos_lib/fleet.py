@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from chaos_lib.verdict import Copy
 from chaos_lib.witness import Witness
 from remora.config import Settings
 from remora.model.errors import StoreError
+from support.rabbitmq import RabbitMQ
 
 PARTITIONS = 3
 SHARD_BYTES = 1 << 18
@@ -62,6 +63,11 @@ def add_options(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument("--without-exactly-once", action="store_true", help="topics delivered at least once only")
     kinds = ("kafka", "http", "amqp", "all")
     parser.add_argument("--endpoints", choices=kinds, default="all", help="topics beside those in Kafka (default: all)")
+    words = [each.word for each in plan.Fault]
+    parser.add_argument(
+        "--fault", choices=words, action="append", dest="faults", metavar="FAULT",
+        help=f"draw none but this one, and others named so: {', '.join(words)}",
+    )  # fmt: skip
 
 
 def run(options: argparse.Namespace, disk: Path | None) -> bool:
@@ -88,6 +94,7 @@ class _Fleet:
     def __init__(self, options: argparse.Namespace, folder: Path, disk: Path | None) -> None:
         self._options, self._folder, self._disk = options, folder, disk
         self._run_id = f"chaos-{secrets.token_hex(4)}"
+        self._rabbitmq: RabbitMQ | None = None
         self._accounts: dict[str, Account] = {}
         self._rounds: list[Round] = []
         self._told: list[dict[str, Any]] = []
@@ -98,7 +105,10 @@ class _Fleet:
     async def run(self) -> bool:
         """Whether everything is as promised."""
         options, began = self._options, time.monotonic()
-        drawn = plan.rounds(options.seed, options.rounds, options.store)
+        try:
+            drawn = plan.rounds(options.seed, options.rounds, options.store, _faults(options))
+        except ValueError as error:
+            raise ChaosError(str(error)) from error
         print(f"seed {options.seed}: {options.rounds} rounds on {options.store}", flush=True)
         try:
             async with AsyncExitStack() as stack:
@@ -146,7 +156,7 @@ class _Fleet:
         for host in self._hosts:
             stack.push_async_callback(host.close)
         await asyncio.gather(*(host.start() for host in self._hosts))
-        self._strikes = Strikes(self._hosts, self._kafka, self._topics, network, ceph, self._stand.ballast)
+        self._strikes = Strikes(self._hosts, self._kafka, self._stand, network, ceph, self._rabbitmq)
         self._senders = [sender for topic in self._topics for sender in self._senders_of(topic)]
         for sender in self._senders:
             stack.push_async_callback(sender.close)
@@ -165,7 +175,8 @@ class _Fleet:
             chance = random.Random(f"{self._options.seed}/http")
             ends["http"] = await stack.enter_async_context(receivers.over_http(chance))
         if asked in ("amqp", "all"):
-            ends["amqp"] = await stack.enter_async_context(receivers.over_amqp())
+            ends["amqp"] = over_amqp = await stack.enter_async_context(receivers.over_amqp())
+            self._rabbitmq = over_amqp.broker
         return ends
 
     async def _seen(self) -> Mapping[str, Sequence[Copy]]:
@@ -329,11 +340,18 @@ class _Fleet:
             print(
                 f"FAIL  {len(verdict.findings) + len(self._wrong)} findings; logs and report: {self._folder}; again: "
                 f"scripts/chaos --store {options.store} --seed {options.seed} --rounds {options.rounds}"
+                + "".join(f" --fault {each}" for each in options.faults or ())
             )
         return passed
 
 
 # ---------------------------------------------------------------------------------------------- parts
+
+
+def _faults(options: argparse.Namespace) -> Collection[plan.Fault]:
+    """Which faults may be drawn: those that were named, or all; RabbitMQ's where a topic goes there."""
+    named = {each for each in plan.Fault if options.faults is None or each.word in options.faults}
+    return named if options.endpoints in ("amqp", "all") else named.difference(plan.OF_RABBITMQ)
 
 
 async def _entered(stack: AsyncExitStack, manager: AbstractAsyncContextManager[Cluster]) -> Cluster:

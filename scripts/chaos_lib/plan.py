@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -29,6 +29,14 @@ class Fault(Enum):
     LOWER_LIMIT = "a smaller max.message.bytes"
     CHANGE_LIFE = "another time_to_live and max_retries"
     SHAPE = "limits of traffic that come, change and go"
+    KILL_RABBITMQ = "SIGKILL of RabbitMQ"
+    FREEZE_RABBITMQ = "SIGSTOP of RabbitMQ"
+    BLOCK_RABBITMQ = "a memory alarm of RabbitMQ"
+
+    @property
+    def word(self) -> str:
+        """Its name on the command line."""
+        return self.name.lower().replace("_", "-")
 
 
 WEIGHTS = {
@@ -50,6 +58,9 @@ WEIGHTS = {
     Fault.LOWER_LIMIT: 5,
     Fault.CHANGE_LIFE: 3,
     Fault.SHAPE: 4,
+    Fault.KILL_RABBITMQ: 3,
+    Fault.FREEZE_RABBITMQ: 3,
+    Fault.BLOCK_RABBITMQ: 3,
 }
 
 DOUBLINGS = {
@@ -71,6 +82,9 @@ DOUBLINGS = {
     Fault.LOWER_LIMIT: 3,
     Fault.CHANGE_LIFE: 1,
     Fault.SHAPE: 0,
+    Fault.KILL_RABBITMQ: 3,
+    Fault.FREEZE_RABBITMQ: 2,
+    Fault.BLOCK_RABBITMQ: 2,
 }
 """How often a fault may have what is in flight sent once more: by the next owner, by the late one, and at each retry
 of an outage that lasts longer than `kafka.delivery_timeout`."""
@@ -89,7 +103,11 @@ _PARTS = {
     Fault.LOWER_LIMIT: "limits",
     Fault.CHANGE_LIFE: "limits",
     Fault.SHAPE: "traffic",
+    Fault.KILL_RABBITMQ: "rabbitmq",
+    Fault.FREEZE_RABBITMQ: "rabbitmq",
+    Fault.BLOCK_RABBITMQ: "rabbitmq",
 }
+OF_RABBITMQ = tuple(fault for fault, part in _PARTS.items() if part == "rabbitmq")
 _ONLY_ON = {Fault.KILL_OSD: "rados", Fault.FULL_DISK: "sqlite"}
 
 
@@ -111,17 +129,23 @@ class Stroke:
         return _PARTS.get(self.fault) or f"host {self.target % HOSTS + 1}"
 
 
-def rounds(seed: str, count: int, store: str) -> Sequence[Sequence[Stroke]]:
-    """The strokes of each round: one to three, in the order of their beginning.
+def rounds(
+    seed: str, count: int, store: str, among: Collection[Fault] = frozenset(Fault)
+) -> Sequence[Sequence[Stroke]]:
+    """The strokes of each round: one to three, in the order of their beginning, of the faults `among` which to draw.
 
-    The first round of every run freezes a host for longer than the lease: a run without that proves no fence.
+    The first round freezes a host for longer than the lease, unless that is to be left out: a run without that proves
+    no fence. Raises ValueError where no fault is left.
     """
     chance = random.Random(f"{seed}/{store}")
-    return [_round(chance, store, [Fault.FREEZE_HOST] if number == 0 else []) for number in range(count)]
+    faults = [fault for fault in WEIGHTS if fault in among and _ONLY_ON.get(fault, store) == store]
+    if not faults:
+        raise ValueError(f"none of these faults can be made on {store}")
+    first = [each for each in faults if each is Fault.FREEZE_HOST]
+    return [_round(chance, faults, first if number == 0 else []) for number in range(count)]
 
 
-def _round(chance: random.Random, store: str, demanded: Sequence[Fault]) -> Sequence[Stroke]:
-    faults = [fault for fault in WEIGHTS if _ONLY_ON.get(fault, store) == store]
+def _round(chance: random.Random, faults: Sequence[Fault], demanded: Sequence[Fault]) -> Sequence[Stroke]:
     strokes = [_stroke(chance, fault) for fault in demanded]
     while len(strokes) < len(demanded) or not strokes or (len(strokes) < 3 and chance.random() < 0.6):
         (fault,) = chance.choices(faults, weights=[WEIGHTS[each] for each in faults])
@@ -131,7 +155,7 @@ def _round(chance: random.Random, store: str, demanded: Sequence[Fault]) -> Sequ
     return sorted(strokes, key=lambda each: each.after_s)
 
 
-_UNDISTURBED = ("host", "brokers", "network", "limits", "traffic")
+_UNDISTURBED = ("host", "brokers", "network", "limits", "traffic", "rabbitmq")
 """What stays whole while a host is frozen beyond its lease: the other one has to take over, and what was under way to
 the frozen one has to be acknowledged, or it would have nothing to remove."""
 

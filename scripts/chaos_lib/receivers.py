@@ -59,12 +59,12 @@ class OverAmqp:
     """An exchange with a durable queue, which is emptied at each look."""
 
     def __init__(self, broker: RabbitMQ, exchange: str, queue: str) -> None:
-        self._broker, self._queue = broker, queue
+        self.broker, self._queue = broker, queue
         self._seen: list[Copy] = []
         self.uri, self.args = f"amqp://{broker.address}", f"amqp-exchange={exchange}"
 
     async def read(self) -> Sequence[Copy]:
-        for message in await self._broker.read(self._queue):
+        for message in await self.broker.read(self._queue):
             headers = message.properties.headers
             self._seen.append(_copy(message.body, headers, headers["remora-shard"], len(self._seen)))
         return list(self._seen)

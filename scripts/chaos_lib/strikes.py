@@ -16,8 +16,9 @@ from chaos_lib.clusters import ChaosError, Cluster
 from chaos_lib.hosts import Host
 from chaos_lib.network import Network
 from chaos_lib.plan import BROKERS, Fault, Stroke
-from chaos_lib.stands import Fed
+from chaos_lib.stands import Stand
 from remora.codec.topic import DEAD_LETTER_TOPIC
+from support.rabbitmq import RabbitMQ
 
 LEASE_S = 6.0
 ACKS_S = 0.8
@@ -36,11 +37,14 @@ MOST_FREEZES = 12
 """A thawed owner whose renewal was refused before it came to a removal, or that had nothing to do, tries nothing."""
 
 
+LONGEST_SILENCE_S = 14.0
+"""For so long RabbitMQ takes nothing at most: longer than the daemon waits for a confirm."""
+
 LIFE_S = 60
 """For so long entries live for a while; clocks are stepped by more."""
 
 PATIENCE_S = 90.0
-"""For so long a change of a topic is tried again, while OSDs or the disk are hurt."""
+"""For so long a change of a topic or of a host's file is tried again, while OSDs, the disk or hosts are hurt."""
 
 
 class Strikes:
@@ -53,14 +57,14 @@ class Strikes:
         self,
         hosts: Sequence[Host],
         kafka: Cluster,
-        fed: Sequence[Fed],
+        stand: Stand,
         network: Network,
         ceph: Cluster | None,
-        ballast: Path | None,
+        rabbitmq: RabbitMQ | None,
     ) -> None:
-        self._hosts, self._kafka, self._fed, self._ceph = hosts, kafka, fed, ceph
-        self._topics = [each.name for each in fed if each.is_in_kafka]
-        self._network, self._ballast = network, ballast
+        self._hosts, self._kafka, self._fed, self._ceph = hosts, kafka, stand.topics, ceph
+        self._topics = [each.name for each in stand.topics if each.is_in_kafka]
+        self._network, self._ballast, self._rabbitmq = network, stand.ballast, rabbitmq
         self.thaws: list[int] = []
         self.surprises: list[str] = []
         self.mortal: set[str] = set()
@@ -83,6 +87,9 @@ class Strikes:
             Fault.LOWER_LIMIT: self._lower_limit,
             Fault.CHANGE_LIFE: self._change_life,
             Fault.SHAPE: self._shape,
+            Fault.KILL_RABBITMQ: self._kill_rabbitmq,
+            Fault.FREEZE_RABBITMQ: self._freeze_rabbitmq,
+            Fault.BLOCK_RABBITMQ: self._block_rabbitmq,
         }
 
     async def strike(self, stroke: Stroke) -> str:
@@ -214,6 +221,37 @@ class Strikes:
             await asyncio.sleep(4)
         return f"{delay_s:.2f} s each way"
 
+    # --------------------------------------------------------------------------------------- RabbitMQ
+
+    async def _kill_rabbitmq(self, stroke: Stroke) -> str:
+        assert self._rabbitmq is not None
+        await asyncio.to_thread(self._rabbitmq.kill)
+        await asyncio.sleep(4 * stroke.strength)
+        await asyncio.to_thread(self._rabbitmq.start)
+        return "started again with its files"
+
+    async def _freeze_rabbitmq(self, stroke: Stroke) -> str:
+        """It stands still for less than `amqp.delivery_timeout`, or for longer."""
+        assert self._rabbitmq is not None
+        seconds = 1 + (LONGEST_SILENCE_S - 1) * stroke.strength
+        self._rabbitmq.signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._rabbitmq.signal(signal.SIGCONT)
+        return f"for {seconds:.1f} s"
+
+    async def _block_rabbitmq(self, stroke: Stroke) -> str:
+        """It stops reading from those who publish, and tells them."""
+        assert self._rabbitmq is not None
+        seconds = 1 + (LONGEST_SILENCE_S - 1) * stroke.strength
+        await self._rabbitmq.control("set_vm_memory_high_watermark", "0")
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            await self._rabbitmq.control("set_vm_memory_high_watermark", "0.4")
+        return f"for {seconds:.1f} s"
+
     # ------------------------------------------------------------------------------------- the stores
 
     async def _kill_osd(self, stroke: Stroke) -> str:
@@ -293,8 +331,11 @@ class Strikes:
             await asyncio.sleep(chance.uniform(0.1, 1.5))
         for host in self._hosts:
             host.rewrite(shaping={"scope": []})
+        deadline = time.monotonic() + PATIENCE_S
         for host in self._hosts:
-            while not host.reload():  # noqa: ASYNC110 - a host that was killed serves again when it does
+            while not host.reload():  # a host that was killed serves again when it does
+                if time.monotonic() > deadline:
+                    raise ChaosError(f"{host.name} serves no more: {host.last_words()}")
                 await asyncio.sleep(0.1)
         return f"{changes} reloads of {len(self._hosts)} hosts, and no limit in the end"
 

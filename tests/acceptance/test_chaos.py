@@ -156,10 +156,10 @@ def test_twenty_kills_lose_nothing_and_store_nothing_twice(tmp_path: Path, kafka
 @pytest.mark.guarantee("chaos-runs")
 @pytest.mark.kafka
 def test_frozen_and_killed_owners_lose_nothing(tmp_path: Path) -> None:
-    """Two hosts that deliver to three brokers, RabbitMQ and a bad HTTP receiver keep every promise while hosts, workers
-    and a broker are frozen and killed, and limits of topics and of traffic change."""
+    """Two hosts that deliver to three brokers, RabbitMQ and a bad HTTP receiver keep every promise while hosts,
+    workers, a broker and RabbitMQ are frozen and killed, and limits of topics and of traffic change."""
     report = tmp_path / "report.json"
-    options = ["--store", "sqlite", "--seed", "54314", "--rounds", "3", "--json", str(report)]
+    options = ["--store", "sqlite", "--seed", "15780", "--rounds", "4", "--json", str(report)]
 
     done = subprocess.run([str(CHAOS), *options], capture_output=True, text=True, check=False, timeout=580)
 
@@ -172,6 +172,7 @@ def test_frozen_and_killed_owners_lose_nothing(tmp_path: Path) -> None:
         "SIGKILL of a supervisor",
         "SIGKILL of a worker",
         "SIGSTOP of a broker",
+        "SIGKILL of RabbitMQ",
         "a smaller max.message.bytes",
         "another time_to_live",
         "limits of traffic",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from chaos_lib.plan import DOUBLINGS, WEIGHTS, Fault, rounds
+from chaos_lib.plan import DOUBLINGS, OF_RABBITMQ, WEIGHTS, Fault, rounds
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,6 +40,20 @@ def test_every_fault_is_drawn(store: str, others: set[Fault]) -> None:
     drawn = {stroke.fault for strokes in rounds("1", 300, store) for stroke in strokes}
 
     assert drawn == set(Fault) - others
+
+
+@given(seed=st.text(max_size=8), store=STORES, among=st.sets(st.sampled_from([*OF_RABBITMQ]), min_size=1))
+def test_no_other_fault_is_drawn_than_asked_for(seed: str, store: str, among: set[Fault]) -> None:
+    """A run that is given its faults draws no other, not even in the first round."""
+    drawn = {stroke.fault for strokes in rounds(seed, 20, store, among) for stroke in strokes}
+
+    assert drawn <= among
+
+
+def test_faults_that_a_store_cannot_have() -> None:
+    """A run whose faults the store cannot have is refused."""
+    with pytest.raises(ValueError, match="none of these faults can be made on rados"):
+        rounds("1", 1, "rados", {Fault.FULL_DISK})
 
 
 def test_every_fault_has_its_figures() -> None:
