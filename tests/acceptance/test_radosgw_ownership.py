@@ -21,7 +21,7 @@ from support.s3 import User, Zone, fresh
 pytestmark = [pytest.mark.ceph, pytest.mark.kafka]
 
 RADOSGW_LOOKS_S = 45.0
-"""radosgw looks for free queues every 30 s."""
+"""radosgw looks for free queues every 30 s, and locks those. It may deliver from one at its next look only."""
 
 
 @contextlib.asynccontextmanager
