@@ -26,7 +26,7 @@ from typing import Any
 
 import uvloop
 
-from bench_lib import disk, enqueue, programs
+from bench_lib import against, disk, enqueue, programs
 from bench_lib.clusters import BenchError, Clusters, running_clusters
 from bench_lib.delivered import Delivered, arrived, kafka_topics, read_back
 from bench_lib.embedded import NOBODY, Embedded
@@ -102,6 +102,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--sequence", type=int, default=0, metavar="ROUNDS",
         help="store batches in topics with and without --sequence instead, in turn, and compare (with --only store)",
     )  # fmt: skip
+    parser.add_argument(
+        "--against", type=Path, metavar="CHECKOUT",
+        help="run in another checkout, too, in turns with this one, and compare; without radosgw",
+    )  # fmt: skip
+    parser.add_argument("--rounds", type=int, default=3, help="of each checkout, with --against (default: 3)")
     parser.add_argument("--without-radosgw", action="store_true", help="leave the yardstick out, and need no Ceph")
     parser.add_argument("--nice", type=int, default=0, help="of all measured processes; -20 on a host that is shared")
 
@@ -112,6 +117,8 @@ def _numbers(text: str) -> list[int]:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure and print; returns the figures."""
+    if options.against:
+        return against.ingest_in_turns(options)
     kinds = [] if options.without_radosgw else ["ceph"]
     kinds += [] if options.only == "store" else ["kafka"]
     with running_clusters(options.name, options.keep, kinds) as clusters:
