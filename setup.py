@@ -16,5 +16,11 @@ setup(
             extra_compile_args=["-O3"],
             optional=True,
         ),
+        Extension(
+            "remora.codec._s3_records",
+            ["daemon/remora/codec/_s3_records.pyx"],
+            extra_compile_args=["-O3"],
+            optional=True,
+        ),
     ]
 )

@@ -1,8 +1,9 @@
 """Events as S3's notifications write them in JSON, to entries of the queues of a topic.
 
-`s3_records` defines what a record may look like and what becomes of it. Records that look exactly as radosgw writes
-them are encoded here in a quick way, which costs a sixth and is tested to give the same; all others take the plain
-way, and so does what is refused, so that every message comes from there.
+`s3_records` defines what a record may look like and what becomes of it. Nearly all records are read and encoded by
+`_s3_records.pyx` in one pass. What it leaves, and everything where it was not compiled, is tried in a quick way here,
+for records that look exactly as radosgw writes them. All others take the plain way, and so does what is refused, so
+that every message comes from there. The three are tested to give the same.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from remora.codec import s3_records
+from remora.codec import s3_records, speedups
 from remora.codec.ceph import Writer
 from remora.codec.rendering_plain import sorted_metadata, sorted_tags
 from remora.codec.s3_records import (
@@ -28,7 +29,6 @@ from remora.codec.s3_records import (
     has_control,
     second,
 )
-from remora.codec.shard_hash import shards
 from remora.codec.topic import has_literal_keys
 from remora.model.entry import Pairs, S3Event, Time
 from remora.model.errors import EndpointMisconfigured
@@ -79,7 +79,7 @@ def place(body: bytes, topic: Topic, *, ndjson: bool, most: int, created: Time, 
         tests += step.tests
         if count > most:
             raise TooManyEvents(most, None, "", f"more than {most} records in one request")
-        numbers = shards([key for key, _ in step.keyed], topic.shards)
+        numbers = speedups.shards([key for key, _ in step.keyed], topic.shards)
         yield Part([RoutedEvent(number, *each) for number, each in zip(numbers, step.keyed, strict=True)], step.dropped)
     if not count and not tests:
         raise MalformedEvent(None, None, "", "there are no records")
@@ -91,9 +91,9 @@ def _from_lines(body: bytes, encoder: _Encoder) -> Iterator[_Step]:
     while start < len(body):
         end = body.find(b"\n", start + _STEP_BYTES) + 1 if len(body) - start > _STEP_BYTES else 0
         text = body[start : end or len(body)]
-        if keyed := encoder.quick(_quick_lines(text)):
-            record += len(keyed)
-            yield _Step(keyed)
+        if step := encoder.quick_lines(text, record):
+            record += len(step.keyed)
+            yield step
         else:
             for step in encoder.plain(s3_records.in_lines(text.split(b"\n"), record, line)):
                 record += len(step.keyed)
@@ -111,26 +111,29 @@ def _from_document(body: bytes, encoder: _Encoder) -> Iterator[_Step]:
         # In JSON this stands in no text. Where it stands within a record, the piece before it is no list of records.
         end = body.find(_NEXT, start + _STEP_BYTES) + 1 if len(body) - start > _STEP_BYTES else 0
         piece = (_HEAD if start else b"") + body[start : end or None] + (_TAIL if end else b"")
-        keyed = encoder.quick(_quick_document(piece))
-        if not keyed:
+        step = encoder.quick_document(piece, done, is_whole=not (start or end))
+        if not step:
             break
-        yield _Step(keyed)
+        yield step
         if not end:
             return
-        done, start = done + len(keyed), end + 1
+        done, start = done + len(step.keyed), end + 1
     yield from encoder.plain(s3_records.in_document(body, done, start))
 
 
 class _Encoder:
     """Makes entries of one topic, all created at one time, each with what its shard is chosen by."""
 
-    __slots__ = ("_created", "_literal_keys", "_opaque", "_seed", "_tail")
+    __slots__ = ("_compiled", "_created", "_literal_keys", "_opaque", "_seed", "_tail")
 
     def __init__(self, topic: Topic, created: Time, seed: bytes) -> None:
         self._created, self._seed = created, seed
         self._opaque = topic.opaque_data or b""
         self._literal_keys = _has_literal_keys(topic.target)
         self._tail = _tail(topic) + _TIME.pack(*created) + _LIMITS.pack(*_limits(topic))
+        self._compiled = None
+        if speedups.RecordEncoder:
+            self._compiled = speedups.RecordEncoder(created, seed, self._opaque, self._tail, self._literal_keys)
 
     def plain(self, found: s3_records.Records) -> Iterator[_Step]:
         """The entries of records, and how many of their members were dropped. Raises MalformedEvent."""
@@ -163,6 +166,20 @@ class _Encoder:
         event, tail = b"".join(fields), self._tail
         length = len(event)
         return b"".join((_HEADERS.pack(3, 1, 6 + length + len(tail), 4, 1, length), event, tail))
+
+    def quick_lines(self, text: bytes, record: int) -> _Step | None:
+        """The entries of lines, of which the first has this record; None where one of them has to go the plain way."""
+        if self._compiled and len(text) <= _MOST_QUICK and (found := self._compiled.lines(text, record)):
+            return _Step(*found)
+        keyed = self.quick(_quick_lines(text))
+        return _Step(keyed) if keyed else None
+
+    def quick_document(self, text: bytes, record: int, *, is_whole: bool) -> _Step | None:
+        """The entries of a document, or of some of its records in the form of one."""
+        if self._compiled and len(text) <= _MOST_QUICK and (found := self._compiled.document(text, record, is_whole)):
+            return _Step(*found)
+        keyed = self.quick(_quick_document(text))
+        return _Step(keyed) if keyed else None
 
     def quick(self, records: Sequence[_Record]) -> list[Keyed]:
         """The entries of records; none when one of them has to go the plain way."""

@@ -409,7 +409,7 @@ def read(found: Found, created: Time, seed: bytes, *, literal_keys: bool = False
         object_etag=thing.text("eTag"),
         object_version_id=thing.text("versionId"),
         object_sequencer=thing.text("sequencer"),
-        event_id=record.text("eventId") or _made_id(seed, found.record),
+        event_id=record.text("eventId") or made_id(seed, found.record),
         bucket_id=bucket.text("id"),
         metadata=sorted_metadata(metadata),
         tags=sorted_tags(thing.pairs("tags")),
@@ -442,7 +442,7 @@ def _key(thing: Reader, *, literal: bool) -> bytes:
     return key
 
 
-def _made_id(seed: bytes, record: int) -> bytes:
+def made_id(seed: bytes, record: int) -> bytes:
     """An event id for a record that has none, always the same for a seed and a place."""
     return sha256(b"%d:%b:%d" % (len(seed), seed, record)).hexdigest()[:32].encode()
 

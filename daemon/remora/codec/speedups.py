@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from remora.codec import checksums as checksums_
-from remora.codec import columns, kafka_records, murmur2, rendering_fast, sequencer
+from remora.codec import columns, kafka_records, murmur2, rendering_fast, sequencer, shard_hash
 from remora.model.record import Record
+
+if TYPE_CHECKING:
+    from remora.codec._s3_records import Encoder
 
 FastRendering: type[rendering_fast.FastRendering] = rendering_fast.FastRendering
 partitions: Callable[[Sequence[bytes], int], Sequence[int]] = murmur2.partitions
@@ -22,13 +26,17 @@ totals: Callable[[Sequence[Record]], columns.Totals] = columns.totals
 joined: Callable[[Iterable[Sequence[Record]]], Sequence[Record]] = columns.joined
 checksums: Callable[[Sequence[bytes], int], list[int]] = checksums_.checksums
 mismatches: Callable[[Sequence[tuple[bytes, int | None]], int], list[int]] = checksums_.mismatches
+shards: Callable[[Sequence[bytes], int], Sequence[int]] = shard_hash.shards
+RecordEncoder: type[Encoder] | None = None
+"""None where nothing was compiled: then `s3_events` reads records with msgspec."""
+
 SequencerCore: type[sequencer.Core] = sequencer.Core
 IMPLEMENTATION = "python"
 """`compiled` or `python`."""
 
 if not os.environ.get("REMORA_PURE_PYTHON"):
     try:
-        from remora.codec import _compiled, _sequencer
+        from remora.codec import _compiled, _s3_records, _sequencer
     except ImportError:
         pass
     else:
@@ -36,6 +44,7 @@ if not os.environ.get("REMORA_PURE_PYTHON"):
         in_batches, encode_events = _compiled.in_batches, _compiled.encode_events
         totals, joined = _compiled.totals, _compiled.joined
         checksums, mismatches = _compiled.checksums, _compiled.mismatches
+        shards, RecordEncoder = _s3_records.shards, _s3_records.Encoder
         SequencerCore = _sequencer.Core
         Sequence.register(_compiled.Records)
         IMPLEMENTATION = "compiled"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from remora.codec import rendering_plain, s3_events, s3_records
+from remora.codec import rendering_plain, s3_events, s3_records, shard_hash, speedups
 from remora.codec.event_entry import decode, encode
 from remora.codec.s3_events import MalformedEvent, TooManyEvents, place
 from remora.codec.shard_hash import shard
@@ -26,6 +26,16 @@ SEED = b"a seed"
 TOPIC = Topic("t", "", "t", Target("kafka://h:9092", "kafka-ack-level=broker", "dest"), shards=11, id="1")
 
 Record = dict[str, Any]
+
+
+@pytest.fixture(scope="module", params=["compiled", "python"], autouse=True)
+def way(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Every test here holds for what is compiled and for what stands in for it."""
+    with pytest.MonkeyPatch.context() as patched:
+        if request.param == "python":
+            patched.setattr(speedups, "RecordEncoder", None)
+            patched.setattr(speedups, "shards", shard_hash.shards)
+        yield request.param
 
 
 def placed(body: bytes, topic: Topic = TOPIC, *, ndjson: bool = False, most: int = 10_000) -> list[RoutedEvent]:
