@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from multidict import CIMultiDict
 
 from remora.codec.event_entry import decode
@@ -103,6 +104,54 @@ async def test_a_broken_gzip_body_is_refused(site: Site, store: ScriptedStore, b
     answer = await site.ask("POST", EVENTS, body, {"Content-Encoding": "gzip"})
 
     assert (answer.status, answer.code) == (400, "BadRequest")
+    assert store.is_untouched
+
+
+async def test_a_zstd_body_is_decoded(site: Site, store: ScriptedStore) -> None:
+    """What is stored is what the sender compressed, also where its parts come one by one."""
+    body = zstandard.compress(ndjson(*(record(str(i)) for i in range(500))))
+    headers = {"Content-Encoding": "zstd", "Content-Type": "application/x-ndjson"}
+
+    async def parts() -> AsyncIterator[bytes]:
+        for at in range(0, len(body), 1000):
+            yield body[at : at + 1000]
+
+    for given in (body, parts()):
+        answer = await site.ask("POST", EVENTS, given, headers)
+
+        assert (answer.status, answer.json["stored"]) == (200, 500)
+    assert keys(store) == [[str(i).encode() for i in range(500)]] * 2
+
+
+_ONE = zstandard.compress(b'{"Records":[]}')
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"no zstd", "is not zstd"),
+        (gzip.compress(b"{}"), "is not zstd"),
+        (_ONE[:-3], "ends early"),
+        (_ONE + b"more", "more behind"),
+        (_ONE + _ONE, "more behind"),
+        (b"\x28\xb5\x2f\xfd\x00\x70\x09\x00\x00x", "is not zstd"),
+    ],
+    ids=["other", "gzip", "cut short", "more behind", "two frames", "window of 16 MiB"],
+)
+async def test_a_broken_zstd_body_is_refused(site: Site, store: ScriptedStore, body: bytes, reason: str) -> None:
+    """Nothing of it is stored, and the problem names what is wrong."""
+    answer = await site.ask("POST", EVENTS, body, {"Content-Encoding": "zstd"})
+
+    assert (answer.status, answer.code) == (400, "BadRequest")
+    assert reason in answer.json["detail"]
+    assert store.is_untouched
+
+
+async def test_other_encodings_are_refused_with_those_that_there_are(site: Site, store: ScriptedStore) -> None:
+    """415 with Accept-Encoding."""
+    answer = await site.ask("POST", EVENTS, records("a"), {"Content-Encoding": "br"})
+
+    assert (answer.status, answer.headers["Accept-Encoding"]) == (415, "gzip, zstd")
     assert store.is_untouched
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from remora.servers.ingest import handler, server
 from support.ingest import DEADLINE_S, ScriptedStore, Site, ingest_site, ndjson, own_topic, record, records, until
@@ -317,9 +318,11 @@ async def test_a_body_is_bounded_whose_length_is_not_told(store: ScriptedStore, 
     async with ingest_site(store, tmp_path, max_request_bytes=100_000) as site:
         chunked = await site.ask("POST", EVENTS, chunks())
         bomb = await site.ask("POST", EVENTS, gzip.compress(b" " * 50_000_000), {"Content-Encoding": "gzip"})
+        worse = await site.ask("POST", EVENTS, zstandard.compress(b" " * 50_000_000), {"Content-Encoding": "zstd"})
 
         assert (chunked.status, chunked.code) == (413, "EntityTooLarge")
         assert (bomb.status, bomb.code) == (413, "EntityTooLarge")
+        assert (worse.status, worse.code) == (413, "EntityTooLarge")
         assert site.server.held_bytes == 0
         assert store.is_untouched
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_request import BaseRequest
 
 from remora.servers.ingest.body_budget import Share, no_memory
+from remora.servers.ingest.encodings import DECODERS, NotDecodable
 from remora.servers.ingest.problems import (
     BAD_REQUEST,
     EXPECTATION,
@@ -19,20 +19,19 @@ from remora.servers.ingest.problems import (
     Problem,
 )
 
-PIECE_BYTES = 256 << 10
-"""What is inflated in one go: half a millisecond or so."""
+_QUOTED = " or ".join(f'"{each}"' for each in DECODERS)
 
 
 async def read_body(request: BaseRequest, share: Share, *, most_bytes: int, timeout_s: float) -> bytes:
-    """The whole body, inflated where it is compressed.
+    """The whole body, decoded where it is compressed.
 
     Raises Problem when it is larger than `most_bytes`, before it is read if its length is declared; when other requests
     hold all the memory for `timeout_s`; and when it does not arrive within `timeout_s` from then on.
     """
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
-    if encoding not in ("identity", "gzip"):
-        detail = f'Content-Encoding may be "gzip", not {encoding!r}'
-        raise Problem(WRONG_TYPE, detail, headers={"Accept-Encoding": "gzip"})
+    if encoding != "identity" and encoding not in DECODERS:
+        detail = f"Content-Encoding may be {_QUOTED}, not {encoding!r}"
+        raise Problem(WRONG_TYPE, detail, headers={"Accept-Encoding": ", ".join(DECODERS)})
     told = request.content_length
     if told is not None and told > most_bytes:
         raise _too_large(most_bytes)
@@ -44,8 +43,8 @@ async def read_body(request: BaseRequest, share: Share, *, most_bytes: int, time
         return await _plain(request, share, most_bytes)
     try:
         async with asyncio.timeout(timeout_s):
-            if encoding == "gzip":
-                return await _inflated(request, share, most_bytes)
+            if encoding != "identity":
+                return await _decoded(request, encoding, share, most_bytes)
             return await _plain(request, share, most_bytes)
     except TimeoutError as exc:
         if share.is_waiting:
@@ -74,23 +73,22 @@ async def _plain(request: BaseRequest, share: Share, most_bytes: int) -> bytes:
         body += piece
 
 
-async def _inflated(request: BaseRequest, share: Share, most_bytes: int) -> bytes:
-    inflater, body = zlib.decompressobj(wbits=31), bytearray()
+async def _decoded(request: BaseRequest, encoding: str, share: Share, most_bytes: int) -> bytes:
+    decoder, body = DECODERS[encoding](), bytearray()
     try:
-        while piece := await request.content.readany():
-            while piece and not inflater.eof:
-                body += inflater.decompress(piece, PIECE_BYTES)
-                piece = inflater.unconsumed_tail
+        while data := await request.content.readany():
+            for piece in decoder.decode(data):
+                body += piece
                 if len(body) > most_bytes:
                     raise _too_large(most_bytes)
-                await share.cover(len(body))
+                await share.cover(len(body) + min(len(body), decoder.window_bytes))
                 await asyncio.sleep(0)
-            if inflater.eof and (piece or inflater.unused_data):
-                raise Problem(BAD_REQUEST, "there is more behind the end of the gzip stream")
-    except zlib.error as exc:
-        raise Problem(BAD_REQUEST, "the body is not gzip, though Content-Encoding says so") from exc
-    if not inflater.eof:
-        raise Problem(BAD_REQUEST, "the gzip stream ends early")
+            if decoder.has_more:
+                raise Problem(BAD_REQUEST, f"there is more behind the end of the {encoding} stream")
+    except NotDecodable as exc:
+        raise Problem(BAD_REQUEST, f"the body is not {encoding}, though Content-Encoding says so") from exc
+    if not decoder.is_whole:
+        raise Problem(BAD_REQUEST, f"the {encoding} stream ends early")
     return bytes(body)
 
 
