@@ -73,7 +73,7 @@ _VALUES = (
     | st.sampled_from([0, -1, 17, 10**17, 10**18, 2**63 - 1, 2**63, 1.5, 1e300, -0.0])
     | _PAIRS
     | st.dictionaries(_TEXTS, _TEXTS | st.none(), max_size=3)
-    | st.just({"a": {"b": [1, {"c": None}]}})
+    | st.builds(lambda: {"a": {"b": [1, {"c": None}]}})
 )
 
 
