@@ -38,6 +38,10 @@ class ClockLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._clock.now
 
+    def pass_by(self, seconds: float) -> None:
+        """Let time go by in which nothing runs, as in a process that is stopped: what is due meanwhile is late."""
+        self._clock.now += seconds
+
 
 def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Run an async test on a ClockLoop."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import time
 from pathlib import Path
 
@@ -10,7 +12,9 @@ import pytest
 from remora.config import BalanceSettings
 from remora.process import usage as module
 from remora.process.groups import memory_limit
+from remora.process.lag import PROBE_S, Kept
 from remora.process.usage import PAGE_BYTES, Usage
+from support.clock import ClockLoop, in_virtual_time
 
 
 def host(proc: Path, ticks: str, pages: int = 0) -> Path:
@@ -33,6 +37,33 @@ def test_percents_are_of_the_time_since_the_last_look(tmp_path: Path, monkeypatc
     assert used.percents(settings) == {"cpu": 50.0, "host_cpu": 37.5, "memory": 25.0}
     host(tmp_path, "250 0 125 760 165 0 0 0 90 50", pages=(32 << 20) // PAGE_BYTES)
     assert used.percents(settings) == {"cpu": 20.0, "host_cpu": 100.0, "memory": 50.0}
+
+
+@pytest.mark.parametrize(("used_s", "cpu"), [(0.0, 30.0), (1.0, 30.0), (3.0, 30.0), (4.0, 40.0)])
+@in_virtual_time
+async def test_time_that_a_process_is_kept_from_running_counts_as_used(
+    monkeypatch: pytest.MonkeyPatch, used_s: float, cpu: float
+) -> None:
+    """Where the loop wakes up 3 of 10 s late, its process has used these or was kept from running for the rest."""
+    loop, process_s = asyncio.get_running_loop(), itertools.count(0.0, 0.0)
+    assert isinstance(loop, ClockLoop)
+    monkeypatch.setattr(time, "monotonic", loop.time)
+    monkeypatch.setattr(time, "process_time", lambda: next(process_s))
+    kept = Kept()
+    used = Usage(1, kept_s=lambda: kept.seconds)
+
+    def stand_still() -> None:
+        nonlocal process_s
+        loop.pass_by(3.0)
+        process_s = itertools.count(used_s, 0.0)
+
+    loop.call_later(PROBE_S / 2, stand_still)
+    async with asyncio.TaskGroup() as tasks:
+        counting = tasks.create_task(kept.run())
+        await asyncio.sleep(10.0)
+        counting.cancel()
+
+    assert used.percents(BalanceSettings())["cpu"] == pytest.approx(cpu, abs=0.2)
 
 
 def test_what_cannot_be_read_counts_as_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

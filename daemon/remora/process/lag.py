@@ -1,10 +1,40 @@
-"""How late the event loop wakes up: the first thing to look at when everything is slow at once."""
+"""How late the event loop wakes up, and for how much of that this process was kept from running.
+
+A process that waits for a processor, that a control group's quota holds back, or that is stopped and continued again
+and again, uses little processor time and can still do no more. What it is kept from shows in timers that are late
+while the process computes nothing. /proc/self/schedstat counts waits for a processor only, not a stopped process.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 
 from remora.metrics import Telemetry
+
+PROBE_S = 0.02
+"""Less than what a quota's period of 100 ms leaves of it, so that most of each pause is seen."""
+
+
+class Kept:
+    """Counts the seconds for which this process was kept from running."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        """So far, of one core; a loop that is late because it computes does not count."""
+
+    async def run(self) -> None:
+        """Count until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due, used_s = loop.time() + PROBE_S, time.process_time()
+            await asyncio.sleep(PROBE_S)
+            self.seconds += kept_s(loop.time() - due, time.process_time() - used_s)
+
+
+def kept_s(late_s: float, used_s: float) -> float:
+    """For how long a timer that is `late_s` late was kept back, beside `used_s` of processor time since it was set."""
+    return max(0.0, late_s - used_s)
 
 
 async def measure_lag(telemetry: Telemetry, interval_s: float = 1.0) -> None:

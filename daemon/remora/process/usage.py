@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ _COUNTED = 8
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """Seconds of the clock and of this process, and the host's ticks: busy ones and all."""
+    """Seconds of the clock, of this process with those that it was kept from, and the host's ticks: busy ones, all."""
 
     clock_s: float
     process_s: float
@@ -34,15 +34,18 @@ class _Times:
 class Usage:
     """Asked again and again, it says what was used since the last time."""
 
-    def __init__(self, workers: int, proc: Path = Path("/proc")) -> None:
-        """`workers` workers share the memory of the control group."""
+    def __init__(self, workers: int, proc: Path = Path("/proc"), kept_s: Callable[[], float] = lambda: 0.0) -> None:
+        """`workers` workers share the memory of the control group; `kept_s` says for how long, in all, this process was
+        kept from running."""
         self._proc = proc
+        self._kept_s = kept_s
         self._limit = memory_limit() // max(1, workers)
         self._last = self._times()
 
     def percents(self, settings: BalanceSettings) -> Mapping[str, float]:
         """The percentages of `cpu`, of one core, `host_cpu`, of all cores, and `memory`, of its limit.
 
+        Time in which the process was kept from running counts as `cpu`: it can be used for nothing else.
         What cannot be read, or has no limit, counts as 0.
         """
         last, self._last = self._last, self._times()
@@ -61,7 +64,7 @@ class Usage:
         except (OSError, ValueError):
             ticks = []
         idle = sum(ticks[place] for place in _IDLE if place < len(ticks))
-        return _Times(time.monotonic(), time.process_time(), sum(ticks) - idle, sum(ticks))
+        return _Times(time.monotonic(), time.process_time() + self._kept_s(), sum(ticks) - idle, sum(ticks))
 
     def _resident(self) -> int:
         try:

@@ -36,7 +36,7 @@ from remora.ports.credit import NoBank
 from remora.ports.store import ShardStore
 from remora.process.credit import CreditMemory, HostCredit
 from remora.process.host_load import HostLoad
-from remora.process.lag import measure_lag
+from remora.process.lag import Kept, measure_lag
 from remora.process.liveness_lock import has_been_used, remember_store
 from remora.process.pipe import (
     Ask,
@@ -128,6 +128,7 @@ class Process:
         )
         self.memory = MemoryGuard(start.number, self._telemetry)
         self._sweep = DeadOwnerSweep(start, self._telemetry)
+        self._kept = Kept()
         self._credit: HostCredit | None = None
         if start.credit >= 0:
             memory = CreditMemory(start.credit, start.workers)
@@ -193,7 +194,7 @@ class Process:
         settings = self._settings
         meters = Meters(
             settings.balance,
-            probe=Usage(self._start.workers).percents,
+            probe=Usage(self._start.workers, kept_s=lambda: self._kept.seconds).percents,
             taken_in=lambda: self._telemetry.taken_in_bytes,
         )
         start = self._start
@@ -244,6 +245,7 @@ class Process:
         async with asyncio.TaskGroup() as tasks:
             helpers = [
                 tasks.create_task(measure_lag(self._telemetry), name="lag"),
+                tasks.create_task(self._kept.run(), name="kept from running"),
                 tasks.create_task(self._report_levels(worker), name="levels"),
                 tasks.create_task(self._sweep.run(worker), name="sweep after dead owners"),
             ]
