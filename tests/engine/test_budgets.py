@@ -123,6 +123,20 @@ async def test_hosts_share_a_limit_by_what_they_want() -> None:
 
 
 @in_virtual_time
+async def test_a_host_learns_the_shares_of_a_limit_again_when_limits_change() -> None:
+    """A worker says its shares at each change of limits, also equal ones, and not while limits stay as they are."""
+    told: list[Mapping[str, int]] = []
+    budgets = Budgets()
+    budgets.on_change = told.append
+    budgets.see("b", {"a": (), "b": ()})
+    budgets.configure({"all": 101}, tuple)
+    budgets.configure({"all": 101}, tuple)
+    budgets.configure({"all": 100}, tuple)
+    budgets.configure({"all": 60}, tuple)
+    assert told == [{"all": 50}, {"all": 50}, {"all": 30}]
+
+
+@in_virtual_time
 async def test_shares_stand_while_the_rows_cannot_be_read() -> None:
     """A host goes on with its last share, however busy it is, and follows again when it sees the others."""
     store = a_store(4)

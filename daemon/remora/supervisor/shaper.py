@@ -96,6 +96,7 @@ class Shaper:
 
     def configure(self, settings: ShapingSettings, limits: Iterable[LimitSettings] = ()) -> None:
         """Shape as these settings say from the next tick on. Levels survive, save in a scope that is disabled."""
+        self._lower_shares(settings)
         self._settings = settings
         tick_us = round(settings.tick_s * SECOND_US)
         if tick_us != self._tick_us:
@@ -150,6 +151,16 @@ class Shaper:
     def shared(self, name: str) -> int:
         """What all workers of this host together may have of a group's limit."""
         return sum(each.get(name, 0) for each in self._shares.values())
+
+    def _lower_shares(self, settings: ShapingSettings) -> None:
+        """Of a limit that these settings lower, let the workers have the same part until they have said another: their
+        shares still add up to the former limit, over all hosts."""
+        was = {each.name: limit_of(each.by_bucket) for each in self._settings.scope if each.is_shared}
+        now = {each.name: limit_of(each.by_bucket) for each in settings.scope if each.is_shared}
+        lowered = {name: (limit, was[name]) for name, limit in now.items() if limit < was.get(name, 0)}
+        for place, shares in self._shares.items() if lowered else ():
+            parts = {group: lowered.get(scope_of(group), (1, 1)) for group in shares}
+            self._shares[place] = {group: share * parts[group][0] // parts[group][1] for group, share in shares.items()}
 
     def _share(self) -> None:
         """Let the groups have the meters that are right for the shares as they are now."""

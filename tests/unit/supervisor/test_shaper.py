@@ -221,6 +221,31 @@ def test_a_host_deals_out_the_sum_of_its_workers_shares() -> None:
     assert group.limit == 50_000
 
 
+def test_hosts_stay_within_a_limit_that_was_lowered_before_their_workers_say_so() -> None:
+    """Hosts that lower a shared limit deal out their part of the lower one at once, each other limit as before, and
+    what their workers say from then on; a limit that is raised waits for that."""
+    scope, lower = across_hosts(client_low=a_meter(90_000, 10_000)), across_hosts(client_low=a_meter(30_000, 10_000))
+    brokers = replace(scope, name="brokers", of="destination")
+    hosts = [Host(shaping(scope, brokers), 2, seed=seed) for seed in (1, 2)]
+    for host in hosts:
+        host.shaper.want("topics/a")
+        host.shaper.want("brokers/b")
+    for host, wanted in zip(hosts, ((50_000, 10_000), (20_000, 10_000)), strict=True):
+        for place, share in enumerate(wanted):
+            host.shaper.share(place, {"topics/a": share, "brokers/b": share})
+
+    for host in hosts:
+        host.shaper.configure(shaping(lower, brokers))
+    assert [host.shaper.groups["topics/a"].limit for host in hosts] == [19_999, 9_999]
+    assert [host.shaper.groups["brokers/b"].limit for host in hosts] == [60_000, 30_000]
+
+    for host in hosts:
+        host.shaper.configure(shaping(scope, brokers))
+    assert [host.shaper.groups["topics/a"].limit for host in hosts] == [19_999, 9_999]
+    hosts[0].shaper.share(0, {"topics/a": 50_000})
+    assert hosts[0].shaper.groups["topics/a"].limit == 53_333
+
+
 def test_a_spare_is_scaled_by_what_all_workers_wait_for() -> None:
     """What the workers say that no endpoint has acknowledged is added up: three seconds of growth halve the spare, also
     of a group that sleeps; a worker that ends counts no more; and other numbers of the spare make it whole again."""

@@ -28,10 +28,14 @@ class Budgets:
         self._shares: Mapping[str, int] = {}
 
     def configure(self, limits: Mapping[str, int], waiting: Callable[[], Collection[str]]) -> None:
-        """Share these limits, in bytes per second by group; `waiting` says in which groups a listing waits."""
+        """Share these limits, in bytes per second by group; `waiting` says in which groups a listing waits.
+
+        Where limits have changed the host learns this worker's shares again, also equal ones: it has lowered them.
+        """
+        have_changed = limits != self._limits
         self._limits, self._waiting = limits, waiting
         self._needs = {group: need for group, need in self._needs.items() if group in limits}
-        self._share()
+        self._share(anew=have_changed)
 
     def granted(self, group: str, nbytes: int) -> None:
         """A listing was granted `nbytes` in a group."""
@@ -71,10 +75,10 @@ class Budgets:
             need = self._needs[group] = Need()
         return need
 
-    def _share(self) -> None:
+    def _share(self, *, anew: bool = False) -> None:
         if self._worker not in self._rows:
             return
         shares = shares_of(self._worker, self._limits, self._rows)
-        if shares != self._shares:
+        if anew or shares != self._shares:
             self._shares = shares
             self.on_change(shares)
