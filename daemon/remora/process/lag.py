@@ -12,8 +12,8 @@ import time
 
 from remora.metrics import Telemetry
 
-PROBE_S = 0.02
-"""Less than what a quota's period of 100 ms leaves of it, so that most of each pause is seen."""
+PROBE_S = 0.05
+"""Half of a quota's period of 100 ms, so that much of each pause is seen; a quarter of a percent of a core."""
 
 
 class Kept:

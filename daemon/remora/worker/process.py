@@ -245,10 +245,11 @@ class Process:
         async with asyncio.TaskGroup() as tasks:
             helpers = [
                 tasks.create_task(measure_lag(self._telemetry), name="lag"),
-                tasks.create_task(self._kept.run(), name="kept from running"),
                 tasks.create_task(self._report_levels(worker), name="levels"),
                 tasks.create_task(self._sweep.run(worker), name="sweep after dead owners"),
             ]
+            if self._settings.balance.by_load:
+                helpers.append(tasks.create_task(self._kept.run(), name="kept from running"))
             work = tasks.create_task(worker.run(), name="worker")
             await self._finish.wait()
             clean = await self._drain(worker, work)
