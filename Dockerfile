@@ -22,7 +22,9 @@ RUN python3 -m venv /opt/pip \
 WORKDIR /src
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY daemon daemon
-RUN /opt/pip/bin/pip --python /opt/remora/bin/python install --no-cache-dir .
+# With a time given, compiled files of Python name what they were compiled from by hash: an image whose times are set to
+# one of a release still has them valid. Without -g0 the codec would name folders of the build.
+RUN SOURCE_DATE_EPOCH=315532800 CFLAGS=-g0 /opt/pip/bin/pip --python /opt/remora/bin/python install --no-cache-dir .
 
 FROM debian:${DEBIAN_RELEASE}-slim
 LABEL org.opencontainers.image.title="remora" \
@@ -31,7 +33,7 @@ LABEL org.opencontainers.image.title="remora" \
 ARG CEPH_PACKAGES
 ARG KERBEROS_PACKAGES
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends ca-certificates python3 ${CEPH_PACKAGES} ${KERBEROS_PACKAGES} \
+    && SOURCE_DATE_EPOCH=315532800 apt-get install -y --no-install-recommends ca-certificates python3 ${CEPH_PACKAGES} ${KERBEROS_PACKAGES} \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/remora /opt/remora
 # Debian's own build of gssapi; where it was left out, the links lead nowhere.

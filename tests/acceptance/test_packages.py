@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import re
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -43,7 +46,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_same_sources_give_the_same_bytes(built: Path, tmp_path: Path) -> None:
-    """A copy of the sources in another folder gives wheel, package, SBOM and chart of the very same bytes."""
+    """A copy of the sources in another folder gives wheel, package, SBOMs, chart and image of the very same bytes."""
     copy = tmp_path / "another" / "place"
     copy.mkdir(parents=True)
     files = subprocess.run(
@@ -60,9 +63,38 @@ def test_the_same_sources_give_the_same_bytes(built: Path, tmp_path: Path) -> No
     again = build(copy, tmp_path / "dist", "1700000000")
 
     assert digests(again) == digests(built)
-    assert sorted(each.suffix for each in built.iterdir()) == [".deb", ".json", ".tgz", ".whl"]
+    assert sorted(each.suffix for each in built.iterdir()) == [".deb", ".json", ".json", ".tar", ".tgz", ".whl"]
     (wheel,) = built.glob("*.whl")
     assert "manylinux_2_17_x86_64" in wheel.name
+
+
+def test_the_image_is_a_valid_archive_without_a_compiler(built: Path, tmp_path: Path) -> None:
+    """Each blob has the digest that names it, the layer holds no compiler or installer, and the SBOM what it holds."""
+    (archive,), (bill,) = built.glob("*-image.tar"), built.glob("*-image.sbom.json")
+    subprocess.run(["tar", "--extract", "--file", archive], cwd=tmp_path, check=True)
+    for blob in (tmp_path / "blobs/sha256").iterdir():
+        assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
+    assert json.loads((tmp_path / "oci-layout").read_text()) == {"imageLayoutVersion": "1.0.0"}
+    (entry,) = json.loads((tmp_path / "index.json").read_text())["manifests"]
+    manifest = json.loads(blob_of(tmp_path, entry).read_text())
+    config = json.loads(blob_of(tmp_path, manifest["config"]).read_text())
+    (layer,) = manifest["layers"]
+    with tarfile.open(blob_of(tmp_path, layer)) as files:
+        names = {each.name for each in files.getmembers()}
+    programs = {name.rpartition("/")[2] for name in names if re.match(r"(usr/(local/)?|opt/remora/)?s?bin/", name)}
+
+    assert config["config"]["User"] == "10001:10001"
+    assert config["created"] == "2023-11-14T22:13:20Z"
+    assert "opt/remora/bin/remora" in names
+    assert not programs & {"cc", "gcc", "c99", "cpp", "g++", "as", "ld", "make", "pip", "pip3"}
+    assert not names & {"etc/build-host-ca.pem", "etc/pip.conf"}
+    listed = {each["name"] for each in json.loads(bill.read_text())["components"]}
+    assert {"remora", "aiokafka", "librados2", "libc6"} <= listed
+
+
+def blob_of(layout: Path, descriptor: dict[str, str]) -> Path:
+    """Where a descriptor's blob lies."""
+    return layout / "blobs" / descriptor["digest"].replace(":", "/")
 
 
 def test_the_package_comes_and_goes(built: Path) -> None:
