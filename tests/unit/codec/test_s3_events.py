@@ -245,6 +245,40 @@ def test_a_record_of_minio_keeps_its_metadata() -> None:
     assert dropped(body) == 6
 
 
+VERSITYGW: Record = {
+    "eventVersion": "2.2",
+    "eventSource": "aws:s3",
+    "awsRegion": "us-east-1",
+    "eventTime": "2026-11-23T19:40:12+01:00",
+    "eventName": "s3:ObjectRemoved:Delete",
+    "userIdentity": {"PrincipalId": "root"},
+    "requestParameters": {"sourceIPAddress": "127.0.0.1"},
+    "responseElements": {"x-amz-request-id": "", "x-amz-id-2": ""},
+    "s3": {
+        "s3SchemaVersion": "1.0",
+        "configurationId": "webhook-global",
+        "bucket": {"name": "b", "ownerIdentity": {"PrincipalId": "root"}, "arn": "arn:aws:s3:::b/ä +6%20"},
+        "object": {"key": "dir/ä +6%20", "size": 0, "eTag": None, "versionId": None, "sequencer": "1A2B"},
+    },
+    "glacierEventData": {"restoreEventData": {"lifecycleRestorationExpiryTime": ""}},
+}
+
+
+def test_a_record_of_versitygw_keeps_its_key_and_instant() -> None:
+    """A literal key stays as it is, null members are empty, and a local `eventTime` is stored as that instant."""
+    literal = replace(TOPIC, target=replace(TOPIC.target, args="remora-keys=literal"))
+
+    def stored(found: Record) -> S3Event:
+        (only,) = placed(document(found), literal)
+        return decode(only.payload).event
+
+    event = stored(VERSITYGW)
+
+    assert event.object_key == "dir/ä +6%20".encode()
+    assert (event.object_etag, event.object_version_id) == (b"", b"")
+    assert event.event_time == stored(VERSITYGW | {"eventTime": "2026-11-23T18:40:12Z"}).event_time
+
+
 def test_a_record_of_the_fewest_members_is_enough() -> None:
     """A name, a bucket and a key: the rest is empty, the time is now, and the id is made."""
     event = event_of({"eventName": "e", "s3": {"bucket": {"name": "b"}, "object": {"key": "k"}}})
