@@ -51,7 +51,7 @@ class Turn:
 
 
 async def deliver(clusters: Clusters, folder: Path, entries: int, shape: Shape) -> Turn:
-    """Store a backlog of so many entries, evenly over all shards, have it delivered, and read it back.
+    """Store a backlog of this many entries, evenly over all shards, have it delivered, and read it back.
 
     The store and the daemon's files go into a folder of their own in this one.
     """
@@ -80,7 +80,7 @@ async def _made(store: ShardStore, name: str, number: int, address: str, shape: 
 
 
 async def store_backlog(store: ShardStore, topic: Topic, entries: int, payload: int, number: int) -> None:
-    """Store so many entries, evenly over the shards; `number` tells loads apart."""
+    """Store this many entries, evenly over the shards; `number` tells loads apart."""
     load, at_once = Load(number, topic.target, payload), max(1, STORED_BYTES // payload)
     for first in range(0, entries, at_once):
         made = enumerate(load.entries(first, min(at_once, entries - first)), first)

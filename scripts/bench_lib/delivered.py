@@ -54,7 +54,7 @@ async def ends(address: str, names: Sequence[str], partitions: int) -> int:
 
 
 async def arrived(address: str, names: Sequence[str], partitions: int, events: int, patience_s: float) -> None:
-    """Return when so many records are in the topics."""
+    """Return when this many records are in the topics."""
     deadline = time.monotonic() + patience_s
     while (there := await ends(address, names, partitions)) < events:
         if time.monotonic() > deadline:

@@ -102,7 +102,7 @@ class _Producers:
         self._ioctx = ioctx
         self._queues = queues
         # Librados' C interface keeps to itself which id a reservation got. The queue counts them from 1, and all
-        # reservations are alike: whoever has made one commits the lowest that nobody has taken.
+        # reservations are alike: a client that has made one commits the lowest that nobody has taken.
         self._ids = [itertools.count(1) for _ in queues]
         self._request = encode_reserve(payload, 1)
         self._payloads = [os.urandom(payload) for _ in range(CONTENTS)]

@@ -123,7 +123,7 @@ async def _idle(options: argparse.Namespace, folder: Path) -> Idle:
 
 
 async def _serves(process: subprocess.Popen[bytes], embedded: Embedded, shards: int) -> None:
-    """Return when the daemon holds so many shards."""
+    """Return when the daemon holds this many shards."""
     await programs.listening(process, embedded)
     deadline = time.monotonic() + START_S
     while (held := await embedded.metric(HELD)) < shards:
@@ -194,7 +194,7 @@ class _Newest:
             raise BenchError(f"nothing was delivered within {START_S:.0f} s")
 
     async def records(self, count: int) -> None:
-        """Return when the topic has so many records."""
+        """Return when the topic has this many records."""
         deadline = time.monotonic() + START_S
         while sum((await self._consumer.end_offsets(self._places)).values()) < count:
             if time.monotonic() > deadline:

@@ -48,7 +48,7 @@ DRAIN_S = 300.0
 
 @dataclass(frozen=True)
 class Load:
-    """Requests of `batch` events over so many connections."""
+    """Requests of `batch` events over this many connections."""
 
     batch: int
     connections: int

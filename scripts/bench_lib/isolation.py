@@ -4,7 +4,7 @@ Each turn has a daemon and a store of its own. The healthy topic's backlog is de
 then events come in at a steady pace, which gives their age when the broker has them. The other topics, several queues
 each, all have entries: at an endpoint that accepts and never answers, at one that does so within TLS, at one that
 refuses, and behind a door to a real broker that is slow and shut every few seconds with records under way. With
-`--http-topics` they are so many topics over HTTP instead, whose one receiver accepts and never answers. The ratios
+`--http-topics` they are topics over HTTP instead, whose one receiver accepts and never answers. The ratios
 compare the turns; daemon, broker, door and measuring program share this host's processors.
 """
 

@@ -1,6 +1,6 @@
 """What it costs that many workers keep their locks and know of each other.
 
-So many stores on one directory or one cluster, each as a worker has one, hold the locks of so many shards together.
+Stores on one directory or one cluster, each as a worker has one, hold the locks of all shards together.
 Counted is the processor time of rounds of renewals, each of which a worker makes every `ownership.renew_interval`, and
 of looks at the other workers with an announcement each, made every second at most. Shares are of one processor, of all
 workers together; on a cluster the OSDs' own time is added and told apart.

@@ -100,7 +100,7 @@ def _jars() -> str:
 
 
 def _stand(spark: SparkSession, bootstrap: str, folder: Path, records: int) -> RunDirectory:
-    """A topic with so many records, the trace that they are of, and the journals of its replay."""
+    """A topic with this many records, the trace that they are of, and the journals of its replay."""
     topic, began_us = f"bench-{uuid.uuid4().hex[:8]}", time.time_ns() // 1000
     prepared = PreparedDirectory(folder / "prepared")
     events = _events(spark, records)

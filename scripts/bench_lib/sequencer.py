@@ -55,7 +55,7 @@ PERCENTILES = ("p50", "p99", "p999")
 
 @dataclass(frozen=True)
 class Load:
-    """Connections with so many requests under way on each, over so many logs; `range` is 0 for single positions."""
+    """Connections with this many requests under way on each, over this many logs; `range` is 0 for single positions."""
 
     connections: int
     depth: int = 1

@@ -133,7 +133,7 @@ class Host:
     # --------------------------------------------------------------------------------------- looks
 
     def step_clock(self, seconds: float) -> None:
-        """Set its wall clock so many seconds beside the right time."""
+        """Set its wall clock this many seconds beside the right time."""
         with self._clock.open("r+b") as file:
             file.write(int(seconds * 1e9).to_bytes(8, "little", signed=True))
 
@@ -166,7 +166,7 @@ class Host:
         return process.returncode or 0, out.decode(), err.decode()
 
     def logged(self, offset: int = 0) -> str:
-        """What it has logged behind so many bytes."""
+        """What it has logged behind this many bytes."""
         with self.log.open("rb") as file:
             file.seek(offset)
             return file.read().decode(errors="replace")

@@ -26,7 +26,7 @@ PATIENCE_S = 90.0
 
 
 async def limit(bootstrap: str, topics: Sequence[str], nbytes: int) -> None:
-    """Have these topics take messages of at most so many bytes."""
+    """Have these topics take messages of at most this many bytes."""
     deadline = time.monotonic() + PATIENCE_S
     configs = KAFKA_TOPIC | {"max.message.bytes": str(nbytes)}  # which replaces all that was set
     resources = [ConfigResource(ConfigResourceType.TOPIC, each, configs) for each in topics]

@@ -264,7 +264,7 @@ class _Rounds:
             await each.start()
 
     async def _progress(self, answered: int) -> None:
-        """Wait until clients got more answers than so many."""
+        """Wait until clients got more answers than this many."""
         deadline = time.monotonic() + START_S
         while self._answered() <= answered + ENOUGH:
             if time.monotonic() > deadline:

@@ -113,7 +113,7 @@ _ONLY_ON = {Fault.KILL_OSD: "rados", Fault.FULL_DISK: "sqlite"}
 
 @dataclass(frozen=True)
 class Stroke:
-    """One fault: after so many seconds of load, at this host, worker, broker or OSD, with this strength.
+    """One fault: after this many seconds of load, at this host, worker, broker or OSD, with this strength.
 
     `strength` lies between 0 and 1: how long something lasts, how far a clock is stepped, and which way.
     """

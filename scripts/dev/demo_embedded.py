@@ -53,7 +53,7 @@ QUICK_JVM = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 class Demo:
-    """One run: a trace, or None for the best that is here, replayed within so many seconds."""
+    """One run: a trace, or None for the best that is here, replayed within this many seconds."""
 
     def __init__(self, trace: Path | None, length_s: float, keep: bool) -> None:
         self.trace = trace or (REAL_TRACE if REAL_TRACE.exists() else OWN_SAMPLE)

@@ -36,7 +36,7 @@ KEYS = (
 
 DELETED = 3
 OUTAGE = 20
-"""So many objects are put while remora is away."""
+"""This many objects are put while remora is away."""
 
 USER, SECRET = "remora-sources", "remora-sources-secret"
 PARTITIONS = 4
@@ -128,7 +128,7 @@ async def listed(s3: Any, bucket: str) -> set[str]:
 
 
 async def arrived(bootstrap: str, topic: str, least: int) -> list[dict[str, Any]]:
-    """The events in Kafka, in the order of each partition, when at least so many are there or no more come."""
+    """The events in Kafka, in the order of each partition, when at least this many are there or no more come."""
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None, isolation_level="read_committed")
     await consumer.start()
     found: list[dict[str, Any]] = []

@@ -61,7 +61,7 @@ class Sender:
                 self.answered.append(Answered(sent_at, now(), ids))
 
     async def until(self, more: int) -> None:
-        """Return when so many more requests have been answered."""
+        """Return when this many more requests have been answered."""
         wanted = len(self.answered) + more
         async with asyncio.timeout(60):
             while len(self.answered) < wanted:  # noqa: ASYNC110 - each is answered in a task of its own

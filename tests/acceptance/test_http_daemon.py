@@ -31,7 +31,7 @@ def number(arrival: Arrival) -> int:
 
 
 async def drained_but(daemon: Daemon, name: str, letters: int = 0) -> None:
-    """Return when nothing waits and the ledger balances, with so many dead letters."""
+    """Return when nothing waits and the ledger balances, with this many dead letters."""
     await drained(daemon, name)
     listed = await daemon.command("dlq", "list", "--topic", name, "--json")
     assert [each["cause"] for each in listed.json] == ["refused"] * letters

@@ -67,7 +67,7 @@ async def letters(daemon: Daemon, topic: str, *filters: str) -> list[dict[str, A
 
 
 async def parked(daemon: Daemon, topic: str, count: int) -> None:
-    """Return when so many entries have become dead letters and left their queues."""
+    """Return when this many entries have become dead letters and left their queues."""
 
     async def enough() -> bool:
         names = "remora_parked_entries_total", "remora_removed_entries_total"

@@ -210,7 +210,7 @@ def environment_and_heap(pid: int) -> tuple[str, list[str]]:
 
 
 def has_huge_pages() -> bool:
-    """Whether this system has them for whoever asks: the C library does not ask otherwise."""
+    """Whether this system has them for this process: the C library does not ask otherwise."""
     state = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     return state.exists() and "[madvise]" in state.read_text()
 

@@ -150,7 +150,7 @@ async def test_waiting_events_follow_the_topic_and_a_drain_waits_for_them(kafka:
 
 
 async def is_held_and_stuck(daemon: Daemon, shards: int) -> bool:
-    """Whether so many queues are held, and the entries of one at least cannot be delivered."""
+    """Whether this many queues are held, and the entries of one at least cannot be delivered."""
     states = [each["state"] for each in (await daemon.status())["shards"]]
     return len(states) == shards and "retrying" in states
 

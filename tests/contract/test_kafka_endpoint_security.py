@@ -356,7 +356,7 @@ async def test_password_does_not_leak_to_another_topic(kafka: Kafka) -> None:
 
 @pytest.fixture(scope="module")
 def strict_kafka() -> Iterator[Kafka]:
-    """A broker where the user may do only what a test allows; whoever comes without log-in may do all."""
+    """A broker where the user may do only what a test allows; a client without log-in may do all."""
     with running_kafka(
         "strict", "--sasl-ssl",
         "--config", "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",

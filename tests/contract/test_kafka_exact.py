@@ -143,7 +143,7 @@ async def test_shards_and_incarnations_are_apart(kafka: Kafka, endpoint: KafkaEn
 
 
 async def test_fenced(kafka: Kafka, watcher: Watcher) -> None:
-    """Whoever enters later fences the earlier one, whose next commit is refused and stays invisible."""
+    """A producer that enters later fences the earlier one, whose next commit is refused and stays invisible."""
     topic = await make_topic(kafka)
     old, new = make_records(0, 100), make_records(0, 100, start=100)
     async with (
@@ -269,7 +269,7 @@ async def test_position_waits_for_the_end_of_a_transaction(
 
 
 async def test_position_right_after_a_commit(kafka: Kafka, endpoint: KafkaEndpoint) -> None:
-    """Whoever enters as soon as a commit was answered knows its position, each time."""
+    """A producer that enters as soon as a commit was answered knows its position, each time."""
     topic = await make_topic(kafka, 8)
 
     for number in range(10):

@@ -107,7 +107,7 @@ async def test_a_name_without_an_answer_is_asked_for_once(mute_names: Counter[st
 
 @pytest.mark.guarantee("one-topics-trouble-stays-its-own")
 async def test_names_without_answers_are_bounded(mute_names: Counter[str]) -> None:
-    """However many names hang, only so many threads wait for them; a further one fails at once and says why."""
+    """However many names hang, only this many threads wait for them; a further one fails at once and says why."""
 
     async def refused(number: int) -> str:
         try:

@@ -65,7 +65,7 @@ def failures(telemetry: Telemetry) -> int:
 
 @dataclass(frozen=True)
 class Left:
-    """What so many failures left behind: objects that nothing reaches any more, and others."""
+    """What this many failures left behind: objects that nothing reaches any more, and others."""
 
     failures: int
     garbage: int

@@ -204,7 +204,7 @@ async def test_killed_while_removing_a_topic(settings: RadosSettings, store: Rad
 
 
 async def undone(settings: RadosSettings, topic: Topic, events: Sequence[RoutedEvent], writes: int) -> None:
-    """Leave a request that went no further than so many writes; nobody has looked after it yet."""
+    """Leave a request that went no further than this many writes; nobody has looked after it yet."""
     async with reached(settings) as another:
         publishing = asyncio.ensure_future(armed(another.ingest.publish(topic, events, ONCE)))
         after_write(another, writes, publishing.cancel)

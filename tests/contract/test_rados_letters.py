@@ -20,7 +20,7 @@ SHARD = Shard("q")
 
 
 async def filled(store: RadosStore, gateway: Gateway, count: int) -> LockToken:
-    """A queue of so many entries, held."""
+    """A queue of this many entries, held."""
     gateway.make_queue("q", 1 << 20)
     await store.two_phase.commit(SHARD, await store.two_phase.reserve(SHARD, count, count), [b"x"] * count)
     token = await store.locks.acquire(SHARD, "w", 90)

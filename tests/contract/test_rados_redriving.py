@@ -20,7 +20,7 @@ pytestmark = pytest.mark.ceph
 
 
 async def parked(store: RadosStore, shard: Shard, count: int) -> list[Redrive]:
-    """So many letters of a queue, to be re-driven."""
+    """This many letters of a queue, to be re-driven."""
     token = await store.locks.acquire(shard, "w", 90)
     assert isinstance(token, LockToken)
     letters = [
@@ -76,7 +76,7 @@ async def test_the_same_letters_again(
 
 @pytest.mark.guarantee("no-loss")
 async def test_other_letters_next(settings: RadosSettings, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever re-drives other letters of the queue next completes what was cut short, so that nothing forgets it."""
+    """The command that re-drives other letters of the queue next completes what was cut short."""
     gateway.make_queue("q", 1 << 20)
     shard = Shard("q")
     async with reached(settings) as store:

@@ -309,7 +309,7 @@ async def peer(settings: SqliteSettings, topic: Topic, me: str, requests: int) -
 
 
 async def delivered_by(processes: Sequence[Process], expected: int) -> list[tuple[str, int, bytes]]:
-    """Queue, position and payload of each entry that the processes removed, as soon as there are so many."""
+    """Queue, position and payload of each entry that the processes removed, as soon as there are that many."""
     found: list[tuple[str, int, bytes]] = []
     enough = asyncio.Event()
 

@@ -18,7 +18,7 @@ LEDGERS = schema.MIGRATIONS.index(schema._keep_ledgers)
 
 
 async def filled(store: SqliteStore, count: int) -> tuple[Shard, LockToken]:
-    """A held shard with so many entries."""
+    """A held shard with this many entries."""
     shard = (await store.own_topics.create(own_topic("t", 1))).shard(0)
     await commit(store, shard, count)
     return shard, await held(store, shard)

@@ -133,7 +133,7 @@ async def test_a_group_loses_its_rights(
 
 async def test_somebody_elses(directory: Path, settings: SqliteSettings) -> None:
     """A directory or a file of another owner is refused with both names and the command that changes it."""
-    if os.geteuid():  # the root directory is somebody else's, for whoever is not root
+    if os.geteuid():  # the root directory is somebody else's, for a user that is not root
         assert "chown" in await refusal(SqliteSettings(directory="/"))
         return
     topic = await in_use(settings)

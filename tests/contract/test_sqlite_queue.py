@@ -36,7 +36,7 @@ async def read_all(store: SqliteStore, token: LockToken, seen: list[bytes]) -> N
 
 
 async def test_a_listing_of_large_entries_ends_early(store: SqliteStore) -> None:
-    """However many entries are asked for, a listing has about so many bytes at most, and the next one goes on."""
+    """However many entries are asked for, a listing has about this many bytes at most, and the next one goes on."""
     token, payloads = await filled(store)
 
     seen: list[bytes] = []

@@ -137,7 +137,7 @@ async def test_numbers_count_in_the_room_of_a_queue_alone(configured: SqliteSett
 
 
 async def removed(store: SqliteStore, topic: Topic, shard: int, count: int) -> None:
-    """Remove so many entries from a shard's front, as delivered."""
+    """Remove this many entries from a shard's front, as delivered."""
     token = await held(store, topic.shard(shard))
     page = await store.queue.read(token, b"", count)
     await store.queue.remove(token, page.positions[-1], len(page.entries), delivered(page))

@@ -123,7 +123,7 @@ async def test_lock_of_a_frozen_process(store: SqliteStore, settings: SqliteSett
 
 
 async def test_lock_of_a_closed_store(store: SqliteStore, settings: SqliteSettings) -> None:
-    """Whoever closes the store leaves no lock behind that others would have to wait for."""
+    """A process that closes the store leaves no lock behind that others would have to wait for."""
     topic = await store.own_topics.create(own_topic("t"))
     async with SqliteStore(settings) as other:
         assert isinstance(await other.locks.acquire(topic.shard(0), "w", QUIET_S), LockToken)
@@ -274,7 +274,7 @@ async def test_a_lost_ring_is_looked_for(
 
 
 async def test_arrivals_since_the_store_was_opened(settings: SqliteSettings) -> None:
-    """A commit between the opening and the first wait is not missed, whoever made it, nor one to a new topic."""
+    """A commit between the opening and the first wait, by any process or to a new topic, is not missed."""
     async with SqliteStore(settings) as maker:
         topic = await maker.own_topics.create(own_topic("t"))
         await maker.ingest.publish(topic, [RoutedEvent(0, b"b:k", b"before")])
@@ -322,7 +322,7 @@ async def looked(store: SqliteStore) -> bool:
 
 
 async def test_waiting_ends_with_the_store(settings: SqliteSettings) -> None:
-    """Whoever waits for arrivals when the store is closed is told so."""
+    """A task that waits for arrivals when the store is closed gets an error that says so."""
     async with SqliteStore(settings) as store:
         waiting = asyncio.ensure_future(store.arrivals.wait())
         await asyncio.sleep(0)

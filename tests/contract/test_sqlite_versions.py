@@ -61,7 +61,7 @@ async def held(store: SqliteStore, shard: Shard) -> LockToken:
 
 
 async def deliver(store: SqliteStore, token: LockToken, most: int = 1024) -> list[bytes]:
-    """Read what waits in a shard, up to so many entries, and remove it as delivered."""
+    """Read what waits in a shard, up to this many entries, and remove it as delivered."""
     page = await store.queue.read(token, b"", most)
     if page.entries:
         await store.queue.remove(token, page.positions[-1], len(page.entries), Tally(delivered=len(page.entries)))

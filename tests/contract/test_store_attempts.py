@@ -1,4 +1,4 @@
-"""The store contract: how often entries were tried is known to whoever holds their queue next."""
+"""The store contract: how often entries were tried is known to the next holder of their queue."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_attempts_go_with_their_entries(bench: Bench) -> None:
 
 
 async def test_attempts_of_a_new_holder_go_too(bench: Bench) -> None:
-    """Whoever read what another had noted removes it with the entries."""
+    """A worker that read what another had noted removes it with the entries."""
     shard = await bench.queue()
     await bench.commit(shard, b"a")
     token = await bench.held(shard)

@@ -40,7 +40,7 @@ async def reserved(bench: Bench, topic: Topic) -> list[int]:
 
 
 async def all_but(bench: Bench, topic: Topic, shard: int, left: int = 1_000) -> ReservedRoom:
-    """As much room of one shard as leaves about so many bytes of it."""
+    """As much room of one shard as leaves about this many bytes of it."""
     stats = await bench.store.inspection.stats(topic.shard(shard))
     return ReservedRoom(shard, b"bkt:large", stats.capacity_bytes - stats.used_bytes - stats.reserved_bytes - left)
 

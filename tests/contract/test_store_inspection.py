@@ -69,7 +69,7 @@ async def test_many_entries(bench: Bench) -> None:
 
 
 async def test_peek(bench: Bench) -> None:
-    """A peek shows the oldest entry, or that there is none, whoever holds the lock."""
+    """A peek shows the oldest entry, or that there is none, whichever worker holds the lock."""
     shard, other = await bench.queue(), await bench.another()
     assert await bench.store.catalog.peek(shard) is None
     await bench.commit(shard, b"first", b"second")

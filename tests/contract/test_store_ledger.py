@@ -88,7 +88,7 @@ async def test_ledger_over_turns_of_the_ring(bench: Bench) -> None:
 
 @pytest.mark.guarantee("nothing-leaves-silently")
 async def test_ledger_is_taken_over(bench: Bench) -> None:
-    """Whoever takes a shard next, also after a restart of everything, goes on in the same ledger."""
+    """The worker that takes a shard next, also after a restart of everything, goes on in the same ledger."""
     shard = await bench.queue()
     await bench.commit(shard, *entries(9))
     token = await bench.held(shard, "remora/h/b/1")

@@ -115,7 +115,7 @@ async def test_late_renewal_is_refused(bench: Bench) -> None:
 
 @pytest.mark.guarantee("no-loss")
 async def test_loser_can_do_nothing(bench: Bench) -> None:
-    """Whoever lost the lock can neither list nor remove nor expire nor renew, and nothing changes by trying."""
+    """A worker that lost the lock can neither list nor remove nor expire nor renew, and nothing changes by trying."""
     shard, other = await bench.queue(), await bench.another()
     await bench.commit(shard, b"a", b"b")
     reservation = await bench.store.two_phase.reserve(shard, 1, 10)

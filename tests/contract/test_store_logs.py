@@ -55,7 +55,7 @@ async def stores(opens: Opens) -> AsyncIterator[list[Logs]]:
 
 
 async def test_epochs_only_grow(stores: list[Logs]) -> None:
-    """Each registration has the next epoch, whoever makes it, and the projection says who."""
+    """Each registration has the next epoch, whichever server makes it, and the projection says who."""
     for number, logs in enumerate(stores, 1):
         lock = await logs.acquire(LOG, f"o{number}", LEASE_S)
         assert (await logs.register(lock, f"a{number}", REACH)).epoch == number

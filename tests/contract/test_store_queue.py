@@ -123,7 +123,7 @@ async def test_removal_of_nothing_checks_the_lock(bench: Bench) -> None:
 
 
 async def test_nothing_to_trim_is_a_check_of_the_hold(bench: Bench) -> None:
-    """Trimming up to the front is refused for whoever lost the lock, and on another queue of the name."""
+    """Trimming up to the front is refused to a worker that lost the lock, and on another queue of the name."""
     shard, other = await bench.queue(), await bench.another()
     await bench.commit(shard, b"a")
     token = await bench.held(shard)

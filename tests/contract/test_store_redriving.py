@@ -35,7 +35,7 @@ def letters_of(token: LockToken, page: Page) -> list[DeadLetter]:
 
 
 async def parked(bench: Bench, shard: Shard, count: int) -> list[DeadLetter]:
-    """So many letters of entries that have left an empty queue."""
+    """This many letters of entries that have left an empty queue."""
     await bench.commit(shard, *(b"%d" % number for number in range(count)))
     token = await bench.held(shard)
     page = await bench.store.queue.read(token, b"", count)

@@ -1,4 +1,4 @@
-"""The store contract: who holds a queue knows which of its entries have letters, whoever stored them."""
+"""The store contract: who holds a queue knows which of its entries have letters, whichever worker stored them."""
 
 from __future__ import annotations
 

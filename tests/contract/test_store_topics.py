@@ -155,7 +155,7 @@ async def test_number_of_shards_stays(bench: Bench) -> None:
 
 
 async def test_changing_what_is_not_there(bench: Bench) -> None:
-    """A topic that never was, or that was made anew, is not changed by whoever knew another one."""
+    """A topic that never was, or that was made anew, is not changed by a caller that knew another one."""
     with pytest.raises(TopicUnknown):
         await bench.store.own_topics.change(replace(fresh(), id="0" * 32))
     old = await bench.topic()

@@ -281,7 +281,7 @@ class FakeStore:
     # ------------------------------------------------------------------------------- dead letters
 
     async def store(self, token: LockToken, *letters: DeadLetter) -> None:
-        """Whoever asked last for letters of entries that stand parks; the lock is not looked at."""
+        """The worker that asked last for letters of entries that stand parks; the lock is not looked at."""
         async with self._call("store_letters"):
             queue = self.queues.get(token.shard.queue)
             if queue is not None and queue.incarnation == token.incarnation and queue.parker != token.cookie:

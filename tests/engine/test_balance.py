@@ -102,7 +102,7 @@ class Fleet:
 
 
 async def two(stack: AsyncExitStack, shards: int, **settings: object) -> Fleet:
-    """Two workers that share so many shards evenly."""
+    """Two workers that share this many shards evenly."""
     fleet = Fleet(stack, shards, **settings)
     for _ in range(2):
         await fleet.join(group_size=2)

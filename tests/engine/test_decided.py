@@ -1,4 +1,4 @@
-"""A stored letter makes its entry done: nothing sends it afterwards, whoever reads it and whatever has changed."""
+"""A stored letter makes its entry done: no worker sends it afterwards, whatever has changed."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class Outage:
 async def test_the_first_entry_leaves_seconds_after_a_destination_answers(
     shards: int, frozen_s: float, mode: Literal["at-least-once", "exactly-once"]
 ) -> None:
-    """However long nothing answered, and whoever waits: from the first answer on it takes no pause of the outage."""
+    """However long nothing answered, from the first answer on no shard takes a pause of the outage."""
     store, endpoint = a_full_store(*(f"t{i}" for i in range(shards))), FakeEndpoint()
     outage = Outage(endpoint, frozen_s=frozen_s)
     settings = DeliverySettings(retry_cap_s=3600, mode=mode)

@@ -377,7 +377,7 @@ async def test_trust_is_asked_for_again_once_the_producer_is_initialised(monkeyp
 
 
 async def _deliver(store: FakeStore, endpoint: FakeEndpoint, count: int) -> None:
-    """Commit so many entries, and let none of them leave the queue."""
+    """Commit this many entries, and let none of them leave the queue."""
     store.before = lambda call: StoreUnavailable("away") if call == "remove" and endpoint.arrived else None
     async with running(a_worker(store, endpoint, DeliverySettings(mode="exactly-once", retry_cap_s=1))) as task:
         await until(lambda: len(endpoint.arrived) >= count)

@@ -1,4 +1,4 @@
-"""time_to_live and max_retries hold whatever state the endpoint is in, and whoever holds the shard."""
+"""time_to_live and max_retries hold whatever state the endpoint is in, and whichever worker holds the shard."""
 
 from __future__ import annotations
 

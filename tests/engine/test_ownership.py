@@ -284,7 +284,7 @@ async def test_a_full_store_and_a_failing_endpoint_together_send_nothing_twice()
 
 
 def holder_of(store: FakeStore, queue: str) -> str:
-    """The cookie of whoever holds a queue; empty when nobody does."""
+    """The cookie of a queue's holder; empty when nobody does."""
     holder = store.queues[queue].holder
     return holder.cookie if holder else ""
 
@@ -353,7 +353,7 @@ async def test_a_release_lets_what_is_under_way_arrive_first() -> None:
 
 @in_virtual_time
 async def test_a_queue_whose_lock_was_broken_says_who_has_it() -> None:
-    """While a worker stays away from a queue whose lock was broken, its status names whoever holds it by then."""
+    """While a worker stays away from a queue whose lock was broken, its status names its holder by then."""
     store, endpoint = a_store("t", tells=False), FakeEndpoint()
     worker = a_worker(store, endpoint)
 

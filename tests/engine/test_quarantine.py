@@ -25,7 +25,7 @@ LATE = EndpointUnavailable("no answer in time", "timeout")
 
 
 def a_store(bad: int, good: int = 0) -> FakeStore:
-    """A store with so many topics for each of two destinations, in which entries wait."""
+    """A store with this many topics for each of two destinations, in which entries wait."""
     store = FakeStore(tells=True)
     for kind, uri, count in (("bad", BAD, bad), ("good", GOOD, good)):
         for number in range(count):

@@ -18,7 +18,7 @@ from support.entries import raw_entry
 
 
 class Taking(FakeStore):
-    """Notes when it was given what; full after so many."""
+    """Notes when it was given what; full after this many."""
 
     def __init__(self, room: int = 1_000_000) -> None:
         super().__init__()

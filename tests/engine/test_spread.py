@@ -58,7 +58,7 @@ class Crew:
         )
 
     async def settled(self, *held: int, within_s: float = 60) -> None:
-        """Return when the workers hold so many shards, in any order; every shard at most once at any time."""
+        """Return when the workers hold this many shards, in any order; every shard at most once at any time."""
         async with asyncio.timeout(within_s):
             while sorted(self.held) != sorted(held):
                 assert sum(self.held) <= len(self.store.queues)
@@ -66,7 +66,7 @@ class Crew:
 
 
 def a_store(shards: int, *, tells: bool = True) -> FakeStore:
-    """A store with one topic of so many shards."""
+    """A store with one topic of this many shards."""
     store = FakeStore(tells=tells)
     topic = a_topic("t", shards=shards)
     store.metadata["t"] = topic
@@ -470,7 +470,7 @@ async def test_an_offer_that_nobody_answers_costs_nothing() -> None:
 
 @in_virtual_time
 async def test_a_shard_that_is_promised_to_another_is_left_to_it() -> None:
-    """A free shard that its owner offered to somebody else is not taken by whoever sees it first."""
+    """A free shard that its owner offered to somebody else is not taken by the worker that sees it first."""
     store = a_store(3)
     giver = Member("remora/h/b/giver", "h", 0, True, (Offer("remora/h/b/receiver", (Shard("t.2"),)),))
     receiver = Member("remora/h/b/receiver", "h", 0, False, (), (Shard("t.2"),))
@@ -489,7 +489,7 @@ async def test_a_shard_that_is_promised_to_another_is_left_to_it() -> None:
 @pytest.mark.guarantee("many-workers-and-hosts")
 @in_virtual_time
 async def test_a_shard_never_waits_for_a_worker_that_does_not_come() -> None:
-    """What stays free although it is another worker's share is taken by whoever is there, after about a second."""
+    """What stays free although it is another worker's share is taken by one that is there, after about a second."""
     store = a_store(10)
     async with AsyncExitStack() as stack:
         crew = a_crew(store, stack)
@@ -503,7 +503,7 @@ async def test_a_shard_never_waits_for_a_worker_that_does_not_come() -> None:
 @pytest.mark.guarantee("many-workers-and-hosts")
 @in_virtual_time
 async def test_workers_that_cannot_see_each_other_deliver_all_the_same() -> None:
-    """While nobody can announce itself or be seen, every shard is held and delivered, by whoever came first."""
+    """While nobody can announce itself or be seen, every shard is held and delivered, by the worker that came first."""
     store, endpoint = a_store(10), FakeEndpoint()
     store.before = lambda call: StoreUnavailable("away") if call in ("announce", "members") else None
     async with AsyncExitStack() as stack:

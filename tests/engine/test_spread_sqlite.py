@@ -35,7 +35,7 @@ async def a_worker(settings: SqliteSettings, endpoint: FakeEndpoint, name: str) 
 
 
 async def hold(workers: list[Worker], *shares: int) -> None:
-    """Return when the workers hold so many shards, in any order."""
+    """Return when the workers hold this many shards, in any order."""
     async with asyncio.timeout(LONG_S):
         while sorted(each.held_shards for each in workers) != sorted(shares):  # noqa: ASYNC110 - of other stores too
             await asyncio.sleep(0.02)

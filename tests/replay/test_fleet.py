@@ -48,7 +48,7 @@ def test_the_same_lines_locally_and_in_spark(tmp_path: Path, spark: SparkSession
 
 
 def test_a_trace_is_the_load(tmp_path: Path) -> None:
-    """Each event of a trace is so many bytes in its ten seconds, and after the last one nothing comes."""
+    """Each event of a trace is this many bytes in its ten seconds, and after the last one nothing comes."""
     events = [Wanted(SECOND_US * second, "PUT", f"k{second}") for second in (100, 101, 109, 110)]
     prepared = prepare(tmp_path / "trace", events)
 

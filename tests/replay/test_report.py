@@ -79,7 +79,7 @@ def words_in(figure: Figure) -> set[str]:
 
 
 def fault(name: str, begin_s: float, end_s: float) -> Fault:
-    """Something that was done to the server, so many seconds after the beginning."""
+    """Something that was done to the server, this many seconds after the beginning."""
     return Fault(name, ORIGIN_US + int(begin_s * 1e6), ORIGIN_US + int(end_s * 1e6))
 
 

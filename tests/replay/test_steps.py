@@ -10,7 +10,7 @@ from remora.replay.steps import told
 
 
 class Log(io.StringIO):
-    """A log file that says when it has so many lines."""
+    """A log file that says when it has this many lines."""
 
     def __init__(self, lines: int) -> None:
         super().__init__()

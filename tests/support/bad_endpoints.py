@@ -1,4 +1,4 @@
-"""Endpoints that let everybody in and help nobody, and what they cost whoever tries them."""
+"""Endpoints that let everybody in and help nobody, and what they cost a daemon that tries them."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ async def read_until(
     *,
     committed: bool = False,
 ) -> list[Delivered]:
-    """Everything that is in a topic, as soon as it is enough: so many records, or what the function says."""
+    """Everything that is in a topic, as soon as it is enough: this many records, or what the function says."""
     deadline = time.monotonic() + timeout_s
     while True:
         found = await read_all(address, topic, committed=committed)

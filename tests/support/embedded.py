@@ -14,7 +14,7 @@ from support.entries import raw_entry
 
 
 async def publish(folder: Path, name: str, numbers: Iterable[int], *, keys: int, size: int = 0) -> None:
-    """Commit events, each key to a shard of its own; each with so many bytes of metadata."""
+    """Commit events, each key to a shard of its own; each with this many bytes of metadata."""
     async with SqliteStore(SqliteSettings(directory=str(folder / "queues"), files=1)) as store:
         topic = await store.own_topics.find(name)
         assert topic is not None

@@ -42,7 +42,7 @@ class HttpSink:
         return web.Response()
 
     async def until(self, count: int, timeout_s: float = 60.0) -> list[bytes]:
-        """The different bodies, as soon as there are so many."""
+        """The different bodies, as soon as there are that many."""
         deadline = time.monotonic() + timeout_s
         while len(found := list(dict.fromkeys(self.bodies))) < count:
             assert time.monotonic() < deadline, f"{len(found)} of {count} bodies after {timeout_s} s"

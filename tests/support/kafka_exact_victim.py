@@ -19,7 +19,7 @@ from remora.model.topic import Target
 from support.kafka_sender import INCARNATION, make_records
 
 PATIENT = KafkaSettings(delivery_timeout_s=300, transaction_timeout_s=600)
-"""However long it is frozen, only whoever enters after it ends its transaction."""
+"""However long it is frozen, only a producer that enters after it ends its transaction."""
 
 
 async def main(address: str, topic: str, queue: str) -> None:

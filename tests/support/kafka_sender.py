@@ -36,7 +36,7 @@ class Watcher:
         self.defects: list[str] = []
 
     async def wait_for_retirement(self, before: int) -> None:
-        """Return when more than so many producers were retired."""
+        """Return when more than this many producers were retired."""
         await until(lambda: len(self.retired) > before, "a producer is retired")
 
     def producer_opened(self, cluster: str) -> None:
@@ -135,7 +135,7 @@ class ShardSender:
         self.failures: list[EndpointUnavailable] = []
 
     async def wait_for(self, count: int) -> None:
-        """Return when so many have arrived."""
+        """Return when this many have arrived."""
         await until(lambda: len(self.arrived) >= count, f"{count} have arrived")
 
     async def send(self, records: Sequence[Record], page: int = 200) -> None:

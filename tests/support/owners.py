@@ -51,7 +51,7 @@ EAGER = DeliverySettings(retry_cap_s=0.2, retry_base_s=0.1)
 
 
 class Gate:
-    """A step at which whoever comes is halted until it is opened."""
+    """A step at which each caller is halted until it is opened."""
 
     def __init__(self) -> None:
         self._came = asyncio.Event()

@@ -214,7 +214,7 @@ async def a_topic(queues: Queues, kafka: Kafka) -> str:
 
 
 async def delivers(daemon: Daemon, topic: str, at_least: int, timeout_s: float = 30.0) -> None:
-    """Return when a daemon has had so many acknowledgements for a topic since its start."""
+    """Return when a daemon has had this many acknowledgements for a topic since its start."""
 
     async def enough() -> bool:
         return await daemon.metric("remora_delivered_entries_total", topic=topic) >= at_least

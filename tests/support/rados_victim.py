@@ -41,7 +41,7 @@ class Victim(NamedTuple):
 
 
 def after_write(store: RadosStore, number: int, act: Callable[[], object]) -> None:
-    """Have something happen when so many writes of what runs `armed` have been answered."""
+    """Have something happen when this many writes of what runs `armed` have been answered."""
     connection: Any = store._connection
     run, seen = connection.run, 0
 

@@ -45,7 +45,7 @@ class Yard(Protocol):
         ...
 
     async def register(self, count: int) -> list[str]:
-        """Have at least so many queues found, with all kinds of names; the names."""
+        """Have at least this many queues found, with all kinds of names; the names."""
         ...
 
     async def delete(self, queue: str) -> None:
@@ -191,7 +191,7 @@ def change(settings: SqliteSettings, *statements: str) -> None:
 
 
 def spread(topic: Topic, count: int, mark: str = "") -> list[RoutedEvent]:
-    """So many events, one after the other over the shards; their payloads are their numbers behind the mark."""
+    """This many events, one after the other over the shards; their payloads are their numbers behind the mark."""
     return [RoutedEvent(i % topic.shards, b"bkt:k%d" % i, b"%s%06d" % (mark.encode(), i)) for i in range(count)]
 
 

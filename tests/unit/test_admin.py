@@ -255,7 +255,7 @@ async def test_the_command_asks_for_a_drain_whatever_the_address_is_called() -> 
 
 
 async def test_a_drain_is_not_asked_for_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever comes over another address than the loopback's is refused."""
+    """A client that comes over another address than the loopback's is refused."""
     daemon = Daemon()
     async with served(daemon) as address:
         monkeypatch.setattr(admin, "_peer", lambda _: ("192.0.2.1", 1234))
@@ -278,7 +278,7 @@ async def test_shaping_is_shown_to_all_and_changed_on_this_host() -> None:
 
 
 async def test_a_drain_is_asked_for_over_a_unix_socket(tmp_path: Path) -> None:
-    """Whoever may open the socket may drain the host."""
+    """A user who may open the socket may drain the host."""
     daemon = Daemon()
     path = tmp_path / "admin.sock"
     async with (

@@ -397,7 +397,7 @@ def test_sizes(nbytes: int, text: str) -> None:
 
 
 def test_an_owner_is_shown_with_its_host_and_worker() -> None:
-    """Whoever holds a queue is named by host and worker where that is one of remora's, and else as the store has it."""
+    """A queue's holder is named by host and worker where that is one of remora's, and else as the store has it."""
     ours = LockHolder("client.7", "remora/web-1/boot/5f1c", 30.0)
     theirs = LockHolder("client.8", "gatewaycookie016", 30.0)
     stats = ShardStats(Shard("t"), 0, True, 0, 1, 0, 0, None, ours)

@@ -223,7 +223,7 @@ def test_an_endpoint_that_cannot_work_is_refused(topic: Callable[..., Any], word
 
 @pytest.mark.parametrize("words", [("list",), ("stats",), ("show", "orders"), ("rm", "orders"), ("dump", "orders")])
 def test_looking_makes_no_store(topic: Callable[..., Any], tmp_path: Path, words: tuple[str, ...]) -> None:
-    """Where there is no store yet a command says so and makes none, which would belong to whoever typed it."""
+    """Where there is no store yet a command says so and makes none, which would belong to the user who typed it."""
     done = topic(*words)
 
     assert done.code == Exit.NO_PERMISSION

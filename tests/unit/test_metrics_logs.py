@@ -140,7 +140,7 @@ def test_something_is_said_at_once_and_then_once_an_interval() -> None:
 
 
 def test_what_is_remembered_of_repeats_is_bounded() -> None:
-    """Any number of different keys keeps only so many of them."""
+    """Any number of different keys keeps only this many of them."""
     repeats = Repeats(60.0, Clock())
 
     for key in range(20_000):

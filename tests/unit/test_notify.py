@@ -103,7 +103,7 @@ def test_what_could_not_be_sent_comes_with_the_next_message(tmp_path: Path) -> N
 
 
 def test_a_socket_that_cannot_be_one_is_refused() -> None:
-    """A relative path is a mistake of whoever starts us, and is named."""
+    """A relative path is a mistake of the program that starts us, and is named."""
     with pytest.raises(OSError, match="NOTIFY_SOCKET"):
         Notifier({"NOTIFY_SOCKET": "relative"})
 

@@ -143,7 +143,7 @@ def test_a_line_without_end_is_not_collected_for_ever(tmp_path: Path, monkeypatc
 
 
 def test_documents_are_not_collected_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that has to be read as a whole may have so many bytes and no more."""
+    """A file that has to be read as a whole may have this many bytes and no more."""
     monkeypatch.setattr(records, "MOST_DOCUMENT_BYTES", 1 << 20)
 
     found = of_bytes(tmp_path, b"{\n" + b" " * (2 << 20))

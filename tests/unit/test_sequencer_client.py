@@ -89,7 +89,7 @@ def test_it_works_on_uvloop(tmp_path: Path) -> None:
 
 
 async def test_thousands_at_once_get_each_position_once(tmp_path: Path) -> None:
-    """Whoever asks in the same turn shares ranges, and each gets a position of its own, in the order of asking."""
+    """Tasks that ask in the same turn share ranges, and each gets a position of its own, in the order of asking."""
     core = a_core()
     async with served(tmp_path, core) as address, SequencerClient([address]) as client:
         await client.next(LOG)

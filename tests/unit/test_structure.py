@@ -16,7 +16,7 @@ ENGINE = {
 }
 DEEPEST = 9
 ALIKE = 6
-"""So many lines in a row, one after the other, are a part that stands there twice."""
+"""This many lines in a row, one after the other, are a part that stands there twice."""
 
 
 def imports(file: Path) -> set[str]:

@@ -18,7 +18,7 @@ from support.clock import ClockLoop, in_virtual_time
 
 
 def host(proc: Path, ticks: str, pages: int = 0) -> Path:
-    """A folder like /proc with these columns of the processor line, and so many resident pages."""
+    """A folder like /proc with these columns of the processor line, and this many resident pages."""
     (proc / "self").mkdir(parents=True, exist_ok=True)
     (proc / "stat").write_text(f"cpu  {ticks}\ncpu0 1 1 1 1\nintr 5\n")
     (proc / "self" / "statm").write_text(f"1000 {pages} 0 0 0 0 0\n")

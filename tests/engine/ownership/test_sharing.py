@@ -39,7 +39,7 @@ async def test_a_row_is_written_when_it_is_news_or_gets_old() -> None:
 
 @in_virtual_time
 async def test_a_row_counts_for_several_looks() -> None:
-    """Where there are so many workers that looks are far apart, a row is written at each and lives for four of them."""
+    """Where looks are far apart, as among many workers, a row is written at each and lives for four of them."""
     store = FakeStore()
     rows, row = MemberRows(store.members, ME, 9.0), Member(ME, "h", 1)
     await rows.announce(row, 40.0)

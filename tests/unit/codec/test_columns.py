@@ -31,7 +31,7 @@ def module(way: Callable[..., object]) -> str:
 @given(EVENTS)
 @example([])
 def test_totals_are_of_all_records(way: Callable[[Sequence[Record]], Totals], events: list[Record]) -> None:
-    """Bodies are added up, times and ordinals are in the records' order, whoever made the records."""
+    """Bodies are added up, times and ordinals are in the records' order, whichever renderer made the records."""
     wanted = (
         sum(len(each.body) for each in events),
         [each.created_ns for each in events],

@@ -22,7 +22,7 @@ states = st.builds(QueueState, positions, positions, st.integers(0, 1 << 60), ta
 
 
 def head_of(ring_bytes: int, front: Position = START, tail: Position = START) -> QueueHead:
-    """The head of a queue with a ring of so many bytes."""
+    """The head of a queue with a ring of this many bytes."""
     return QueueHead(HEAD_SIZE, front, tail, HEAD_SIZE + ring_bytes, 23552, 0, 0, (), False, None, 1)
 
 

@@ -334,7 +334,7 @@ async def test_returns_that_are_none() -> None:
 
 
 def test_arrived_is_bounded() -> None:
-    """No more than so many messages are remembered; a message is remembered until it is asked for."""
+    """No more than this many messages are remembered; a message is remembered until it is asked for."""
     arrived = Arrived()
     for number in range(MOST_ARRIVED + 10):
         arrived.add(b"%d" % number)

@@ -204,7 +204,7 @@ def test_a_like_part_of_each_topic_goes() -> None:
 
 @given(st.lists(st.integers(), max_size=50), st.integers(0, 60))
 def test_evenly_takes_so_many(items: list[int], count: int) -> None:
-    """So many are taken as were asked for and are there, in their order, none twice."""
+    """This many are taken as were asked for and are there, in their order, none twice."""
     taken = evenly(list(enumerate(items)), count)
 
     assert len(taken) == min(count, len(items))

@@ -128,7 +128,7 @@ def test_queues_of_one_name_are_two_shards() -> None:
 
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=40))
 def test_a_mean_is_that_of_the_samples_at_first(values: list[float]) -> None:
-    """Up to so many samples it is their mean; it never leaves the range of what was seen."""
+    """Up to this many samples it is their mean; it never leaves the range of what was seen."""
     mean = Mean()
     for value in values:
         mean = mean.with_sample(value)

@@ -65,7 +65,7 @@ def test_nothing_is_given_up_before_its_time(
 
 @given(st.lists(st.floats(0.1, 30), min_size=1, max_size=50))
 def test_what_stays_open_is_given_up_by_the_first_look_after_the_limit(pauses: list[float]) -> None:
-    """Whoever looks again and again gives a reservation up at the first look that comes a limit after the first one."""
+    """A worker that looks again and again gives a reservation up at the first look a limit after the first one."""
     seen: Sightings[int] = Sightings()
     seen, now = seen.after_look([7], 0.0), 0.0
     for pause in pauses:

@@ -46,7 +46,7 @@ def test_a_row_is_never_longer_than_its_bound(
     wants: tuple[tuple[int, int | None], ...],
     data: st.DataObject,
 ) -> None:
-    """However much a worker has to say, a store keeps at most so many bytes of it; and something is always said."""
+    """However much a worker has to say, a store keeps at most this many bytes of it; and something is always said."""
     offers = {shard: data.draw(OFFERS) for shard in offered}
     other = Member("remora/o", "h", offers=(Offer(ME, tuple(expected)),))
     me = Membership(ME, "host.example.com", {"remora/o": other}, quarantined=tuple(row_room.named(left)))

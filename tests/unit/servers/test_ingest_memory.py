@@ -55,7 +55,7 @@ def memory() -> Iterator[int]:
 
 
 def body(key: str, nbytes: int = LARGE) -> bytes:
-    """Events of so many bytes."""
+    """Events of this many bytes."""
     plain = json.dumps(records(key)).encode()
     return plain + b" " * (nbytes - len(plain))
 

@@ -35,7 +35,7 @@ def test_a_token_is_recognisable_and_never_the_same() -> None:
 
 
 def test_the_line_of_a_token_holds_its_digest_and_not_the_token() -> None:
-    """Whoever reads the file cannot send with what it says."""
+    """A reader of the file cannot send with what it says."""
     token = new_token()
     line = line_of("gateway-1", token, "logs,audit-*")
 

@@ -53,7 +53,7 @@ def test_file_system_without_a_log(directory: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_directory_that_stays_locked(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever opens the store waits for another who does, but not for ever."""
+    """A process that opens the store waits for another that does, but not for ever."""
     monkeypatch.setattr(module, "_LOCK_WITHIN_S", 0.05)
 
     with locked(directory), pytest.raises(StoreUnavailable, match="locked"), locked(directory):

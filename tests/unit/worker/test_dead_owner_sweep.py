@@ -128,7 +128,7 @@ async def test_a_second_supervisor_of_the_host_takes_what_a_killed_one_held(star
 
     async with clearing_for(worker, start):
         await asyncio.sleep(60)
-        assert not worker.shards, "whoever lives keeps its queues"
+        assert not worker.shards, "a worker that lives keeps its queues"
         died(beside)
         await until(lambda: worker.shards, within_s=3)
         looks = store.calls["evict_all"]
