@@ -110,6 +110,28 @@ async def test_a_backlog_keeps_its_rate(mode: Delivery) -> None:
 
 @BOTH
 @in_virtual_time
+async def test_a_request_passes_a_group_that_went_while_it_waited_before_it(mode: Delivery) -> None:
+    """A listing waits in the group of its topic while that of the host is taken away; with credit it is sent."""
+    one = MetersSettings(client_normal=NOTHING, client_low=NOTHING, client_high=NOTHING, max=NOTHING)
+    topics = ScopeSettings(name="topics", of="topic", enabled=True, meters=one)
+    much = replace(topics, meters=MetersSettings(client_normal=MUCH, client_low=MUCH, client_high=MUCH, max=MUCH))
+    host = a_host(max=MUCH, client_high=MUCH, client_normal=MUCH, client_low=MUCH)
+    it = Shaped(shaping(topics, host), mode)
+    it.make("t", 10)
+    async with it.running():
+        await until(lambda: it.gate.waiting == 1)
+        it.configure(shaping(topics))
+        await asyncio.sleep(1)
+        assert it.gate.waiting == 1
+        it.configure(shaping(much))
+        await until(lambda: it.gate.waiting == 0)
+        await drained(it.store)
+
+    assert it.endpoint.events() == [b"id-%d" % i for i in range(10)]
+
+
+@BOTH
+@in_virtual_time
 async def test_without_credit_nothing_is_read_or_held(mode: Delivery) -> None:
     """A class without credit stands still: nothing is held, nothing fails, the shard is shaped and the host ready."""
     it = Shaped(shaping(a_host(client_normal=MUCH, client_low=NOTHING)), mode)

@@ -186,7 +186,10 @@ class Gate:
         self.refresh()
 
     def refresh(self) -> None:
-        """Groups have come or gone: what is known of them is asked for anew."""
+        """Groups have come or gone: what is known of them is asked for anew.
+
+        One that is no more lets everything pass, and is forgotten when no request that waits has it before itself.
+        """
         shared = {each.name: each.shared_limit for each in self._rules.scopes if each.shared_limit is not None}
         limits = {name: shared[scope] for name in self._bank.groups if (scope := scope_of(name)) in shared}
         self._budgets.configure(limits, lambda: {each.request.waits_in for each in self._pending.values()})
@@ -197,8 +200,9 @@ class Gate:
             self._bank.note_unacked(name, nbytes)
         self.surveyed(self._full)
         self._look()
+        needed = {name for each in self._pending.values() for name in each.request.path}
         for name, account in list(self._accounts.items()):
-            if isinstance(account, Passing):
+            if isinstance(account, Passing) and name not in needed:
                 del self._accounts[name]
 
     # ------------------------------------------------------------------------------------------ asking
@@ -270,9 +274,13 @@ class Gate:
     def _add(self, name: str) -> None:
         """Let a group be known; groups are gone through from narrow to wide."""
         self._accounts[name] = self._open(name)
-        in_order = sorted(self._accounts.items(), key=lambda each: _RANK[self._kinds[scope_of(each[0])]])
+        in_order = sorted(self._accounts.items(), key=lambda each: self._rank(each[0]))
         self._accounts.clear()
         self._accounts.update(in_order)
+
+    def _rank(self, name: str) -> int:
+        kind = self._kinds.get(scope_of(name))
+        return _RANK[kind] if kind is not None else len(_RANK)  # of a group that is no more nobody waits
 
     def _open(self, name: str) -> Account:
         scope, telemetry, budgets = scope_of(name), self._telemetry, self._budgets
