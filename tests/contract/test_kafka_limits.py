@@ -15,7 +15,7 @@ from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.topic import Delivery
 from support.entries import raw_entry
-from support.kafka import Kafka, configure_topic, create_topic, read_committed, until
+from support.kafka import Kafka, create_topic, read_committed, until, widen_topic
 
 pytestmark = pytest.mark.kafka
 
@@ -46,7 +46,7 @@ async def test_raised_under_an_open_route(kafka: Kafka, mode: Delivery, monkeypa
             await until(lambda: not queue.waiting, "the first that is too large is parked, and what follows delivered")
             before = opened
 
-            await configure_topic(kafka.address, topic, max_message_bytes=20_000)
+            await widen_topic(kafka.address, topic, max_message_bytes=20_000)
             queue.append(raw_entry("k", 3, topic=topic, padding=5000), raw_entry("k", 4, topic=topic))
             await until(lambda: not queue.waiting, "the second that is as large has left the queue")
 

@@ -167,6 +167,24 @@ async def limit_topic(address: str, name: str, max_message_bytes: int) -> None:
         await probe.stop()
 
 
+async def widen_topic(address: str, name: str, max_message_bytes: int) -> None:
+    """Raise the size limit, and return when the broker goes by it, which is after it tells of it; the probes that show
+    it bear no headers."""
+    await configure_topic(address, name, max_message_bytes=max_message_bytes)
+    probe = AIOKafkaProducer(bootstrap_servers=address)
+    await probe.start()
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                await probe.send_and_wait(name, b"x" * (max_message_bytes - 1000), partition=0)
+                return
+            except errors.MessageSizeTooLargeError:
+                assert time.monotonic() < deadline, "the limit does not take effect"
+    finally:
+        await probe.stop()
+
+
 async def read_topic(address: str, name: str, isolation_level: str = "read_uncommitted") -> list[Any]:
     """Everything with headers in a topic, partition by partition, each in its order."""
     consumer = AIOKafkaConsumer(

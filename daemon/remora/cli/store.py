@@ -84,9 +84,11 @@ def salvage_command(damaged: Path, new: Path, as_json: bool) -> None:
     """
     found = app.salvage_file(damaged, new)
     if as_json:
-        print_json({"file": str(new), "entries": found.entries, "rows": found.rows, "lost": found.lost})
+        counts = {"entries": found.entries, "unproven": found.unproven, "rows": found.rows}
+        print_json({"file": str(new), **counts, "lost": found.lost})
     else:
-        click.echo(f"{new}: {found.entries} entries, {found.rows} other rows; {len(found.lost)} were lost")
+        unproven = f" ({found.unproven} of them unproven)" if found.unproven else ""
+        click.echo(f"{new}: {found.entries} entries{unproven}, {found.rows} other rows; {len(found.lost)} were lost")
         for each in found.lost:
             click.echo(f"  lost: {each}")
     if found.lost:

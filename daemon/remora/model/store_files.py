@@ -40,8 +40,12 @@ class Report:
 
 @dataclass(slots=True)
 class Salvaged:
-    """What became of a file's rows. `lost` has a sentence for each that could not be copied as it was."""
+    """What became of a file's rows. `lost` has a sentence for each that could not be copied as it was.
+
+    `unproven` of the `entries` have no checksum.
+    """
 
     entries: int = 0
+    unproven: int = 0
     rows: int = 0
     lost: list[str] = field(default_factory=list)

@@ -21,7 +21,7 @@ from remora.codec.sequence import NUMBER_BYTES, number_of
 from remora.model.ingest import ReservedRoom
 from remora.model.store_files import MOST_PROBLEMS, Report
 from remora.storage.sqlite import schema
-from remora.storage.sqlite.checksums import changed, changed_letter
+from remora.storage.sqlite.checksums import changed, changed_letter, first_proven, without_checksum
 from remora.storage.sqlite.connecting import snapshot
 
 BUSY_S = 5.0
@@ -115,8 +115,8 @@ def _guarded(connection: sqlite3.Connection, report: Report, check: Check) -> No
     """Check one thing; what cannot be read or makes no sense is a problem, and the others are checked all the same."""
     try:
         check(connection, report)
-    except (sqlite3.Error, ValueError, TypeError, OverflowError) as exc:
-        report.found(check.__name__.strip("_"), f"it cannot be read: {exc}")
+    except (sqlite3.Error, LookupError, ValueError, TypeError, OverflowError) as exc:
+        report.found(check.__name__.strip("_"), f"it cannot be read: {type(exc).__name__}: {exc}")
 
 
 def _is_ours(connection: sqlite3.Connection, report: Report) -> bool:
@@ -188,15 +188,17 @@ def _entries_of(queue: _Queue, topic: _Topic | None) -> Check:
         if topic is None:
             report.found(what, "its topic is not there")
         _books(queue, report)
-        used, expected, number = 0, queue.head, 0
+        used, expected, number, proven = 0, queue.head, 0, False
         for first, rows in _batches(connection, queue):
             if first != expected:
                 report.found(what, _gap(expected, first))
             expected = first + len(rows)
             report.entries += len(rows)
-            report.unproven += sum(checksum is None for _, checksum in rows)
+            begun = 0 if proven else first_proven(rows)
+            report.unproven += begun
+            proven = proven or begun < len(rows)
             used += sum(len(data) + schema.ENTRY_OVERHEAD for data, _ in rows)
-            wrong = changed(queue.id, first, rows)
+            wrong = {**changed(queue.id, first, rows), **without_checksum(rows, begun)}
             for place, why in wrong.items():
                 report.found(what, f"the entry at {first + place}: {why}")
             if topic is not None and topic.last is not None:

@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 
 from remora.codec import speedups
 
+NO_CHECKSUM = "it has no checksum, though one before it has"
+
 _SPREAD = 0x9E3779B1
 """An odd number without a pattern: the same position in two queues begins with different values."""
 
@@ -36,6 +38,19 @@ def changed(queue: int, first: int, rows: Sequence[tuple[bytes, int | None]]) ->
     """
     places = speedups.mismatches(rows, _begun(queue, first))
     return {place: _reason(queue, first + place, *rows[place]) for place in places} if places else _NOTHING
+
+
+def first_proven(rows: Sequence[tuple[bytes, int | None]]) -> int:
+    """The place of the first entry with a checksum; their number where none has one.
+
+    Releases before the checksums stored what is before it. What is behind it and has none has lost it.
+    """
+    return next((place for place, (_, checksum) in enumerate(rows) if checksum is not None), len(rows))
+
+
+def without_checksum(rows: Sequence[tuple[bytes, int | None]], begin: int) -> Mapping[int, str]:
+    """What is wrong with those entries from a place on that have no checksum, by their place."""
+    return {place: NO_CHECKSUM for place in range(begin, len(rows)) if rows[place][1] is None}
 
 
 def _reason(queue: int, position: int, entry: bytes, kept: int | None) -> str:

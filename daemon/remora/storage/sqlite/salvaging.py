@@ -19,10 +19,13 @@ from remora.model.errors import StoreDamaged, StoreMisconfigured
 from remora.model.store_files import Salvaged
 from remora.storage.sqlite import schema
 from remora.storage.sqlite.checking import open_to_look
-from remora.storage.sqlite.checksums import changed, checksums
+from remora.storage.sqlite.checksums import NO_CHECKSUM, changed, checksums
 from remora.storage.sqlite.connecting import PAGE_BYTES, snapshot, transaction
 
 _BATCH = 256
+
+MOST_MISSING = 1_000_000
+"""A queue that lacks more entries has not lost them: its positions are damaged."""
 
 _WHOLE = ("meta", "topics")
 """Without these, and without the queues, nothing can be told of the entries."""
@@ -55,7 +58,7 @@ def salvage(damaged: Path, new: Path) -> Salvaged:
             with transaction(target):
                 _copy(source, target, found)
             target.execute("PRAGMA journal_mode = WAL")
-    except (sqlite3.Error, StoreDamaged, ValueError) as exc:
+    except (sqlite3.Error, StoreDamaged, LookupError, ValueError, TypeError, OverflowError) as exc:
         for name in (new.name, f"{new.name}-journal", f"{new.name}-wal", f"{new.name}-shm"):
             with suppress(FileNotFoundError):
                 new.with_name(name).unlink()
@@ -83,7 +86,11 @@ def _copy(source: sqlite3.Connection, target: sqlite3.Connection, found: Salvage
         _copy_rows(source, target, table, found)
         if len(found.lost) > lost:
             raise StoreDamaged(found.lost[-1])
-    for each in _copy_queues(source, target, found):
+    if {"store", "files", "number"} - {name for (name,) in target.execute("SELECT key FROM meta")}:
+        raise StoreDamaged("what it knows of itself cannot be read")
+    queues = _copy_queues(source, target, found)
+    found.lost += _of_no_queue(source, target)
+    for each in queues:
         _copy_entries(source, target, each, found)
     for table in _ROWS:
         _copy_rows(source, target, table, found)
@@ -107,24 +114,64 @@ def _copy_queues(source: sqlite3.Connection, target: sqlite3.Connection, found: 
     return [_Range(*row) for row in target.execute("SELECT id, name, head, tail FROM queues ORDER BY id").fetchall()]
 
 
+def _of_no_queue(source: sqlite3.Connection, target: sqlite3.Connection) -> list[str]:
+    """What belongs to queues that are not there, though nothing failed: a page that holds others may read as empty."""
+    lost = []
+    topics = target.execute("SELECT id, name, shards FROM topics").fetchall()
+    for key, name, shards in topics:
+        numbers = [number for (number,) in target.execute("SELECT number FROM queues WHERE topic = ?", (key,))]
+        if missing := sorted(set(range(shards)) - set(numbers)):
+            lost.append(f"topic {name}: its queues {missing} are not there")
+    (orphans,) = target.execute("SELECT count(*) FROM queues WHERE topic NOT IN (SELECT id FROM topics)").fetchone()
+    if orphans:
+        lost.append(f"{orphans} queues are of topics that are not there")
+    known = {queue for (queue,) in target.execute("SELECT id FROM queues")}
+    with suppress(sqlite3.Error):
+        known |= {queue for (queue,) in source.execute("SELECT queue FROM leftovers")}
+        for queue, count in source.execute("SELECT id >> ?, count(*) FROM entries GROUP BY 1", (schema.POSITION_BITS,)):
+            if queue not in known:
+                lost.append(f"{count} entries are of queue number {queue}, which is not there")
+    return lost
+
+
 def _copy_entries(source: sqlite3.Connection, target: sqlite3.Connection, queue: _Range, found: Salvaged) -> None:
-    used = 0
+    _check_range(source, queue, found)
+    used, proven = 0, False
     for begin in range(queue.head, queue.tail, _BATCH):
         end = min(begin + _BATCH, queue.tail)
         rows = _read(source, queue, begin, end)
         copied = []
         for position in range(begin, end):
             data, checksum = rows.get(position, (b"", None))
-            why = _reason(queue.queue, position, rows)
+            why = _reason(queue.queue, position, rows) or (NO_CHECKSUM if proven and checksum is None else "")
             if why:
                 found.lost.append(f"queue {queue.name}, entry {position}: {why}")
-            if position not in rows:
-                checksum = checksums(queue.queue, position, [b"lost"])[0]  # of other bytes than the none that it has
+                if checksum is None:
+                    checksum = checksums(queue.queue, position, [data])[0] ^ 1  # a wrong one: it is not to be delivered
+            proven = proven or (position in rows and checksum is not None)
             used += len(data) + schema.ENTRY_OVERHEAD
             found.entries += not why
+            found.unproven += checksum is None
             copied.append((schema.rowid(queue.queue, position), data, checksum))
         target.executemany("INSERT INTO entries (id, data, checksum) VALUES (?, ?, ?)", copied)
     target.execute("UPDATE queues SET used_bytes = ? WHERE id = ?", (used, queue.queue))
+
+
+def _check_range(source: sqlite3.Connection, queue: _Range, found: Salvaged) -> None:
+    """Note entries outside of the queue's range; StoreDamaged for a range that cannot be right."""
+    inside = (schema.rowid(queue.queue, queue.head), schema.rowid(queue.queue, queue.tail))
+    whole = (schema.rowid(queue.queue, 0), schema.rowid(queue.queue, schema.END_OF_QUEUE))
+    count = "SELECT count(*) FROM entries WHERE id >= ? AND id < ?"
+    there = 0
+    with suppress(sqlite3.Error):
+        (there,) = source.execute(count, inside).fetchone()
+        (every,) = source.execute(count, whole).fetchone()
+        if every > there:
+            found.lost.append(f"queue {queue.name}: {every - there} entries lie before its beginning or behind its end")
+    if not 0 <= queue.head <= queue.tail <= schema.END_OF_QUEUE or queue.tail - queue.head - there > MOST_MISSING:
+        raise StoreDamaged(
+            f"queue {queue.name} reaches from {queue.head} to {queue.tail}, and {there} entries are there"
+        )
 
 
 def _reason(queue: int, position: int, rows: dict[int, tuple[bytes, int | None]]) -> str:
