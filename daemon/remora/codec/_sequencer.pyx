@@ -10,12 +10,31 @@ All reads are checked against the end of a request's body before they are made.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memset
+from libc.errno cimport EAGAIN, EINTR, errno
 
 from remora.codec import sequencer as plain
 from remora.model.log import LogName
 
+cdef extern from "<sys/socket.h>" nogil:
+    ssize_t c_recv "recv"(int socket, void* into, size_t most, int flags)
+    ssize_t c_send "send"(int socket, const void* of, size_t size, int flags)
+    int MSG_DONTWAIT, MSG_NOSIGNAL
+
+cdef extern from "<sys/epoll.h>" nogil:
+    ctypedef union epoll_data_t:
+        int fd
+
+    struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+
+    int epoll_wait(int epoll, epoll_event* events, int most, int timeout)
+
 cdef enum:
+    READ = 64 << 10
+    MOST_READY = 512
+    MOST_UNSENT = 1 << 20
     MOST_FRAME_BYTES = 1024
     MOST_COUNT = 100
     NESTED = 30
@@ -235,8 +254,14 @@ cdef class Core:
     cdef Counter _last_counter
     """The last request that handed out one position, and its counter; none after a change of what is served."""
 
+    cdef uint8_t* _read
+    cdef uint8_t* _plain
+    cdef int _plain_room
+    cdef object _waits
+
     def __cinit__(self):
-        self._out = NULL
+        self._out = self._read = self._plain = NULL
+        self._plain_room = 0
 
     def __init__(self, on_miss, most_range=plain.MOST_RANGE, bound_room=0):
         self._on_miss = on_miss
@@ -251,6 +276,8 @@ cdef class Core:
 
     def __dealloc__(self):
         PyMem_Free(self._out)
+        PyMem_Free(self._read)
+        PyMem_Free(self._plain)
 
     def serve(self, log, epoch, position, bound):
         """As `sequencer.Core.serve`."""
@@ -287,26 +314,44 @@ cdef class Core:
 
     def answer(self, bytes data not None):
         """As `sequencer.Core.answer`."""
-        cdef const uint8_t* begin = <const uint8_t*>PyBytes_AS_STRING(data)
+        cdef Py_ssize_t used = 0, consumed = 0
+        cdef bint closes = self._answer(
+            <const uint8_t*>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), &used, &consumed
+        )
+        return self._found(0, used, consumed, closes)
+
+    cdef object _found(self, Py_ssize_t begin, Py_ssize_t used, Py_ssize_t consumed, bint closes):
+        """The Answer that was written between two places, and the log whose bound is in the way."""
+        replies = PyBytes_FromStringAndSize(<char*>self._out + begin, used - begin)
+        waits, self._waits = self._waits, None
+        return tuple.__new__(Answer, (replies, consumed, closes, waits))
+
+    cdef int _answer(
+        self, const uint8_t* begin, Py_ssize_t bytes_, Py_ssize_t* used, Py_ssize_t* consumed
+    ) except -1:
+        """Write the replies to whole frames behind what is used, and return whether the connection is to be closed.
+
+        Where a bound is in the way, `_waits` is its log.
+        """
         cdef const uint8_t* at = begin
-        cdef const uint8_t* end = begin + PyBytes_GET_SIZE(data)
-        cdef Py_ssize_t used = 0, frame
+        cdef const uint8_t* end = begin + bytes_
+        cdef Py_ssize_t frame
         cdef uint32_t size
         cdef Request request
         cdef Counter counter
-        cdef object waits = None
         cdef bint closes = False
+        self._waits = None
         while end - at >= 4:
             frame = self._last_size
             if frame and frame <= end - at and memcmp(at, self._last, frame) == 0:
                 counter = self._last_counter
                 if counter.position >= counter.bound:
-                    waits = counter.log
+                    self._waits = counter.log
                     break
-                self._reserve(used, MOST_REPLY_BYTES)
+                self._reserve(used[0], MOST_REPLY_BYTES)
                 counter.position += 1
                 counter.requests += 1
-                used = put_position(self._out + used, counter.position) - self._out
+                used[0] = put_position(self._out + used[0], counter.position) - self._out
                 at += frame
                 if counter.room() < self._low_room:
                     self.low.add(counter.log)
@@ -321,14 +366,94 @@ cdef class Core:
             if not parse(at + 4, size, &request):
                 closes = True
                 break
-            self._reserve(used, MOST_REPLY_BYTES)
-            frame = self._reply(at, frame, &request, &used)
+            self._reserve(used[0], MOST_REPLY_BYTES)
+            frame = self._reply(at, frame, &request, used)
             if frame == 0:
-                waits = LogName(request.pool[: request.pool_size], request.name[: request.name_size])
+                self._waits = LogName(request.pool[: request.pool_size], request.name[: request.name_size])
                 break
             at += frame
-        replies = PyBytes_FromStringAndSize(<char*>self._out, used)
-        return tuple.__new__(Answer, (replies, at - begin, closes, waits))
+        consumed[0] = at - begin
+        return closes
+
+    # ---------------------------------------------------------------------------------------- sockets
+
+    def mark(self, int number, bint is_plain):
+        """Say whether `turn` reads and answers the socket of this descriptor by itself."""
+        cdef int room
+        cdef void* made
+        if number >= self._plain_room:
+            room = max(2 * self._plain_room, number + 1024)
+            made = PyMem_Realloc(self._plain, room)
+            if made == NULL:
+                raise MemoryError
+            self._plain = <uint8_t*>made
+            memset(self._plain + self._plain_room, 0, room - self._plain_room)
+            self._plain_room = room
+        self._plain[number] = is_plain
+
+    def turn(self, int epoll):
+        """Read and answer all marked sockets that are ready in an epoll instance, then send each its replies.
+
+        Returns what is left for the caller: (descriptor, events, data, answer). `data` is None where nothing was read,
+        and empty where the client has sent all, or where it does not take all replies, which are in `answer`. No events
+        are an error of the socket.
+        """
+        cdef epoll_event ready[MOST_READY]
+        cdef int sockets[MOST_READY]
+        cdef Py_ssize_t begins[MOST_READY + 1]
+        cdef Py_ssize_t used = 0, consumed = 0, size, began
+        cdef int found, n, number, pending = 0
+        cdef bint closes
+        cdef list left = []
+        if self._read == NULL:
+            self._read = <uint8_t*>PyMem_Realloc(NULL, READ)
+            if self._read == NULL:
+                raise MemoryError
+        found = epoll_wait(epoll, ready, MOST_READY, 0)
+        for n in range(found):
+            number = ready[n].data.fd
+            if number >= self._plain_room or not self._plain[number]:
+                left.append((number, ready[n].events, None, None))
+                continue
+            size = c_recv(number, self._read, READ, MSG_DONTWAIT)
+            if size < 0:
+                if errno != EAGAIN and errno != EINTR:
+                    left.append((number, 0, None, None))
+                continue
+            if size == 0:
+                left.append((number, ready[n].events, b"", None))
+                continue
+            began = used
+            closes = self._answer(self._read, size, &used, &consumed)
+            if consumed != size or closes or self._waits is not None:
+                data = PyBytes_FromStringAndSize(<char*>self._read, size)
+                left.append((number, ready[n].events, data, self._found(began, used, consumed, closes)))
+                used = began
+                continue
+            sockets[pending], begins[pending] = number, began
+            pending += 1
+            if used > MOST_UNSENT:
+                begins[pending] = used
+                self._send(sockets, begins, pending, left)
+                used, pending = 0, 0
+        begins[pending] = used
+        self._send(sockets, begins, pending, left)
+        return left
+
+    cdef int _send(self, int* sockets, Py_ssize_t* begins, int pending, list left) except -1:
+        cdef int n
+        cdef Py_ssize_t sent, size
+        for n in range(pending):
+            size = begins[n + 1] - begins[n]
+            sent = c_send(sockets[n], self._out + begins[n], size, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if sent < 0:
+                if errno != EAGAIN and errno != EINTR:
+                    left.append((sockets[n], 0, None, None))
+                    continue
+                sent = 0
+            if sent < size:
+                left.append((sockets[n], 1, b"", self._found(begins[n] + sent, begins[n + 1], 0, False)))
+        return 0
 
     cdef Py_ssize_t _reply(self, const uint8_t* at, Py_ssize_t frame, Request* request, Py_ssize_t* used) except -1:
         """Write the reply to one request, and return its size; 0 where its log's bound is in the way."""

@@ -4,6 +4,9 @@ asyncio's transports cost several times what a request costs here. So the event 
 epoll instance, and each time it is readable a round is served in two phases: first every connection that is ready is
 read and answered, then everything is sent. So clients wake up once in a burst.
 
+With the compiled core a round of ordinary connections is one call into C (`Core.turn`), and Python is left with what is
+out of the ordinary: new connections, parts of frames, bounds, full sockets, errors.
+
 Nothing is buffered beyond what one read brings: a connection whose replies are not taken is not read.
 """
 
@@ -69,6 +72,10 @@ class Connection:
         self.step, (self.most, self.least) = step, FIRST_READS[step]
 
 
+Left = tuple[int, int, bytes | None, Answer | None]
+"""What a turn of the compiled core leaves to Python: a descriptor, its events, the bytes that were read, and their
+answer."""
+
 SAMPLE_EVERY = 16
 """Every 16th round its requests are counted, which takes as long as some requests where many logs are served."""
 
@@ -112,6 +119,8 @@ class Rounds:
         self._secure = secure
         self._before = before
         self._after = after
+        self._turn: Callable[[int], Sequence[Left]] | None = getattr(core, "turn", None)
+        self._mark: Callable[[int, bool], None] = getattr(core, "mark", lambda *_: None)
         self._connections: dict[int, Connection] = {}
         self._waiting: dict[LogName, set[Connection]] = {}
         self.figures = Figures()
@@ -178,7 +187,37 @@ class Rounds:
         core = self._core
         return sum(each.requests for each in core.counters.values()) + sum(core.results.values())
 
-    def _round(self) -> None:  # noqa: C901, PLR0912 - the way of most requests has no calls in Python
+    def _round(self) -> None:
+        if self._turn is None:
+            self._read_and_answer()
+        else:
+            self._answer_left(self._turn)
+
+    def _answer_left(self, turn: Callable[[int], Sequence[Left]]) -> None:
+        """A round whose plain connections the compiled core reads, answers and sends to in one call."""
+        self._before()
+        touched = []
+        for number, events, data, answer in turn(self._epoll.fileno()):
+            connection = self._connections.get(number)
+            if connection is None:
+                self._accept(self._listeners[number])
+                continue
+            if not events:
+                connection.closing = Closed.ERROR
+            elif answer is not None:
+                self._take(connection, data or b"", answer)
+            elif data is not None:
+                self._read_on(connection, data)
+            elif not connection.interest and events & (select.EPOLLHUP | select.EPOLLERR):
+                self._close(connection, Closed.BY_CLIENT)  # no peer is left to read what it waits for
+                continue
+            elif not connection.out:
+                self._read(connection)
+            touched.append(connection)
+        self._send_all(touched)
+        self._after()
+
+    def _read_and_answer(self) -> None:  # noqa: C901, PLR0912 - the way of most requests has no calls in Python
         ready = self._epoll.poll(0)
         self._before()
         connections, answer, smallest = self._connections, self._core.answer, FIRST_READS[0].most
@@ -248,6 +287,7 @@ class Rounds:
                 self._secure.take(made, self._count)
                 continue
             self._connections[made.fileno()] = Connection(made, made.recv, made.send)
+            self._mark(made.fileno(), True)
             self._epoll.register(made.fileno(), select.EPOLLIN)
 
     def _count(self, why: Closed) -> None:
@@ -336,6 +376,7 @@ class Rounds:
         else:
             interest = select.EPOLLIN
         connection.is_plain = interest == select.EPOLLIN and not connection.rest and connection.closing is None
+        self._mark(connection.socket.fileno(), connection.is_plain)
         if interest != connection.interest:
             connection.interest = interest
             self._epoll.modify(connection.socket.fileno(), interest)
@@ -343,6 +384,7 @@ class Rounds:
     def _close(self, connection: Connection, why: Closed) -> None:
         number = connection.socket.fileno()
         self._connections.pop(number, None)
+        self._mark(number, False)
         if connection.waits is not None and connection in (waiting := self._waiting.get(connection.waits, set())):
             waiting.discard(connection)
             if not waiting:
