@@ -21,7 +21,7 @@ from remora.endpoints.tls import TlsFiles
 from remora.model.record import Record
 from remora.model.topic import Target
 from remora.ports.endpoint import Endpoint
-from support.kafka import Kafka, configure_topic, create_topic, read_topic
+from support.kafka import Kafka, create_topic, limit_topic, read_topic
 from support.kafka_sender import Watcher
 from support.rabbitmq import MAX_MESSAGE_BYTES, PASSWORD, Hearer, RabbitMQ
 from support.receiver import OK, Arrival, Receiver, Reply, status
@@ -156,7 +156,7 @@ class KafkaOutlet:
     async def topic(self, *, most_bytes: int = 0) -> Target:
         topic = await create_topic(self._kafka.address, partitions=4)
         if most_bytes:
-            await configure_topic(self._kafka.address, topic, max_message_bytes=most_bytes + OVERHEAD_BYTES)
+            await limit_topic(self._kafka.address, topic, most_bytes + OVERHEAD_BYTES)
         return self._target(topic)
 
     def missing(self) -> Target:
