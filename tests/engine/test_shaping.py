@@ -92,7 +92,7 @@ def of_backlogs(guaranteed: int, burst: int, most: int | None = None) -> Shaping
 @BOTH
 @in_virtual_time
 async def test_a_backlog_keeps_its_rate(mode: Delivery) -> None:
-    """A queue that catches up is delivered whole, in order, and at its limited rate."""
+    """A queue that catches up is delivered whole, in order, and at its limited rate, and what is sent was granted."""
     it = Shaped(of_backlogs(guaranteed=100_000, burst=10_000, most=100_000), mode)
     it.make("t", 600, padding=1_000)
     async with it.running():
@@ -104,7 +104,8 @@ async def test_a_backlog_keeps_its_rate(mode: Delivery) -> None:
 
     assert it.endpoint.events() == [b"id-%d" % i for i in range(600)]
     assert nbytes / 100_000 * 0.8 <= took_s <= nbytes / 100_000 * 1.2
-    assert it.metric("remora_shaping_granted_bytes_total", scope="uplink", priority="client_low") > 0
+    granted = it.metric("remora_shaping_granted_bytes_total", scope="uplink", priority="client_low")
+    assert granted == sum(len(each.body) for each in it.sent())
     assert it.metric("remora_shaping_waits_total", scope="uplink", priority="client_low") > 0
 
 

@@ -284,10 +284,15 @@ class Gate:
 
     def _open(self, name: str) -> Account:
         scope, telemetry, budgets = scope_of(name), self._telemetry, self._budgets
+        returned: dict[tuple[str, bool], int] = {}  # what came back, which the next grants make up for: counters grow
 
         def count(priority: str, nbytes: int, charged: bool) -> None:
-            telemetry.shaping_granted(scope, priority, nbytes, charged)
-            budgets.granted(name, nbytes)
+            due = nbytes - returned.pop((priority, charged), 0)
+            if due < 0:
+                returned[priority, charged] = -due
+                return
+            telemetry.shaping_granted(scope, priority, due, charged)
+            budgets.granted(name, due)
 
         return self._bank.account(name, count)
 
@@ -296,6 +301,10 @@ class Gate:
     def settle(self, request: Request, granted: int, actual: int) -> None:
         """A grant was really worth this much."""
         self.count_unacked(request, actual - granted)
+        charged = {name for name, _, _ in request.charges}
+        for name in request.path:
+            if actual != granted and name in self._accounts:
+                self._accounts[name].count(_MEMBER, request.priority, actual - granted, charged=name in charged)
         has_come_back = False
         for name, _, times_disabled in request.charges:
             account = self._accounts.get(name)
