@@ -29,13 +29,17 @@ PATIENCE_S = 180.0
 
 @dataclass(frozen=True)
 class Shape:
-    """What waits, and for whom. All topics have the same Kafka topic; `payload` are bytes of a record's body."""
+    """What waits, and for whom. All topics have the same Kafka topic; `payload` are bytes of a record's body.
+
+    `more` are further sections of the daemon's configuration.
+    """
 
     topics: int = 1
     shards: int = 11
     payload: int = 1000
     workers: int = 1
     delivery: Delivery = Delivery.AT_LEAST_ONCE
+    more: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,8 @@ async def deliver(clusters: Clusters, folder: Path, entries: int, shape: Shape) 
     address, name = clusters.kafka["bootstrap"], f"bench-{uuid.uuid4().hex[:8]}"
     place = folder / name
     place.mkdir()
-    embedded = Embedded(place, queue_bytes=1 << 30, more=f"\n[supervisor]\nworkers = {shape.workers}\n")
+    more = f"\n[supervisor]\nworkers = {shape.workers}\n{shape.more}"
+    embedded = Embedded(place, queue_bytes=1 << 30, more=more)
     broker = clusters.kafka["pids"]["broker.1"]
     async with kafka_topics(address, [name], PARTITIONS), embedded.store() as store:
         topics = [await _made(store, name, number, address, shape) for number in range(shape.topics)]

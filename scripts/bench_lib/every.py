@@ -40,6 +40,7 @@ RUNS: dict[str, list[str]] = {
     "replay": ["replay", "--seconds", "6"],
     "replay-verify": ["replay-verify"],
     "sequencer": ["sequencer", "--seconds", "0.3", "--rounds", "3"],
+    "shaping": ["shaping", "--only", "hold", "--workers", "2", "--seconds", "16"],
     "fleet": ["fleet", "--seeds", "1"],
 }
 
