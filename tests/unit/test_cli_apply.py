@@ -269,11 +269,12 @@ def test_a_wrong_file_is_refused_with_the_path_of_its_key(
 
 
 def test_all_problems_of_a_file_are_reported_at_once(apply: Apply) -> None:
-    """Each topic that is wrong has a line."""
+    """Each topic that is wrong is told in a line, with the line of the file."""
     done = apply("[topic.a]\n[topic.b]\nendpoint = 'kafka://b'\n[topic.c]\nendpoint = 'amqp://b'\n[other]\n")
 
     assert done.code == Exit.CONFIG
     assert [line.split(": ")[2] for line in done.err.splitlines()] == ["other", "topic.a", "topic.c"]
+    assert [line.rpartition(" (")[2] for line in done.err.splitlines()] == ["line 6)", "line 1)", "line 4)"]
 
 
 def test_a_file_that_is_no_toml_is_named(apply: Apply, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import msgspec
 
 from remora import app
 from remora.cli.attributes import SECRETS, Given, has_password, read_password, unknown_argument, whole_seconds
-from remora.config import Settings, read_toml, refuse
+from remora.config import Settings, line_of, lines_of, read_toml, refuse
 from remora.model.errors import ConfigError, EndpointMisconfigured
 from remora.model.shard import Origin
 from remora.model.topic import DEFAULT_SHARDS, MOST_SHARDS, NAME, UNSET, Delivery, Target, Topic
@@ -51,14 +51,15 @@ class Declared(msgspec.Struct, frozen=True):
 
 def load_topics(path: Path, settings: Settings) -> list[Declared]:
     """The topics of a file, in its order. Raises ConfigError with all its problems, each with the path of its key."""
-    document = read_toml(path, MOST_BYTES, "file of topics")
+    file = read_toml(path, MOST_BYTES, "file of topics")
     problems, found = [], []
-    for key, each in _each(document, path.parent, settings):
+    for key, each in _each(file.content, path.parent, settings):
         if isinstance(each, Declared):
             found.append(each)
         else:
-            problems.append(ConfigError(f"{path}: {key}", each))
-    refuse(problems)
+            problems.append((key, each))
+    lines = lines_of(file.text) if problems else {}
+    refuse(ConfigError(f"{path}: {key}", why, place=f"line {line_of(key, lines)}") for key, why in problems)
     return found
 
 

@@ -75,8 +75,8 @@ def check_config(file: Path | None, config_file: Path | None) -> None:
     """Check a configuration file; nothing is contacted.
 
     Options of the environment, REMORA_<SECTION>_<OPTION>, stand over those of the file, and are named. Exits with 78
-    and a line for each problem, which begins with the path of its key or the name of its variable. What is allowed and
-    may not be what is meant is remarked on.
+    and a line for each problem, which begins with the path of its key or the name of its variable and ends with the
+    line of the file. What is allowed and may not be what is meant is remarked on.
 
     \b
     Example:

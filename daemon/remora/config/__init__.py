@@ -20,6 +20,7 @@ from remora.config.delivery import (
     KafkaSettings,
 )
 from remora.config.ingest import IngestSettings, LimitSettings
+from remora.config.places import line_of, lines_of
 from remora.config.reading import (
     MOST_BYTES,
     PREFIX,
@@ -107,6 +108,8 @@ __all__ = [
     "changes",
     "from_document",
     "from_environment",
+    "line_of",
+    "lines_of",
     "load",
     "options",
     "own_host_id",

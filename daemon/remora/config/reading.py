@@ -6,13 +6,14 @@ import difflib
 import functools
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from remora.config.checked import refuse
+from remora.config.places import line_of, lines_of
 from remora.config.settings import LIVE, Settings
 from remora.config.units import Unit, option_key, show_size, toml_name
 from remora.model.errors import ConfigError
@@ -27,15 +28,28 @@ PREFIX = "REMORA_"
 def load(path: Path | str | None, environment: Mapping[str, str] = MappingProxyType({})) -> Settings:
     """The settings that a file and the environment give; without a file, the environment over the defaults.
 
-    Raises ConfigError with the key, or with the file where it has none.
+    Raises ConfigError with the key and the line of all problems, or with the file where it has none.
     """
     if path is None:
         return from_document({}, environment)
-    return from_document(read_toml(path, MOST_BYTES, "configuration file"), environment)
+    file = read_toml(path, MOST_BYTES, "configuration file")
+    try:
+        return from_document(file.content, environment)
+    except ConfigError as exc:
+        refuse(_placed(exc.problems, path, file, environment))
+        raise
 
 
-def read_toml(path: Path | str, most_bytes: int, what: str) -> dict[str, Any]:
-    """A TOML file's content. Raises ConfigError with the file where it is none, or too large for `what` it is to be."""
+@dataclass(frozen=True)
+class TomlFile:
+    """A file's text, and what it says."""
+
+    text: str
+    content: dict[str, Any]
+
+
+def read_toml(path: Path | str, most_bytes: int, what: str) -> TomlFile:
+    """Read a TOML file. Raises ConfigError with the file where it is none, or too large for `what` it is to be."""
     try:
         with Path(path).open("rb") as file:
             raw = file.read(most_bytes + 1)
@@ -44,11 +58,30 @@ def read_toml(path: Path | str, most_bytes: int, what: str) -> dict[str, Any]:
     if len(raw) > most_bytes:
         raise ConfigError("", f"{path} is larger than {show_size(most_bytes)}: not a {what}")
     try:
-        return tomllib.loads(raw.decode())
+        text = raw.decode()
+        return TomlFile(text, tomllib.loads(text))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
         raise ConfigError("", f"{path} is not TOML: {exc}") from exc
     except RecursionError as exc:
         raise ConfigError("", f"{path} is not TOML that can be read: nested too deeply") from exc
+
+
+def _placed(
+    problems: Iterable[ConfigError], path: Path | str, file: TomlFile, environment: Mapping[str, str]
+) -> Iterator[ConfigError]:
+    """The problems with the line of the option that each is about, or the variable that stands over the file.
+
+    A rule that an option breaks with its default has the place of another one that it binds.
+    """
+    lines, named = lines_of(file.text), from_environment(environment)
+    variables = {key: variable for variable, key in named.items()}
+    for each in problems:
+        key = next((key for key in (each.key, *each.binds) if key in variables or key in lines), each.key)
+        line = line_of(key, lines)
+        if key in variables:
+            yield each if each.key in named else each.at(f"from {variables[key]}")
+        else:
+            yield each.at(f"{path}:{line}") if line else each
 
 
 def from_document(document: Mapping[str, object], environment: Mapping[str, str] = MappingProxyType({})) -> Settings:

@@ -33,14 +33,19 @@ class CodecError(RemoraError, ValueError):
 class ConfigError(RemoraError):
     """A configuration that is refused; `key` is the dotted path of the option to look at first.
 
-    `binds` are the other options of the rule that is broken.
+    `binds` are the other options of the rule that is broken, and `place` says where the option stands, if it does.
     """
 
-    def __init__(self, key: str, reason: str, binds: tuple[str, ...] = ()) -> None:
-        super().__init__(f"{key}: {reason}" if key else reason)
+    def __init__(self, key: str, reason: str, binds: tuple[str, ...] = (), place: str = "") -> None:
+        said = f"{reason} ({place})" if place else reason
+        super().__init__(f"{key}: {said}" if key else said)
         self.key = key
         self.reason = reason
         self.binds = binds
+
+    def at(self, place: str) -> ConfigError:
+        """The same, with a place."""
+        return ConfigError(self.key, self.reason, self.binds, place)
 
     @property
     def problems(self) -> tuple[ConfigError, ...]:
