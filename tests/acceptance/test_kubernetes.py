@@ -200,12 +200,19 @@ def test_another_configuration_rolls_the_pods(helm: str) -> None:
 
 
 def test_rules_and_dashboard_are_those_of_config(helm: str) -> None:
-    """The Prometheus operator gets the alerts as they stand in config/, Grafana's sidecar the dashboard."""
+    """The Prometheus operator gets the alerts as they stand in config/, linked to the runbooks' address, and
+    Grafana's sidecar the dashboard."""
     objects = rendered(helm, "--values", ROOT / "deploy/helm/values/sqlite.yaml")
     rule, monitor = only(objects, "PrometheusRule"), only(objects, "PodMonitor")
     (dashboard,) = [each for each in objects if each["metadata"]["labels"].get("grafana_dashboard") == "1"]
 
     assert rule["spec"] == yaml.safe_load((ROOT / "config/alerts.yml").read_text())
+    moved = rendered(
+        helm, "--values", ROOT / "deploy/helm/values/sqlite.yaml", "--set", "monitoring.runbooks=https://w/r"
+    )
+    alerts = [each for each in only(moved, "PrometheusRule")["spec"]["groups"][0]["rules"] if "alert" in each]
+    assert alerts
+    assert all(each["annotations"]["runbook_url"].startswith("https://w/r#remora") for each in alerts)
     assert json.loads(dashboard["data"]["remora.json"]) == json.loads(
         (ROOT / "config/grafana-dashboard.json").read_text()
     )
