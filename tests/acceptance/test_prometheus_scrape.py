@@ -1,4 +1,4 @@
-"""A real Prometheus, with the shipped configuration and rules, reads a served /metrics."""
+"""A real Prometheus, with the shipped configuration and rules, reads a served /metrics and answers the dashboard."""
 
 from __future__ import annotations
 
@@ -101,8 +101,23 @@ class Api:
         return {rule["name"]: rule["health"] for group in answer["data"]["groups"] for rule in group["rules"]}
 
 
+def queries_by_panel() -> dict[str, list[str]]:
+    """The queries of each panel of the shipped dashboard, as Grafana asks them for all instances and topics."""
+    rows = json.loads((CONFIG / "grafana-dashboard.json").read_text())["panels"]
+    variables = {"$job": "remora", "$instance": ".*", "$topic": ".*", "$__rate_interval": "1m"}
+    found: dict[str, list[str]] = {}
+    for panel in [*rows, *(each for row in rows for each in row.get("panels", []))]:
+        for target in panel.get("targets", []):
+            query = target["expr"]
+            for name, value in variables.items():
+                query = query.replace(name, value)
+            found.setdefault(panel["title"], []).append(query)
+    return found
+
+
 async def test_a_real_prometheus_scrapes_stores_and_evaluates(tmp_path: Path) -> None:
-    """What the daemon counted can be queried, quantiles included, and every shipped rule is evaluated."""
+    """What the daemon counted can be queried, quantiles included, every shipped rule is evaluated, and each panel of
+    the dashboard has an answer, save for those of the sequencer, which is another program."""
     telemetry = Telemetry()
     exercise(telemetry)
     scrapes = Scrapes(telemetry)
@@ -123,10 +138,15 @@ async def test_a_real_prometheus_scrapes_stores_and_evaluates(tmp_path: Path) ->
         age = await api.query("histogram_quantile(0.5, sum by (le) (remora_event_age_seconds_bucket))")
         build = await api.query("sum by (version) (remora_build_info)")
         rules = await api.rules()
+        panels = {
+            title: [len(await api.query(query)) for query in queries] for title, queries in queries_by_panel().items()
+        }
 
     assert list(up.values()) == [1]
     assert delivered == {'{"topic": "t"}': 3}
     assert 0.5 <= age["{}"] <= 1
     assert build == {'{"version": "0.1.0"}': 1}
+    assert len(panels) >= 60
+    assert [title for title, found in panels.items() if not all(found) and not title.startswith("Sequencer")] == []
     assert len(rules) >= 15
     assert set(rules.values()) <= {"ok", "unknown"}  # unknown: not yet evaluated for the first time

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from remora.metrics import Telemetry
 from remora.metrics.sequencer import SequencerTelemetry
@@ -16,6 +19,7 @@ from support.programs import program
 from support.telemetry import exercise, exercise_sequencer, exported
 
 CONFIG = Path(__file__).parents[2] / "config"
+PANELS = json.loads((CONFIG / "grafana-dashboard.json").read_text())["panels"]
 METRIC = re.compile(r"\b(?:remora|process)_[a-z0-9_]+\b(?!:)")
 
 
@@ -86,6 +90,55 @@ def test_every_metric_is_on_the_dashboard_or_in_an_alert(names: set[str]) -> Non
     families = {re.sub(r"_(total|bucket|count|sum)$", "", name) for name in names if name.startswith("remora_")}
 
     assert {family for family in families if family not in text} == quiet
+
+
+def lacks(known: object, given: object, path: str = "") -> Iterator[str]:
+    """The paths of what is given and not known, or another value there."""
+    if isinstance(given, dict) and isinstance(known, dict):
+        for key, value in given.items():
+            yield from lacks(known.get(key, "nothing"), value, f"{path}.{key}")
+    elif isinstance(given, list) and isinstance(known, list) and len(given) == len(known):
+        for number, value in enumerate(given):
+            yield from lacks(known[number], value, f"{path}.{number}")
+    elif known != given:
+        yield path
+
+
+def test_the_dashboard_is_one_that_grafana_knows() -> None:
+    """Grafana's own models of dashboards and panels read the dashboard, and know every member of it."""
+    given = json.loads((CONFIG / "grafana-dashboard.json").read_text())
+    register_default_plugins()
+
+    known = json.loads(JSONEncoder().encode(Dashboard.from_json(given)))
+
+    assert list(lacks(known, given)) == []
+    assert list(lacks(known, {**given, "titel": "x"})) == [".titel"]
+
+
+def test_the_dashboard_has_a_row_for_each_question() -> None:
+    """Four rows are open, one for each question of an operator; the others are closed. No two panels overlap, and none
+    has the number of another one."""
+    rows = [each for each in PANELS if each["type"] == "row"]
+    panels = [*PANELS, *(each for row in rows for each in row["panels"])]
+    places = [
+        (row["title"] if row["collapsed"] else "", x, y)
+        for row in rows
+        for panel in (row["panels"] or PANELS)
+        if panel["type"] != "row" and (row["collapsed"] or row is rows[0])
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+
+    assert [row["title"] for row in rows if not row["collapsed"]] == [
+        "Is anything late?",
+        "Why?",
+        "Since when?",
+        "Who?",
+    ]
+    assert all(not row["panels"] for row in rows if not row["collapsed"])
+    assert len(places) == len(set(places))
+    assert max(x for _, x, _ in places) < 24
+    assert len({panel["id"] for panel in panels}) == len(panels)
 
 
 def test_promtool_accepts_every_expression_of_the_dashboard(tmp_path: Path) -> None:
