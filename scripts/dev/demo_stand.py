@@ -216,8 +216,9 @@ def rados_sections(env: dict[str, Any]) -> str:
 class Daemon:
     """One `remora run`, with a configuration file of the smallest kind."""
 
-    def __init__(self, folder: Path, sections: str) -> None:
+    def __init__(self, folder: Path, sections: str, program: Path = REMORA) -> None:
         """`sections` are those of the store and the ingest API."""
+        self._program = program
         self.config, self.log = folder / "remora.toml", folder / "remora.log"
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -228,7 +229,7 @@ class Daemon:
     async def __aenter__(self) -> Daemon:
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                REMORA, "run", "-c", self.config, stdout=log, stderr=log, start_new_session=True
+                self._program, "run", "-c", self.config, stdout=log, stderr=log, start_new_session=True
             )
         return self
 
@@ -249,7 +250,7 @@ class Daemon:
 
     async def ask(self, *arguments: str) -> str:
         """What a command of `remora` prints with the daemon's configuration."""
-        return await output_of(REMORA, *arguments, "-c", self.config)
+        return await output_of(self._program, *arguments, "-c", self.config)
 
     async def until_ready(self) -> None:
         """Wait for /-/ready to say yes."""

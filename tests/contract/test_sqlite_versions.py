@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from remora.codec.event_entry import decode
 from remora.config import SqliteSettings
 from remora.model.errors import StoreMisconfigured
 from remora.model.ledger import Tally
 from remora.model.shard import LockToken, Shard
 from remora.storage.sqlite import SqliteStore, schema
 from support.stores import QUIET_S, by_shard, own_topic, spread
+
+DATA = Path(__file__).parents[1] / "data"
+"""The files in it are what `scripts/try-upgrade --fixture` keeps: a killed daemon's, of a commit with five versions."""
 
 NEWEST = len(schema.MIGRATIONS)
 FIRST_WITH_LEDGERS = 3
@@ -101,6 +107,33 @@ async def test_a_store_of_each_version_is_delivered(tmp_path: Path, version: int
     assert [[*a, *b] for a, b in zip(first, delivered, strict=True)] == by_shard(
         topic, spread(topic, 9), spread(topic, 6, "later")
     )
+
+
+@pytest.mark.guarantee("in-the-embedded-store")
+async def test_files_that_an_earlier_wheel_has_left_are_delivered(tmp_path: Path) -> None:
+    """What a killed daemon of an earlier commit left is delivered in order, once, and booked; its dead letter stays."""
+    shutil.unpack_archive(DATA / "store-of-version-5.tar.xz", tmp_path / "store")
+    (tmp_path / "store").chmod(0o700)
+    assert versions(tmp_path / "store") == {5}
+
+    found: list[tuple[bytes, int]] = []
+    async with SqliteStore(SqliteSettings(directory=str(tmp_path / "store"), files=1)) as store:
+        topic = await store.own_topics.find("kept")
+        assert topic is not None
+        for shard in topic.all_shards():
+            token = await held(store, shard)
+            for entry in await deliver(store, token):
+                event = decode(entry).event
+                found.append((event.object_key, event.object_size))
+            assert (await store.ledger.balance(shard)).unaccounted == 0
+        booked = [(await store.ledger.balance(shard)).removed.delivered for shard in topic.all_shards()]
+        letters = [each async for each in store.letters.stored()]
+
+    assert versions(tmp_path / "store") == {NEWEST}
+    assert sorted(number for _, number in found) == list(range(60))
+    assert all(a[1] < b[1] for a, b in itertools.pairwise(sorted(found, key=lambda each: each[0])) if a[0] == b[0])
+    assert sum(booked) == 60
+    assert [each.cause for each in letters] == ["expired"]
 
 
 @pytest.mark.parametrize("version", [1, NEWEST - 1])
