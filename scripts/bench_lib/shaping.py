@@ -5,8 +5,9 @@ Four cases, each with daemons and stores of its own on one broker, whose own tim
 * `hold`: a backlog in a class that is limited, by one, two and four workers. Of all windows of ten seconds after the
   burst, what was sent in the one that is farthest from the limit, as a part of it.
 * `live`: how old events of a steady load are, alone and beside a backlog that is limited.
-* `share`: nothing but a scope of tenants with `each`: the rate of one topic of a tenant, alone and beside a thousand
-  topics of another tenant, all with backlogs.
+* `share`: nothing but a scope of destinations with `each`: the rate of the only topic of a destination, alone and
+  beside a thousand topics of another one, all with backlogs. (It is one broker by two names. Tenants, of which the same
+  holds, have only radosgw's topics.)
 * `cost`: a backlog without shaping, and with a scope whose meters limit nothing, in turns.
 
 Sizes are those that shaping meters, records before compression: their mean is what the daemon's own counter says for
@@ -79,7 +80,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4], help="of `hold` (default: 1 2 4)")
     parser.add_argument("--seconds", type=float, default=30.0, help="of a limited backlog (default: 30)")
     parser.add_argument("--pace", type=int, default=1000, help="live events a second (default: 1,000)")
-    parser.add_argument("--topics", type=int, default=1000, help="of the greedy tenant (default: 1,000)")
+    parser.add_argument("--topics", type=int, default=1000, help="of the greedy destination (default: 1,000)")
     parser.add_argument("--entries", type=int, default=500_000, help="of a turn of `cost` (default: 500,000)")
     parser.add_argument("--rounds", type=int, default=5, help="turns of `cost` (default: 5)")
 
@@ -215,16 +216,16 @@ async def _ages(clusters: Clusters, store: ShardStore, topic: Topic, options: ar
 
 
 async def _share(clusters: Clusters, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Each tenant has the same guarantee, and nothing else is configured."""
+    """Each destination has the same guarantee, and nothing else is configured."""
     rates = {}
     for kind in ("alone", "beside"):
         place = folder / kind
         place.mkdir()
-        shaping = _scope("tenant", {"client_low": options.limit, "client_normal": options.limit})
+        shaping = _scope("destination", {"client_low": options.limit, "client_normal": options.limit})
         embedded = Embedded(place, queue_bytes=1 << 30, more=_more(2, shaping))
         entries = int(options.limit * options.seconds / PAYLOAD)
         async with AsyncExitStack() as stack:
-            modest, store = await _topic(clusters, embedded, stack, "bench", tenant="modest")
+            modest, store = await _topic(clusters, embedded, stack, "modest", "localhost")
             if kind == "beside":
                 await _greedy(clusters, store, stack, options.topics, entries)
             await store_backlog(store, modest, entries, PAYLOAD, 0)
@@ -232,19 +233,19 @@ async def _share(clusters: Clusters, options: argparse.Namespace, folder: Path) 
             await arrived(clusters.kafka["bootstrap"], [modest.name], PARTITIONS, entries, 4 * PATIENCE_S)
             times = sorted(await _times(clusters, modest.name))
         rates[kind] = entries / (times[-1] - times[0])
-        print(f"share  {kind:7} {rates[kind]:9,.0f} entries/s of the modest tenant", flush=True)
+        print(f"share  {kind:7} {rates[kind]:9,.0f} entries/s of the modest destination", flush=True)
     ratio = rates["beside"] / rates["alone"]
     print(f"share  beside / alone:  rate {ratio:.2f}")
     return {"rates": rates, "ratio": ratio}
 
 
 async def _greedy(clusters: Clusters, store: ShardStore, stack: AsyncExitStack, topics: int, entries: int) -> None:
-    """A tenant with a backlog in each of its topics, all for one Kafka topic."""
+    """A destination with a backlog in each of its topics, all for one Kafka topic."""
     address, name = clusters.kafka["bootstrap"], f"bench-{uuid.uuid4().hex[:8]}"
     await stack.enter_async_context(kafka_topics(address, [name], PARTITIONS, LOG_APPEND))
     for number in range(topics):
         made = own_topic(f"greedy-{number}", f"kafka://{address}", 1)
-        made = replace(made, tenant="greedy", queue=f"greedy:{made.name}", target=replace(made.target, topic=name))
+        made = replace(made, target=replace(made.target, topic=name))
         await store_backlog(store, await store.own_topics.create(made), max(1, entries // topics), PAYLOAD, 2)
 
 
@@ -271,16 +272,14 @@ async def _cost(clusters: Clusters, options: argparse.Namespace, folder: Path) -
 
 
 async def _topic(
-    clusters: Clusters, embedded: Embedded, stack: AsyncExitStack, kind: str, tenant: str = ""
+    clusters: Clusters, embedded: Embedded, stack: AsyncExitStack, kind: str, host: str = ""
 ) -> tuple[Topic, ShardStore]:
     """A topic of remora's and Kafka's, and the store, for as long as the stack is open."""
     address, name = clusters.kafka["bootstrap"], f"{kind}-{uuid.uuid4().hex[:8]}"
     await stack.enter_async_context(kafka_topics(address, [name], PARTITIONS, LOG_APPEND))
     store = await stack.enter_async_context(embedded.store())
-    made = own_topic(name, f"kafka://{address}", PARTITIONS)
-    if tenant:
-        made = replace(made, tenant=tenant, queue=f"{tenant}:{name}")
-    return await store.own_topics.create(made), store
+    endpoint = f"kafka://{host or address.rpartition(':')[0]}:{address.rpartition(':')[2]}"
+    return await store.own_topics.create(own_topic(name, endpoint, PARTITIONS)), store
 
 
 async def _times(clusters: Clusters, name: str) -> list[float]:
