@@ -20,11 +20,13 @@ RUN apt-get update \
 RUN python3 -m venv /opt/pip \
     && python3 -m venv --without-pip /opt/remora
 WORKDIR /src
-COPY pyproject.toml setup.py README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE deploy/constraints.txt ./
 COPY daemon daemon
 # With a time given, compiled files of Python name what they were compiled from by hash: an image whose times are set to
 # one of a release still has them valid. Without -g0 the codec would name folders of the build.
-RUN SOURCE_DATE_EPOCH=315532800 CFLAGS=-g0 /opt/pip/bin/pip --python /opt/remora/bin/python install --no-cache-dir .
+# The packages have the versions of the constraints, as those in the Debian package have.
+RUN SOURCE_DATE_EPOCH=315532800 CFLAGS=-g0 PIP_CONSTRAINT=/src/constraints.txt PIP_BUILD_CONSTRAINT=/src/constraints.txt \
+    /opt/pip/bin/pip --python /opt/remora/bin/python install --no-cache-dir .
 
 FROM debian:${DEBIAN_RELEASE}-slim
 LABEL org.opencontainers.image.title="remora" \

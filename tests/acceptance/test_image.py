@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ __all__ = ["image"]
 
 pytestmark = pytest.mark.kafka
 
+ROOT = Path(__file__).parents[2]
 VOLUME = "/var/lib/remora"
 
 
@@ -98,6 +100,17 @@ async def test_the_image_delivers_on_a_kubelets_volumes(
         assert sorted(each.what[1] for each in records) == sorted(sent)
 
 
+async def python(image: Image, script: str) -> str:
+    """What a script prints that the image's Python runs."""
+    done = await image.podman(
+        "run", "--rm", "--network", "host", "--no-healthcheck", "--ulimit", "nofile=4096:4096",
+        "--ulimit", "nproc=4096:4096", "--entrypoint", "/opt/remora/bin/python", "localhost/remora:bookworm",
+        "-c", script,
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    return done.out.decode()
+
+
 async def test_the_image_has_nothing_that_builds(image: Image) -> None:
     """No compiler, linker or installer of Python packages is in the image, and Ceph's library is."""
     script = (
@@ -107,10 +120,23 @@ async def test_the_image_has_nothing_that_builds(image: Image) -> None:
         " importlib.util.find_spec('remora.codec._compiled') is not None, ctypes.CDLL('librados.so.2') is not None)"
     )
 
-    done = await image.podman(
-        "run", "--rm", "--network", "host", "--no-healthcheck", "--ulimit", "nofile=4096:4096",
-        "--ulimit", "nproc=4096:4096", "--entrypoint", "/opt/remora/bin/python", "localhost/remora:bookworm",
-        "-c", script,
-    )  # fmt: skip
+    assert await python(image, script) == "[] None True True\n"
 
-    assert (done.code, done.out.decode()) == (0, "[] None True True\n"), done.err
+
+async def test_the_packages_of_the_image_are_those_of_the_constraints(image: Image) -> None:
+    """Each Python package in the image has the version that deploy/constraints.txt gives it."""
+    script = "import importlib.metadata as m;print(*(f'{each.name}=={each.version}' for each in m.distributions()))"
+    lines = (ROOT / "deploy/constraints.txt").read_text().splitlines()
+    wanted = {canonical(line) for line in lines if not line.startswith("#")}
+
+    found = {canonical(each) for each in (await python(image, script)).split()}
+
+    of_debian = {each for each in found if each.startswith(("gssapi==", "decorator=="))}
+    assert len(found - of_debian) >= 20
+    assert {each for each in found - of_debian - wanted if not each.startswith("remora==")} == set()
+
+
+def canonical(package: str) -> str:
+    """A package with its version, its name written as indexes do."""
+    name, _, version = package.partition("==")
+    return f"{re.sub('[-_.]+', '-', name).lower()}=={version}"
