@@ -89,14 +89,14 @@ class State:
 
 
 def shell_variables(kind: str, values: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """{"s3": {"port": 1}} becomes REMORA_CEPH_S3_PORT=1."""
+    """{"s3": {"port": 1}} becomes DEV_CEPH_S3_PORT=1. `REMORA_...` would be options of the daemon."""
     for key, value in values.items():
         name = re.sub(r"\W", "_", f"{kind}_{key}")
         if isinstance(value, dict):
             yield from shell_variables(name, value)
         else:
             text = " ".join(value) if isinstance(value, list) else value
-            yield f"REMORA_{name.upper()}", "" if text is None else str(text)
+            yield f"DEV_{name.upper()}", "" if text is None else str(text)
 
 
 def _is_free(port: int) -> bool:
