@@ -76,7 +76,7 @@ async def retries(daemon: Daemon, topic: str) -> dict[str, Any]:
 async def test_an_event_that_waits_is_found_with_what_stands_before_it(tmp_path: Path) -> None:
     """By id and by key: its queue, the entries before it, why it waits and what to type, with and without daemon."""
     async with embedded(tmp_path) as daemon:
-        await made(daemon, "orders", NOBODY, "k", "k", "other")
+        await made(daemon, "orders", NOBODY, "k", "k", "first")
         queue = (await retries(daemon, "orders"))["queue"]
 
         by_key = await explained(daemon, "b/k")
@@ -104,6 +104,7 @@ async def test_an_event_that_waits_is_found_with_what_stands_before_it(tmp_path:
         shown = await text(daemon, "orders")
         assert shown.startswith("topic orders: 3 queues, 3 entries, oldest ")
         assert "try: remora topic show orders" in shown
+        assert "QUEUE" not in shown, "the topic's name is not taken for that of its first queue"
 
         assert await daemon.stop() == Exit.OK
         away = await explained(daemon, queue, "--as", "queue")
@@ -112,7 +113,7 @@ async def test_an_event_that_waits_is_found_with_what_stands_before_it(tmp_path:
         assert found["why"] == "no worker holds it, and no daemon answers on this host"
         assert found["command"] == "systemctl status remora"
         assert away["not_known"] == ["what the workers are doing: no daemon answers on this host"]
-        assert "waits in queue" in await text(daemon, "id-other")
+        assert "waits in queue" in await text(daemon, "id-first")
 
 
 async def test_an_event_that_was_delivered_is_found_in_kafka(kafka: Kafka, tmp_path: Path) -> None:

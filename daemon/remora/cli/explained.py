@@ -136,13 +136,18 @@ def topic_lines(name: str, views: Sequence[QueueView]) -> list[str]:
     ]
     groups: dict[tuple[str, str], list[QueueView]] = {}
     for each in views:
-        command = each.advice.command.replace(each.queue, "QUEUE") if len(views) > 1 else each.advice.command
-        groups.setdefault((each.advice.why, command), []).append(each)
+        groups.setdefault((each.advice.why, _command(each) if len(views) > 1 else each.advice.command), []).append(each)
     for (why, command), members in groups.items():
         lines.append(f"  {some(each.queue for each in members)}: {why}")
         if command:
             lines.append(f"    try: {command}")
     return lines
+
+
+def _command(view: QueueView) -> str:
+    """The command with QUEUE for the queue's name, which may be the topic's, too: of a topic's command it is that."""
+    command = view.advice.command
+    return command if command.startswith("remora topic ") else command.replace(view.queue, "QUEUE")
 
 
 def event_lines(place: Place, views: Sequence[QueueView]) -> list[str]:
