@@ -26,7 +26,7 @@ COPY daemon daemon
 # one of a release still has them valid. Without -g0 the codec would name folders of the build.
 # The packages have the versions of the constraints, as those in the Debian package have.
 RUN SOURCE_DATE_EPOCH=315532800 CFLAGS=-g0 PIP_CONSTRAINT=/src/constraints.txt PIP_BUILD_CONSTRAINT=/src/constraints.txt \
-    /opt/pip/bin/pip --python /opt/remora/bin/python install --no-cache-dir .
+    /opt/pip/bin/pip --python /opt/remora/bin/python install --no-cache-dir ".[traces]"
 
 FROM debian:${DEBIAN_RELEASE}-slim
 LABEL org.opencontainers.image.title="remora" \

@@ -30,6 +30,7 @@ from remora.policy.eligible import Schemes
 from remora.ports.endpoint import Endpoint, TransactionalEndpoint
 from remora.ports.log import Logs
 from remora.ports.store import ShardStore
+from remora.ports.tracing import NO_TRACER, Tracer
 from remora.process.sockets import ingest_sockets
 from remora.servers.serving import Server, Serving
 
@@ -139,8 +140,25 @@ async def open_servers(
 # ------------------------------------------------------------------------------------------- adapters
 
 
+@asynccontextmanager
+async def open_tracer(settings: Settings, telemetry: Telemetry, worker: str) -> AsyncIterator[Tracer]:
+    """What exports spans while the block runs, under this worker's name; nothing where no receiver is named."""
+    if not settings.traces.endpoint:
+        yield NO_TRACER
+        return
+    from remora.tracing import open_otlp  # an extra, which only hosts with a receiver need
+
+    async with open_otlp(settings.traces, telemetry, worker) as tracer:
+        yield tracer
+
+
 def make_store(
-    settings: Settings, on_state: Callable[[bool, str], None], *, make: bool = True, waits: bool = False
+    settings: Settings,
+    on_state: Callable[[bool, str], None],
+    *,
+    make: bool = True,
+    waits: bool = False,
+    tracer: Tracer = NO_TRACER,
 ) -> ShardStore:
     """The store that the settings name; `on_state` is called whenever it comes or goes.
 
@@ -152,13 +170,12 @@ def make_store(
         case "sqlite":
             from remora.storage.sqlite import SqliteStore
 
-            return SqliteStore(
-                settings.sqlite, on_state, make=make and settings.sqlite.if_missing == "make", waits=waits
-            )
+            may_make = make and settings.sqlite.if_missing == "make"
+            return SqliteStore(settings.sqlite, on_state, make=may_make, waits=waits, tracer=tracer)
         case "rados":
             from remora.storage.rados import RadosStore
 
-            return RadosStore(settings.rados, on_state)
+            return RadosStore(settings.rados, on_state, tracer=tracer)
 
 
 @asynccontextmanager

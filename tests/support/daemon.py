@@ -243,14 +243,14 @@ class Daemon:
         """Where it takes events in: `unix:/path` or `host:port`."""
         return str(self.sections["ingest"]["listen"])
 
-    async def get(self, path: str) -> tuple[int, str]:
+    async def get(self, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
         """The status code and text of a path of the admin server."""
         listen = str(self.sections["admin"]["listen"])
         on_socket = listen.startswith("unix:")
         connector = aiohttp.UnixConnector(listen.removeprefix("unix:")) if on_socket else None
         async with (
             aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=5)) as session,
-            session.get(f"http://{'localhost' if on_socket else listen}{path}") as answer,
+            session.get(f"http://{'localhost' if on_socket else listen}{path}", headers=headers) as answer,
         ):
             return answer.status, await answer.text()
 

@@ -16,7 +16,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
 from remora.codec import checksums as plain_checksums
-from remora.codec import columns, kafka_records, rendering_plain
+from remora.codec import columns, kafka_records, rendering_plain, trace_context
 from remora.codec import rendering_fast as plain
 from remora.model.errors import CodecError
 from remora.model.record import Record
@@ -213,23 +213,25 @@ cdef bytes pairs(bytes entry, Py_ssize_t* place, bint strict):
 
 
 cdef struct Row:
-    char* at  # key, body, event id, position, next position and sequence, one behind the other
+    char* at  # key, body, event id, position, next position, sequence and trace context, one behind the other
     uint32_t key
     uint32_t body
     uint32_t event_id
     uint32_t position
     uint32_t next_position
     uint32_t sequence
+    uint32_t trace
     int64_t created_ns
     int64_t ordinal
 
 
-cdef Py_ssize_t SEQUENCE_BYTES = kafka_records.SEQUENCE_BYTES
+cdef Py_ssize_t SEQUENCE_BYTES = kafka_records.SEQUENCE_BYTES, TRACE_BYTES = kafka_records.TRACE_BYTES
 
 
 cdef inline Py_ssize_t row_bytes(Row* row) noexcept nogil:
     cdef Py_ssize_t sequence = SEQUENCE_BYTES + row.sequence if row.sequence else 0
-    return <Py_ssize_t>row.key + row.body + row.event_id + row.position + row.next_position + sequence
+    cdef Py_ssize_t trace = TRACE_BYTES + row.trace if row.trace else 0
+    return <Py_ssize_t>row.key + row.body + row.event_id + row.position + row.next_position + sequence + trace
 
 
 cdef class Records:
@@ -274,6 +276,7 @@ cdef class Records:
             copied(position + row.position, row.next_position),
             row.ordinal,
             copied(position + row.position + row.next_position, row.sequence),
+            copied(position + row.position + row.next_position + row.sequence, row.trace),
         )
 
     cdef int make_room(self, Py_ssize_t rows) except -1:
@@ -292,12 +295,12 @@ cdef class Records:
 
     cdef Row* add(
         self, Py_ssize_t key, Py_ssize_t body, Py_ssize_t event_id, bytes position, bytes next_position,
-        bytes sequence, Py_ssize_t alike
+        bytes sequence, bytes trace, Py_ssize_t alike
     ) except NULL:
         """A row with room for texts of these sizes; so many like it are expected, itself included."""
         cdef Py_ssize_t before = PyBytes_GET_SIZE(position), behind = PyBytes_GET_SIZE(next_position)
-        cdef Py_ssize_t last = PyBytes_GET_SIZE(sequence)
-        cdef Py_ssize_t nbytes = key + body + event_id + before + behind + last
+        cdef Py_ssize_t numbered = PyBytes_GET_SIZE(sequence), last = PyBytes_GET_SIZE(trace)
+        cdef Py_ssize_t nbytes = key + body + event_id + before + behind + numbered + last
         if nbytes > MOST_BYTES:
             raise OverflowError(f"{nbytes} bytes are too many for a record")
         cdef bytes chunk
@@ -308,7 +311,8 @@ cdef class Records:
         cdef Row* row = self.add_row()
         row.at = self._free
         row.key, row.body, row.event_id = <uint32_t>key, <uint32_t>body, <uint32_t>event_id
-        row.position, row.next_position, row.sequence = <uint32_t>before, <uint32_t>behind, <uint32_t>last
+        row.position, row.next_position = <uint32_t>before, <uint32_t>behind
+        row.sequence, row.trace = <uint32_t>numbered, <uint32_t>last
         self._free += nbytes
         self._left -= nbytes
         return row
@@ -316,14 +320,15 @@ cdef class Records:
     cdef int add_event(self, tuple event, Py_ssize_t alike) except -1:
         """One more, from its parts as a Record has them."""
         cdef bytes key = <bytes?>event[0], body = <bytes?>event[1], event_id = <bytes?>event[2]
-        cdef bytes position = <bytes?>event[4], next_position = <bytes?>event[5], sequence = <bytes?>event[7]
+        cdef bytes position = <bytes?>event[4], next_position = <bytes?>event[5]
+        cdef bytes sequence = <bytes?>event[7], trace = <bytes?>event[8]
         cdef int64_t created_ns = event[3], ordinal = event[6]
         cdef Row* row = self.add(
             PyBytes_GET_SIZE(key), PyBytes_GET_SIZE(body), PyBytes_GET_SIZE(event_id), position, next_position, sequence,
-            alike
+            trace, alike
         )
         row.created_ns, row.ordinal = created_ns, ordinal
-        put(put(put(put(put(put(row.at, key), body), event_id), position), next_position), sequence)
+        put(put(put(put(put(put(put(row.at, key), body), event_id), position), next_position), sequence), trace)
         return 0
 
 
@@ -335,8 +340,8 @@ cdef Records as_records(records):
     cdef Py_ssize_t left = len(records)
     made.make_room(left)
     for each in records:
-        if not isinstance(each, tuple) or len(<tuple>each) != 8:
-            raise TypeError("an event's record has eight parts")
+        if not isinstance(each, tuple) or len(<tuple>each) != 9:
+            raise TypeError("an event's record has nine parts")
         made.add_event(<tuple>each, left)
         left -= 1
     return made
@@ -354,6 +359,15 @@ def totals(records):
         created_ns.append(each._rows[i].created_ns)
         ordinals.append(each._rows[i].ordinal)
     return columns.Totals(body_bytes, created_ns, ordinals)
+
+
+def traced(records):
+    """As `columns.traced`."""
+    if not isinstance(records, Records):
+        return columns.traced(records)
+    cdef Records each = records
+    cdef Py_ssize_t i
+    return [each._record(i) for i in range(each._count) if each._rows[i].trace]
 
 
 def joined(parts):
@@ -390,27 +404,28 @@ cdef class FastRendering:
             raise IndexError(f"{len(positions)} positions for {count} entries")
         cdef Records records = Records.__new__(Records)
         cdef dict refused = {}
-        cdef bytes numbered = b""
+        cdef bytes numbered = b"", trace
         records.make_room(count)
         for i in range(count):
             if sequence:
                 numbered = numbered_by(sequence, <bytes?>entries[i])
+            trace = traceparent_of(<bytes?>entries[i])
             if not self._render(
-                <bytes?>entries[i], new_opaque_json, records, <bytes?>positions[i], <bytes?>positions[i + 1], numbered, i,
-                count - i
+                <bytes?>entries[i], new_opaque_json, records, <bytes?>positions[i], <bytes?>positions[i + 1], numbered,
+                trace, i, count - i
             ):
                 try:
                     key, body, event_id, created_ns = plain(entries[i])
                 except CodecError as exc:
                     refused[i] = exc
                 else:
-                    event = key, body, event_id, created_ns, positions[i], positions[i + 1], i, numbered
+                    event = key, body, event_id, created_ns, positions[i], positions[i + 1], i, numbered, trace
                     records.add_event(event, count - i)
         return records, refused
 
     cdef bint _render(
         self, bytes entry, bytes new_opaque_json, Records into, bytes position, bytes next_position, bytes sequence,
-        Py_ssize_t ordinal, Py_ssize_t alike
+        bytes trace, Py_ssize_t ordinal, Py_ssize_t alike
     ) except -1:
         """Add the record; returns False where the plain way must decide."""
         cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(entry)
@@ -551,13 +566,14 @@ cdef class FastRendering:
         add_bytes(&pieces, opaque_json)
 
         cdef Row* row = into.add(
-            PyBytes_GET_SIZE(key_prefix) + raw_key.size, pieces.size, raw_id.size, position, next_position, sequence, alike
+            PyBytes_GET_SIZE(key_prefix) + raw_key.size, pieces.size, raw_id.size, position, next_position, sequence, trace,
+            alike
         )
         row.created_ns, row.ordinal = created_ns, ordinal
         cdef char* to = put_text(put(row.at, key_prefix), raw_key)
         for i in range(pieces.count):
             to = put_text(to, pieces.each[i])
-        put(put(put(put_text(to, raw_id), position), next_position), sequence)
+        put(put(put(put(put_text(to, raw_id), position), next_position), sequence), trace)
         return True
 
     cdef bint _find_source(self, const uint8_t* d, Py_ssize_t n) except -1:
@@ -576,13 +592,29 @@ cdef bytes numbered_by(bytes prefix, bytes entry):
     """The number behind an entry as the record's header has it; empty where there is none, as in `sequence.number_of`."""
     cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(entry)
     cdef Py_ssize_t n = PyBytes_GET_SIZE(entry)
-    if n < 8 or (n >= 14 and 0 <= n - 6 - <Py_ssize_t>u32(d + 2) < 8):
+    cdef Py_ssize_t behind = n - 6 - <Py_ssize_t>u32(d + 2) if n >= 14 else -1
+    if n < 8 or 0 <= behind < 8 or behind == CONTEXT_BYTES:
         return b""
     cdef uint8_t digits[20]
     cdef int count = decimal(u64(d + n - 8), digits)
     cdef bytes made = PyBytes_FromStringAndSize(NULL, PyBytes_GET_SIZE(prefix) + count)
     memcpy(put(PyBytes_AS_STRING(made), prefix), digits, count)
     return made
+
+
+cdef Py_ssize_t CONTEXT_BYTES = trace_context.TRACE_BYTES
+
+
+cdef inline bytes traceparent_of(bytes entry):
+    """As `trace_context.traceparent_of`."""
+    cdef Py_ssize_t n = PyBytes_GET_SIZE(entry)
+    if n < 6 + CONTEXT_BYTES:
+        return b""
+    cdef const uint8_t* d = <const uint8_t*>PyBytes_AS_STRING(entry)
+    cdef Py_ssize_t behind = n - 6 - <Py_ssize_t>u32(d + 2)
+    if behind == CONTEXT_BYTES or behind == CONTEXT_BYTES + 8:
+        return trace_context.traceparent_of(entry)
+    return b""
 
 
 cdef int escape(Text* text, list kept) except -1:
@@ -705,13 +737,16 @@ cdef inline Py_ssize_t sized(Py_ssize_t size) noexcept nogil:
 
 
 cdef inline Py_ssize_t event_size(
-    Row* row, Py_ssize_t place, Py_ssize_t common, Py_ssize_t prefix, Py_ssize_t sequence
+    Row* row, Py_ssize_t place, Py_ssize_t common, Py_ssize_t prefix, Py_ssize_t sequence, Py_ssize_t trace
 ) noexcept nogil:
-    """Bytes of an event's record behind its own length; `sequence` are those before a number, where there is one."""
+    """Bytes of an event's record behind its own length.
+
+    `sequence` are those before a number and `trace` those before a trace context, where there is one.
+    """
     return (
         2 + varint_size(place) + common + sized(row.key) + sized(row.body) + sized(row.event_id)
         + sized(prefix + row.position) + sized(prefix + row.next_position)
-        + (sequence + sized(row.sequence) if row.sequence else 0)
+        + (sequence + sized(row.sequence) if row.sequence else 0) + (trace + sized(row.trace) if row.trace else 0)
     )
 
 
@@ -719,19 +754,21 @@ def encode_events(bytes shard not None, bytes prefix not None, records, Py_ssize
     """As `kafka_records.encode_events`."""
     cdef bytes before = kafka_records.before_position(shard), before_next = kafka_records.BEFORE_NEXT
     cdef bytes before_id = kafka_records.BEFORE_EVENT_ID, before_sequence = kafka_records.BEFORE_SEQUENCE
-    cdef bytes before_numbered = kafka_records.before_position(shard, 5)
+    cdef bytes before_trace = kafka_records.BEFORE_TRACE
+    cdef bytes with_one_more = kafka_records.before_position(shard, 5), with_both = kafka_records.before_position(shard, 6)
     cdef Py_ssize_t common = PyBytes_GET_SIZE(before) + PyBytes_GET_SIZE(before_next) + PyBytes_GET_SIZE(before_id)
     cdef Py_ssize_t width = PyBytes_GET_SIZE(prefix), more = PyBytes_GET_SIZE(before_sequence), total = 0, place
+    cdef Py_ssize_t traced = PyBytes_GET_SIZE(before_trace)
     cdef Records events = as_records(records)
     cdef Row* row
     for place in range(events._count):
-        total += sized(event_size(&events._rows[place], first + place, common, width, more))
+        total += sized(event_size(&events._rows[place], first + place, common, width, more, traced))
     cdef bytes made = PyBytes_FromStringAndSize(NULL, total)
     cdef char* to = PyBytes_AS_STRING(made)
     cdef const char* at
     for place in range(events._count):
         row = &events._rows[place]
-        to = put_varint(to, event_size(row, first + place, common, width, more))
+        to = put_varint(to, event_size(row, first + place, common, width, more, traced))
         to[0] = to[1] = 0
         to = put_varint(to + 2, first + place)
         at = row.at
@@ -739,11 +776,18 @@ def encode_events(bytes shard not None, bytes prefix not None, records, Py_ssize
         at += row.key
         to = put_sized(to, at, row.body)
         at += row.body + row.event_id
-        to = put_position(put(to, before_numbered if row.sequence else before), prefix, at, row.position)
+        if row.sequence and row.trace:
+            to = put(to, with_both)
+        else:
+            to = put(to, with_one_more if row.sequence or row.trace else before)
+        to = put_position(to, prefix, at, row.position)
         to = put_position(put(to, before_next), prefix, at + row.position, row.next_position)
         to = put_sized(put(to, before_id), at - row.event_id, row.event_id)
         if row.sequence:
             to = put_sized(put(to, before_sequence), at + row.position + row.next_position, row.sequence)
+        if row.trace:
+            at += row.position + row.next_position + row.sequence
+            to = put_sized(put(to, before_trace), at, row.trace)
     return made
 
 

@@ -26,6 +26,11 @@ def totals(records: Sequence[Record]) -> Totals:
     )
 
 
+def traced(records: Sequence[Record]) -> Sequence[Record]:
+    """Those that have a trace context, in their order."""
+    return [each for each in records if each.traceparent]
+
+
 def joined(parts: Iterable[Sequence[Record]]) -> Sequence[Record]:
     """The records of all parts, one part behind the other."""
     return [each for part in parts for each in part]

@@ -8,6 +8,7 @@ from struct import Struct
 
 from remora.codec.ceph import Cursor, Field, Writer
 from remora.codec.topic import LIMITS, limits_of
+from remora.codec.trace_context import context_of
 from remora.model.entry import EventEntry, S3Event, Time
 from remora.model.errors import CodecError
 from remora.model.topic import UNSET, Source, Target, Topic
@@ -106,12 +107,12 @@ def encode(entry: EventEntry) -> bytes:
 def renewed(data: bytes, now_ns: int) -> bytes:
     """The same entry with its age beginning now; before version 2 entries tell no time of commit, and stay as they are.
 
-    Raises CodecError.
+    Of what stands behind an entry only its trace context is kept. Raises CodecError.
     """
     entry = decode(data)
     if entry.version < 2:
         return data
-    return encode(replace(entry, creation_time=Time(*divmod(now_ns, 1_000_000_000))))
+    return encode(replace(entry, creation_time=Time(*divmod(now_ns, 1_000_000_000)))) + context_of(data)
 
 
 def _write_event(w: Writer, event: S3Event) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from remora.codec import murmur2
+from remora.codec.trace_context import TRACEPARENT
 from remora.model.record import Record
 
 # Header names are part of what consumers rely on: a reader of the topic proves with them that nothing is
@@ -26,6 +27,9 @@ RECORD_BYTES = FRAME_BYTES + sum(HEADER_BYTES + len(name) for name in (SHARD, PO
 
 SEQUENCE_BYTES = HEADER_BYTES + len(SEQUENCE)
 """The most that the header of its number in the topic adds, besides the number."""
+
+TRACE_BYTES = HEADER_BYTES + len(TRACEPARENT)
+"""The most that the header of its trace context adds, besides the context."""
 
 
 def varint(number: int) -> bytes:
@@ -47,7 +51,7 @@ def _name(name: str) -> bytes:
 
 
 BEFORE_NEXT, BEFORE_EVENT_ID = _name(NEXT), _name(EVENT_ID)
-BEFORE_SEQUENCE = _name(SEQUENCE)
+BEFORE_SEQUENCE, BEFORE_TRACE = _name(SEQUENCE), _name(TRACEPARENT)
 _SHARD, _POSITION = _name(SHARD), _name(POSITION)
 
 
@@ -64,8 +68,8 @@ def encode_events(shard: bytes, prefix: bytes, records: Sequence[Record], first:
     common, before, small = before_position(shard), len(prefix), _SMALL
     made: list[bytes] = []
     for place, event in enumerate(records, first):
-        key, body, event_id, _, position, next_position, _, sequence = event
-        if sequence:
+        key, body, event_id, _, position, next_position, _, sequence, trace = event
+        if sequence or trace:
             made.append(_encode_any(shard, prefix, event, place))
             continue
         try:
@@ -94,9 +98,10 @@ def encode_events(shard: bytes, prefix: bytes, records: Sequence[Record], first:
 
 
 def _encode_any(shard: bytes, prefix: bytes, event: Record, place: int) -> bytes:
-    """An event's record of any size, with its number where it has one."""
+    """An event's record of any size, with its number and its trace context where it has them."""
     headers = [(SHARD, shard), (POSITION, prefix + event.position), (NEXT, prefix + event.next_position)]
     headers += [(EVENT_ID, event.event_id), *([(SEQUENCE, event.sequence)] if event.sequence else [])]
+    headers += [(TRACEPARENT, event.traceparent)] if event.traceparent else []
     return encode_record(place, event.key, event.body, headers)
 
 
@@ -105,17 +110,19 @@ def in_batches(
 ) -> list[tuple[int, list[Record], int]]:
     """Records by partition, each with the most bytes that they take: as many together as `room` bytes hold, or one.
 
-    `around` is what a record takes besides its own key, value, positions, event id and number. In the order in which
-    each was begun; records of a partition keep theirs.
+    `around` is what a record takes besides its own key, value, positions, event id, number and trace context. In the
+    order in which each was begun; records of a partition keep theirs.
     """
     batches: list[tuple[int, list[Record], int]] = []
     last: dict[int, tuple[int, int]] = {}  # the batch that a partition's next record may join, and its bytes
     lanes = murmur2.partitions([record[0] for record in records], partitions)
     for record, lane in zip(records, lanes, strict=True):
-        key, body, event_id, _, position, next_position, _, sequence = record
+        key, body, event_id, _, position, next_position, _, sequence, trace = record
         nbytes = around + len(key) + len(body) + len(event_id) + len(position) + len(next_position)
         if sequence:
             nbytes += SEQUENCE_BYTES + len(sequence)
+        if trace:
+            nbytes += TRACE_BYTES + len(trace)
         if lane in last:
             at, before = last[lane]
             if before + nbytes <= room:

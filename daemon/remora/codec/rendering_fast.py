@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from remora.codec import rendering_plain
 from remora.codec.sequence import number_of
+from remora.codec.trace_context import traceparent_of
 from remora.model.errors import CodecError
 from remora.model.record import Record
 
@@ -97,7 +98,8 @@ class FastRendering:
                     continue
             key, body, event_id, created_ns = made
             numbered = _numbered(sequence, entry) if sequence else b""
-            records.append(new(Record, (key, body, event_id, created_ns, positions[i], positions[i + 1], i, numbered)))
+            at, behind, trace = positions[i], positions[i + 1], traceparent_of(entry)
+            records.append(new(Record, (key, body, event_id, created_ns, at, behind, i, numbered, trace)))
         return records, refused
 
     def _render(self, d: bytes, new_opaque_json: bytes | None) -> Rendered | None:

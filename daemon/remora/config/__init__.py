@@ -60,6 +60,7 @@ from remora.config.workers import (
     SqliteSettings,
     StoreSettings,
     SupervisorSettings,
+    TracesSettings,
     own_host_id,
 )
 
@@ -102,6 +103,7 @@ __all__ = [
     "StoreSettings",
     "SupervisorSettings",
     "TcpAddress",
+    "TracesSettings",
     "Unit",
     "UnixAddress",
     "applied",

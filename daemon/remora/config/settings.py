@@ -29,6 +29,7 @@ from remora.config.workers import (
     SqliteSettings,
     StoreSettings,
     SupervisorSettings,
+    TracesSettings,
 )
 from remora.model.errors import ConfigError
 from remora.policy.destinations import DestinationRules
@@ -56,6 +57,7 @@ class Settings(Checked):
     admin: AdminSettings = field(default_factory=AdminSettings)
     sequencer: SequencerSettings = field(default_factory=SequencerSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    traces: TracesSettings = field(default_factory=TracesSettings)
 
     @property
     def amqp_within_drain(self) -> AmqpSettings:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 import re
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from remora.config.addresses import TcpAddress, UnixAddress, parse_listen
 from remora.config.checked import Checked
@@ -235,6 +237,37 @@ class LogSettings(Checked):
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"
     repeat_interval_s: Seconds = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracesSettings(Checked):
+    """Where spans are exported to over OTLP/HTTP; nowhere where `endpoint` is empty.
+
+    `sample` is the percentage of work that is sampled though no request asks for it.
+    """
+
+    endpoint: str = ""
+    sample: Percent = 1
+    timeout_s: Seconds = 5.0
+
+    def problems(self) -> Iterator[ConfigError]:
+        """Each rule that these values break."""
+        if not self.endpoint:
+            return
+        parts = urlsplit(self.endpoint)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            yield ConfigError(
+                "traces.endpoint", f'expected a URL such as http://localhost:4318/v1/traces, not "{self.endpoint}"'
+            )
+        if not _has_exporter():
+            yield ConfigError("traces.endpoint", "needs the extra remora[traces], which is not installed here")
+
+
+def _has_exporter() -> bool:
+    try:
+        return importlib.util.find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:  # of a package around it
+        return False
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from remora.engine.delivery.letters import dead_letter_all
 from remora.engine.delivery.scope import Scope
 from remora.engine.delivery.session import Sender, Session
 from remora.engine.delivery.shard_state import ShardState
+from remora.engine.delivery.spans import TracedExactRoute, TracedRoute
 from remora.engine.delivery.transactions import TransactionSender
 from remora.engine.delivery.triage import Rejected
 from remora.engine.delivery.worker_context import WorkerContext
@@ -325,12 +326,13 @@ class Dispatcher:
             assert isinstance(endpoint, TransactionalEndpoint)
             async with endpoint.exact(token.shard, token.incarnation, topic.target) as exact:
                 session = Session(scope, allowance, self._arrived)
-                yield session, TransactionSender(session, exact, Committer(session, exact))
+                way = TracedExactRoute(exact, scope.spans) if self._context.tracer.is_on else exact
+                yield session, TransactionSender(session, way, Committer(session, way))
         else:
-            quick = not self._limits.counts_attempts
+            quick, traces = not self._limits.counts_attempts, self._context.tracer.is_on
             async with endpoint.route(token.shard, token.incarnation, topic.target, quick_retries=quick) as route:
                 session = Session(scope, allowance, self._arrived)
-                yield session, LaneSender(session, route)
+                yield session, LaneSender(session, TracedRoute(route, scope.spans) if traces else route)
 
     async def _entries_wait(self) -> bool:
         """Whether there is a reason to open a way that costs the endpoint a producer, or that did not open when it was

@@ -37,6 +37,7 @@ from remora.policy.pace import Pace, most_per_second
 from remora.policy.retry import Failure
 from remora.ports.delivery import DeliveryStore
 from remora.ports.endpoint import Endpoint
+from remora.ports.tracing import NO_TRACER, Tracer
 
 BACKLOG_INTERVAL_S = 15.0
 
@@ -57,6 +58,7 @@ class WorkerSetup:
     gate: Gate | None = None
     quarantine: QuarantineSettings = field(default_factory=QuarantineSettings)
     budgets: Budgets | None = None
+    tracer: Tracer = NO_TRACER
 
 
 class Worker:
@@ -102,7 +104,16 @@ class Worker:
         pace = Pace(most_per_second(store.queue.poll_cost_s))
         self.quarantines = quarantines = Quarantines(setup.quarantine, telemetry, rng)
         self._context = WorkerContext(
-            store, self.catalogue, telemetry, Renderer(), delivery, pace, gate, quarantines, meters.traffic
+            store,
+            self.catalogue,
+            telemetry,
+            Renderer(),
+            delivery,
+            pace,
+            gate,
+            quarantines,
+            meters.traffic,
+            tracer=setup.tracer,
         )
         meters.quarantined = lambda: self.quarantines.named
         meters.held = lambda: self.budget.held / delivery.worker_bytes

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
 from remora.model.ledger import Balance, Tally
@@ -100,10 +101,7 @@ class AgeHistogram(Collector):
         """Take in a batch of events that all arrived at `now_ns`."""
         if not created_ns:
             return
-        label = self._labels.label(topic)
-        ages = self._series.get(label)
-        if ages is None:
-            ages = self._series[label] = _Ages([0] * len(self._bound_names))
+        ages = self._ages_of(topic)
         newest = max(created_ns)
         if newest > now_ns:
             created_ns = [min(each, now_ns) for each in created_ns]
@@ -116,6 +114,13 @@ class AgeHistogram(Collector):
             self._spread(ages.counts, sorted(created_ns), now_ns, first, last)
         ages.sum_ns += now_ns * len(created_ns) - sum(created_ns)
 
+    def _ages_of(self, topic: str) -> _Ages:
+        label = self._labels.label(topic)
+        ages = self._series.get(label)
+        if ages is None:
+            ages = self._series[label] = _Ages([0] * len(self._bound_names))
+        return ages
+
     def _spread(self, counts: list[int], ordered: list[int], now_ns: int, first: int, last: int) -> None:
         """Cut the ordered events at each bound between the newest one's bucket and the oldest one's."""
         end = len(ordered)
@@ -125,18 +130,25 @@ class AgeHistogram(Collector):
             end = begin
         counts[last] += end
 
+    def exemplify(self, topic: str, trace_id: str, age_s: float, now_s: float) -> None:
+        """Show an event that was observed, by the id of its trace, in its bucket."""
+        bucket = bisect_left(self._bounds_ns, age_s * 1e9)
+        self._ages_of(topic).exemplars[bucket] = Exemplar({"trace_id": trace_id}, age_s, now_s)
+
     def forget(self, topic: str) -> None:
         """Export the topic no longer."""
         self._series.pop(topic, None)
 
     def collect(self) -> Iterable[Metric]:
-        """The family, with cumulative buckets."""
+        """The family, with cumulative buckets, each with its latest exemplar."""
         family = HistogramMetricFamily(self._name, self._text, labels=["topic"])
         for label, ages in list(self._series.items()):
-            total, buckets = 0, []
-            for name, count in zip(self._bound_names, list(ages.counts), strict=True):
+            total = 0
+            buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
+            for bucket, (name, count) in enumerate(zip(self._bound_names, list(ages.counts), strict=True)):
                 total += count
-                buckets.append((name, float(total)))
+                shown = ages.exemplars.get(bucket)
+                buckets.append((name, float(total), shown) if shown else (name, float(total)))
             family.add_metric([label], buckets, ages.sum_ns / 1e9)
         yield family
 
@@ -149,6 +161,7 @@ def _bound_name(bound: float) -> str:
 class _Ages:
     counts: list[int]
     sum_ns: int = 0
+    exemplars: dict[int, Exemplar] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

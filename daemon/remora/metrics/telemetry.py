@@ -59,6 +59,7 @@ class Telemetry:
         self._last_failures: dict[str, tuple[float, str, str]] = {}
         self._remarks: dict[str, set[str]] = {}
         self._store_connected = False
+        self._traces_failing = False
         self.taken_in_bytes = 0
         """Bytes of the entries made of events that were taken in."""
         self._make_topic_metrics()
@@ -138,6 +139,9 @@ class Telemetry:
             return Gauge(name, text, labels, registry=registry)
 
         self._build = gauge("remora_build_info", "1, with this build's versions.", "version", "python", "codec")
+        self._spans = counter(
+            "remora_spans", "Spans that were sampled; that a receiver took; that it did not take.", "state"
+        )
         self._workers = gauge("remora_workers", "Worker processes that are ready.")
         self._worker_ends = counter("remora_worker_ends", "Worker processes that ended without being asked to.")
         self._worker_hangs = counter("remora_worker_hangs", "Worker processes killed because they made no progress.")
@@ -329,6 +333,25 @@ class Telemetry:
         self._progress.set(now_ns / 1e9)
         if _log.isEnabledFor(logging.DEBUG):
             _say(logging.DEBUG, "delivered", "entries acknowledged", topic=topic, entries=entries, bytes=nbytes)
+
+    def age_exemplar(self, topic: str, trace_id: str, age_s: float, now_s: float) -> None:
+        """An event of this age, which arrived at `now_s`, belongs to this trace."""
+        self._ages.exemplify(topic, trace_id, age_s, now_s)
+
+    def span_sampled(self) -> None:
+        """A span was begun that is to be exported."""
+        self._spans.labels("sampled").inc()
+
+    def spans_exported(self, count: int, why: str) -> None:
+        """The receiver took spans, or did not, for this reason; called by the exporter's thread."""
+        self._spans.labels("failed" if why else "exported").inc(count)
+        if bool(why) == self._traces_failing:
+            return
+        self._traces_failing = bool(why)
+        if why:
+            _say(logging.WARNING, "traces_failing", "spans are lost; delivery goes on", reason=why)
+        else:
+            _say(logging.INFO, "traces_recovered", "spans are exported again")
 
     def removed(self, topic: str, entries: int) -> None:
         """Entries that are done with left their queue."""

@@ -13,7 +13,8 @@ class Record(NamedTuple):
     `key` is `bucket/object` and decides the order: records of one key are never sent side by side. `body` is the JSON
     that radosgw itself would post. `position` and `next_position` are the markers of this entry and of the one behind
     it, as ASCII bytes. `created_ns` is when the event's age begins, in ns since the epoch. `ordinal` is the entry's
-    index in its page. `sequence` is `<topic id>:<number>` in the topic's order of commits, empty where it has none.
+    index in its page. `sequence` is `<topic id>:<number>` in the topic's order of commits, `traceparent` the trace
+    context of the request that the event came with, as W3C writes it; both are empty where there is none.
     """
 
     key: bytes
@@ -24,6 +25,7 @@ class Record(NamedTuple):
     next_position: bytes
     ordinal: int
     sequence: bytes = b""
+    traceparent: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

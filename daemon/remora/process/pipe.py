@@ -146,12 +146,21 @@ class Reply(Message, frozen=True, kw_only=True):
 ToSupervisor: TypeAlias = Ready | Failed | Heartbeat | WantGroup | Shares | Reply
 
 
+class Shown(msgspec.Struct, frozen=True, array_like=True):
+    """An exemplar: one of the events behind a value, by its labels, and when it was, in seconds since the epoch."""
+
+    labels: dict[str, str]
+    value: float
+    at: float
+
+
 class Sample(msgspec.Struct, frozen=True, array_like=True):
     """One value of a metric."""
 
     name: str
     labels: dict[str, str]
     value: float
+    exemplar: Shown | None = None
 
 
 class Family(msgspec.Struct, frozen=True, array_like=True):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, samples
 
-from remora.process.pipe import Family, Sample
+from remora.process.pipe import Family, Sample, Shown
 
 
 def families(registry: CollectorRegistry) -> list[Family]:
@@ -16,7 +16,13 @@ def families(registry: CollectorRegistry) -> list[Family]:
             family.name,
             family.type,
             family.documentation,
-            [Sample(each.name, each.labels, each.value) for each in family.samples if math.isfinite(each.value)],
+            [_sample(each) for each in family.samples if math.isfinite(each.value)],
         )
         for family in registry.collect()
     ]
+
+
+def _sample(found: samples.Sample) -> Sample:
+    shown = found.exemplar
+    exemplar = Shown(dict(shown.labels), shown.value, float(shown.timestamp or 0)) if shown else None
+    return Sample(found.name, found.labels, found.value, exemplar)

@@ -9,6 +9,7 @@ from remora.config import Settings
 from remora.metrics import Telemetry
 from remora.ports.credit import Bank, NoBank
 from remora.ports.store import ShardStore
+from remora.ports.tracing import NO_TRACER, Tracer
 from remora.process.host_load import HostLoad
 
 
@@ -31,10 +32,14 @@ class Server(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OfHost:
-    """What the workers of a host share: their load, and the buckets of limits, without which there are no limits."""
+    """What the workers of a host share: their load, the buckets of limits, and who gets their spans.
+
+    Without buckets there are no limits, without a tracer no spans.
+    """
 
     load: HostLoad
     bank: Bank = field(default_factory=NoBank)
+    tracer: Tracer = NO_TRACER
 
 
 @dataclass(frozen=True, slots=True)

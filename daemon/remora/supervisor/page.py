@@ -12,8 +12,9 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from prometheus_client import Metric
+from prometheus_client.samples import Exemplar
 
-from remora.process.pipe import Family
+from remora.process.pipe import Family, Shown
 
 RETAINED_S = 900.0
 """What no worker exports any more is kept for this long: its topic is gone then, and not merely between two workers."""
@@ -81,6 +82,7 @@ class Page:
         self._retained: dict[Key, float] = {}
         self._about: dict[Key, tuple[str, str, str]] = {}
         self._exported_at: dict[Key, float] = {}
+        self._exemplars: dict[Key, Shown] = {}
 
     def take(self, source: str, families: Sequence[Family], now: float) -> None:
         """What a source exports now; what it exported before and does no longer stays counted."""
@@ -91,12 +93,19 @@ class Page:
                     key = (sample.name, tuple(sorted(sample.labels.items())))
                     counted[key] = sample.value
                     self._about[key] = (family.name, family.kind, family.text)
+                    self._take_exemplar(key, sample.exemplar)
         self._exported_at.update(dict.fromkeys(counted, now))
         for key, value in self._counted.get(source, {}).items():
             if counted.get(key, -1.0) < value:
                 self._retained[key] = self._retained.get(key, 0.0) + value
         self._families[source] = families
         self._counted[source] = counted
+
+    def _take_exemplar(self, key: Key, shown: Shown | None) -> None:
+        """The latest of all workers stands."""
+        before = self._exemplars.get(key)
+        if shown and (before is None or before.at < shown.at):
+            self._exemplars[key] = shown
 
     def ended(self, source: str) -> None:
         """A worker has ended: what it had counted stays, its gauges go."""
@@ -109,6 +118,7 @@ class Page:
         for key in [key for key, at in self._exported_at.items() if now - at > RETAINED_S]:
             del self._exported_at[key], self._about[key]
             self._retained.pop(key, None)
+            self._exemplars.pop(key, None)
         merged: dict[str, _Merged] = {}
         for source, families in self._families.items():
             for family in families:
@@ -120,7 +130,7 @@ class Page:
                 name, kind, text = self._about[key]
                 samples = merged.setdefault(name, _Merged(kind, text)).samples
                 samples[key] = samples.get(key, 0.0) + value
-        return [_metric(name, each) for name, each in merged.items()]
+        return [_metric(name, each, self._exemplars) for name, each in merged.items()]
 
 
 def _add_gauge(samples: dict[Key, float], family: Family, source: str) -> None:
@@ -143,10 +153,12 @@ def _together(meaning: Meaning, before: float, value: float) -> float:
             return before + value
 
 
-def _metric(name: str, merged: _Merged) -> Metric:
+def _metric(name: str, merged: _Merged, exemplars: Mapping[Key, Shown]) -> Metric:
     metric = Metric(name, merged.text, merged.kind)
     for (sample, labels), value in _in_order(merged.samples):
-        metric.add_sample(sample, dict(labels), value)
+        shown = exemplars.get((sample, labels))
+        exemplar = Exemplar(shown.labels, shown.value, shown.at) if shown else None
+        metric.add_sample(sample, dict(labels), value, exemplar=exemplar)
     return metric
 
 

@@ -17,7 +17,7 @@ import msgspec
 import uvloop
 
 from remora import __version__
-from remora.app import make_store, open_endpoints, open_servers
+from remora.app import make_store, open_endpoints, open_servers, open_tracer
 from remora.config import Settings, ShapingSettings
 from remora.engine.ownership.worker_info import Meters
 from remora.engine.shaping.budgets import Budgets
@@ -34,6 +34,7 @@ from remora.policy.not_owned import Deferred
 from remora.policy.readiness import Host
 from remora.ports.credit import NoBank
 from remora.ports.store import ShardStore
+from remora.ports.tracing import NO_TRACER
 from remora.process.credit import CreditMemory, HostCredit
 from remora.process.host_load import HostLoad
 from remora.process.lag import Kept, measure_lag
@@ -139,6 +140,7 @@ class Process:
         self._budgets.on_change = lambda shares: pipe.send(Shares(shares=dict(shares)))
         self._gate.configure(start.settings.shaping.rules, start.settings.shaping.tick_s)
         self._store: ShardStore
+        self._tracer = NO_TRACER
         self._worker: Worker | None = None
         self._servers: Mapping[str, Server] = {}
 
@@ -170,8 +172,10 @@ class Process:
 
     async def _work(self) -> bool:
         settings, telemetry = self._settings, self._telemetry
+        made, state = not self._was_used(), self._on_store_state
         async with (
-            make_store(settings, self._on_store_state, make=not self._was_used(), waits=True) as self._store,
+            open_tracer(settings, telemetry, self._start.cookie) as self._tracer,
+            make_store(settings, state, make=made, waits=True, tracer=self._tracer) as self._store,
             open_endpoints(settings, telemetry) as endpoints,
         ):
             self._note_use()
@@ -207,6 +211,7 @@ class Process:
             self._gate,
             settings.quarantine,
             self._budgets,
+            self._tracer,
         )
 
     def _was_used(self) -> bool:
@@ -225,9 +230,10 @@ class Process:
     async def _serving(self) -> AsyncIterator[None]:
         """Serve what the supervisor listens for, while the block runs."""
         start = self._start
-        host = OfHost(HostLoad(start.load, start.workers, start.number - 1), self._credit or NoBank())
+        host = OfHost(HostLoad(start.load, start.workers, start.number - 1), self._credit or NoBank(), self._tracer)
         sockets = {name: [socket.socket(fileno=each) for each in found] for name, found in start.listeners.items()}
-        async with open_servers(sockets, Serving(self._settings, self._store, self._telemetry, host)) as self._servers:
+        given = Serving(self._settings, self._store, self._telemetry, host)
+        async with open_servers(sockets, given) as self._servers:
             yield
 
     async def _look_once(self) -> None:

@@ -10,7 +10,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from remora.codec import kafka_records, speedups
-from remora.codec.kafka_records import FRAME_BYTES, HEADER_BYTES, RECORD_BYTES, SEQUENCE_BYTES, encode_record, varint
+from remora.codec.kafka_records import (
+    FRAME_BYTES,
+    HEADER_BYTES,
+    RECORD_BYTES,
+    SEQUENCE_BYTES,
+    TRACE_BYTES,
+    encode_record,
+    varint,
+)
 from remora.codec.murmur2 import partition
 from remora.model.record import Record
 
@@ -27,7 +35,16 @@ BATCH_BYTES = 61
 TEXTS = st.binary(max_size=70) | st.sampled_from([bytes(63), bytes(64), bytes(8191), bytes(8192)])
 EVENTS = st.lists(
     st.builds(
-        Record, TEXTS, TEXTS, TEXTS, st.integers(0, 1 << 62), TEXTS, TEXTS, st.integers(0, 9), st.just(b"") | TEXTS
+        Record,
+        TEXTS,
+        TEXTS,
+        TEXTS,
+        st.integers(0, 1 << 62),
+        TEXTS,
+        TEXTS,
+        st.integers(0, 9),
+        st.just(b"") | TEXTS,
+        st.just(b"") | TEXTS,
     ),
     max_size=8,
 )
@@ -50,9 +67,10 @@ def by_aiokafka(records: list[tuple[bytes | None, bytes, Headers]], first: int) 
 
 
 def own_bytes(event: Record) -> int:
-    """What an event adds to its record at most: its texts, and the header of its number where it has one."""
+    """What an event adds to its record at most: its texts, and the headers of its number and its trace context."""
     numbered = SEQUENCE_BYTES + len(event.sequence) if event.sequence else 0
-    return numbered + sum(map(len, (*event[:3], event.position, event.next_position)))
+    traced = TRACE_BYTES + len(event.traceparent) if event.traceparent else 0
+    return numbered + traced + sum(map(len, (*event[:3], event.position, event.next_position)))
 
 
 @each_way
@@ -72,6 +90,7 @@ def test_events_are_written_as_aiokafka_writes_them(
                 ("remora-next", prefix + each.next_position),
                 ("remora-event-id", each.event_id),
                 *([("remora-seq", each.sequence)] if each.sequence else []),
+                *([("traceparent", each.traceparent)] if each.traceparent else []),
             ],
         )
         for each in events

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 from remora.codec.event_entry import decode
 from remora.codec.kafka_records import EVENT_ID, NEXT, POSITION, SEQUENCE, SHARD
+from remora.codec.trace_context import TRACEPARENT, traceparent_of
 from remora.endpoints.amqp.frames import BYTES, MOST_SHORT_BYTES, Content, make_content
 from remora.model.errors import CodecError
 from remora.model.record import DeadLetter, Record
 
 # The names of the headers are those of Kafka's records, so that one sentence of the guarantees covers both.
 _SHARD, _POSITION, _NEXT, _EVENT_ID = SHARD.encode(), POSITION.encode(), NEXT.encode(), EVENT_ID.encode()
-_SEQUENCE = SEQUENCE.encode()
+_SEQUENCE, _TRACEPARENT = SEQUENCE.encode(), TRACEPARENT.encode()
 
 MOST_REASON_BYTES = 1000
 
@@ -39,6 +40,7 @@ class Origin:
             (_NEXT, self.prefix + record.next_position),
             (_EVENT_ID, record.event_id),
             *([(_SEQUENCE, record.sequence)] if record.sequence else []),
+            *([(_TRACEPARENT, record.traceparent)] if record.traceparent else []),
         )
         return make_content(self.message_id(record.position), headers, record.body)
 
@@ -64,6 +66,8 @@ def letter_content(letter: DeadLetter, most_bytes: int | None = None) -> Content
     if letter.is_as_committed:
         with suppress(CodecError):  # the letter's cause tells so
             headers.append((_EVENT_ID, decode(letter.raw).event.event_id))
+        if trace := traceparent_of(letter.raw):
+            headers.append((_TRACEPARENT, trace))
     body = letter.raw
     if most_bytes is not None and len(body) > most_bytes:
         headers.append((b"remora-omitted-bytes", b"%d" % len(body)))

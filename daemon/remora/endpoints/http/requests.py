@@ -12,6 +12,7 @@ import msgspec
 
 from remora import __version__
 from remora.codec.kafka_records import EVENT_ID, NEXT, POSITION, SEQUENCE, SHARD
+from remora.codec.trace_context import TRACEPARENT
 from remora.endpoints.http.credentials import Credential
 from remora.endpoints.http.signing import message_id, signature
 from remora.endpoints.http.target import HttpTarget
@@ -128,11 +129,12 @@ class RequestMaker:
 
     def one(self, record: Record, timestamp: int) -> bytes:
         """The request for one record; `timestamp` is now, in seconds since the epoch."""
-        _, body, event_id, _, position, next_position, _, sequence = record
+        _, body, event_id, _, position, next_position, _, sequence, trace = record
         prefix = self._prefix
-        return b"%b%b%b%b: %b%b\r\n%b: %b%b\r\n%b: %b\r\nContent-Length: %d\r\n\r\n%b" % (
+        return b"%b%b%b%b%b: %b%b\r\n%b: %b%b\r\n%b: %b\r\nContent-Length: %d\r\n\r\n%b" % (
             self._head,
             b"%b: %b\r\n" % (_SEQUENCE, sequence) if sequence else b"",
+            b"%b: %b\r\n" % (_TRACEPARENT, trace) if trace else b"",
             b"" if self._is_plain else self._further(record, body, timestamp),
             _POSITION, prefix, position,
             _NEXT, prefix, next_position,
@@ -217,4 +219,4 @@ class RequestMaker:
 
 
 _POSITION, _NEXT, _EVENT_ID = POSITION.encode(), NEXT.encode(), EVENT_ID.encode()
-_SEQUENCE = SEQUENCE.encode()
+_SEQUENCE, _TRACEPARENT = SEQUENCE.encode(), TRACEPARENT.encode()

@@ -18,6 +18,7 @@ from remora.codec.kafka_records import (
 )
 from remora.codec.rendering_plain import key
 from remora.codec.speedups import partitions
+from remora.codec.trace_context import TRACEPARENT, traceparent_of
 from remora.endpoints.kafka.batches import BATCH_BYTES, size_above
 from remora.model.errors import CodecError
 from remora.model.record import DeadLetter
@@ -70,7 +71,10 @@ def letter_record(letter: DeadLetter) -> LetterRecord:
         event = decode(letter.raw).event
     except CodecError:
         return LetterRecord(None, letter.raw, headers)
-    return LetterRecord(key(event), letter.raw, [*headers, (EVENT_ID, event.event_id)])
+    headers.append((EVENT_ID, event.event_id))
+    if trace := traceparent_of(letter.raw):
+        headers.append((TRACEPARENT, trace))
+    return LetterRecord(key(event), letter.raw, headers)
 
 
 @dataclass(slots=True, eq=False)

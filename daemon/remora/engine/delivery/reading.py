@@ -70,13 +70,17 @@ class Reader:
             self._ahead.cancel()
 
     async def _read(self, start: bytes, limit: int) -> Page | None:
+        span = self._scope.spans.listing(limit)
         try:
             self._lease.require_trust()
             self._progress.news.clear()  # before the read: what is announced from now on may have come too late for it
-            return await self._context.store.queue.read(self._lease.token, start, limit)
+            page = await self._context.store.queue.read(self._lease.token, start, limit)
         except (StoreError, CodecError) as exc:
+            span.end(str(exc))
             self._on_failure(exc)
             return None
+        self._scope.spans.listed(span, page)
+        return page
 
     def flow(self) -> Flow:
         """What decides on the size of the next read."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from remora.engine.delivery.shard_state import ShardState
+from remora.engine.delivery.spans import ShardSpans
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.lease import Lease
 from remora.model.topic import Topic
@@ -22,6 +23,11 @@ class Scope:
     state: ShardState
     publishes_letters: bool = False
     """Whether the endpoint gets the shard's dead letters, too."""
+    spans: ShardSpans = field(init=False)
+
+    def __post_init__(self) -> None:
+        spans = ShardSpans(self.context.tracer, self.lease.shard.queue, self.topic.label)
+        object.__setattr__(self, "spans", spans)
 
     @property
     def limits(self) -> Limits:

@@ -33,6 +33,7 @@ class Trimmer:
         self._context = scope.context
         self._lease = scope.lease
         self._label = scope.topic.label
+        self._spans = scope.spans
         self._redelivery = scope.state.redelivery
         self._on_failure = on_failure
         self._more_to_come = more_to_come
@@ -100,7 +101,13 @@ class Trimmer:
             prefix = self._window.removable(whole_pages=self._more_to_come())
             if prefix is None or self._stopped:
                 return
-            await self._context.store.queue.remove(self._lease.token, prefix.upto, prefix.count, prefix.tally)
+            span = self._spans.removal(prefix.upto, prefix.count)
+            try:
+                await self._context.store.queue.remove(self._lease.token, prefix.upto, prefix.count, prefix.tally)
+            except StoreError as exc:
+                span.end(str(exc))
+                raise
+            span.end()
             self._window.removed(prefix)
             self._redelivery.removed(prefix.upto)
             self._context.telemetry.removed(self._label, prefix.count)

@@ -14,6 +14,7 @@ from remora.metrics import Telemetry
 from remora.policy.idle import Looks
 from remora.policy.pace import Pace
 from remora.ports.delivery import DeliveryStore
+from remora.ports.tracing import NO_TRACER, Tracer
 
 
 @dataclass(slots=True)
@@ -33,4 +34,5 @@ class WorkerContext:
     quarantines: Quarantines
     traffic: Traffic = field(default_factory=Traffic)
     looks: Looks = field(default_factory=Looks)
+    tracer: Tracer = NO_TRACER
     caught_up_at: float = float("-inf")

@@ -30,6 +30,7 @@ from remora.model.shard import Origin
 from remora.model.topic import SequenceState, Topic
 from remora.policy.rates import Cost
 from remora.ports.producing import IngestStore
+from remora.ports.tracing import NO_TRACER
 from remora.process.host_load import HostLoad
 from remora.servers.ingest.body import read_body
 from remora.servers.ingest.body_budget import BodyBudget, Share
@@ -57,6 +58,7 @@ from remora.servers.ingest.problems import (
 from remora.servers.ingest.reading import JSON, digest, idempotency_key, is_ndjson, malformed, rooms_of
 from remora.servers.ingest.tokens import ANYBODY, Grant
 from remora.servers.ingest.topics import TopicLookup
+from remora.servers.ingest.traced import traced
 
 T = TypeVar("T")
 
@@ -73,6 +75,15 @@ class Call:
     argument: str
     share: Share
     connection: Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What a request with events carries: its bytes, their form, and the trace context that goes behind each event."""
+
+    raw: bytes
+    is_ndjson: bool
+    context: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +112,7 @@ class Api:
         self._telemetry = telemetry
         self._credentials = credentials
         self.limits = limits
+        self.tracer = NO_TRACER
         self._topics = TopicLookup(store.own_topics)
         self.body_budget = BodyBudget(settings.pause_at_bytes, host, telemetry)
         self.under_way = 0
@@ -197,13 +209,15 @@ class Api:
         await self._topics.get(call.argument)
         receipt = self.limits.admit(token, call.argument)
         receipt.received(call.request.content_length or 0)
-        body = await self._body(call)
-        receipt.received(len(body))
-        once = IdempotencyKey(key, await digest(body, ndjson)) if key else None
+        raw = await self._body(call)
+        receipt.received(len(raw))
+        once = IdempotencyKey(key, await digest(raw, ndjson)) if key else None
         try:
-            stored, dropped, nbytes = await self._in_topic(
-                call.argument, lambda topic: self._publish(topic, body, ndjson, once, receipt)
-            )
+            with traced(self.tracer, call.request, call.argument) as context:
+                body = Body(raw, ndjson, context)
+                stored, dropped, nbytes = await self._in_topic(
+                    call.argument, lambda topic: self._publish(topic, body, once, receipt)
+                )
         except BaseException:
             receipt.holds(0)
             raise
@@ -213,10 +227,10 @@ class Api:
         return _json(200, {"stored": stored.events, "repeated": stored.repeated, "dropped_fields": dropped})
 
     async def _publish(
-        self, topic: Topic, body: bytes, ndjson: bool, once: IdempotencyKey | None, receipt: Receipt
+        self, topic: Topic, body: Body, once: IdempotencyKey | None, receipt: Receipt
     ) -> tuple[PublishResult, int, int]:
         seed = f"{topic.name}\0{once.key}".encode() if once else os.urandom(16)
-        events, dropped = await self._placed(body, topic, ndjson, seed)
+        events, dropped = await self._placed(body, topic, seed)
         receipt.holds(len(events))
         stored = await self._store.ingest.publish(topic, events, once) if events else PublishResult(0)
         return stored, dropped, _nbytes(events)
@@ -248,19 +262,19 @@ class Api:
         """Store the events that room was reserved for."""
         name = await self._topic_of_reservation(call)
         ndjson = is_ndjson(call.request)
-        body = await self._body(call)
-        asked = await digest(body, ndjson)
-        stored, dropped, nbytes = await self._in_topic(
-            name, lambda topic: self._commit(topic, call.argument, body, ndjson, asked)
-        )
+        raw = await self._body(call)
+        asked = await digest(raw, ndjson)
+        with traced(self.tracer, call.request, name) as context:
+            body = Body(raw, ndjson, context)
+            stored, dropped, nbytes = await self._in_topic(
+                name, lambda topic: self._commit(topic, call.argument, body, asked)
+            )
         self.limits.ended(call.argument, Cost(nbytes, stored.events))
         self._count(name, stored, nbytes, dropped)
         return _json(200, {"stored": stored.events, "repeated": stored.repeated, "dropped_fields": dropped})
 
-    async def _commit(
-        self, topic: Topic, reservation: str, body: bytes, ndjson: bool, asked: bytes
-    ) -> tuple[PublishResult, int, int]:
-        events, dropped = await self._placed(body, topic, ndjson, reservation.encode())
+    async def _commit(self, topic: Topic, reservation: str, body: Body, asked: bytes) -> tuple[PublishResult, int, int]:
+        events, dropped = await self._placed(body, topic, reservation.encode())
         if not events:
             raise Problem(MISMATCH, "there are no events")
         try:
@@ -306,16 +320,19 @@ class Api:
         call.connection.complete()
         return body
 
-    async def _placed(self, body: bytes, topic: Topic, ndjson: bool, seed: bytes) -> tuple[list[RoutedEvent], int]:
+    async def _placed(self, body: Body, topic: Topic, seed: bytes) -> tuple[list[RoutedEvent], int]:
         """The events of a body, and how many of their members were dropped. Others get their turn meanwhile."""
         events: list[RoutedEvent] = []
         dropped, begun = 0, False
         created = Time(*divmod(time.time_ns(), 10**9))
-        for part in place(body, topic, ndjson=ndjson, most=self._settings.max_events, created=created, seed=seed):
+        most, context = self._settings.max_events, body.context
+        for part in place(body.raw, topic, ndjson=body.is_ndjson, most=most, created=created, seed=seed):
             if begun:
                 await asyncio.sleep(0)
             begun = True
-            events += part.events
+            events += (
+                [each._replace(payload=each.payload + context) for each in part.events] if context else part.events
+            )
             dropped += part.dropped
         return events, dropped
 

@@ -128,6 +128,7 @@ async def serve_ingest(
     limits = IngestLimits(telemetry, host.bank, reservation_s)
     limits.configure(settings.limit)
     api = Api(settings, store, telemetry, credentials, host.load, limits)
+    api.tracer = host.tracer
 
     async def answer(request: BaseRequest) -> web.Response:
         return await api.answer(request, connections)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from remora.codec.trace_context import context_of
 from remora.model.errors import (
     OnceConflict,
     ReservationExceeded,
@@ -31,6 +32,7 @@ from remora.model.errors import (
 )
 from remora.model.ingest import IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
 from remora.model.topic import Topic
+from remora.ports.tracing import NO_TRACER, Work
 from remora.storage.rados.finisher import Finisher
 from remora.storage.rados.intent_log import Intent, IntentLog, IntentPart, IntentState, LoggedIntent, new_intent
 from remora.storage.rados.own_queues import OwnQueues, all_of, each_of
@@ -65,6 +67,7 @@ class Ingest:
         self._finisher = finisher
         self._queues = queues
         self._topics = topics
+        self.tracer = NO_TRACER
 
     # --- one step --------------------------------------------------------------------------------------
 
@@ -72,6 +75,19 @@ class Ingest:
         self, topic: Topic, events: Sequence[RoutedEvent], once: IdempotencyKey | None = None
     ) -> PublishResult:
         """Store events; returns when they are durable."""
+        context = context_of(events[0].payload) if events else b""
+        span = self.tracer.begin(Work.COMMIT, topic.name, {}, links=[context] if context else [])
+        try:
+            result = await self._published(topic, events, once)
+        except StoreError as exc:
+            span.end(str(exc))
+            raise
+        span.end(attributes={"remora.requests": 1})
+        return result
+
+    async def _published(
+        self, topic: Topic, events: Sequence[RoutedEvent], once: IdempotencyKey | None
+    ) -> PublishResult:
         payloads = _payloads(topic, events)
         if once is None:
             await self._publish(topic, payloads)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 
 from remora.config import RadosSettings
+from remora.ports.tracing import NO_TRACER, Tracer
 from remora.storage.rados.arrivals import NoArrivals
 from remora.storage.rados.attempts import Attempts
 from remora.storage.rados.catalog import Catalog
@@ -39,7 +40,9 @@ class RadosStore:
     `on_state` is called with whether the cluster is reached, and a sentence, whenever that changes.
     """
 
-    def __init__(self, settings: RadosSettings, on_state: Callable[[bool, str], None] = _ignore) -> None:
+    def __init__(
+        self, settings: RadosSettings, on_state: Callable[[bool, str], None] = _ignore, *, tracer: Tracer = NO_TRACER
+    ) -> None:
         self._connection = ClusterConnection(settings, on_state)
         connection = self._connection
         registry = Registry(connection)
@@ -56,6 +59,7 @@ class RadosStore:
         intents, schedule = IntentLog(connection), Schedule(connection)
         finisher = Finisher(intents, schedule, own_queues)
         self.ingest = Ingest(intents, schedule, finisher, own_queues, own_topics)
+        self.ingest.tracer = tracer
         self._recovery = Recovery(intents, schedule, finisher)
         self._stack = AsyncExitStack()
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from remora.codec.sequence import with_number
+from remora.codec.trace_context import context_of
 from remora.model.errors import (
     OnceConflict,
     ReservationExceeded,
@@ -24,6 +25,7 @@ from remora.model.errors import (
 )
 from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
 from remora.model.topic import Topic
+from remora.ports.tracing import NO_TRACER, Tracer
 from remora.storage.sqlite.files import Files
 from remora.storage.sqlite.group_commit import GroupCommit
 from remora.storage.sqlite.write_batch import AGE, Need, QueueUpdate, TopicRow, WriteBatch
@@ -60,9 +62,9 @@ _decode_rooms = msgspec.msgpack.Decoder(list[ReservedRoom]).decode
 class Ingest:
     """Publishes, reserves, commits and aborts; see `ports.Ingest`."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, tracer: Tracer = NO_TRACER) -> None:
         self._files = files
-        self._commits = GroupCommit()
+        self._commits = GroupCommit(tracer)
 
     async def publish(
         self, topic: Topic, events: Sequence[RoutedEvent], once: IdempotencyKey | None = None
@@ -74,6 +76,7 @@ class Ingest:
             _Publish(topic, load, events, once),
             sum(need.nbytes for _, need in load.values()),
             [topic.shard(number) for number in load],
+            context_of(events[0].payload) if events else b"",
         )
 
     async def reserve(self, topic: Topic, rooms: Sequence[ReservedRoom]) -> str:
@@ -91,6 +94,7 @@ class Ingest:
             _Commit(topic, reservation, events, digest),
             sum(len(each.payload) for each in events),
             [topic.shard(number) for number in {each.shard for each in events}],
+            context_of(events[0].payload) if events else b"",
         )
 
     async def abort(self, topic: Topic, reservation: str) -> None:

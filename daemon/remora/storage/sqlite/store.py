@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from remora.config import SqliteSettings
+from remora.ports.tracing import NO_TRACER, Tracer
 from remora.storage.sqlite.arrivals import Arrivals
 from remora.storage.sqlite.attempts import Attempts
 from remora.storage.sqlite.catalog import Catalog
@@ -43,13 +44,14 @@ class SqliteStore:
         *,
         make: bool = True,
         waits: bool = False,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         self._files = files = Files(settings, on_state, make=make, waits=waits)
         self.catalog = self.releases = Catalog(files)
         self.locks, self.members, self.queue = Locks(files), Members(files), Queue(files)
         self.attempts, self.arrivals, self.letters = Attempts(files), Arrivals(files), Letters(files)
         self.inspection, self.ledger = Inspection(files), Ledger(files)
-        self.own_topics, self.two_phase, self.ingest = Topics(files), TwoPhase(files), Ingest(files)
+        self.own_topics, self.two_phase, self.ingest = Topics(files), TwoPhase(files), Ingest(files, tracer)
         self.logs = Logs(files)
         self._watch = Watch(files, self._begin)
 

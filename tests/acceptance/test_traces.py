@@ -1,0 +1,197 @@
+"""Spans as a receiver of OTLP gets them from a real daemon, and the trace context of requests in Kafka's records."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from acceptance.test_ingest_daemon import ask
+from remora.model.exits import Exit
+from support.consumer import Delivered, read_all
+from support.daemon import Daemon, running_daemon
+from support.ingest import records
+from support.kafka import Kafka, create_topic
+
+pytestmark = pytest.mark.kafka
+
+TRACE, CLIENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+GIVEN = f"00-{TRACE}-{CLIENT}-01"
+UNSAMPLED = f"00-{TRACE}-{CLIENT}-00"
+
+
+class Receiver:
+    """An OTLP receiver; with `answer` it refuses what comes, or never answers where that is 0."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self.services: set[str] = set()
+        self.answer = 200
+        self._news = asyncio.Condition()
+
+    async def export(self, request: web.Request) -> web.Response:
+        """POST /v1/traces."""
+        if not self.answer:
+            await asyncio.Event().wait()
+        sent = ExportTraceServiceRequest.FromString(await request.read())
+        async with self._news:
+            for of_process in sent.resource_spans:
+                about = {each.key: each.value.string_value for each in of_process.resource.attributes}
+                self.services.add(about["service.name"])
+                self.spans += [span for scope in of_process.scope_spans for span in scope.spans]
+            self._news.notify_all()
+        return web.Response(status=self.answer, content_type="application/x-protobuf")
+
+    async def of(self, name: str, fits: Callable[[Span], bool] = lambda _: True) -> Span:
+        """The first span of this name that fits, once it has come."""
+        async with self._news:
+            await self._news.wait_for(lambda: any(each.name == name and fits(each) for each in self.spans))
+        return next(each for each in self.spans if each.name == name and fits(each))
+
+
+@asynccontextmanager
+async def receiving() -> AsyncIterator[tuple[Receiver, str]]:
+    """A receiver and its URL."""
+    receiver, app = Receiver(), web.Application()
+    app.router.add_post("/v1/traces", receiver.export)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    assert site._server is not None  # aiohttp tells the port nowhere else
+    port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+    try:
+        yield receiver, f"http://127.0.0.1:{port}/v1/traces"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def tracing(folder: Path, traces: Mapping[str, object], topic: str, target: str) -> AsyncIterator[Daemon]:
+    """A daemon with a topic, on the embedded store."""
+    sections: dict[str, dict[str, object]] = {
+        "supervisor": {"workers": 1},
+        "store": {"kind": "sqlite"},
+        "sqlite": {"directory": str(folder / "queues"), "files": 1},
+        "traces": dict(traces),
+    }
+    endpoint, _, args = target.partition("?")
+    async with running_daemon(folder, sections) as daemon:
+        more = ["--arg", args] if args else []
+        done = await daemon.command("topic", "create", topic, "--endpoint", endpoint, "--shards", "1", *more)
+        assert done.code == Exit.OK, done.err
+        yield daemon
+
+
+async def counted(daemon: Daemon, least: int, name: str, **labels: str) -> None:
+    """Return when a metric is as much."""
+
+    async def reached() -> bool:
+        return await daemon.metric(name, **labels) >= least
+
+    await daemon.until(reached, f"{name} {least}")
+
+
+async def delivered(kafka: Kafka, daemon: Daemon, topic: str, count: int) -> Sequence[Delivered]:
+    """The records of the topic once so many entries have been removed."""
+    await counted(daemon, count, "remora_removed_entries_total")
+    return await read_all(kafka.address, topic, committed=True)
+
+
+def linked(span: Span) -> set[bytes]:
+    """The ids of the spans that it links to."""
+    return {each.span_id for each in span.links}
+
+
+@pytest.mark.parametrize("mode", ["at-least-once", "exactly-once"])
+async def test_a_sampled_request_is_followed_to_kafka(kafka: Kafka, tmp_path: Path, mode: str) -> None:
+    """Its record has its very header, its trace the request and the arrival, and all other work is linked to it."""
+    topic = await create_topic(kafka.address, f"traces-{uuid.uuid4().hex[:10]}")
+    target = f"kafka://{kafka.address}?remora-delivery={mode}"
+    async with receiving() as (receiver, url), tracing(tmp_path, {"endpoint": url, "sample": 100}, topic, target) as d:
+        sent = await ask(d, "POST", f"/v1/topics/{topic}/events", records("k"), {"traceparent": GIVEN})
+        assert sent.status == 200
+        (record,) = await delivered(kafka, d, topic, 1)
+        assert record.headers["traceparent"] == GIVEN.encode()
+
+        request = await receiver.of(f"request {topic}")
+        assert (request.trace_id.hex(), request.parent_span_id.hex()) == (TRACE, CLIENT)
+        commit = await receiver.of("commit queues-000.db", lambda each: bool(each.links))
+        assert linked(commit) == {bytes.fromhex(CLIENT)}
+        listing = await receiver.of(f"list {topic}")
+        batch = await receiver.of(f"send {topic}", lambda each: bool(each.links))
+        assert linked(batch) == {listing.span_id, bytes.fromhex(CLIENT)}
+        assert listing.span_id in linked(await receiver.of(f"remove {topic}", lambda each: bool(each.links)))
+        arrival = await receiver.of(f"deliver {topic}")
+        assert (arrival.trace_id.hex(), arrival.parent_span_id.hex()) == (TRACE, CLIENT)
+        assert linked(arrival) == {batch.span_id}
+        about = {each.key: each.value.string_value for each in arrival.attributes}
+        assert (about["messaging.message.id"], about["messaging.destination.name"]) == ("id-k", topic)
+        assert arrival.start_time_unix_nano <= arrival.end_time_unix_nano
+        assert receiver.services == {"remora"}
+
+        _, page = await d.get("/metrics", {"Accept": "application/openmetrics-text; version=1.0.0"})
+        (shown,) = [line for line in page.splitlines() if "remora_event_age_seconds_bucket" in line and " # {" in line]
+        assert f'# {{trace_id="{TRACE}"}}' in shown
+        assert await d.metric("remora_spans_total", state="exported") >= 6
+
+
+async def test_what_no_client_samples_is_no_span_of_its_own(kafka: Kafka, tmp_path: Path) -> None:
+    """With sample 0 only sampled requests are exported; every header that W3C allows reaches Kafka all the same."""
+    topic = await create_topic(kafka.address, f"traces-{uuid.uuid4().hex[:10]}")
+    target = f"kafka://{kafka.address}"
+    async with receiving() as (receiver, url), tracing(tmp_path, {"endpoint": url, "sample": 0}, topic, target) as d:
+        for key, header in (("a", UNSAMPLED), ("b", None), ("c", "00-nonsense"), ("d", GIVEN)):
+            given = {"traceparent": header} if header else {}
+            assert (await ask(d, "POST", f"/v1/topics/{topic}/events", records(key), given)).status == 200
+        found = {each.event_id: each.headers.get("traceparent") for each in await delivered(kafka, d, topic, 4)}
+        assert found == {"id-a": UNSAMPLED.encode(), "id-b": None, "id-c": None, "id-d": GIVEN.encode()}
+
+        await receiver.of(f"deliver {topic}")
+        assert [each.name for each in receiver.spans].count(f"request {topic}") == 1
+        assert [each.name for each in receiver.spans].count(f"deliver {topic}") == 1
+
+
+async def test_without_a_receiver_the_header_reaches_kafka(kafka: Kafka, tmp_path: Path) -> None:
+    """A daemon that exports nothing hands the context on, of a reservation's commit as well, and counts no span."""
+    topic = await create_topic(kafka.address, f"traces-{uuid.uuid4().hex[:10]}")
+    async with tracing(tmp_path, {}, topic, f"kafka://{kafka.address}") as daemon:
+        path = f"/v1/topics/{topic}"
+        await ask(daemon, "POST", f"{path}/events", records("a"), {"traceparent": GIVEN})
+        announced = {"events": [{"bucket": "b", "object": "c", "bytes": 700}]}
+        reserved = await ask(daemon, "POST", f"{path}/reservations", announced)
+        assert reserved.status == 201, reserved.body
+        done = await ask(daemon, "PUT", reserved.headers["Location"], records("c"), {"traceparent": UNSAMPLED})
+        assert done.status == 200, done.body
+        found = {each.event_id: each.headers.get("traceparent") for each in await delivered(kafka, daemon, topic, 2)}
+        assert found == {"id-a": GIVEN.encode(), "id-c": UNSAMPLED.encode()}
+        assert await daemon.metric("remora_spans_total") == 0
+
+
+@pytest.mark.parametrize("fault", ["away", "refusing", "silent"])
+async def test_a_receiver_that_fails_costs_delivery_nothing(kafka: Kafka, tmp_path: Path, fault: str) -> None:
+    """Away, refusing or silent: everything arrives, the loss of spans is counted and said once, and it ends cleanly."""
+    topic = await create_topic(kafka.address, f"traces-{uuid.uuid4().hex[:10]}")
+    async with receiving() as (receiver, url):
+        receiver.answer = 400 if fault == "refusing" else 0
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            nobody = f"http://127.0.0.1:{closed.getsockname()[1]}/v1/traces"
+        traces = {"endpoint": nobody if fault == "away" else url, "sample": 100, "timeout": "1s"}
+        async with tracing(tmp_path, traces, topic, f"kafka://{kafka.address}") as daemon:
+            for key in "abc":
+                await ask(daemon, "POST", f"/v1/topics/{topic}/events", records(key), {"traceparent": GIVEN})
+            assert len(await delivered(kafka, daemon, topic, 3)) == 3
+            await counted(daemon, 1, "remora_spans_total", state="failed")
+            await ask(daemon, "POST", f"/v1/topics/{topic}/events", records("d"))
+            assert len(await delivered(kafka, daemon, topic, 4)) == 4
+            assert await daemon.stop() == Exit.OK
+            assert daemon.logged().count("traces_failing") == 1
+            assert "opentelemetry" not in daemon.logged()
