@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -106,6 +107,17 @@ async def delivered(kafka: Kafka, daemon: Daemon, topic: str, count: int) -> Seq
     return await read_all(kafka.address, topic, committed=True)
 
 
+async def smallest(daemon: Daemon, path: str, key: str) -> int:
+    """The bytes of a record's entry, as the refusal of a commit tells them."""
+    announced = {"events": [{"bucket": "b", "object": key, "bytes": 1}]}
+    reserved = await ask(daemon, "POST", f"{path}/reservations", announced)
+    refused = await ask(daemon, "PUT", reserved.headers["Location"], records(key))
+    assert refused.code == "ReservationExceeded"
+    found = re.search(r"has (\d+) bytes", refused.json["detail"])
+    assert found is not None
+    return int(found[1])
+
+
 def linked(span: Span) -> set[bytes]:
     """The ids of the spans that it links to."""
     return {each.span_id for each in span.links}
@@ -161,18 +173,19 @@ async def test_what_no_client_samples_is_no_span_of_its_own(kafka: Kafka, tmp_pa
 
 
 async def test_without_a_receiver_the_header_reaches_kafka(kafka: Kafka, tmp_path: Path) -> None:
-    """A daemon that exports nothing hands the context on, of a reservation's commit as well, and counts no span."""
+    """A daemon that exports nothing hands the context on, of a commit too if there is room, and counts no span."""
     topic = await create_topic(kafka.address, f"traces-{uuid.uuid4().hex[:10]}")
     async with tracing(tmp_path, {}, topic, f"kafka://{kafka.address}") as daemon:
         path = f"/v1/topics/{topic}"
         await ask(daemon, "POST", f"{path}/events", records("a"), {"traceparent": GIVEN})
-        announced = {"events": [{"bucket": "b", "object": "c", "bytes": 700}]}
-        reserved = await ask(daemon, "POST", f"{path}/reservations", announced)
-        assert reserved.status == 201, reserved.body
-        done = await ask(daemon, "PUT", reserved.headers["Location"], records("c"), {"traceparent": UNSAMPLED})
-        assert done.status == 200, done.body
-        found = {each.event_id: each.headers.get("traceparent") for each in await delivered(kafka, daemon, topic, 2)}
-        assert found == {"id-a": GIVEN.encode(), "id-c": UNSAMPLED.encode()}
+        for key, nbytes in (("c", 700), ("d", await smallest(daemon, path, "d"))):
+            announced = {"events": [{"bucket": "b", "object": key, "bytes": nbytes}]}
+            reserved = await ask(daemon, "POST", f"{path}/reservations", announced)
+            assert reserved.status == 201, reserved.body
+            done = await ask(daemon, "PUT", reserved.headers["Location"], records(key), {"traceparent": UNSAMPLED})
+            assert done.status == 200, done.body
+        found = {each.event_id: each.headers.get("traceparent") for each in await delivered(kafka, daemon, topic, 3)}
+        assert found == {"id-a": GIVEN.encode(), "id-c": UNSAMPLED.encode(), "id-d": None}
         assert await daemon.metric("remora_spans_total") == 0
 
 

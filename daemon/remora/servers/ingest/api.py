@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -24,7 +24,7 @@ from remora.codec.s3_events import MalformedEvent, place
 from remora.config import IngestSettings
 from remora.metrics import Telemetry
 from remora.model.entry import Time
-from remora.model.errors import OnceConflict, StoreError, TopicUnknown
+from remora.model.errors import OnceConflict, ReservationExceeded, StoreError, TopicUnknown
 from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
 from remora.model.shard import Origin
 from remora.model.topic import SequenceState, Topic
@@ -281,6 +281,11 @@ class Api:
             return await self._store.ingest.commit(topic, reservation, events, asked), dropped, _nbytes(events)
         except OnceConflict as exc:
             raise Problem(DECIDED, str(exc)) from exc
+        except ReservationExceeded:
+            if not body.context:
+                raise
+        # The room was reserved for the events alone: the trace context does without, and no event is refused for it.
+        return await self._commit(topic, reservation, replace(body, context=b""), asked)
 
     async def abort(self, call: Call) -> web.Response:
         """Give reserved room back."""

@@ -15,7 +15,6 @@ from aiohttp.web_request import BaseRequest
 
 from remora.codec.s3_events import MOST_BUCKET, MOST_KEY, MalformedEvent, TooManyEvents
 from remora.codec.shard_hash import shards
-from remora.codec.trace_context import TRACE_BYTES
 from remora.model.ingest import ReservedRoom
 from remora.model.topic import Topic
 from remora.servers.ingest.problems import BAD_REQUEST, MALFORMED, TOO_MANY, WRONG_TYPE, Problem
@@ -108,14 +107,11 @@ def _digest_now(body: bytes, ndjson: bool) -> bytes:
 
 
 def rooms_of(body: bytes, topic: Topic, most: int) -> Sequence[ReservedRoom]:
-    """The room that a reservation asks for, and that for the trace context of its commit.
-
-    Raises Problem with the event and the field that are wrong.
-    """
+    """The room that a reservation asks for. Raises Problem with the event and the field that are wrong."""
     announced = _announced(body, most)
     keys = [_key_of(number, each) for number, each in enumerate(announced)]
-    sizes = [each.bytes + TRACE_BYTES for each in announced]
-    return list(map(ReservedRoom, shards(keys, topic.shards), keys, sizes))
+    numbers = shards(keys, topic.shards)
+    return [ReservedRoom(number, key, each.bytes) for number, key, each in zip(numbers, keys, announced, strict=True)]
 
 
 def malformed(exc: MalformedEvent) -> Problem:
