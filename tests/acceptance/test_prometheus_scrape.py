@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import time
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import NoReturn
@@ -20,7 +21,8 @@ from remora.servers.admin import Sources, serve_admin
 from support.programs import program
 from support.telemetry import exercise
 
-CONFIG = Path(__file__).parents[2] / "config"
+ROOT = Path(__file__).parents[2]
+CONFIG = ROOT / "config"
 
 
 class Scrapes:
@@ -117,9 +119,10 @@ def queries_by_panel() -> dict[str, list[str]]:
 
 async def test_a_real_prometheus_scrapes_stores_and_evaluates(tmp_path: Path) -> None:
     """What the daemon counted can be queried, quantiles included, every shipped rule is evaluated, and each panel of
-    the dashboard has an answer, save for those of the sequencer, which is another program."""
+    the dashboard has an answer and is drawn, save for those of the sequencer, which is another program."""
     telemetry = Telemetry()
     exercise(telemetry)
+    telemetry.age_exemplar("t", "4bf92f3577b34da6a3ce929d0e0e4736", 0.75, time.time())
     scrapes = Scrapes(telemetry)
     async with contextlib.AsyncExitStack() as stack:
         sockets = stack.enter_context(listening_sockets("admin.listen", "127.0.0.1:0", 0o600))
@@ -141,7 +144,12 @@ async def test_a_real_prometheus_scrapes_stores_and_evaluates(tmp_path: Path) ->
         panels = {
             title: [len(await api.query(query)) for query in queries] for title, queries in queries_by_panel().items()
         }
+        picture = tmp_path / "dashboard.png"
+        script = ROOT / "scripts/draw-dashboard"
+        drawn = await asyncio.create_subprocess_exec(script, f"http://127.0.0.1:{port}", picture, "--minutes", "1")
+        assert await drawn.wait() == 0
 
+    assert picture.read_bytes().startswith(b"\x89PNG")
     assert list(up.values()) == [1]
     assert delivered == {'{"topic": "t"}': 3}
     assert 0.5 <= age["{}"] <= 1

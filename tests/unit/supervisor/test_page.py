@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -91,6 +92,24 @@ def test_gauges_follow_their_meaning(name: str, seen: float) -> None:
     page.take("b", [gauge(name, 2)], 0.0)
 
     assert value(page, name) == seen
+
+
+def test_the_latest_exemplar_of_all_workers_is_on_the_page() -> None:
+    """It goes through the pipe as JSON, into the bucket of its age, and another worker's later one takes its place."""
+    page = Page()
+    for worker, trace, at in (("a", "early", 1.0), ("b", "late", 3.0), ("c", "between", 2.0)):
+        telemetry = Telemetry()
+        telemetry.age_exemplar("t", trace, 0.07, at)
+        telemetry.delivered("t", 1, 10, [1], 70_000_001)
+        page.take(worker, msgspec.json.decode(msgspec.json.encode(families(telemetry.registry)), type=list[Family]), at)
+
+    shown = {
+        sample.labels["le"]: (sample.value, sample.exemplar.labels, sample.exemplar.value, sample.exemplar.timestamp)
+        for metric in page.metrics(3.0)
+        for sample in metric.samples
+        if sample.name == "remora_event_age_seconds_bucket" and sample.exemplar
+    }
+    assert shown == {"0.1": (3.0, {"trace_id": "late"}, 0.07, 3.0)}
 
 
 def test_gauges_of_the_dead_are_gone() -> None:
