@@ -147,6 +147,17 @@ async def test_a_repetition_has_the_same_key_and_body(folder: Path, failure: Rep
     assert {asked.body for asked in server.asked} == {b"{}\n"}
 
 
+async def test_a_trace_context_goes_with_every_attempt(folder: Path) -> None:
+    """And with the commit of a reservation; a call without one has no such header."""
+    given = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    async with serving(folder, FULL, STORED) as server, IngestClient(server.address) as client:
+        await client.publish("t", [b"{}"], traceparent=given)
+        await client.commit(Reservation("t.1", 1, 120), [b"{}"], traceparent=given)
+        await client.publish("t", [b"{}"])
+
+    assert [asked.headers.get("traceparent") for asked in server.asked] == [given, given, given, None]
+
+
 async def test_the_client_waits_as_long_as_it_is_asked_to(folder: Path) -> None:
     """Between two attempts lies at least the time of Retry-After."""
     times: list[float] = []

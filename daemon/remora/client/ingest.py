@@ -176,17 +176,24 @@ class IngestClient:
 
     # ----------------------------------------------------------------------------------------- one step
 
-    async def publish(self, topic: str, records: Iterable[Event], *, idempotency_key: str | None = None) -> Taken:
+    async def publish(
+        self, topic: str, records: Iterable[Event], *, idempotency_key: str | None = None, traceparent: str = ""
+    ) -> Taken:
         """Store events, all or none; returns when they are durable.
 
         Without a key each call is a request of its own. With one, a later call that has the same key and the same
-        records is a repetition of it.
+        records is a repetition of it. `traceparent`, as W3C's Trace Context has it, goes with each event to where it is
+        delivered.
         """
-        return await self.publish_ndjson(topic, ndjson(records), idempotency_key=idempotency_key)
+        lines = ndjson(records)
+        return await self.publish_ndjson(topic, lines, idempotency_key=idempotency_key, traceparent=traceparent)
 
-    async def publish_ndjson(self, topic: str, lines: bytes, *, idempotency_key: str | None = None) -> Taken:
+    async def publish_ndjson(
+        self, topic: str, lines: bytes, *, idempotency_key: str | None = None, traceparent: str = ""
+    ) -> Taken:
         """Store the events of some lines, each of which is a record or `{"Records":[...]}`."""
-        headers = {"Content-Type": NDJSON, "Idempotency-Key": idempotency_key or secrets.token_hex(16)}
+        key = idempotency_key or secrets.token_hex(16)
+        headers = {"Content-Type": NDJSON, "Idempotency-Key": key, **_traced(traceparent)}
         return _as_taken(await self._ask("POST", f"{_path_of_topic(topic)}/events", lines, headers))
 
     async def publish_once(self, topic: str, lines: bytes, *, idempotency_key: str) -> Taken | Failure:
@@ -221,13 +228,14 @@ class IngestClient:
         found = _read(_reserved, answer)
         return Reservation(found.reservation, found.events, found.expires_in_seconds)
 
-    async def commit(self, reservation: Reservation, records: Iterable[Event]) -> Taken:
+    async def commit(self, reservation: Reservation, records: Iterable[Event], *, traceparent: str = "") -> Taken:
         """Store the events that room was reserved for, and end the reservation."""
-        return await self.commit_ndjson(reservation, ndjson(records))
+        return await self.commit_ndjson(reservation, ndjson(records), traceparent=traceparent)
 
-    async def commit_ndjson(self, reservation: Reservation, lines: bytes) -> Taken:
+    async def commit_ndjson(self, reservation: Reservation, lines: bytes, *, traceparent: str = "") -> Taken:
         """Store the events of some lines, and end the reservation."""
-        answer = await self._ask("PUT", _path_of(reservation), lines, {"Content-Type": NDJSON})
+        headers = {"Content-Type": NDJSON, **_traced(traceparent)}
+        answer = await self._ask("PUT", _path_of(reservation), lines, headers)
         return _as_taken(answer)
 
     async def abort(self, reservation: Reservation) -> None:
@@ -372,6 +380,10 @@ def _path_of_topic(topic: str) -> str:
 
 def _path_of(reservation: Reservation) -> str:
     return f"/v1/reservations/{quote(reservation.id, safe='')}"
+
+
+def _traced(traceparent: str) -> dict[str, str]:
+    return {"traceparent": traceparent} if traceparent else {}
 
 
 def _retry_after_s(header: str) -> float:
