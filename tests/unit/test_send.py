@@ -148,7 +148,9 @@ class Scripted(IngestClient):
         self._answer = answer
         self.taken: list[list[int]] = []
 
-    async def publish_ndjson(self, topic: str, lines: bytes, *, idempotency_key: str | None = None) -> Taken:
+    async def publish_ndjson(
+        self, topic: str, lines: bytes, *, idempotency_key: str | None = None, traceparent: str = ""
+    ) -> Taken:
         numbers = [int(json.loads(line)["eventId"]) for line in lines.split(b"\n")]
         await self._answer(numbers)
         self.taken.append(numbers)
