@@ -21,6 +21,7 @@ from support.consumer import Delivered, read_all
 from support.daemon import Daemon, running_daemon
 from support.ingest import records
 from support.kafka import Kafka, create_topic
+from support.queues import Queues, quick
 
 pytestmark = pytest.mark.kafka
 
@@ -154,6 +155,26 @@ async def test_a_sampled_request_is_followed_to_kafka(kafka: Kafka, tmp_path: Pa
         (shown,) = [line for line in page.splitlines() if "remora_event_age_seconds_bucket" in line and " # {" in line]
         assert f'# {{trace_id="{TRACE}"}}' in shown
         assert await d.metric("remora_spans_total", state="exported") >= 6
+
+
+@pytest.mark.ceph
+async def test_a_request_is_followed_through_ceph(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
+    """In a cluster's queues the context stays behind the entry too, and each request's storing is a span."""
+    topic = await create_topic(kafka.address, f"traces-{uuid.uuid4().hex[:10]}")
+    async with receiving() as (receiver, url):
+        traces = {"endpoint": url, "sample": 0}
+        sections = quick(queues, ingest={"listen": f"unix:{tmp_path}/ingest"}, traces=traces)
+        async with running_daemon(tmp_path, sections) as daemon:
+            endpoint = f"kafka://{kafka.address}"
+            done = await daemon.command("topic", "create", topic, "--endpoint", endpoint, "--shards", "1")
+            assert done.code == Exit.OK, done.err
+            sent = await ask(daemon, "POST", f"/v1/topics/{topic}/events", records("k"), {"traceparent": GIVEN})
+            assert sent.status == 200
+            (record,) = await delivered(kafka, daemon, topic, 1)
+            assert record.headers["traceparent"] == GIVEN.encode()
+            assert linked(await receiver.of(f"commit {topic}")) == {bytes.fromhex(CLIENT)}
+            arrival = await receiver.of(f"deliver {topic}")
+            assert (arrival.trace_id.hex(), arrival.parent_span_id.hex()) == (TRACE, CLIENT)
 
 
 async def test_what_no_client_samples_is_no_span_of_its_own(kafka: Kafka, tmp_path: Path) -> None:
