@@ -210,6 +210,22 @@ async def test_without_a_receiver_the_header_reaches_kafka(kafka: Kafka, tmp_pat
         assert await daemon.metric("remora_spans_total") == 0
 
 
+async def test_a_large_sampled_request_gets_few_spans(kafka: Kafka, tmp_path: Path) -> None:
+    """All its events have the header, a hundred of a batch have spans, and nothing is lost for it."""
+    topic = await create_topic(kafka.address, f"traces-{uuid.uuid4().hex[:10]}")
+    target = f"kafka://{kafka.address}"
+    async with receiving() as (receiver, url), tracing(tmp_path, {"endpoint": url, "sample": 0}, topic, target) as d:
+        many = records(*(f"k{n}" for n in range(1000)))
+        assert (await ask(d, "POST", f"/v1/topics/{topic}/events", many, {"traceparent": GIVEN})).status == 200
+        found = await delivered(kafka, d, topic, 1000)
+        assert {each.headers["traceparent"] for each in found} == {GIVEN.encode()}
+        assert await d.stop() == Exit.OK
+
+        names = [each.name for each in receiver.spans]
+        batches = names.count(f"send {topic}")
+        assert 100 <= names.count(f"deliver {topic}") <= 100 * batches < 1000
+
+
 @pytest.mark.parametrize("fault", ["away", "refusing", "silent"])
 async def test_a_receiver_that_fails_costs_delivery_nothing(kafka: Kafka, tmp_path: Path, fault: str) -> None:
     """Away, refusing or silent: everything arrives, the loss of spans is counted and said once, and it ends cleanly."""
