@@ -26,8 +26,8 @@ start_node() {
 hide_the_host() {
     local each folder
     mount --make-rshared /
-    for folder in /run /var/log /var/lib/cni /etc/cni; do
-        [[ -d $folder ]] || mkdir -p "$folder"
+    for folder in /run /var/log /var/lib/cni; do
+        [[ -d $folder ]] || { mkdir "$folder" && echo "$folder" >>"$work/made"; } # finish removes it
         mount -t tmpfs tmpfs "$folder"
     done
     mkdir -p "$work/kernel" /run/containerd
@@ -52,7 +52,8 @@ make_pause_image() {
     container=$("${buildah[@]}" from scratch)
     "${buildah[@]}" copy --quiet "$container" "$work/pause" /pause >>"$log"
     "${buildah[@]}" config --entrypoint '["/pause"]' "$container"
-    "${buildah[@]}" commit --quiet --format docker "$container" "docker-archive:$work/pause.tar:localhost/pause:1" >>"$log" 2>&1
+    "${buildah[@]}" commit --quiet --format docker "$container" "docker-archive:$work/pause.tar:localhost/pause:1" \
+        >>"$log" 2>&1
 }
 
 configure_containerd() {
@@ -133,8 +134,8 @@ YAML
 }
 
 make_secrets() {
-    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=remora -addext subjectAltName=DNS:remora \
-        -keyout "$work/tls.key" -out "$work/tls.crt" >>"$log" 2>&1
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=remora \
+        -addext subjectAltName=DNS:remora -keyout "$work/tls.key" -out "$work/tls.crt" >>"$log" 2>&1
     "$send" token gateway --append "$work/tokens" >"$work/token"
     kubectl create secret tls remora-ingest-tls --cert "$work/tls.crt" --key "$work/tls.key" >>"$log"
     kubectl create secret generic remora-ingest-tokens --from-file="$work/tokens" >>"$log"
@@ -188,7 +189,8 @@ a_new_pod_is_whole() { # AFTER WHAT
 delete_pod() { kubectl delete pod remora-0 --timeout 90s && kubectl wait --for create pod/remora-0 --timeout 60s; }
 
 changes_always() {
-    install --set podSecurityContext.fsGroupChangePolicy=Always && kubectl rollout status statefulset/remora --timeout 180s &&
+    install --set podSecurityContext.fsGroupChangePolicy=Always &&
+        kubectl rollout status statefulset/remora --timeout 180s &&
         [[ $(kubectl get pod remora-0 --output 'jsonpath={.spec.securityContext.fsGroupChangePolicy}') == Always ]]
 }
 
