@@ -1,8 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """`sequencer.Core` once more, for a C compiler. Change them together; both have the same tests.
 
-It needs neither of the tricks that make the other one quick: a request is parsed where it lies, its counter is looked up
-by pool and name unless the request equals the one before, and the reply is written behind the others.
+A request is parsed where it lies, its counter is looked up by pool and name, and the reply is written behind the others.
+Of the other one's two tricks it needs one: clients repeat the same bytes, so `Core._known` has frames that were read
+with their counters. Each has one place there, by its bytes; a frame with the same place takes it over.
 
 All reads are checked against the end of a request's body before they are made.
 """
@@ -40,6 +41,8 @@ cdef enum:
     NESTED = 30
     MOST_REPLY_BYTES = 4 + 1 + 10 + (1 + 2 + 10 * MOST_COUNT) + (1 + 5) + (1 + 10)
     FIRST_ROOM = 64 << 10
+    KNOWN_BITS = 6
+    KNOWN = 1 << KNOWN_BITS
 
 cdef object Answer = plain.Answer
 cdef object OK_STALE = plain.Result.STALE_EPOCH
@@ -60,6 +63,12 @@ cdef struct Request:
     uint32_t count
     uint32_t range
     bint current
+
+
+cdef struct Known:
+    Py_ssize_t size
+    void* counter
+    uint8_t frame[4 + MOST_FRAME_BYTES]
 
 
 cdef struct Reader:
@@ -237,6 +246,19 @@ cdef class Counter:
         return self.bound - self.position if self.bound > self.position else 0
 
 
+cdef inline Py_ssize_t place_of(const uint8_t* frame, Py_ssize_t size) noexcept nogil:
+    """The place among the frames that are known for one of eight bytes at least."""
+    cdef uint64_t word, mixed = 0
+    cdef Py_ssize_t at = 0
+    while at + 8 < size:
+        memcpy(&word, frame + at, 8)
+        mixed = (mixed ^ word) * <uint64_t>0x9E3779B97F4A7C15
+        mixed ^= mixed >> 32
+        at += 8
+    memcpy(&word, frame + size - 8, 8)
+    return <Py_ssize_t>((mixed ^ word) * <uint64_t>0x9E3779B97F4A7C15 >> (64 - KNOWN_BITS))
+
+
 cdef class Core:
     """As `sequencer.Core`."""
 
@@ -249,10 +271,10 @@ cdef class Core:
     cdef readonly dict results
     cdef uint8_t* _out
     cdef Py_ssize_t _room
-    cdef uint8_t _last[4 + MOST_FRAME_BYTES]
-    cdef Py_ssize_t _last_size
-    cdef Counter _last_counter
-    """The last request that handed out one position, and its counter; none after a change of what is served."""
+    cdef Known _known[KNOWN]
+    cdef Known* _last
+    """Requests that handed out one position, with their counters, which `counters` holds; and the last one that did. A
+    size of 0 is none. A change of what is served empties them."""
 
     cdef uint8_t* _read
     cdef uint8_t* _plain
@@ -271,7 +293,7 @@ cdef class Core:
         self.low = set()
         self.results = dict.fromkeys(plain.Result, 0)
         self._room = 0
-        self._last_size = 0
+        self._forget_frames()
         self._reserve(0, FIRST_ROOM)
 
     def __dealloc__(self):
@@ -287,7 +309,7 @@ cdef class Core:
 
     def forget(self, log):
         """As `sequencer.Core.forget`."""
-        self._last_size, self._last_counter = 0, None
+        self._forget_frames()
         self.low.discard(log)
         self._by_key.pop(_key_of(log), None)
         return self.counters.pop(log, None)
@@ -298,6 +320,12 @@ cdef class Core:
         if counter is not None and counter.epoch == epoch:
             counter.bound = max(bound, counter.bound)
             self.low.discard(log)
+
+    cdef void _forget_frames(self) noexcept:
+        cdef int n
+        for n in range(KNOWN):
+            self._known[n].size = 0
+        self._last = &self._known[0]
 
     cdef int _reserve(self, Py_ssize_t used, Py_ssize_t more) except -1:
         """Have room for more bytes of replies behind those that are used."""
@@ -339,20 +367,22 @@ cdef class Core:
         cdef uint32_t size
         cdef Request request
         cdef Counter counter
+        cdef Known* known
         cdef bint closes = False
         self._waits = None
         while end - at >= 4:
-            frame = self._last_size
-            if frame and frame <= end - at and memcmp(at, self._last, frame) == 0:
-                counter = self._last_counter
+            known = self._find(at, end)
+            if known != NULL:
+                counter = <Counter>known.counter
                 if counter.position >= counter.bound:
                     self._waits = counter.log
                     break
-                self._reserve(used[0], MOST_REPLY_BYTES)
+                if used[0] + MOST_REPLY_BYTES > self._room:
+                    self._reserve(used[0], MOST_REPLY_BYTES)
                 counter.position += 1
                 counter.requests += 1
                 used[0] = put_position(self._out + used[0], counter.position) - self._out
-                at += frame
+                at += known.size
                 if counter.room() < self._low_room:
                     self.low.add(counter.log)
                 continue
@@ -374,6 +404,28 @@ cdef class Core:
             at += frame
         consumed[0] = at - begin
         return closes
+
+    cdef inline Known* _find(self, const uint8_t* at, const uint8_t* end) noexcept:
+        """The known frame that stands here, if any does; there are four bytes at least."""
+        cdef Known* known = self._last
+        cdef Py_ssize_t size = known.size
+        if size and size <= end - at and memcmp(at, known.frame, size) == 0:
+            return known
+        size = 4 + (<Py_ssize_t>at[0] << 24 | at[1] << 16 | at[2] << 8 | at[3])
+        if size < 8 or size > end - at or size > 4 + MOST_FRAME_BYTES:
+            return NULL
+        known = &self._known[place_of(at, size)]
+        if known.size != size or memcmp(at, known.frame, size) != 0:
+            return NULL
+        self._last = known
+        return known
+
+    cdef void _remember(self, const uint8_t* frame, Py_ssize_t size, Counter counter) noexcept:
+        """Know a request that handed out one position; it has more than eight bytes."""
+        cdef Known* known = &self._known[place_of(frame, size)]
+        memcpy(known.frame, frame, size)
+        known.size, known.counter = size, <void*>counter
+        self._last = known
 
     # ---------------------------------------------------------------------------------------- sockets
 
@@ -492,8 +544,7 @@ cdef class Core:
             out = put_position(out, n)
             used[0] = self._end(began, out, request, counter, count if request.range else 0)
             if not (request.range or request.count or request.current):
-                memcpy(self._last, at, frame)
-                self._last_size, self._last_counter = frame, counter
+                self._remember(at, frame, counter)
             return frame
         out += 4
         out[0] = 0x0A

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from functools import cache
 from typing import Any
 
@@ -366,6 +367,23 @@ def test_frames_that_are_remembered_do_not_outlive_their_epoch() -> None:
     assert first == reply(1) + reply(2) + reply(3)
     assert later == STALE_EPOCH + reply(11)
     assert core.answer(request() + request(epoch=2)).replies == INIT_LOG * 2
+
+
+def test_frames_of_many_logs_are_answered_from_their_own_counters() -> None:
+    """Two hundred logs with names of one length, asked in turn and often, each get their own positions."""
+    core, logs = Core(lambda _log, _result: None), [LogName(b"pool", b"log-%03d" % number) for number in range(200)]
+    for number, log in enumerate(logs):
+        core.serve(log, 1, 1000 * number, FAR)
+    order = [(7 * step * step + step) % 200 for step in range(5000)] + list(range(8)) * 100
+
+    replies = core.answer(b"".join(request(logs[number]) for number in order)).replies
+
+    given: Counter[int] = Counter()
+    expected = []
+    for number in order:
+        given[number] += 1
+        expected.append(reply(1000 * number + given[number]))
+    assert replies == b"".join(expected)
 
 
 @given(st.lists(REQUESTS, min_size=1, max_size=30), st.integers(0, 12))
