@@ -217,6 +217,38 @@ async def test_a_log_that_is_not_served_yet_is_waited_for(tmp_path: Path) -> Non
     assert INIT_LOG
 
 
+async def test_a_server_that_falls_silent_is_waited_for_until_the_time_is_over(tmp_path: Path) -> None:
+    """Callers that share a request, and the one that asks in a later turn, each hear that no server answers."""
+    core, is_silent = a_core(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            if not is_silent.is_set():
+                writer.write(core.answer(data).replies)
+
+    async with scripted(tmp_path, serve) as address, SequencerClient([address], timeout_s=0.2) as client:
+        await client.next(LOG)
+        is_silent.set()
+        shared = [asyncio.ensure_future(client.next(LOG)) for _ in range(5)]
+        await asyncio.wait(shared, timeout=0.05)
+        found = await asyncio.gather(*shared, client.next(LOG), return_exceptions=True)
+
+    assert [type(each) for each in found] == [SequencerUnavailable] * 6
+    assert {str(each) for each in found} == {"no position within 0.2 s: no server answers"}
+
+
+async def test_those_who_share_a_refused_request_ask_again(tmp_path: Path) -> None:
+    """Where many ask in one turn with an epoch that is over, each gets a position of the new one."""
+    core = a_core()
+    async with served(tmp_path, core) as address, SequencerClient([address]) as client:
+        await client.next(LOG)
+        core.serve(LOG, 4, 100, FAR)
+
+        tokens = await asyncio.gather(*(client.next(LOG) for _ in range(50)))
+
+    assert sorted(tokens) == [Token(4, position) for position in range(101, 151)]
+
+
 async def test_another_address_is_tried(tmp_path: Path) -> None:
     """Where nobody listens at one address the next one is used; where nobody does at all that is said in time."""
     nobody = f"unix:{tmp_path / 'nobody'}"

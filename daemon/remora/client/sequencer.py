@@ -16,6 +16,7 @@ import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from types import TracebackType
 from typing import Literal, Self, cast
 
@@ -93,32 +94,44 @@ def _read(body: bytes, place: int) -> tuple[int, int]:
 
 
 OK, INIT_LOG, STALE_EPOCH = 0, 1, 2
+NO_ANSWER = "no server answers"
+
+_new = tuple.__new__
+"""Makes a Token in half the time of its constructor."""
 
 
 # ------------------------------------------------------------------------------------------------- waiting
 
 
+_Outcome = asyncio.Future[Token | tuple[_Reply, int]]
+"""A position for a caller that wants one, else the reply and the epoch that was sent."""
+
+
 @dataclass(slots=True)
-class _Waiter:
-    """A caller that waits for `wanted` positions, for the tail (0), or for the epoch that is served ("current")."""
+class _Asked:
+    """Callers that want one position each, or one that wants several, the tail (0), or the epoch served ("current").
+
+    Those who ask in the same turn of the event loop share one. The first turn behind `ends` tells them that the time is
+    over.
+    """
 
     log: LogName
     wanted: int
     asks: Literal["next", "tail", "current"]
-    outcome: asyncio.Future[tuple[_Reply, int]]
-    """The reply, and the epoch that was sent."""
+    outcomes: list[_Outcome]
+    ends: float = inf
 
 
 @dataclass(slots=True)
 class _Sent:
-    """One request under way, and who waits for its reply: for a range that was made of several, all of them.
+    """One request under way, and whose it is: several callers' where it is a range that was made for them.
 
     `tries_range`: the reply shows whether the server grants ranges.
     """
 
-    waiters: list[_Waiter]
+    asked: _Asked
+    outcomes: list[_Outcome]
     epoch: int
-    is_shared: bool = False
     tries_range: bool = False
 
 
@@ -195,7 +208,10 @@ class SequencerClient:
         self._next_address = 0
         self._epochs: dict[LogName, int] = {}
         self._grants_ranges: bool | None = None
-        self._waiting: deque[_Waiter] = deque()
+        self._waiting: deque[_Asked] = deque()
+        self._asking: _Asked | None = None  # what others may join until it is sent
+        self._make_outcome: Callable[[], _Outcome]
+        self._timer: asyncio.TimerHandle | None = None
         self._connection: _Connection | None = None
         self._opening: asyncio.Task[None] | None = None
         self._is_flush_due = False
@@ -207,18 +223,38 @@ class SequencerClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._is_closed = True
+        self._is_closed, self._asking = True, None
+        if self._timer is not None:
+            self._timer.cancel()
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait([self._opening])
         if self._connection is not None:
             self._connection.close()
-        self._fail_waiting(SequencerUnavailable("the client is closed"))
+        self._fail_waiting("the client is closed")
         await asyncio.sleep(0)  # the transport closes its socket in the next turn
 
     async def next(self, log: LogName) -> Token:
         """A position that no other caller gets. Raises SequencerUnavailable, among them OutcomeUnknown."""
-        reply, epoch = await self._ask(log, "next", 1)
+        asking = self._asking
+        if asking is None or asking.log != log:
+            asking = self._begin(log)
+        if asking is None:
+            reply, epoch = await self._ask(log, "next", 1)
+            return Token(epoch, reply.position)
+        outcome = self._make_outcome()
+        asking.outcomes.append(outcome)
+        failed: _Reply | OutcomeUnknown
+        try:
+            found = await outcome
+            if isinstance(found, Token):
+                return found
+            failed = found[0]
+        except OutcomeUnknown as exc:
+            if not self._repeats:
+                raise
+            failed = exc
+        reply, epoch = await self._ask(log, "next", 1, failed, asking.ends)
         return Token(epoch, reply.position)
 
     async def next_range(self, log: LogName, wanted: int) -> tuple[Token, int]:
@@ -238,29 +274,71 @@ class SequencerClient:
 
     # ------------------------------------------------------------------------------------------- asking
 
-    async def _ask(self, log: LogName, asks: Literal["next", "tail"], wanted: int) -> tuple[_Reply, int]:
-        """Ask until there is an answer, or the time is over."""
-        pause_s, last = FIRST_PAUSE_S, "no server answers"
+    def _begin(self, log: LogName) -> _Asked | None:
+        """What callers that want a position of this log in this turn share; none where its epoch is to be learnt."""
+        if self._is_closed or log not in self._epochs:
+            return None
+        loop = asyncio.get_running_loop()
+        self._make_outcome = loop.create_future
+        self._asking = asking = _Asked(log, 1, "next", [], loop.time() + self._timeout_s)
+        self._waiting.append(asking)
+        if self._timer is None:
+            self._timer = loop.call_at(asking.ends, self._end_late)
+        self._flush_soon()
+        return asking
+
+    def _end_late(self) -> None:
+        """Tell callers whose time is over, and look again when the next one's is. One timer serves all of them."""
+        loop, next_end = asyncio.get_running_loop(), inf
+        under_way = self._connection.sent if self._connection is not None else ()
+        due = [(each.ends, each.outcomes) for each in self._waiting]
+        due += [(each.asked.ends, each.outcomes) for each in under_way]
+        for ends, outcomes in due:
+            if ends > loop.time():
+                next_end = min(next_end, ends)
+                continue
+            _fail(outcomes, lambda: self._late(NO_ANSWER))
+        self._timer = loop.call_at(next_end, self._end_late) if next_end < inf else None
+
+    def _late(self, why: str) -> SequencerUnavailable:
+        return SequencerUnavailable(f"no position within {self._timeout_s:g} s: {why}")
+
+    async def _ask(
+        self,
+        log: LogName,
+        asks: Literal["next", "tail"],
+        wanted: int,
+        failed: _Reply | OutcomeUnknown | None = None,
+        ends: float | None = None,
+    ) -> tuple[_Reply, int]:
+        """Ask until there is an answer, or the time is over. `failed` is what came of asking until now."""
+        pause_s, last = FIRST_PAUSE_S, NO_ANSWER
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout_at(
+                asyncio.get_running_loop().time() + self._timeout_s if ends is None else ends
+            ):
                 while True:
+                    if isinstance(failed, _Reply):
+                        self._epochs.pop(log, None)
+                        last = "the log is not served now" if failed.status == INIT_LOG else "its epoch is over"
+                    if failed is not None:
+                        await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311  # spreads clients
+                    if isinstance(failed, _Reply):
+                        pause_s = FIRST_PAUSE_S if failed.status == STALE_EPOCH else min(2 * pause_s, LONGEST_PAUSE_S)
                     try:
                         if log not in self._epochs:
                             await self._learn(log)
                         reply, epoch = await self._once(log, asks, wanted)
-                    except OutcomeUnknown:
+                    except OutcomeUnknown as exc:
                         if not self._repeats:
                             raise
-                        await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311  # spreads clients
+                        failed = exc
                         continue
                     if reply.status == OK:
                         return reply, epoch
-                    self._epochs.pop(log, None)
-                    last = "the log is not served now" if reply.status == INIT_LOG else "its epoch is over"
-                    await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311  # spreads clients
-                    pause_s = FIRST_PAUSE_S if reply.status == STALE_EPOCH else min(2 * pause_s, LONGEST_PAUSE_S)
+                    failed = reply
         except TimeoutError:
-            raise SequencerUnavailable(f"no position within {self._timeout_s:g} s: {last}") from None
+            raise self._late(last) from None
 
     async def _learn(self, log: LogName) -> None:
         """Learn which epoch a log is served in, from where it is kept or from the server."""
@@ -269,19 +347,18 @@ class SequencerClient:
             if epoch is not None:
                 self._epochs[log] = epoch
                 return
-        reply, _ = await self._wait(_Waiter(log, 0, "current", asyncio.get_running_loop().create_future()))
+        reply, _ = await self._once(log, "current", 0)
         if reply.status == OK:
             self._epochs[log] = reply.epoch or 0
 
-    async def _once(self, log: LogName, asks: Literal["next", "tail"], wanted: int) -> tuple[_Reply, int]:
-        return await self._wait(_Waiter(log, wanted, asks, asyncio.get_running_loop().create_future()))
-
-    async def _wait(self, waiter: _Waiter) -> tuple[_Reply, int]:
+    async def _once(self, log: LogName, asks: Literal["next", "tail", "current"], wanted: int) -> tuple[_Reply, int]:
         if self._is_closed:
             raise SequencerUnavailable("the client is closed")
-        self._waiting.append(waiter)
+        outcome: _Outcome = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Asked(log, wanted, asks, [outcome]))
         self._flush_soon()
-        return await waiter.outcome
+        found = await outcome
+        return (_Reply(found.position), found.epoch) if isinstance(found, Token) else found
 
     def _flush_soon(self) -> None:
         if not self._is_flush_due:
@@ -290,60 +367,57 @@ class SequencerClient:
 
     def _flush(self) -> None:
         """Send what is waited for, as far as there is room under way."""
-        self._is_flush_due = False
+        self._is_flush_due, self._asking = False, None
         if self._connection is None or self._connection.transport is None:
             if self._waiting and self._opening is None and not self._is_closed:
                 self._opening = asyncio.ensure_future(self._open())
             return
         sent, frames = self._connection.sent, []
         while self._waiting and len(sent) < MOST_UNDER_WAY:
-            request, frame = self._request(self._waiting.popleft())
-            if request is not None:
-                sent.append(request)
-                frames.append(frame)
-        if frames:
-            self._connection.transport.write(b"".join(frames))
+            frames.append(self._send(self._waiting.popleft(), sent))
+        data = b"".join(frames)
+        if data:
+            self._connection.transport.write(data)
 
-    def _request(self, first: _Waiter) -> tuple[_Sent | None, bytes]:
-        """The request for a waiter, shared by those behind it who want a position of the same log, where that is known
-        to work; nothing for who has given up."""
-        if first.outcome.done():
-            return None, b""
-        log, epoch = first.log, self._epochs.get(first.log, 0)
-        if first.asks == "current":
-            return _Sent([first], epoch), _request(log, epoch, hands_out=False, current=True)
-        if first.asks == "tail":
-            return _Sent([first], epoch), _request(log, epoch, hands_out=False)
-        if first.wanted > 1 or self._grants_ranges is None:
-            sent = _Sent([first], epoch, tries_range=True)
-            return sent, _request(log, epoch, hands_out=True, wanted=first.wanted)
-        waiters = [first]
-        while self._grants_ranges and self._waiting and len(waiters) < MOST_UNDER_WAY:
-            other = self._waiting[0]
-            if (other.log, other.asks, other.wanted) != (log, "next", 1):
-                break
-            self._waiting.popleft()
-            if not other.outcome.done():
-                waiters.append(other)
-        if len(waiters) == 1:
-            return _Sent(waiters, epoch), _request(log, epoch, hands_out=True)
-        return _Sent(waiters, epoch, is_shared=True), _request(log, epoch, hands_out=True, wanted=len(waiters))
+    def _send(self, asked: _Asked, sent: deque[_Sent]) -> bytes:
+        """The requests for callers who have not given up, as far as there is room: a range where that is known to work,
+        else one for each."""
+        outcomes = [each for each in asked.outcomes if not each.done()]
+        if not outcomes:
+            return b""
+        log, epoch = asked.log, self._epochs.get(asked.log, 0)
+        if asked.asks != "next":
+            sent.append(_Sent(asked, outcomes, epoch))
+            return _request(log, epoch, hands_out=False, current=asked.asks == "current")
+        room = MOST_UNDER_WAY if self._grants_ranges else MOST_UNDER_WAY - len(sent)
+        if len(outcomes) > room:
+            self._waiting.appendleft(_Asked(log, 1, "next", outcomes[room:], asked.ends))
+            outcomes = outcomes[:room]
+        if self._grants_ranges and len(outcomes) > 1:
+            sent.append(_Sent(asked, outcomes, epoch))
+            return _request(log, epoch, hands_out=True, wanted=len(outcomes))
+        tries = asked.wanted > 1 or self._grants_ranges is None
+        sent.extend([_Sent(asked, [each], epoch, tries) for each in outcomes])
+        return _request(log, epoch, hands_out=True, wanted=asked.wanted if tries else 0) * len(outcomes)
 
     # ------------------------------------------------------------------------------------------ replies
 
     def _on_reply(self, sent: _Sent, reply: _Reply) -> None:
-        """Gives each waiter its position. A cancelled one leaves a hole: no other waiter gets its position."""
+        """Gives each caller its position. A cancelled one leaves a hole: no other caller gets its position."""
         if sent.tries_range and reply.status == OK:
             self._grants_ranges = bool(reply.granted)
-        if not sent.is_shared or reply.status != OK:
-            for waiter in sent.waiters:
-                _settle(waiter, reply, sent.epoch)
+        asked, outcomes, epoch = sent.asked, sent.outcomes, sent.epoch
+        if reply.status != OK or asked.wanted != 1:
+            for outcome in outcomes:
+                if not outcome.done():
+                    outcome.set_result((reply, epoch))
         else:
             granted = reply.granted or 1
-            for number, waiter in enumerate(sent.waiters[:granted]):
-                _settle(waiter, _Reply(reply.position + number), sent.epoch)
-            if granted < len(sent.waiters):
-                self._waiting.extendleft(reversed(sent.waiters[granted:]))
+            for position, outcome in zip(range(reply.position, reply.position + granted), outcomes, strict=False):
+                if not outcome.done():
+                    outcome.set_result(_new(Token, (epoch, position)))
+            if granted < len(outcomes):
+                self._waiting.appendleft(_Asked(asked.log, 1, "next", outcomes[granted:], asked.ends))
         if self._waiting:
             self._flush_soon()
 
@@ -352,23 +426,18 @@ class SequencerClient:
             return
         self._connection = None
         for sent in connection.sent:
-            for waiter in sent.waiters:
-                if waiter.outcome.done():
-                    continue
-                if waiter.asks == "next":
-                    waiter.outcome.set_exception(OutcomeUnknown("the connection to the sequencer broke"))
-                elif self._is_closed:
-                    waiter.outcome.set_exception(SequencerUnavailable("the client is closed"))
-                else:
-                    self._waiting.append(waiter)
+            if sent.asked.asks == "next":
+                _fail(sent.outcomes, lambda: OutcomeUnknown("the connection to the sequencer broke"))
+            elif self._is_closed:
+                _fail(sent.outcomes, lambda: SequencerUnavailable("the client is closed"))
+            else:
+                self._waiting.append(sent.asked)
         if self._waiting and not self._is_closed:
             self._flush_soon()
 
-    def _fail_waiting(self, exc: Exception) -> None:
+    def _fail_waiting(self, why: str) -> None:
         while self._waiting:
-            waiter = self._waiting.popleft()
-            if not waiter.outcome.done():
-                waiter.outcome.set_exception(exc)
+            _fail(self._waiting.popleft().outcomes, lambda: SequencerUnavailable(why))
 
     # ------------------------------------------------------------------------------------------- opening
 
@@ -399,6 +468,7 @@ class SequencerClient:
                 self._flush_soon()
 
 
-def _settle(waiter: _Waiter, reply: _Reply, epoch: int) -> None:
-    if not waiter.outcome.done():
-        waiter.outcome.set_result((reply, reply.epoch if reply.epoch is not None else epoch))
+def _fail(outcomes: Sequence[_Outcome], why: Callable[[], Exception]) -> None:
+    for outcome in outcomes:
+        if not outcome.done():
+            outcome.set_exception(why())
