@@ -35,6 +35,7 @@ def exercise(telemetry: Telemetry) -> None:  # noqa: PLR0915 - a line for each e
     telemetry.balances("t", [Balance(Shard("t"), 8, 1, Tally(delivered=5, expired=1))])
     telemetry.in_flight(12, 3)
     telemetry.unacked_waited("topic")
+    telemetry.turned_back("client_low", 3)
     telemetry.store_synced(4)
     telemetry.owned(2)
     telemetry.eligible(3)

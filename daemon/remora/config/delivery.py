@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from remora.config.checked import Checked
-from remora.config.units import Bytes, Lifetime, Seconds, Unit, option_key
+from remora.config.units import Bytes, Lifetime, Percent, Seconds, Unit, option_key
 from remora.model.errors import ConfigError
 from remora.policy.destinations import DEFAULT_DENY, DestinationRules, read_rules
 from remora.policy.lifetime import Limits
@@ -32,6 +32,7 @@ class DeliverySettings(Checked):
     endpoint_bytes: Bytes = 16 << 20
     max_unacked: Annotated[int, Unit("count", 0, 10_000_000)] = 0
     destination_max_unacked: Annotated[int, Unit("count", 0, 10_000_000)] = 0
+    read_ahead_watermark: Percent = 90
     idle_min_s: Seconds = 0.05
     idle_max_s: Seconds = 1.0
     retry_base_s: Seconds = 0.1

@@ -117,7 +117,7 @@ LIVE = frozenset({
     "balance.strategy", "balance.threshold", "balance.weights",
     "delivery.configuration_recheck", "delivery.drain_timeout", "delivery.idle_max", "delivery.idle_min",
     "delivery.destination_max_unacked", "delivery.list_entries", "delivery.max_retries", "delivery.max_unacked",
-    "delivery.retry_base", "delivery.retry_cap",
+    "delivery.read_ahead_watermark", "delivery.retry_base", "delivery.retry_cap",
     "delivery.retry_sleep_duration", "delivery.shard_bytes", "delivery.time_to_live",
     "delivery.transaction_records", "delivery.transaction_time",
     "ingest.limit", "ingest.max_held_bytes",

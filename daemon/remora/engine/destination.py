@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 
 from remora.engine.byte_budget import ByteBudget
 from remora.engine.entry_budget import EntryBudget
+from remora.engine.eviction import Givers
 
 SPREAD_S = 0.5
 """Over this time notified shards come back: not all in one moment."""
@@ -46,12 +47,15 @@ class Destination:
         within: ByteBudget,
         unacked: UnackedBounds | None = None,
         want: Callable[[], None] = lambda: None,
+        givers: Givers | None = None,
     ) -> None:
         """All its shards together hold at most `nbytes`, and no more than they leave free `within` the worker.
 
         Without `unacked` there is no bound of entries. `want` is called when a shard begins to wait for its return.
+        `givers` are those of its shards that have read ahead.
         """
-        self.budget = ByteBudget(nbytes, within=within, leaves_room=True)
+        self.givers = givers or Givers()
+        self.budget = ByteBudget(nbytes, within=within, leaves_room=True, evict=self.givers.make_room)
         self.returns = 0
         """How often more of it answered than at the look before: pauses that had grown by then begin anew."""
         self._unacked = unacked

@@ -317,7 +317,7 @@ class Dispatcher:
         """A session and its sender on a route that is open as long."""
         token = self._lease.token
         budget = ByteBudget(self._context.settings.shard_bytes, within=destination.budget)
-        allowance = Allowance(budget, destination.entries_of(topic.label))
+        allowance = Allowance(budget, destination.entries_of(topic.label), destination.givers)
         publishes = endpoint.publishes_letters(topic.target)
         scope = Scope(self._context, self._lease, topic, self._shard_state, publishes)
         # A session's parts refer to each other, so one is made only when the route is open: of an attempt that fails

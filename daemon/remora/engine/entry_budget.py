@@ -6,9 +6,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from remora.engine.byte_budget import ByteBudget
+from remora.engine.eviction import Givers
 from remora.policy.permits import Unacked, entries_to_list
 
 
@@ -122,7 +123,8 @@ class EntryBudget:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a shard may hold at once of what is on its way to a destination."""
+    """What a shard may hold at once of what is on its way to a destination, and who gives some of it back."""
 
     nbytes: ByteBudget
     entries: EntryBudget
+    givers: Givers = field(default_factory=Givers)

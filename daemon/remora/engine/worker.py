@@ -18,6 +18,7 @@ from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.destination import Destination, UnackedBounds
 from remora.engine.dispatcher import Dispatcher, Outlets
 from remora.engine.entry_budget import EntryBudget
+from remora.engine.eviction import Givers
 from remora.engine.lease import Lease
 from remora.engine.lookout import Lookout
 from remora.engine.ownership.coordinator import Coordinator
@@ -79,7 +80,8 @@ class Worker:
         meters, budgets = setup.meters or Meters(), setup.budgets or Budgets()
         self._info = info = WorkerInfo(setup.cookie, schemes, setup.group_size, meters, budgets)
         self.catalogue = Catalogue(store, telemetry, ownership.discovery_interval_s)
-        self.budget = ByteBudget(delivery.worker_bytes)
+        givers = Givers(lambda: self._context.settings.read_ahead_watermark)
+        self.budget = ByteBudget(delivery.worker_bytes, evict=givers.make_room)
         self.entries = EntryBudget()
         self._destinations: WeakValueDictionary[Hashable, Destination] = WeakValueDictionary()
         destinations = self._destinations
@@ -96,7 +98,8 @@ class Worker:
             key = (target.scheme, by_scheme[target.scheme].destination(target))
             found = destinations.get(key)
             if found is None:
-                found = Destination(delivery.endpoint_bytes, self.budget, unacked, self._lookout.want)
+                own = Givers(lambda: self._context.settings.read_ahead_watermark, within=givers)
+                found = Destination(delivery.endpoint_bytes, self.budget, unacked, self._lookout.want, own)
                 destinations[key] = found
             return found
 

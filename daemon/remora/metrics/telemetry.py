@@ -187,6 +187,11 @@ class Telemetry:
             "Listings that waited for acknowledgements, by whose bound was reached: a topic's or a destination's.",
             "of",
         )
+        self._turned_back = counter(
+            "remora_turned_back_entries",
+            "Entries that were read and turned back for a shard of a higher priority, by their own shard's priority.",
+            "priority",
+        )
         self._syncs = counter("remora_store_syncs", "Transactions that the store has synced to this host's disk.")
         self._synced = 0
         self._connected = gauge("remora_store_connected", "1 while the store answers.")
@@ -367,6 +372,12 @@ class Telemetry:
     def unacked_waited(self, of: str) -> None:
         """A listing waits for acknowledgements of a "topic" or of a "destination"."""
         self._unacked_waits.labels(of).inc()
+
+    def turned_back(self, priority: str, entries: int) -> None:
+        """Entries that were read ahead are read again later, since a shard of a higher priority found no room."""
+        self._turned_back.labels(priority).inc(entries)
+        if _log.isEnabledFor(logging.DEBUG):
+            _say(logging.DEBUG, "turned_back", "entries turned back", priority=priority, entries=entries)
 
     def store_synced(self, transactions: int) -> None:
         """The store has synced `count` transactions since it was opened."""

@@ -87,6 +87,12 @@ class Window:
         self._pages.append(added)
         return added
 
+    def drop(self, newest: PageAcks) -> None:
+        """Forget the newest page, of which nothing is done: it will be read again."""
+        if not self._pages or self._pages[-1] is not newest or newest.open < len(newest.positions) - 1:
+            raise ValueError(f"the page at {newest.positions[0]!r} is not the newest one, or some of it is done")
+        self._pages.pop()
+
     def removable(self, *, whole_pages: bool) -> Prefix | None:
         """The prefix that is done, or None. With `whole_pages` it ends where a page ended.
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.model.ledger import Cause, Tally
-from remora.policy.acks import Prefix, Window
+from remora.policy.acks import PageAcks, Prefix, Window
 
 
 def positions(start: int, count: int) -> list[bytes]:
@@ -103,3 +103,56 @@ def test_exactly_the_done_prefix_is_removed(data: st.DataObject) -> None:
     assert booked == sum((Tally.of(cause) for cause in causes[:removed]), Tally())
     behind = {b"0/%d" % i: causes[i] for i in done if i >= removed}
     assert window.abandon() == behind
+
+
+def test_only_the_newest_untouched_page_is_dropped() -> None:
+    """A page that others follow, or of which something is done, stays in the window."""
+    window = Window()
+    first, second = window.add(positions(0, 2)), window.add(positions(2, 2))
+
+    with pytest.raises(ValueError, match="not the newest"):
+        window.drop(first)
+    second.finish([1], Cause.DELIVERED)
+    with pytest.raises(ValueError, match="some of it is done"):
+        window.drop(second)
+
+    assert len(window) == 3
+
+
+@given(st.data())
+def test_a_dropped_page_is_as_if_it_had_never_been_read(data: st.DataObject) -> None:
+    """Over any order of pages, acks, removals and drops, exactly the done prefix of what was not dropped is removed,
+    and the next page follows what is left."""
+    window, done, taken, end = Window(), set[int](), [], 0
+    removed = 0
+    for _ in range(data.draw(st.integers(0, 30))):
+        match data.draw(st.sampled_from(["add", "finish", "remove", "drop"])):
+            case "add":
+                size = data.draw(st.integers(1, 4))
+                taken.append((window.add(positions(end, size)), end))
+                end += size
+            case "finish" if left := [
+                (page, at, i) for page, at in taken for i in range(_size(page)) if at + i not in done
+            ]:
+                page, at, i = data.draw(st.sampled_from(left))
+                page.finish([i], Cause.DELIVERED)
+                done.add(at + i)
+            case "remove" if prefix := window.removable(whole_pages=data.draw(st.booleans())):
+                assert prefix.upto == b"0/%d" % (removed + prefix.count)
+                assert set(range(removed, removed + prefix.count)) <= done
+                window.removed(prefix)
+                removed += prefix.count
+            case "drop" if taken and not done & set(range(taken[-1][1], end)):
+                page, end = taken.pop()
+                window.drop(page)
+        assert len(window) == end - len(done)
+
+    prefix = window.removable(whole_pages=False)
+    ahead = next(i for i in range(removed, end + 1) if i not in done)
+    assert (prefix.count if prefix else 0) == ahead - removed
+    assert set(window.abandon()) == {b"0/%d" % i for i in done if i >= removed}
+    assert window.is_empty
+
+
+def _size(page: PageAcks) -> int:
+    return len(page.positions) - 1

@@ -90,32 +90,63 @@ class SessionCredit:
         if self._reading:
             self._reading.pop().close()
 
-    def settle(self, page: Page, records: Sequence[Record]) -> None:
-        """Settle the grant of a page whose records are known: what was not needed comes back, and more is taken."""
-        if self._reading:
-            grant = self._reading.popleft()
-            grant.settle(self._bytes_of(page, records))
-            self._sending.append(grant)
+    def settle(self, page: Page, records: Sequence[Record]) -> int:
+        """Settle the grant of a page whose records are known: what was not needed comes back, and more is taken.
 
-    def spend(self, page: Page, records: Sequence[Record]) -> None:
-        """Take the bytes of a page from what was granted for several; more than that is taken by force."""
+        Returns the bytes that were granted for its records, 0 without a grant.
+        """
         if not self._reading:
-            return
-        nbytes = self._bytes_of(page, records)
-        while len(self._reading) > 1 and self._reading[0].nbytes <= nbytes:
-            nbytes -= self._reading[0].nbytes
+            return self._classify_alone(page, records)
+        grant, nbytes = self._reading.popleft(), self._bytes_of(page, records)
+        grant.settle(nbytes)
+        self._sending.append(grant)
+        return nbytes
+
+    def spend(self, page: Page, records: Sequence[Record]) -> int:
+        """Take the bytes of a page from what was granted for several; more than that is taken by force.
+
+        Returns the bytes as `settle` does.
+        """
+        if not self._reading:
+            return self._classify_alone(page, records)
+        left = nbytes = self._bytes_of(page, records)
+        while len(self._reading) > 1 and self._reading[0].nbytes <= left:
+            left -= self._reading[0].nbytes
             self._sending.append(self._reading.popleft())
         first = self._reading[0]
-        if first.nbytes < nbytes:
-            first.settle(nbytes)
-        self._sending.append(first.part(nbytes))
+        if first.nbytes < left:
+            first.settle(left)
+        self._sending.append(first.part(left))
+        return nbytes
 
     def _bytes_of(self, page: Page, records: Sequence[Record]) -> int:
         """The bytes that are sent of a page, which also tells what the shard's class is next."""
         nbytes, created_ns, _ = totals(records)
-        newest_age_s = (time.time_ns() - max(created_ns)) / 1e9 if created_ns else 0.0
-        self._shaped.at_tail = not self._gate.has_backlog(truncated=page.truncated, newest_age_s=newest_age_s)
+        self._classify(page, max(created_ns, default=0))
         return nbytes
+
+    def _classify_alone(self, page: Page, records: Sequence[Record]) -> int:
+        """Note the shard's class by its last record, which costs next to nothing; returns 0."""
+        self._classify(page, records[-1].created_ns if page.truncated and len(records) else 0)
+        return 0
+
+    def _classify(self, page: Page, newest_ns: int) -> None:
+        newest_age_s = (time.time_ns() - newest_ns) / 1e9 if newest_ns else 0.0
+        self._shaped.at_tail = not self._gate.has_backlog(truncated=page.truncated, newest_age_s=newest_age_s)
+        self._shaped.is_known = True
+
+    def take_back(self, nbytes: int) -> None:
+        """What was to be sent last, this many bytes, is not sent now: its credit comes back."""
+        while nbytes > 0 and self._sending:
+            last = self._sending[-1]
+            part = min(nbytes, last.nbytes - last.handed)
+            if part <= 0:
+                return
+            if part == last.nbytes:
+                self._sending.pop().close()
+            else:
+                last.settle(last.nbytes - part)
+            nbytes -= part
 
     def end_pages(self) -> None:
         """Nothing is read with what was granted and not spent: it comes back."""

@@ -45,6 +45,7 @@ class HeadExpiry:
         self._redelivery = state.redelivery
         self._reads = state.reads
         self._progress = state.progress
+        self._shaped = state.shaped
         self._is_finishing = is_finishing
         self._recalled = self._knows_letters = False
         self._noted: dict[bytes, Attempt] = {}
@@ -105,7 +106,9 @@ class HeadExpiry:
         rounds, again_s = 0, FOR_EVER_S
         while not self._is_finishing():
             room = int(self._limit(limits, rounds, tried=tried) * self._reads.mean_bytes)
-            await budget.acquire(room)
+            at_tail = self._shaped.at_tail or not self._shaped.is_known
+            priority = self._context.gate.priority_of(topic, self._lease.shard, at_tail=at_tail)
+            await budget.acquire(room, priority)
             try:
                 page = await self._read(self._limit(limits, rounds, tried=tried))
                 part = own_part(page, topic)

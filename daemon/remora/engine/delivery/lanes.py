@@ -11,34 +11,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from remora.codec.speedups import totals
+from remora.engine.delivery.lane_queues import InFlightBatch, LaneQueues
 from remora.engine.delivery.letters import dead_letter
 from remora.engine.delivery.packing import pack_surely
-from remora.engine.delivery.reading import at_most
 from remora.engine.delivery.session import Session
 from remora.engine.delivery.triage import Rejected, own_part
+from remora.engine.delivery.turning_back import PageAhead, PagesAhead
 from remora.model.errors import EndpointError, EntryRefused, StoreError
 from remora.model.ledger import Cause
 from remora.model.record import Page, Record
 from remora.policy.acks import PageAcks
-from remora.ports.endpoint import Batch, Route
+from remora.ports.endpoint import Route
 
 GATHER_S = 0.05
 """How long a queue is left to itself at most while batches of it wait for their turn: what comes in meanwhile travels
 together. Read at once, a busy queue would be cut into batches of an entry or two, each with a round trip of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class InFlightBatch:
-    """A batch, and the page it came from."""
-
-    page: Page
-    acks: PageAcks
-    batch: Batch
 
 
 class LaneSender:
@@ -52,8 +42,8 @@ class LaneSender:
         self._progress = session.scope.state.progress
         self._reader = session.reader
         self._route = route
-        self._lanes: dict[int, deque[InFlightBatch]] = {}
-        self._all_started = asyncio.Event()
+        self._lanes = LaneQueues()
+        self._ahead = PagesAhead(session, self._lanes)
         self._storing = 0
         self._last_storing: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()
@@ -62,7 +52,7 @@ class LaneSender:
     @property
     def is_busy(self) -> bool:
         """Whether more entries will be done soon."""
-        return bool(self._lanes)
+        return self._lanes.are_busy
 
     async def prepare(self) -> bytes:
         """Where to read from: the queue's front."""
@@ -81,9 +71,7 @@ class LaneSender:
 
     def turn_back(self) -> None:
         """Start nothing more: what is packed and not under way is read again by the next session."""
-        for queue in self._lanes.values():
-            queue.clear()
-        self._look_started()
+        self._lanes.clear()
 
     # ------------------------------------------------------------------------------- reading ahead
 
@@ -91,19 +79,20 @@ class LaneSender:
         """Read page after page while there is room for them; the next one comes in while one is packed."""
         now = asyncio.get_running_loop().time
         room, busy_at = 0, now()
+        self._ahead.begin_at(start)
         while not self._route.stale:
             if not self._reader.is_ahead:
                 room = await self._reader.take_turn()
-                self._reader.fetch(start, self._reader.entries_in(room))
-            page = await self._reader.fetched()
-            while (storing := self._last_storing) is not None:
-                await asyncio.wait([storing])  # which goes on when this is cancelled
-                self._last_storing = self._last_storing if self._last_storing is not storing else None
+                self._reader.fetch(self._ahead.next_read(), self._reader.entries_in(room))
+            page = await self._fetched()
             if page is None or self._session.is_over:
                 return
+            if not self._ahead.follows(page):
+                self._reader.discard(room)
+                continue
             self._reader.take_in(page, room)
             if page.entries:
-                start, busy_at = page.positions[-1], now()
+                busy_at = now()
                 room = self._read_ahead(page)
                 await asyncio.sleep(0)  # the request leaves before packing takes the processor
                 batches, is_last = await self._load(page), not page.truncated
@@ -122,13 +111,20 @@ class LaneSender:
                 await self._reader.wait_for_news(busy_at)
         self._session.turn_back()
 
+    async def _fetched(self) -> Page | None:
+        """The page that was asked for, when all letters of the one before are stored."""
+        page = await self._reader.fetched()
+        while (storing := self._last_storing) is not None:
+            await asyncio.wait([storing])  # which goes on when this is cancelled
+            self._last_storing = self._last_storing if self._last_storing is not storing else None
+        return page
+
     async def _gather(self, batches: int) -> None:
         """Leave a queue to itself that had little, when batches are many: what comes in meanwhile travels together."""
         pause_s = self._scope.context.pace.pause_s(batches, asyncio.get_running_loop().time())
         if pause_s:
             await asyncio.sleep(pause_s)
-        if any(self._lanes.values()):
-            await at_most(self._all_started, GATHER_S)
+        await self._lanes.started(within_s=GATHER_S)
 
     def _read_ahead(self, page: Page) -> int:
         """Start the next read when there is more to read and room at once; returns the bytes held for it."""
@@ -157,10 +153,13 @@ class LaneSender:
         A page that came after others were turned back would overtake them.
         """
         added, triaged = self._session.take_in(page)
-        self._reader.credit.settle(page, triaged.records)
+        credit = self._reader.credit.settle(page, triaged.records)
         for ordinal in triaged.skipped:
             self._finish(page, added, [ordinal], self._redelivery.done.pop(page.positions[ordinal]))
-        return await self._deal(page, added, triaged.records, triaged.rejected)
+        batches = await self._deal(page, added, triaged.records, triaged.rejected)
+        is_clean = not triaged.skipped and self._last_storing is None
+        self._ahead.add(PageAhead(added, page.nbytes, credit, batches), is_clean=is_clean)
+        return batches
 
     async def _deal(
         self, page: Page, of: PageAcks, records: Sequence[Record], rejected: Sequence[Rejected] = ()
@@ -192,19 +191,13 @@ class LaneSender:
 
     def _enqueue(self, load: InFlightBatch) -> None:
         lane = load.batch.lane
-        self._all_started.clear()
-        if lane in self._lanes:
-            self._lanes[lane].append(load)
-        else:
-            self._lanes[lane] = deque([load])
+        if self._lanes.add(load):
             self._session.tasks.create_task(self._run_lane(lane), name=f"lane {lane} of {self._scope.lease.shard}")
 
     async def _run_lane(self, lane: int) -> None:
         """Push a lane's batches one after the other; the only place that pushes."""
-        queue, now = self._lanes[lane], asyncio.get_running_loop().time
-        while queue and self._session.failure is None:
-            load = queue.popleft()
-            self._look_started()
+        now = asyncio.get_running_loop().time
+        while self._session.failure is None and (load := self._lanes.begin(lane)) is not None:
             began = now()
             try:
                 self._scope.lease.require_trust()
@@ -221,13 +214,8 @@ class LaneSender:
                 if self._route.acks_show_load:
                     self._scope.context.pace.acknowledged(now() - began)
                 self._arrived(load, load.batch.records)
-        del self._lanes[lane]
+        self._lanes.end(lane)
         self._look_settled()
-
-    def _look_started(self) -> None:
-        """Tell when no batch waits for its turn any more."""
-        if not any(self._lanes.values()):
-            self._all_started.set()
 
     def _count(self, load: InFlightBatch, exc: EndpointError) -> None:
         """Take what arrived of a batch that failed for done, and count the attempts at what did not."""
@@ -248,6 +236,7 @@ class LaneSender:
         self._redelivery.forget(map(page.positions.__getitem__, ordinals))
         self._progress.progress_at = asyncio.get_running_loop().time()
         if not of.open:
+            self._ahead.begun(of)
             self._reader.hold(-page.nbytes)
             self._reads.pages_delivered += 1
             self._proved.set()
@@ -268,8 +257,7 @@ class LaneSender:
         await self._dead_letter(load.page, load.acks, [Rejected(records[at].ordinal, "refused", str(exc))])
         if (behind := records[at + 1 :]) and not self._session.is_over:
             batches = [InFlightBatch(load.page, load.acks, each) for each in self._route.pack(behind)[0]]
-            self._lanes[load.batch.lane].extendleft(reversed(batches))
-            self._all_started.clear()
+            self._lanes.put_first(load.batch.lane, batches)
 
     async def _dead_letter(
         self, page: Page, of: PageAcks, rejected: Sequence[Rejected], behind: Sequence[Record] = ()
@@ -291,7 +279,7 @@ class LaneSender:
         self._look_settled()
 
     def _look_settled(self) -> None:
-        if self._lanes or self._storing:
+        if self._lanes.are_busy or self._storing:
             return
         self._session.trimmer.nudge()
         if self._session.is_over:

@@ -11,9 +11,12 @@ from remora.engine.delivery.credit import SessionCredit
 from remora.engine.delivery.entries import SessionEntries
 from remora.engine.delivery.scope import Scope
 from remora.engine.entry_budget import Allowance
+from remora.engine.eviction import Giver
 from remora.model.errors import CodecError, RemoraError, StoreError
 from remora.model.record import Page
+from remora.model.traffic import Priority
 from remora.policy.flow import EmptyQueue, Flow
+from remora.policy.retry import PROBE_ENTRIES
 
 
 class Reader:
@@ -41,7 +44,8 @@ class Reader:
         self._label = scope.topic.label
         self._tasks = tasks
         self._ahead: asyncio.Task[Page | None] | None = None
-        self._budget = allowance.nbytes
+        self._budget, self._givers = allowance.nbytes, allowance.givers
+        self._giver: Giver | None = None
         self.entries = SessionEntries(allowance.entries, scope.state.reads)
         self._on_failure = on_failure
         self._all_removed = all_removed
@@ -125,7 +129,7 @@ class Reader:
         wanted, is_exact = entries or self.flow().page_entries, entries is not None
         may_wait = not (is_exact or self._scope.limits.time_to_live_s)
         credit = await self.credit.acquire(self.bytes_for(wanted), self.bytes_for(1), may_wait=may_wait)
-        return await self._hold_room(self._room(credit, await self.entries.ask(self.entries_in(credit))))
+        return await self._hold_room(self._room(credit, await self.entries.ask(self.entries_in(credit))), for_turn=True)
 
     def take_turn_now(self, entries: int | None = None) -> int:
         """As `take_turn`, without waiting; 0 when there is no credit or no room."""
@@ -145,10 +149,41 @@ class Reader:
         """The bytes to hold for entries, where credit was granted for as many or more."""
         return credit if entries >= self.entries_in(credit) else self.bytes_for(entries)
 
-    async def _hold_room(self, room: int) -> int:
-        await self._budget.acquire(room)
+    async def _hold_room(self, room: int, *, for_turn: bool = False) -> int:
+        """Hold room for entries, as others turn theirs back if need be; for a turn less, where little is expected."""
+        if not self._budget.try_acquire(room):
+            is_look, shaped = self._progress.empty_since is not None, self._scope.state.shaped
+            if for_turn and (is_look or not shaped.is_known):
+                room = min(room, self.bytes_for(PROBE_ENTRIES))
+            priority = self._priority(at_tail=is_look or not shaped.is_known or shaped.at_tail)
+            if self._giver is not None:
+                self._givers.join(self._giver, priority)  # not its own pages for its next one
+            await self._budget.acquire(room, priority)
         self._progress.held_bytes += room
         return room
+
+    def _priority(self, *, at_tail: bool) -> Priority:
+        return self._context.gate.priority_of(self._scope.topic, self._lease.shard, at_tail=at_tail)
+
+    # ---------------------------------------------------------------------------------- turning back
+
+    def offer(self, giver: Giver) -> None:
+        """There is a page more that can be turned back when a shard of a higher priority finds no room."""
+        self._giver = giver
+        self._givers.join(giver, self._priority(at_tail=self._scope.state.shaped.at_tail))
+        self._budget.make_room()
+
+    def turn_back(self, entries: int, nbytes: int, credit: int) -> None:
+        """Entries that were listed, and their bytes and credit, are turned back."""
+        self.entries.done(entries)
+        self.credit.take_back(credit)
+        self.hold(-nbytes)
+
+    def discard(self, room: int) -> None:
+        """A page that has come is thrown away, and the room that was taken for it is given back."""
+        self.entries.give_back()
+        self.credit.end_pages()
+        self.hold(-room)
 
     def bytes_for(self, entries: int) -> int:
         """The bytes that entries are expected to need."""
@@ -176,6 +211,8 @@ class Reader:
 
     def hold_nothing(self) -> None:
         """The session is over."""
+        if self._giver is not None:
+            self._givers.leave(self._giver)
         self.hold(-self._progress.held_bytes)
         self.entries.close()
 

@@ -136,9 +136,10 @@ class Progress:
 @dataclass(slots=True)
 class Shaped:
     """What traffic shaping knows of the shard: whether it is delivered as entries come in, which is not so before
-    anything is known, and its request for credit, which may outlive a session."""
+    anything `is_known`, and its request for credit, which may outlive a session."""
 
     at_tail: bool = False
+    is_known: bool = False
     pending: Pending | None = None
 
     @property

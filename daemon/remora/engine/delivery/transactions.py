@@ -12,12 +12,14 @@ with that order again. Whatever had been read is thrown away.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from remora.engine.delivery.catching_up import catch_up
 from remora.engine.delivery.reading import at_most
 from remora.engine.delivery.session import Session
 from remora.engine.delivery.transaction import Commits, Part, Transaction, reject
 from remora.engine.delivery.triage import own_part
+from remora.engine.delivery.turning_back import PageAhead, PagesAhead
 from remora.model.errors import OwnershipLost
 from remora.model.record import Page
 from remora.ports.endpoint import ExactRoute
@@ -34,6 +36,7 @@ class TransactionSender:
         self._reader = session.reader
         self._route = route
         self._open: Transaction | None = None
+        self._ahead = PagesAhead(session, self)
         self._committer = committer
         self._changed = asyncio.Event()
         self._taken = asyncio.Event()
@@ -83,12 +86,15 @@ class TransactionSender:
         """Read page after page into the open transaction."""
         now = asyncio.get_running_loop().time
         busy_at = now()
+        self._ahead.begin_at(start)
         while not self._session.is_over:
-            page = await self._next_page(start)
+            page = await self._next_page()
             if page is None or self._session.is_over:
                 return
-            if page.entries:
-                start, busy_at = page.positions[-1], now()
+            if not self._ahead.follows(page):
+                self._give_room_back()
+            elif page.entries:
+                busy_at = now()
                 await self._take_in(page)
                 del page  # many shards wait for room: what they have delivered must not stay in memory
             else:
@@ -101,11 +107,11 @@ class TransactionSender:
             if self._session.passivates or self._route.stale:
                 self._session.end()
 
-    async def _next_page(self, start: bytes) -> Page | None:
+    async def _next_page(self) -> Page | None:
         if not self._reader.is_ahead:
             await self._take_turn()
             limit = min(self._page_entries(), self._reader.entries_in(self._room))
-            self._reader.fetch(start, self._reader.entries.within(limit))
+            self._reader.fetch(self._ahead.next_read(), self._reader.entries.within(limit))
         return await self._reader.fetched()
 
     async def _take_in(self, page: Page) -> None:
@@ -158,10 +164,8 @@ class TransactionSender:
         self._room += room
 
     def _give_room_back(self) -> None:
-        self._reader.hold(-self._room)
+        self._reader.discard(self._room)
         self._room = 0
-        self._reader.entries.give_back()
-        self._reader.credit.end_pages()
 
     @property
     def _most(self) -> int:
@@ -196,12 +200,41 @@ class TransactionSender:
             if not self._scope.context.store.arrivals.notifies:
                 return
 
+    # ---------------------------------------------------------------------------------- turning back
+
+    def untouched(self, pages: Sequence[PageAhead]) -> int:
+        """All of them: a transaction that is packed or committed has none."""
+        return len(pages)
+
+    def take_out(self, pages: Sequence[PageAhead]) -> None:
+        """Forget these parts of the open transaction, its newest ones.
+
+        What was taken for further ones goes back, too, unless a read needs it: who has nothing open and waits for room
+        must hold none, or shards would wait for each other.
+        """
+        transaction = self._open
+        assert transaction is not None
+        for page in pages:
+            part = transaction.parts.pop()
+            assert part.acks is page.acks, "another part than the newest one"
+            transaction.entries -= page.entries
+            transaction.nbytes -= page.nbytes
+        if not transaction.parts:
+            self._open = None
+            self._taken.set()
+        self._changed.set()
+        if not self._reader.is_ahead:
+            self._reader.hold(-self._room)
+            self._room = 0
+            if self._reader.entries.is_waiting:
+                self._reader.entries.give_back()
+
     # --------------------------------------------------------------------------- filling and packing
 
     def _add(self, page: Page) -> Transaction:
         """Divide a page, and let all of it join the open transaction."""
         added, triaged = self._session.take_in(page)
-        self._reader.credit.spend(page, triaged.records)
+        credit = self._reader.credit.spend(page, triaged.records)
         part = Part(page, added, triaged.records, triaged.rejected, triaged.skipped)
         if self._redelivery.refused:
             reject(part, "refused", self._redelivery.refused)
@@ -213,6 +246,7 @@ class TransactionSender:
         transaction.entries += len(page.entries)
         transaction.nbytes += page.nbytes
         transaction.is_due |= not page.truncated or self._is_full(transaction)
+        self._ahead.add(PageAhead(added, page.nbytes, credit), is_clean=True)
         self._changed.set()
         return transaction
 
@@ -223,6 +257,7 @@ class TransactionSender:
         batches, refused = self._route.pack(records) if records else ([], [])
         if not refused:
             transaction.batches = batches
+            self._ahead.begun()
 
     # ------------------------------------------------------------------------------------ committing
 
@@ -247,5 +282,6 @@ class TransactionSender:
             if transaction.is_due or self._session.is_over or left_s <= 0:
                 self._open = None
                 self._taken.set()
+                self._ahead.begun()
                 return transaction
             await at_most(self._changed, left_s)

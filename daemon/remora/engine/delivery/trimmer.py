@@ -52,6 +52,10 @@ class Trimmer:
         """Take in a page that begins where the last one ended."""
         return self._window.add(page.positions)
 
+    def turn_back(self, newest: PageAcks) -> None:
+        """Forget the newest page, of which nothing is done."""
+        self._window.drop(newest)
+
     def finish(self, of: PageAcks, ordinals: Sequence[int], cause: Cause) -> None:
         """Mark entries as done: acknowledged, dead-lettered, or done in an earlier session."""
         of.finish(ordinals, cause)

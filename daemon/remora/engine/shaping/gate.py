@@ -18,7 +18,7 @@ from remora.codec.topic import TRAFFIC_CLASS, parse_args
 from remora.metrics import Telemetry
 from remora.model.shard import Shard
 from remora.model.topic import Topic
-from remora.model.traffic import ScopeKind, TrafficClass
+from remora.model.traffic import Priority, ScopeKind, TrafficClass
 from remora.policy.classes import Rules, scope_of
 from remora.policy.waiting import Account, Request, Waiting
 from remora.ports.credit import Bank, Budgets, NoBank, NoBudgets
@@ -218,6 +218,11 @@ class Gate:
             way = self._ways[key] = Way(groups, self._rules.highest_class(topic.label, asked))
         return way
 
+    def priority_of(self, topic: Topic, shard: Shard, *, at_tail: bool) -> Priority:
+        """The priority of a shard of this topic; `at_tail` as in a Wish."""
+        way, full = self.way_of(topic), self._full.get(shard, 0.0)
+        return self._rules.class_of(way.highest, way.groups, at_tail=at_tail, full_percent=full).priority
+
     def has_backlog(self, *, truncated: bool, newest_age_s: float) -> bool:
         """Whether a listing shows that its shard is catching up."""
         return self._rules.has_backlog(truncated=truncated, newest_age_s=newest_age_s)
@@ -237,7 +242,7 @@ class Gate:
         shard has no longer goes to the end of the other one."""
         self._full = full
         for pending in list(self._pending.values()):
-            if self._priority_of(pending.wish, self.way_of(pending.wish.topic)) != pending.request.priority:
+            if self._priority_of(pending.wish) != pending.request.priority:
                 self.cancel(pending)
                 pending.request = self._request(pending.wish)
                 self._enter(pending)
@@ -265,11 +270,10 @@ class Gate:
             if name not in self._accounts:
                 self._add(name)
         self._asked += 1
-        return Request(str(self._asked), self._priority_of(wish, way), tuple(path), wish.want, wish.least)
+        return Request(str(self._asked), self._priority_of(wish), tuple(path), wish.want, wish.least)
 
-    def _priority_of(self, wish: Wish, way: Way) -> str:
-        full = self._full.get(wish.shard, 0.0)
-        return self._rules.class_of(way.highest, way.groups, at_tail=wish.at_tail, full_percent=full).priority
+    def _priority_of(self, wish: Wish) -> Priority:
+        return self.priority_of(wish.topic, wish.shard, at_tail=wish.at_tail)
 
     def _add(self, name: str) -> None:
         """Let a group be known; groups are gone through from narrow to wide."""
