@@ -41,6 +41,7 @@ RUNS: dict[str, list[str]] = {
     "replay-verify": ["replay-verify"],
     "sequencer": ["sequencer", "--seconds", "0.3", "--rounds", "3"],
     "shaping": ["shaping", "--only", "hold", "--workers", "2", "--seconds", "16"],
+    "traces": ["traces", "--entries", "200000", "--rounds", "2"],
     "fleet": ["fleet", "--seeds", "1"],
 }
 
