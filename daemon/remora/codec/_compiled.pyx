@@ -361,6 +361,23 @@ def totals(records):
     return columns.Totals(body_bytes, created_ns, ordinals)
 
 
+def extent(records):
+    """As `columns.extent`."""
+    if not isinstance(records, Records):
+        return columns.extent(records)
+    cdef Records each = records
+    cdef Py_ssize_t i, body_bytes = 0
+    cdef int64_t created_ns, oldest_ns = 0, newest_ns = 0
+    for i in range(each._count):
+        body_bytes += each._rows[i].body
+        created_ns = each._rows[i].created_ns
+        if not i or created_ns < oldest_ns:
+            oldest_ns = created_ns
+        if not i or created_ns > newest_ns:
+            newest_ns = created_ns
+    return columns.Extent(body_bytes, oldest_ns, newest_ns)
+
+
 def traced(records):
     """As `columns.traced`."""
     if not isinstance(records, Records):

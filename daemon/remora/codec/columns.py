@@ -26,6 +26,20 @@ def totals(records: Sequence[Record]) -> Totals:
     )
 
 
+class Extent(NamedTuple):
+    """Of some records: the bytes of all bodies, the first and the last age zero in ns since the epoch; 0 of none."""
+
+    body_bytes: int
+    oldest_ns: int
+    newest_ns: int
+
+
+def extent(records: Sequence[Record]) -> Extent:
+    """What limits of traffic and lifetimes need of records."""
+    body_bytes, created_ns, _ = totals(records)
+    return Extent(body_bytes, min(created_ns, default=0), max(created_ns, default=0))
+
+
 def traced(records: Sequence[Record]) -> Sequence[Record]:
     """Those that have a trace context, in their order."""
     return [each for each in records if each.traceparent]

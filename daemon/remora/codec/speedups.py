@@ -23,6 +23,7 @@ in_batches: Callable[[Sequence[Record], int, int, int], Sequence[tuple[int, Sequ
 )
 encode_events: Callable[[bytes, bytes, Sequence[Record], int], bytes] = kafka_records.encode_events
 totals: Callable[[Sequence[Record]], columns.Totals] = columns.totals
+extent: Callable[[Sequence[Record]], columns.Extent] = columns.extent
 traced: Callable[[Sequence[Record]], Sequence[Record]] = columns.traced
 joined: Callable[[Iterable[Sequence[Record]]], Sequence[Record]] = columns.joined
 checksums: Callable[[Sequence[bytes], int], list[int]] = checksums_.checksums
@@ -43,7 +44,8 @@ if not os.environ.get("REMORA_PURE_PYTHON"):
     else:
         FastRendering, partitions = _compiled.FastRendering, _compiled.partitions
         in_batches, encode_events = _compiled.in_batches, _compiled.encode_events
-        totals, traced, joined = _compiled.totals, _compiled.traced, _compiled.joined
+        totals, extent = _compiled.totals, _compiled.extent
+        traced, joined = _compiled.traced, _compiled.joined
         checksums, mismatches = _compiled.checksums, _compiled.mismatches
         shards, RecordEncoder = _s3_records.shards, _s3_records.Encoder
         SequencerCore = _sequencer.Core

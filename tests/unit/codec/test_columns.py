@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from remora.codec import columns, speedups
-from remora.codec.columns import Totals
+from remora.codec.columns import Extent, Totals
 from remora.model.record import Record
 
 TEXTS = st.binary(max_size=40) | st.sampled_from([bytes(300_000), b"a" * 262_144])
@@ -37,6 +37,18 @@ def test_totals_are_of_all_records(way: Callable[[Sequence[Record]], Totals], ev
         [each.created_ns for each in events],
         [each.ordinal for each in events],
     )
+
+    assert way(events) == wanted
+    assert way(speedups.joined([events])) == wanted
+
+
+@pytest.mark.parametrize("way", dict.fromkeys([columns.extent, speedups.extent]), ids=module)
+@given(EVENTS)
+@example([])
+def test_the_extent_is_that_of_all_records(way: Callable[[Sequence[Record]], Extent], events: list[Record]) -> None:
+    """It has the bytes of all bodies and the first and the last time, whichever renderer made the records."""
+    times = sorted(each.created_ns for each in events) or [0]
+    wanted = (sum(len(each.body) for each in events), times[0], times[-1])
 
     assert way(events) == wanted
     assert way(speedups.joined([events])) == wanted

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from remora.codec.speedups import totals
+from remora.codec.speedups import extent
 from remora.engine.delivery.scope import Scope
 from remora.engine.shaping.gate import Grant, Pending, Wish
 from remora.model.record import DeadLetter, Page, Record
@@ -121,8 +121,8 @@ class SessionCredit:
 
     def _bytes_of(self, page: Page, records: Sequence[Record]) -> int:
         """The bytes that are sent of a page, which also tells what the shard's class is next."""
-        nbytes, created_ns, _ = totals(records)
-        self._classify(page, max(created_ns, default=0))
+        nbytes, _, newest_ns = extent(records)
+        self._classify(page, newest_ns)
         return nbytes
 
     def _classify_alone(self, page: Page, records: Sequence[Record]) -> int:
@@ -167,7 +167,7 @@ class SessionCredit:
         """Use the credit of these records; the requests that it was granted to, each with its part of the bytes."""
         if not self._sending:
             return
-        nbytes, _, _ = totals(records)
+        nbytes = extent(records).body_bytes
         while nbytes and self._sending:
             first = self._sending[0]
             part = min(nbytes, first.nbytes - first.handed)

@@ -10,7 +10,7 @@ from operator import attrgetter
 from remora.codec.event_entry import attributes
 from remora.codec.rendering_cached import Renderer
 from remora.codec.sequence import sequence_prefix
-from remora.codec.speedups import totals
+from remora.codec.speedups import extent
 from remora.engine.delivery.shard_state import Redelivery
 from remora.model.errors import CodecError
 from remora.model.record import Page, Record
@@ -88,7 +88,7 @@ def _without_corrupt(
 
 
 def _oldest_is_before(time_ns: int, records: Sequence[Record]) -> bool:
-    return bool(time_ns) and min(totals(records).created_ns, default=time_ns) < time_ns
+    return bool(time_ns and records) and extent(records).oldest_ns < time_ns
 
 
 def own_part(page: Page, topic: Topic) -> Page:
