@@ -103,51 +103,70 @@ class Tier:
         if meter.max is not None:
             self.caps = shares_of_tick(meter.max, self.ticks_max, members, tick_us)
 
-    def visit(self, member: int, spare: Bucket | None) -> int:
-        """Fill one member's bucket in this tick, at last from its `spare`; answers what came from that.
+    def visit(self, order: Sequence[int], spares: Sequence[Bucket] | None) -> int:
+        """Fill the members' buckets in this tick, in this order, at last from their `spares`; answers what came from
+        those.
 
         `Bucket.fill` and `transfer` written out, since a host does this thousands of times a second.
         """
+        if self.meter.max is not None:
+            return sum([self._visit_capped(member, spares[member] if spares else None) for member in order])
+        buckets, capacities, shares = self.buckets, self.capacities, self.shares
+        over, cur_over, moved = self.last_over, self.cur_over, 0
+        for member in order:
+            bucket = buckets[member]
+            bucket.capacity = capacity = capacities[member]
+            level = bucket.level + shares[member]
+            if level > capacity:
+                cur_over += level - capacity
+                level = capacity
+            if bucket.returned:
+                over += bucket.take_returned()
+            if over:
+                used = min(over, capacity - level)
+                over -= used
+                level += used
+            if spares and level < capacity and (spare := spares[member]).level > 0:
+                used = min(capacity - level, spare.level)
+                spare.level -= used
+                level += used
+                moved += used
+            bucket.level = level
+        self.last_over, self.cur_over = over, cur_over
+        return moved
+
+    def _visit_capped(self, member: int, spare: Bucket | None) -> int:
+        """The same for one member where there is a max."""
         bucket = self.buckets[member]
         capacity = bucket.capacity = self.capacities[member]
-        level, over, budget = bucket.level, self.last_over, None
-        cap = start = 0
-        if self.meter.max is not None:
-            cap = self.caps[member]
-            budget = start = cap + self.last_budget
+        level, over, cap = bucket.level, self.last_over, self.caps[member]
+        budget = start = cap + self.last_budget
 
         guaranteed = self.shares[member]
-        take = guaranteed if budget is None or guaranteed < budget else budget
-        used = take if level + take <= capacity else capacity - level
+        used = min(guaranteed, budget, capacity - level)
         self.cur_over += guaranteed - used
         level += used
-        if budget is not None:
-            budget -= used
+        budget -= used
         if bucket.returned:
             over += bucket.take_returned()
-        if over:
-            take = over if budget is None or over < budget else budget
-            used = take if level + take <= capacity else capacity - level
-            over -= used
-            level += used
-            if budget is not None:
-                budget -= used
+        used = min(over, budget, capacity - level)
+        over -= used
+        level += used
+        budget -= used
         self.last_over = over
         moved = 0
-        if spare is not None and level < capacity and spare.level > 0:
-            moved = min(capacity - level, spare.level)
-            if budget is not None:
-                budget -= (moved := max(0, min(moved, budget)))
+        if spare is not None:
+            moved = max(0, min(capacity - level, spare.level, budget))
+            budget -= moved
             spare.level -= moved
             level += moved
         bucket.level = level
 
-        if budget is not None:
-            spent = max(0, start - budget)  # a cut of the level is no cap for others
-            if spent < cap:
-                self.cur_budget += cap - spent
-            else:
-                self.last_budget -= spent - cap
+        spent = max(0, start - budget)  # a cut of the level is no cap for others
+        if spent < cap:
+            self.cur_budget += cap - spent
+        else:
+            self.last_budget -= spent - cap
         return moved
 
     def _share_burst(self) -> None:
@@ -219,13 +238,9 @@ class Group:
         open_tiers = [tier for tier in self._priorities if not tier.pass_full(self._tick_us)]
         for tier in (*open_tiers, self._spare):
             tier.deal(self._tick_us)
-        for member in order:
-            spare = self._spare.buckets[member]
-            for tier in open_tiers:
-                moved = tier.visit(member, spare)
-                if moved:
-                    self.transferred[tier.name] += moved
-            self._spare.visit(member, None)
+        for tier in open_tiers:  # the highest first, so each member's spare serves its priorities in their order
+            self.transferred[tier.name] += tier.visit(order, self._spare.buckets)
+        self._spare.visit(order, None)
         for tier in self.tiers.values():
             tier.ticks += 1
             tier.ticks_max += 1
