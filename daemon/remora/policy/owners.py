@@ -5,7 +5,7 @@ Numbers stay fair meanwhile: a worker that gives such shards away gets others fo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from remora.model.member import Member
 from remora.model.shard import Shard
@@ -17,7 +17,13 @@ from remora.policy.view import View
 def avoids(view: View, shard: Shard) -> bool:
     """Whether this worker leaves a shard to others, since its destination fails this worker and not all of them."""
     name = view.quarantined.get(shard)
-    return name is not None and name in view.members.quarantined and view.members.cookie not in _owners(view, name)
+    return name is not None and name in _avoided(view, [name])
+
+
+def _avoided(view: View, names: Iterable[str]) -> dict[str, list[str]]:
+    """Those of these destinations whose shards this worker leaves to others, with who may have them."""
+    owners_of = {name: _owners(view, name) for name in names if name in view.members.quarantined}
+    return {name: found for name, found in owners_of.items() if view.members.cookie not in found}
 
 
 def is_unwelcome(view: View, shard: Shard, to: Member) -> bool:
@@ -38,17 +44,18 @@ def leaving(view: View, on_offer: Collection[Shard]) -> dict[Shard, str]:
     """Which shards to offer now since this worker avoids them, a few at a time, each to who has the fewest."""
     if view.members.draining:
         return {}
+    places = _avoided(view, {*view.quarantined.values()})
     avoided = sorted(
         shard
-        for shard in view.quarantined
-        if shard in view.owned and not view.owned[shard].is_leaving and shard not in on_offer and avoids(view, shard)
+        for shard, name in view.quarantined.items()
+        if name in places and shard in view.owned and not view.owned[shard].is_leaving and shard not in on_offer
     )
     if not avoided:
         return {}
     held = counts(view.members.rows(view.owned.keys()))
     offers: dict[Shard, str] = {}
     for shard in avoided[: max(0, BUSY_AT_ONCE - len(on_offer))]:
-        to = min(_owners(view, view.quarantined[shard]), key=lambda cookie: (held[cookie], cookie))
+        to = min(places[view.quarantined[shard]], key=lambda cookie: (held[cookie], cookie))
         held[to] += 1
         offers[shard] = to
     return offers
