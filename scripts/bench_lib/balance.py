@@ -1,7 +1,7 @@
 """Two hosts on one store, one of which is throttled: how old events become, and when they are as young as before.
 
-Two daemons with workers of their own share an embedded store and a steady load. After a while the workers of one of
-them are stopped and continued again and again, as cpulimit does and a quota of a control group: they run for a part of
+Two daemons with workers of their own share an embedded store and a steady load. After a while workers of one of them
+are stopped and continued again and again, as cpulimit does and a quota of a control group: they run for a part of
 each period only. What the daemons move for its load, and the age of events from the moment that they are handed to the
 store until the broker has them, are counted in windows of half a balance interval. In the end the topic is read from
 the broker: every event is there, and copies are counted. Daemons, broker and this program share this host's processors.
@@ -68,7 +68,7 @@ weights = {{ cpu = 1.0, host_cpu = 0.0, memory = 1.0, held = 1.0, network_in = 1
 class Window:
     """Events that were handed over in half a balance interval, which began `at_s` after the throttling.
 
-    `moves` are those for their load so far, and `held` the shards of the throttled host at the window's end.
+    `moves` are those for their load so far, and `held` the shards of the throttled workers at the window's end.
     """
 
     at_s: float
@@ -94,6 +94,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shards", type=int, default=32, help="default: 32")
     parser.add_argument("--pace", type=int, default=2000, help="events in a second (default: 2,000)")
     parser.add_argument("--part", type=float, default=0.25, help="of the time that workers run (default: 0.25)")
+    parser.add_argument("--slow", type=int, help="throttled workers of the first host (default: all)")
     parser.add_argument("--interval", type=float, default=10.0, help="seconds between two rounds (default: 10)")
     parser.add_argument("--history", type=int, default=50, help="balance.history, in percent (default: 50)")
     parser.add_argument("--minimum", type=int, default=1000, help="balance.min_throughput, in bytes (default: 1,000)")
@@ -125,10 +126,10 @@ async def _run(address: str, options: argparse.Namespace, folder: Path) -> dict[
         store = await stack.enter_async_context(hosts[0].store())
         seconds = (options.before + options.after) * options.interval
         looks: list[Look] = []
-        looking = asyncio.create_task(_look_again_and_again(hosts, looks))
+        workers = family(processes[0].pid)[1:][: options.slow]
+        looking = asyncio.create_task(_look_again_and_again(hosts, workers, looks))
         began = time.time()
         throttled_at = began + options.before * options.interval
-        workers = family(processes[0].pid)[1:]
         with _throttled_from(throttled_at, workers, options.part):
             handed = await _hand_over(store, topic, options.pace, seconds)
         await arrived(address, [name], PARTITIONS, len(handed), PATIENCE_S)
@@ -145,7 +146,7 @@ async def _run(address: str, options: argparse.Namespace, folder: Path) -> dict[
     for window in windows:
         print(
             f"{window.at_s:6.0f} s   age p50 {window.p50_s * 1e3:7.0f} ms, p99 {window.p99_s * 1e3:7.0f} ms   "
-            f"{window.moves} moves for load, {window.held} shards at the throttled host",
+            f"{window.moves} moves for load, {window.held} shards at throttled workers",
             flush=True,
         )
     back = "never" if back_s is None else f"{back_s / options.interval:.1f} intervals after the throttling"
@@ -187,11 +188,12 @@ async def _held(host: Embedded) -> int:
     return len((await host.status())["shards"])
 
 
-async def _look_again_and_again(hosts: Sequence[Embedded], looks: list[Look]) -> None:
-    """Note what the hosts say, once a second; a throttled one answers late."""
+async def _look_again_and_again(hosts: Sequence[Embedded], throttled: Sequence[int], looks: list[Look]) -> None:
+    """Note what the hosts say, once a second; one whose workers, of these pids, are throttled answers late."""
     while True:
         moves = [await host.metric("remora_shard_moves_total", kind="load") for host in hosts]
-        looks.append(Look(time.time(), round(sum(moves)), await _held(hosts[0])))
+        held = sum(each["shards"] for each in (await hosts[0].status())["workers"] if each["pid"] in throttled)
+        looks.append(Look(time.time(), round(sum(moves)), held))
         await asyncio.sleep(1)
 
 
