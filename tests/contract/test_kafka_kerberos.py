@@ -51,7 +51,7 @@ def target(kafka: Kafka, topic: str, who: str = "remora", listener: str = "gssap
 async def deliver(meant: Target, settings: KafkaSettings = ANYWHERE) -> None:
     """Ten records, at least once."""
     async with (
-        asyncio.timeout(15),
+        asyncio.timeout(60),
         KafkaEndpoint(settings) as endpoint,
         endpoint.route(SHARD, INCARNATION, meant) as route,
     ):
@@ -60,7 +60,7 @@ async def deliver(meant: Target, settings: KafkaSettings = ANYWHERE) -> None:
 
 async def refusal(meant: Target, settings: KafkaSettings = ANYWHERE) -> str:
     """Why a target is misconfigured."""
-    async with asyncio.timeout(10), KafkaEndpoint(settings) as endpoint:
+    async with asyncio.timeout(60), KafkaEndpoint(settings) as endpoint:
         with pytest.raises(EndpointMisconfigured) as caught:
             async with endpoint.route(SHARD, INCARNATION, meant):
                 pass
@@ -117,7 +117,7 @@ async def test_replaced_keytab(realm: Kafka, tmp_path: Path) -> None:
     arguments = f"mechanism=GSSAPI&sasl-kerberos-keytab={keytab}"
     meant = Target(f"kafka://{realm.env['gssapi_bootstrap']}", arguments, topic)
 
-    async with asyncio.timeout(15), KafkaEndpoint(ANYWHERE, watcher) as endpoint:
+    async with asyncio.timeout(60), KafkaEndpoint(ANYWHERE, watcher) as endpoint:
         for who in ("remora", "brief", "remora"):
             shutil.copy(realm.env[f"{who}_keytab"], keytab)
             async with endpoint.route(SHARD, INCARNATION, meant) as route:
@@ -155,7 +155,7 @@ def issued_to_brief(kafka: Kafka) -> list[int]:
 async def test_wrong_key(realm: Kafka) -> None:
     """A keytab whose key was changed stops its topic with that reason; another topic of the broker is delivered."""
     topic = await create_topic(realm.address)
-    async with asyncio.timeout(15), KafkaEndpoint(ANYWHERE) as endpoint:
+    async with asyncio.timeout(60), KafkaEndpoint(ANYWHERE) as endpoint:
         with pytest.raises(EndpointMisconfigured, match="Kerberos: the KDC refuses the keytab's key"):
             async with endpoint.route(SHARD, INCARNATION, target(realm, topic, "stale")):
                 pass

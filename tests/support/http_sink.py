@@ -41,7 +41,7 @@ class HttpSink:
         self.heads[body] = {"line": f"{request.method} {request.raw_path}", **headers}
         return web.Response()
 
-    async def until(self, count: int, timeout_s: float = 60.0) -> list[bytes]:
+    async def until(self, count: int, timeout_s: float = 180.0) -> list[bytes]:
         """The different bodies, as soon as there are that many."""
         deadline = time.monotonic() + timeout_s
         while len(found := list(dict.fromkeys(self.bodies))) < count:

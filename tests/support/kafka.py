@@ -97,7 +97,7 @@ def fragile_kafka() -> Iterator[Kafka]:
         yield running
 
 
-async def until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+async def until(condition: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:
     """Return as soon as the condition holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -216,7 +216,7 @@ async def read_committed(address: str, name: str) -> list[Any]:
     return await read_topic(address, name, isolation_level="read_committed")
 
 
-async def settled(address: str, name: str, timeout_s: float = 30.0) -> bool:
+async def settled(address: str, name: str, timeout_s: float = 120.0) -> bool:
     """Whether every transaction in a topic ends in time.
 
     Kafka answers a commit before it has marked the end in each partition; until then nobody is shown the records.

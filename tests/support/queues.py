@@ -213,7 +213,7 @@ async def a_topic(queues: Queues, kafka: Kafka) -> str:
     return queues.make(f"kafka://{kafka.address}", name=await create_topic(kafka.address))
 
 
-async def delivers(daemon: Daemon, topic: str, at_least: int, timeout_s: float = 30.0) -> None:
+async def delivers(daemon: Daemon, topic: str, at_least: int, timeout_s: float = 120.0) -> None:
     """Return when a daemon has had this many acknowledgements for a topic since its start."""
 
     async def enough() -> bool:
@@ -222,7 +222,7 @@ async def delivers(daemon: Daemon, topic: str, at_least: int, timeout_s: float =
     await daemon.until(enough, f"{at_least} deliveries", timeout_s)
 
 
-async def numbered(address: str, topic: str, end: int, within_s: float = 60.0, *, committed: bool = False) -> Verdict:
+async def numbered(address: str, topic: str, end: int, within_s: float = 180.0, *, committed: bool = False) -> Verdict:
     """The verdict on a topic as soon as all events below `end` are there, whose ids are their numbers."""
     records = await read_until(
         address, topic, lambda found: len({each.event_id for each in found}) >= end, within_s, committed=committed
