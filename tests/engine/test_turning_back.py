@@ -17,7 +17,7 @@ from remora.codec.topic import TRAFFIC_CLASS
 from remora.config import DeliverySettings
 from remora.engine.byte_budget import ByteBudget
 from remora.engine.delivery.lane_queues import InFlightBatch, LaneQueues
-from remora.engine.delivery.turning_back import PageAhead
+from remora.engine.delivery.page_ahead import PageAhead
 from remora.engine.eviction import Givers, Shortage
 from remora.metrics import Telemetry
 from remora.model.ledger import Cause

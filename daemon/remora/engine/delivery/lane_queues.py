@@ -7,8 +7,8 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from remora.engine.delivery.page_ahead import PageAhead
 from remora.engine.delivery.reading import at_most
-from remora.engine.delivery.turning_back import PageAhead
 from remora.model.record import Page
 from remora.policy.acks import PageAcks
 from remora.ports.endpoint import Batch

@@ -17,9 +17,10 @@ from remora.codec.speedups import totals
 from remora.engine.delivery.lane_queues import InFlightBatch, LaneQueues
 from remora.engine.delivery.letters import dead_letter
 from remora.engine.delivery.packing import pack_surely
+from remora.engine.delivery.page_ahead import PageAhead
 from remora.engine.delivery.session import Session
 from remora.engine.delivery.triage import Rejected, own_part
-from remora.engine.delivery.turning_back import PageAhead, PagesAhead
+from remora.engine.delivery.turning_back import PagesAhead
 from remora.model.errors import EndpointError, EntryRefused, StoreError
 from remora.model.ledger import Cause
 from remora.model.record import Page, Record
@@ -43,7 +44,9 @@ class LaneSender:
         self._reader = session.reader
         self._route = route
         self._lanes = LaneQueues()
-        self._ahead = PagesAhead(session, self._lanes)
+        self._ahead = PagesAhead(
+            session.scope, session.reader, session.trimmer, self._lanes, is_over=lambda: session.is_over
+        )
         self._storing = 0
         self._last_storing: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()

@@ -15,11 +15,12 @@ import asyncio
 from collections.abc import Sequence
 
 from remora.engine.delivery.catching_up import catch_up
+from remora.engine.delivery.page_ahead import PageAhead
 from remora.engine.delivery.reading import at_most
 from remora.engine.delivery.session import Session
 from remora.engine.delivery.transaction import Commits, Part, Transaction, reject
 from remora.engine.delivery.triage import own_part
-from remora.engine.delivery.turning_back import PageAhead, PagesAhead
+from remora.engine.delivery.turning_back import PagesAhead
 from remora.model.errors import OwnershipLost
 from remora.model.record import Page
 from remora.ports.endpoint import ExactRoute
@@ -36,7 +37,7 @@ class TransactionSender:
         self._reader = session.reader
         self._route = route
         self._open: Transaction | None = None
-        self._ahead = PagesAhead(session, self)
+        self._ahead = PagesAhead(session.scope, session.reader, session.trimmer, self, is_over=lambda: session.is_over)
         self._committer = committer
         self._changed = asyncio.Event()
         self._taken = asyncio.Event()

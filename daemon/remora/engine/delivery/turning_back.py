@@ -7,53 +7,30 @@ sent stood before them, and what is read again is sent in its order. What is rea
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
 
-from remora.engine.delivery.session import Session
+from remora.engine.delivery.page_ahead import Packed, PageAhead
+from remora.engine.delivery.reading import Reader
+from remora.engine.delivery.scope import Scope
+from remora.engine.delivery.trimmer import Trimmer
 from remora.model.record import Page
 from remora.model.traffic import Priority
 from remora.policy.acks import PageAcks
 
 
-@dataclass(frozen=True, slots=True)
-class PageAhead:
-    """A page that nothing was begun of when it was noted: its entries, what became of them, and what they hold.
-
-    `credit` are the bytes that were granted for its records, `batches` how many batches it made.
-    """
-
-    acks: PageAcks
-    nbytes: int
-    credit: int = 0
-    batches: int = 0
-
-    @property
-    def entries(self) -> int:
-        """How many there are."""
-        return len(self.acks.positions) - 1
-
-
-class Packed(Protocol):
-    """What a sender has made of its pages."""
-
-    def untouched(self, pages: Sequence[PageAhead]) -> int:
-        """How many of the newest of these pages nothing was begun of."""
-        ...
-
-    def take_out(self, pages: Sequence[PageAhead]) -> None:
-        """Forget these pages, the newest ones."""
-        ...
-
-
 class PagesAhead:
     """The newest pages of a session that may be turned back, and where it reads on. It is a Giver."""
 
-    def __init__(self, session: Session, packed: Packed) -> None:
-        self._session = session
+    def __init__(
+        self, scope: Scope, reader: Reader, trimmer: Trimmer, packed: Packed, *, is_over: Callable[[], bool]
+    ) -> None:
+        """`is_over` tells whether the session ends."""
+        self._scope = scope
+        self._reader = reader
+        self._trimmer = trimmer
         self._packed = packed
-        self._state = session.scope.state
+        self._is_over = is_over
+        self._state = scope.state
         self._pages: deque[PageAhead] = deque()
         self._next = b""
         self._is_joining = False
@@ -62,7 +39,7 @@ class PagesAhead:
     @property
     def name(self) -> str:
         """The queue's."""
-        return self._session.scope.lease.shard.queue
+        return self._scope.lease.shard.queue
 
     # -------------------------------------------------------------------------------- for the sender
 
@@ -93,7 +70,7 @@ class PagesAhead:
             self._pages.clear()  # nothing before it can be turned back: only the newest pages can
             return
         self._pages.append(page)
-        self._session.reader.offer(self)
+        self._reader.offer(self)
 
     def begun(self, acks: PageAcks | None = None) -> None:
         """This page is done with, or all of them are begun."""
@@ -103,7 +80,7 @@ class PagesAhead:
 
     def ahead(self) -> tuple[int, ...]:
         """The bytes of the pages that can be turned back, the oldest first; none of a probe after a failure."""
-        if self._is_joining or self._session.is_over or not self._state.reads.pages_delivered:
+        if self._is_joining or self._is_over() or not self._state.reads.pages_delivered:
             return ()
         count = self._packed.untouched(self._pages)
         return tuple(each.nbytes for each in self._pages)[len(self._pages) - count :]
@@ -113,11 +90,11 @@ class PagesAhead:
         newest = [self._pages.pop() for _ in range(pages)]
         self._packed.take_out(newest)
         for page in newest:
-            self._session.trimmer.turn_back(page.acks)
+            self._trimmer.turn_back(page.acks)
             self._next = page.acks.positions[0]
         self._was_turned_back = True
         self._state.reads.has_backlog = True
         self._state.progress.news.set()
         entries, nbytes = sum(each.entries for each in newest), sum(each.nbytes for each in newest)
-        self._session.scope.context.telemetry.turned_back(priority, entries)
-        self._session.reader.turn_back(entries, nbytes, sum(each.credit for each in newest))
+        self._scope.context.telemetry.turned_back(priority, entries)
+        self._reader.turn_back(entries, nbytes, sum(each.credit for each in newest))
