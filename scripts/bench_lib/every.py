@@ -42,6 +42,7 @@ RUNS: dict[str, list[str]] = {
     "sequencer": ["sequencer", "--seconds", "0.3", "--rounds", "3"],
     "shaping": ["shaping", "--only", "hold", "--workers", "2", "--seconds", "16"],
     "traces": ["traces", "--entries", "200000", "--rounds", "2"],
+    "shards": ["shards", "--seconds", "1", "--writers", "1,32,128", "--queues", "1,4,11"],
     "fleet": ["fleet", "--seeds", "1"],
 }
 

@@ -1,4 +1,4 @@
-"""A benchmark's figures as a picture: bars of the medians, with a point for each turn; for `scale`, lines."""
+"""A benchmark's figures as a picture: bars of the medians, with a point for each turn; lines for `scale` and others."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ def draw(name: str, figures: Figures, file: Path) -> None:
         _draw_axes(figures, file)
     elif name == "fleet":
         _draw_minutes(figures["turns"], file)
+    elif name == "shards":
+        _draw_shards(figures["rows"], file)
     elif name in _PANELS:
         _draw_bars(name, _PANELS[name](figures), file)
 
@@ -68,6 +70,30 @@ def _draw_axes(figures: Figures, file: Path) -> None:
             plot.set(xscale="log", xticks=values, xticklabels=[f"{value:,}" for value in values], ylim=(0, None))
             plot.set(xlabel=axis, ylabel=what if not column else None)
             plot.minorticks_off()
+    figure.savefig(file)
+
+
+def _draw_shards(rows: Sequence[Figures], file: Path) -> None:
+    """A column for each store: events a second, and the slowest commits, over queues; a line for each many writers."""
+    from matplotlib.figure import Figure
+
+    stores = list(dict.fromkeys(row["store"] for row in rows))
+    figure = Figure(figsize=(5 * len(stores), 7), layout="constrained")
+    plots = figure.subplots(2, len(stores), squeeze=False, sharex=True)
+    for column, store in enumerate(stores):
+        here = [row for row in rows if row["store"] == store]
+        rates, slowest = plots[:, column]
+        for writers in dict.fromkeys(row["writers"] for row in here):
+            line = [row for row in here if row["writers"] == writers]
+            queues = [row["queues"] for row in line]
+            rates.plot(queues, [row["rate"] for row in line], marker="o", label=f"{writers} writers")
+            slowest.plot(queues, [row["p99_s"] * 1e3 for row in line], marker="o")
+        ticks = sorted({row["queues"] for row in here})
+        rates.set(title=store, ylim=(0, None), ylabel=None if column else "events/s")
+        rates.legend()
+        slowest.set(xscale="log", xticks=ticks, xticklabels=[str(tick) for tick in ticks], yscale="log")
+        slowest.set(xlabel="queues", ylabel=None if column else "p99 of a commit, ms")
+        slowest.minorticks_off()
     figure.savefig(file)
 
 
