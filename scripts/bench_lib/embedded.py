@@ -97,10 +97,18 @@ class Embedded:
             return await answer.text()
 
     async def make_topics(
-        self, names: Iterable[str], endpoint: str, shards: int, *, is_sequenced: bool = False
+        self, names: Iterable[str], endpoint: str, shards: int, *, is_sequenced: bool = False, args: str = ""
     ) -> list[Topic]:
-        """Make topics that deliver to the Kafka topics of their names; some that number their events, if asked for."""
-        wanted = [dataclasses.replace(own_topic(name, endpoint, shards), is_sequenced=is_sequenced) for name in names]
+        """Make topics that deliver to the Kafka topics of their names; some that number their events, if asked for.
+
+        `args` are those of the endpoint.
+        """
+        wanted = [
+            dataclasses.replace(
+                own_topic(name, endpoint, shards), target=Target(endpoint, args, name), is_sequenced=is_sequenced
+            )
+            for name in names
+        ]
         async with self.store() as store:
             return [await store.own_topics.create(each) for each in wanted]
 

@@ -96,7 +96,10 @@ class Turn:
 
 @dataclass(frozen=True)
 class Row:
-    """The medians of a combination's turns. `ratio` is to one queue with as many writers."""
+    """The medians of a combination's turns. `ratio` is to one queue with as many writers.
+
+    `cpu_us` is the processor time of writers and OSDs for an event.
+    """
 
     store: str
     writers: int
@@ -107,6 +110,7 @@ class Row:
     p99_s: float
     met: float
     slower: float
+    cpu_us: float
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -167,19 +171,24 @@ def table(turns: Sequence[Turn]) -> list[Row]:
                 median(what, lambda turn: turn.p99_s),
                 median(what, lambda turn: turn.met),
                 p50_s / median((store, 1, 1), lambda turn: turn.p50_s),
+                median(what, _cpu_us),
             )
         )
     return rows
 
 
+def _cpu_us(turn: Turn) -> float:
+    return 1e6 * sum(count for who, count in turn.processors.items() if who != "others") / turn.rate
+
+
 def print_table(rows: Sequence[Row]) -> None:
     """All rows, as a table of Markdown."""
-    print("| store | writers | queues | events/s | ratio to 1 queue | p50, ms | p99, ms | met | slower |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| store | writers | queues | events/s | ratio to 1 queue | p50, ms | p99, ms | met | slower | CPU, µs |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for row in rows:
         print(
             f"| {row.store} | {row.writers} | {row.queues} | {row.rate:,.0f} | {row.ratio:.2f} | "
-            f"{row.p50_s * 1e3:.2f} | {row.p99_s * 1e3:.2f} | {row.met:.0%} | {row.slower:.1f} |"
+            f"{row.p50_s * 1e3:.2f} | {row.p99_s * 1e3:.2f} | {row.met:.0%} | {row.slower:.1f} | {row.cpu_us:,.0f} |"
         )
 
 

@@ -58,6 +58,15 @@ def test_ratios_are_to_one_queue_and_to_a_lone_writer() -> None:
     assert (found.ratio, found.slower) == (2.5, 4.0)
 
 
+def test_what_others_used_is_no_cost_of_an_event() -> None:
+    """The processor time of an event is that of writers and OSDs, without what else the machine did."""
+    processors = {"writers": 0.25, "osds": 0.75, "others": 0.9}
+
+    (found,) = table([Turn("rados", 8, 1, 1000.0, 0.001, 0.002, 0.0, processors)])
+
+    assert found.cpu_us == 1000.0
+
+
 def test_what_was_not_measured_is_not_compared() -> None:
     """Without one queue and without a lone writer there is no ratio."""
     found = row([turn(8, 4, 25.0)], 8, 4)
