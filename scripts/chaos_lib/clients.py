@@ -62,6 +62,7 @@ class Client:
             self._batch: 20,
             self._two_phase: 20,
             self._interrupted: 10,
+            self._cut: 8,
             self._repeated: 6,
             self._abandoned: 4,
             self._unkeyed: 3,
@@ -108,6 +109,17 @@ class Client:
         events = self._events(self._chance.randint(1, MOST_AT_ONCE), fresh=True)
         request = self._publish(events, requests.lines(events), NDJSON)
         self._leave(events, await self._connection.hang_up(request, self._chance.uniform(0, 0.01)))
+
+    async def _cut(self) -> None:
+        """The connection ends within the body, of which nothing is stored; half of the clients ask again."""
+        asks_again = self._chance.random() < 0.5
+        events = self._events(self._chance.randint(1, MOST_AT_ONCE), fresh=not asks_again)
+        request = self._publish(events, requests.lines(events), NDJSON)
+        await self._connection.cut(request, self._chance.random())
+        if asks_again:
+            await self._store(events, request)
+        else:
+            self._ledger.enter(events, Fate.REFUSED)
 
     async def _unkeyed(self) -> None:
         """Several events without an idempotency key, and so asked for once."""

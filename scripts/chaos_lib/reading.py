@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.structs import ConsumerRecord
@@ -12,13 +12,19 @@ from chaos_lib.verdict import Arrived, Copy, Place
 
 
 class Reader:
-    """Everything that comes into some topics."""
+    """Everything that comes into some topics, as a read_committed consumer sees it.
 
-    def __init__(self, bootstrap: str, topics: Sequence[str], partitions: int) -> None:
-        self.arrived = Arrived()
+    Those of `exact` are to show nothing twice. In the others nothing is ever in a transaction.
+    """
+
+    def __init__(self, bootstrap: str, topics: Sequence[str], partitions: int, exact: Collection[str] = ()) -> None:
+        self.arrived, self._exact = Arrived(), exact
         self._places = [TopicPartition(topic, number) for topic in topics for number in range(partitions)]
         self._consumer = AIOKafkaConsumer(
-            bootstrap_servers=bootstrap, enable_auto_commit=False, auto_offset_reset="earliest"
+            bootstrap_servers=bootstrap,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
         )
 
     async def __aenter__(self) -> Reader:
@@ -49,7 +55,7 @@ class Reader:
         while True:
             for records in (await self._consumer.getmany(timeout_ms=200, max_records=2000)).values():
                 for record in records:
-                    self.arrived.add(copy_of(record))
+                    self.arrived.add(copy_of(record), is_exact=record.topic in self._exact)
 
 
 def copy_of(record: ConsumerRecord) -> Copy:

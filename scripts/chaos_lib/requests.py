@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,6 +15,9 @@ NDJSON, JSON = "application/x-ndjson", "application/json"
 
 PAUSE_S = 0.05
 """Between two tries of a request that was not answered."""
+
+CUT_S = 2.0
+"""How long a client tries to send half of a request."""
 
 
 class Event(NamedTuple):
@@ -105,6 +109,7 @@ class Connection:
     """What one client sends its requests through; connections that break are made anew."""
 
     def __init__(self, socket: str, on_answer: Callable[[], None] = lambda: None, timeout_s: float = 30.0) -> None:
+        self._socket = socket
         self._session = aiohttp.ClientSession(
             connector=aiohttp.UnixConnector(socket), timeout=aiohttp.ClientTimeout(total=timeout_s)
         )
@@ -135,6 +140,21 @@ class Connection:
                 return await self.once(request)
         except TimeoutError:
             return None
+
+    async def cut(self, request: Request, share: float) -> None:
+        """Send the head and this share of the body, less than all of it, and close the connection."""
+        named = {"Host": "remora", "Content-Length": str(len(request.body)), **request.headers}
+        head = f"{request.method} {request.path} HTTP/1.1\r\n" + "".join(f"{k}: {v}\r\n" for k, v in named.items())
+        part = request.body[: min(int(share * len(request.body)), len(request.body) - 1)]
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(CUT_S):
+                _, writer = await asyncio.open_unix_connection(self._socket)
+                try:
+                    writer.write(head.encode() + b"\r\n" + part)
+                    await writer.drain()
+                finally:
+                    writer.close()
+                await writer.wait_closed()
 
     async def decided(self, request: Request, patience_s: float) -> tuple[Answer, int]:
         """Ask until there is an answer for good; it, and how often was asked before it. Raises Undecided."""

@@ -1,8 +1,9 @@
 """Kills the daemon again and again while events are stored, and judges in the end what became of them.
 
 One daemon on the embedded store, one directory for all rounds, a real broker. Clients store events without pause; the
-daemon is killed with SIGKILL at random moments, also while it starts, and started again. Each request that was not
-answered is repeated until it is, so that in the end it is known of almost every event what must have become of it.
+daemon is killed with SIGKILL at random moments, also while it starts, and started again with a new listener. Before
+that a worker may be killed, or a worker or the supervisor frozen for a while. Each request that was not answered is
+repeated until it is, so that in the end it is known of almost every event what must have become of it.
 The last round has no kill: what is stored then arrives once.
 """
 
@@ -29,6 +30,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from bench_lib.embedded import Embedded
 
 from chaos_lib.clients import Client, Ledger
+from chaos_lib.hosts import children
 from chaos_lib.reading import Reader
 from chaos_lib.requests import Connection
 from chaos_lib.verdict import Arrived, Fate, Kill, judge
@@ -37,8 +39,17 @@ from remora.model.topic import Topic
 SCRIPTS = Path(__file__).resolve().parents[1]
 REMORA = Path(sys.executable).with_name("remora")
 
-SHARDS = {"wide": 11, "narrow": 1}
+SHARDS = {"wide": 11, "narrow": 1, "once": 4}
 """Topics, with their shards; the clients take turns with them."""
+
+EXACTLY_ONCE = {"once": "remora-delivery=exactly-once"}
+"""Endpoint arguments of the topics that show each event once."""
+
+STROKES = ("worker killed", "worker frozen", "supervisor frozen")
+STRUCK = 0.6
+"""Share of the rounds in which something is done to a daemon that answers, before it is killed."""
+
+LONGEST_FREEZE_S = 1.5
 
 PARTITIONS = 4
 KILLED_WHILE_STARTING = 0.25
@@ -56,11 +67,12 @@ class ChaosError(Exception):
 
 @dataclass
 class Daemon:
-    """A daemon that is started and killed; `kills` is when."""
+    """A daemon that is started and killed; `kills` is when it or a worker was, or was frozen, `struck` how often."""
 
     embedded: Embedded
     answers: asyncio.Event = field(default_factory=asyncio.Event)
     kills: list[Kill] = field(default_factory=list)
+    struck: Counter[str] = field(default_factory=Counter)
     started_at: float = 0.0
     _process: asyncio.subprocess.Process | None = None
 
@@ -106,6 +118,28 @@ class Daemon:
         if code != -signal.SIGKILL:
             raise ChaosError(f"the daemon ended by itself with {code}: {self.last_words()}")
         self.kills.append(Kill(before, time.time()))
+        self.struck["daemon killed"] += 1
+
+    async def strike(self, stroke: str, chance: random.Random) -> None:
+        """Do one of STROKES. The supervisor starts a killed worker again."""
+        assert self._process is not None
+        pid, freeze_s = self._process.pid, chance.uniform(0.1, LONGEST_FREEZE_S)
+        if stroke != "supervisor frozen":
+            workers = children(pid)
+            if not workers:
+                return
+            pid = chance.choice(sorted(workers))
+        before = time.time()
+        with suppress(ProcessLookupError):
+            if stroke == "worker killed":
+                os.kill(pid, signal.SIGKILL)
+                await _until_ended(pid, self._process.pid)
+            else:
+                os.kill(pid, signal.SIGSTOP)
+                await asyncio.sleep(freeze_s)
+                os.kill(pid, signal.SIGCONT)
+        self.kills.append(Kill(before, time.time()))
+        self.struck[stroke] += 1
 
     async def stop(self) -> int:
         """SIGTERM; the exit code."""
@@ -164,6 +198,7 @@ class _Chaos:
         self._daemon = Daemon(self._embedded)
         run_id = secrets.token_hex(4)
         self._names = {f"chaos-{run_id}-{name}": shards for name, shards in SHARDS.items()}
+        self._args = {f"chaos-{run_id}-{name}": args for name, args in EXACTLY_ONCE.items()}
         self._topics: list[Topic] = []
         self._start_s = 1.0
 
@@ -175,8 +210,9 @@ class _Chaos:
             bootstrap = options.bootstrap or await stack.enter_async_context(broker())
             await make_kafka_topics(bootstrap, list(self._names))
             for name, shards in self._names.items():
-                self._topics += await self._embedded.make_topics([name], f"kafka://{bootstrap}", shards)
-            reader = await stack.enter_async_context(Reader(bootstrap, list(self._names), PARTITIONS))
+                args = self._args.get(name, "")
+                self._topics += await self._embedded.make_topics([name], f"kafka://{bootstrap}", shards, args=args)
+            reader = await stack.enter_async_context(Reader(bootstrap, list(self._names), PARTITIONS, self._args))
             await stack.enter_async_context(self._daemon)
             try:
                 await self._play(stack, reader)
@@ -228,6 +264,9 @@ class _Chaos:
         else:
             self._start_s = await self._daemon.until_it_answers()
             await asyncio.sleep(self._chance.uniform(0, LONGEST_LIFE_S))
+            if self._chance.random() < STRUCK:
+                await self._daemon.strike(self._chance.choice(STROKES), self._chance)
+                await asyncio.sleep(self._chance.uniform(0, LONGEST_LIFE_S / 4))
         answering, lived_s = self._daemon.answers.is_set(), time.monotonic() - self._daemon.started_at
         await self._daemon.kill()
         ledger = self._ledger
@@ -270,7 +309,8 @@ class _Chaos:
             fates[request.fate] += len(request.ids)
         summary = {
             "seed": self._options.seed,
-            "kills": len(self._daemon.kills),
+            "kills": self._daemon.struck["daemon killed"],
+            "struck": dict(sorted(self._daemon.struck.items())),
             "seconds": round(seconds, 1),
             "events": {fate.name.lower(): fates[fate] for fate in Fate},
             "in_kafka": len(arrived.firsts),
@@ -281,9 +321,10 @@ class _Chaos:
         }
         if self._options.json:
             self._options.json.write_text(json.dumps(summary, indent=2) + "\n")
-        print("  ".join(f"{count:,} {name}" for name, count in sorted(ledger.done.items())))
+        for counts in (ledger.done, self._daemon.struck):
+            print("  ".join(f"{count:,} {name}" for name, count in sorted(counts.items())))
         print(
-            f"{len(self._daemon.kills)} kills in {seconds:.0f} s; events: {fates[Fate.STORED]:,} acknowledged, "
+            f"{summary['kills']} kills in {seconds:.0f} s; events: {fates[Fate.STORED]:,} acknowledged, "
             f"{fates[Fate.REFUSED]:,} not to be stored, {fates[Fate.OPEN]:,} never answered; "
             f"{len(arrived.firsts):,} in Kafka, and {arrived.repeated:,} further copies"
         )
@@ -298,6 +339,11 @@ class _Chaos:
             print(
                 "PASS  every acknowledged event is stored once and delivered, nothing else is; batches and order hold"
             )
+
+
+async def _until_ended(worker: int, supervisor: int) -> None:
+    while worker in children(supervisor):  # noqa: ASYNC110 - nothing tells of another process's child
+        await asyncio.sleep(0.005)
 
 
 # ------------------------------------------------------------------------------------------------ Kafka

@@ -67,7 +67,7 @@ class Copy(NamedTuple):
 
 
 class Kill(NamedTuple):
-    """The daemon was certainly alive at one time, and certainly dead at the other."""
+    """The daemon, or a worker, certainly went on at one time, and was certainly dead, or thawed, at the other."""
 
     before: float
     after: float
@@ -82,12 +82,14 @@ class Arrived:
     wrong: list[str] = field(default_factory=list)
     count: int = 0
 
-    def add(self, copy: Copy) -> None:
-        """Take a record, in the order of its partition."""
+    def add(self, copy: Copy, *, is_exact: bool = False) -> None:
+        """Take a record, in the order of its partition; of a topic that `is_exact` no second copy may be visible."""
         self.count += 1
         first = self.firsts.setdefault(copy.event_id, copy)
         if first is copy:
             return
+        if is_exact:
+            self.wrong.append(f"visible twice: {copy.event_id} at {first.offset} and at {copy.offset}")
         if first.place != copy.place:
             self.wrong.append(f"stored twice: {copy.event_id} at {first.place} and at {copy.place}")
         if first.partition != copy.partition or first.key != copy.key:

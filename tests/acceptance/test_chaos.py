@@ -92,6 +92,18 @@ def test_an_event_that_was_stored_twice_is_found() -> None:
     assert found.startswith("stored twice: 00-00000001")
 
 
+def test_a_second_visible_copy_is_found_where_each_event_is_delivered_once() -> None:
+    """A copy that a kill explains is a finding in a topic that is delivered exactly once, and none in another one."""
+    findings = {}
+    for is_exact in (True, False):
+        arrived = verdict.Arrived()
+        for offset, sent_at in ((1, 1.0), (2, 3.0)):
+            arrived.add(copy(1, offset=offset, sent_at=sent_at), is_exact=is_exact)
+        findings[is_exact] = verdict.judge([request(STORED, 1)], arrived, [verdict.Kill(1.5, 2.0)])
+
+    assert findings == {True: ["visible twice: 00-00000001 at 1 and at 2"], False: []}
+
+
 def test_a_refused_and_an_unknown_event_are_found() -> None:
     """Events that were refused, or that nobody sent, are findings when they arrive."""
     found = judged([request(STORED, 1), request(REFUSED, 2)], [copy(1), copy(2), copy(3)])
@@ -150,7 +162,8 @@ def test_twenty_kills_lose_nothing_and_store_nothing_twice(tmp_path: Path, kafka
     assert (found["kills"], found["wrong"]) == (20, [])
     assert found["in_kafka"] >= found["events"]["stored"] > 100
     assert found["events"]["refused"] > 0
-    assert {"single", "batch", "two_phase", "interrupted", "repeated", "conflicting", "malformed"} <= set(found["done"])
+    done_by_all = {"single", "batch", "two_phase", "interrupted", "cut", "repeated", "conflicting", "malformed"}
+    assert done_by_all <= set(found["done"])
 
 
 @pytest.mark.guarantee("chaos-runs")
