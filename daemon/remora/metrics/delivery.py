@@ -1,0 +1,171 @@
+"""Events of delivery: pages, batches, failures, dead letters, and what waits in queues; by topic or in total."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from remora.metrics.events import EventGroup, log, say
+from remora.metrics.instruments import Instruments
+from remora.metrics.series import AgeHistogram, Backlog, Backlogs, Books, Failing, Ledgers
+from remora.model.ledger import Balance
+
+
+class DeliveryEvents(EventGroup):
+    """See the module."""
+
+    def __init__(self, instruments: Instruments) -> None:
+        super().__init__(instruments)
+        self._clock = instruments.clock
+        self._failures: dict[str, tuple[float, int]] = {}
+        self._last_failures: dict[str, tuple[float, str, str]] = {}
+        topic_counter, counter, gauge = instruments.topic_counter, instruments.counter, instruments.gauge
+        self._listed_entries = topic_counter("remora_listed_entries", "Entries read from queues.")
+        self._listed_bytes = topic_counter("remora_listed_bytes", "Bytes of entries read from queues.")
+        self._delivered_entries = topic_counter("remora_delivered_entries", "Entries that an endpoint acknowledged.")
+        self._delivered_bytes = topic_counter(
+            "remora_delivered_bytes", "Bytes of records that an endpoint acknowledged."
+        )
+        self._removed_entries = topic_counter("remora_removed_entries", "Entries removed from queues.")
+        self._failed = topic_counter("remora_failures", "Attempts that failed, by kind of failure.", "kind")
+        self._parked = topic_counter("remora_parked_entries", "Entries moved to the dead-letter store.", "cause")
+        self._retries = topic_counter("remora_retries", "Pauses before another attempt.")
+        self._retry_pauses = topic_counter("remora_retry_pause_seconds", "Time decided to be spent in such pauses.")
+        self._ages = AgeHistogram(
+            instruments.labels,
+            "remora_event_age_seconds",
+            "Time from an event's commit by the gateway to its acknowledgement.",
+        )
+        self._backlogs = Backlogs(instruments.labels, "remora_backlog")
+        self._ledgers = Ledgers(instruments.labels, "remora_ledger")
+        self._failing = Failing(
+            instruments.labels,
+            "remora_topic_failing",
+            "1 while a topic's last attempt failed; kind=configuration or damaged: stopped until an operator acts.",
+        )
+        for collector in (self._ages, self._backlogs, self._ledgers, self._failing):
+            instruments.registry.register(collector)
+        self._in_flight = gauge("remora_in_flight_bytes", "Bytes held of entries that are not yet done with.")
+        self._unacked = gauge("remora_unacknowledged_entries", "Entries that were listed and are not yet done with.")
+        self._unacked_waits = counter(
+            "remora_unacknowledged_waits",
+            "Listings that waited for acknowledgements, by whose bound was reached: a topic's or a destination's.",
+            "of",
+        )
+        self._turned_back = counter(
+            "remora_turned_back_entries",
+            "Entries that were read and turned back for a shard of a higher priority, by their own shard's priority.",
+            "priority",
+        )
+        self._progress = gauge("remora_progress_timestamp_seconds", "When an entry last was delivered or parked.")
+
+    def listed(self, topic: str, entries: int, nbytes: int) -> None:
+        """A listing of a queue brought entries."""
+        self._listed_entries.add(topic, entries)
+        self._listed_bytes.add(topic, nbytes)
+        if log.isEnabledFor(logging.DEBUG):
+            say(logging.DEBUG, "listed", "entries read", topic=topic, entries=entries, bytes=nbytes)
+
+    def delivered(self, topic: str, entries: int, nbytes: int, created_ns: Sequence[int], now_ns: int) -> None:
+        """The endpoint acknowledged a batch at `now_ns`; `created_ns` has its entries' times of creation."""
+        self._delivered_entries.add(topic, entries)
+        self._delivered_bytes.add(topic, nbytes)
+        self._ages.observe(topic, created_ns, now_ns)
+        self._progress.set(now_ns / 1e9)
+        if log.isEnabledFor(logging.DEBUG):
+            say(logging.DEBUG, "delivered", "entries acknowledged", topic=topic, entries=entries, bytes=nbytes)
+
+    def age_exemplar(self, topic: str, trace_id: str, age_s: float, now_s: float) -> None:
+        """An event of this age, which arrived at `now_s`, belongs to this trace."""
+        self._ages.exemplify(topic, trace_id, age_s, now_s)
+
+    def removed(self, topic: str, entries: int) -> None:
+        """Entries that are done with left their queue."""
+        self._removed_entries.add(topic, entries)
+        if log.isEnabledFor(logging.DEBUG):
+            say(logging.DEBUG, "removed", "entries removed", topic=topic, entries=entries)
+
+    def in_flight(self, nbytes: int, entries: int) -> None:
+        """`nbytes` bytes are held now."""
+        self._in_flight.set(nbytes)
+        self._unacked.set(entries)
+
+    def unacked_waited(self, of: str) -> None:
+        """A listing waits for acknowledgements of a "topic" or of a "destination"."""
+        self._unacked_waits.labels(of).inc()
+
+    def turned_back(self, priority: str, entries: int) -> None:
+        """Entries that were read ahead are read again later, since a shard of a higher priority found no room."""
+        self._turned_back.labels(priority).inc(entries)
+        if log.isEnabledFor(logging.DEBUG):
+            say(logging.DEBUG, "turned_back", "entries turned back", priority=priority, entries=entries)
+
+    def failed(self, topic: str, kind: str, reason: str) -> None:
+        """An attempt failed; `kind` is transient, fenced, configuration, poison, store or damaged."""
+        self._failed.add(topic, 1, kind)
+        since, count = self._failures.get(topic, (self._clock(), 0))
+        self._failures[topic] = (since, count + 1)
+        self._failing.kinds[topic] = kind
+        self._last_failures[topic] = (self._clock(), kind, reason)
+        stopped = kind in ("configuration", "damaged")
+        level = logging.ERROR if stopped else logging.WARNING
+        text = "the topic is stopped until an operator acts" if stopped else "delivery failed"
+        self._say_seldom(level, "topic_failed", ("failed", topic, kind), text, topic=topic, kind=kind, reason=reason)
+
+    def recovered(self, topic: str) -> None:
+        """A topic that was failing delivers again. No error when it was not failing."""
+        self._failing.kinds.pop(topic, None)
+        if failures := self._failures.pop(topic, None):
+            since, count = failures
+            self._say_seldom(  # a topic that fails and recovers all the time must not fill the log either
+                logging.INFO, "topic_recovered", ("recovered", topic), "delivery works again",
+                topic=topic, failures=count, seconds=round(self._clock() - since, 3),
+            )  # fmt: skip
+
+    def emptied(self, topic: str) -> None:
+        """Nothing waits any more of a topic that was failing. No error when it was not failing."""
+        self._failing.kinds.pop(topic, None)
+        if failures := self._failures.pop(topic, None):
+            self._say_seldom(
+                logging.INFO, "topic_emptied", ("emptied", topic),
+                "nothing waits any more; whether delivery works remains to be seen", topic=topic, failures=failures[1],
+            )  # fmt: skip
+
+    def dead_lettered(self, topic: str, queue: str, position: str, cause: str, reason: str) -> None:
+        """An entry went to the dead-letter store; `cause` is a DeadLetter's. An unknown topic goes by its queue."""
+        topic = topic or queue
+        self._parked.add(topic, 1, cause)
+        self._progress.set_to_current_time()
+        level = logging.WARNING if cause in ("expired", "exhausted") else logging.ERROR
+        self._say_seldom(
+            level, "entry_parked", ("parked", topic, cause), "an entry was not delivered and is kept as a dead letter",
+            topic=topic, queue=queue, position=position, cause=cause, reason=reason,
+        )  # fmt: skip
+
+    def retry(self, topic: str, delay_s: float) -> None:
+        """Another attempt follows after a pause."""
+        self._retries.add(topic, 1)
+        self._retry_pauses.add(topic, delay_s)
+        if log.isEnabledFor(logging.DEBUG):
+            say(logging.DEBUG, "retry", "trying again after a pause", topic=topic, delay_s=round(delay_s, 3))
+
+    def remark(self, topic: str, text: str) -> None:
+        """Something about a topic works otherwise than asked. Each text is said once."""
+        if self._is_news(f"topic {topic}", text):
+            say(logging.INFO, "topic_remark", text, topic=topic)
+
+    def backlog(self, topic: str, entries: int, exact: bool, nbytes: int, oldest_age_s: float | None) -> None:
+        """What waits in all queues of a topic that this process holds."""
+        self._backlogs.set(topic, Backlog(entries, exact, nbytes, oldest_age_s))
+
+    def balances(self, topic: str, balances: Sequence[Balance]) -> None:
+        """The ledgers of all queues of a topic that this process holds, at least one."""
+        first, *others = map(Books.of, balances)
+        self._ledgers.set(topic, sum(others, start=first))
+        for each in balances:
+            if each.unaccounted:
+                self._say_seldom(
+                    logging.ERROR, "ledger_unaccounted", ("ledger", each.shard), "entries are unaccounted for",
+                    topic=topic, queue=each.shard.queue, entries=each.unaccounted, committed=each.committed,
+                    removed=each.removed.total, pending=each.pending,
+                )  # fmt: skip

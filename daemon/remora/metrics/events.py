@@ -1,0 +1,49 @@
+"""What every group of events is made of: metrics of the daemon's registry, and lines in its log.
+
+Levels: ERROR when an operator must act or data was lost, WARNING when something is odd but recovers, INFO for
+lifecycle, DEBUG per batch.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from remora.metrics.instruments import Instruments
+
+MOST_REMARKS = 10_000
+MOST_REMARKS_EACH = 16
+
+log = logging.getLogger("remora")
+
+
+class EventGroup:
+    """Methods that are named for what happened; each changes the metrics and writes the log line of its event."""
+
+    def __init__(self, instruments: Instruments) -> None:
+        self.registry = instruments.registry
+        self.repeats = instruments.repeats
+        self._remarks: dict[str, set[str]] = {}
+
+    def _is_news(self, subject: str, text: str) -> bool:
+        """Whether this was not yet said of the subject."""
+        if len(self._remarks) >= MOST_REMARKS:
+            self._remarks.clear()  # queues come and go; to repeat a remark is better than to keep all for ever
+        said = self._remarks.setdefault(subject, set())
+        if text in said:
+            return False
+        if len(said) >= MOST_REMARKS_EACH:
+            said.clear()
+        said.add(text)
+        return True
+
+    def _say_seldom(self, level: int, event: str, key: object, text: str, **fields: object) -> None:
+        """Write the line at once, and then at most once a minute for the same key, with the number left unsaid."""
+        unsaid = self.repeats.unsaid(key)
+        if unsaid is not None:
+            say(level, event, text, **fields, **({"repeated": unsaid} if unsaid else {}))
+
+
+def say(level: int, event: str, text: str, **fields: object) -> None:
+    """Write one log line with the event's name and fields."""
+    # As an argument, so that a per cent sign in the text is only a per cent sign.
+    log.log(level, "%s", text, extra={"event": event, "fields": fields})

@@ -1,0 +1,135 @@
+"""Events of ingest: requests, their answers, connections, memory and credentials."""
+
+from __future__ import annotations
+
+import logging
+
+from prometheus_client import Histogram
+
+from remora.metrics.events import EventGroup, log, say
+from remora.metrics.instruments import Instruments
+
+
+class IngestEvents(EventGroup):
+    """See the module."""
+
+    def __init__(self, instruments: Instruments) -> None:
+        super().__init__(instruments)
+        self.taken_in_bytes = 0
+        """Bytes of the entries made of events that were taken in."""
+        self._ingested_events = instruments.topic_counter("remora_ingested_events", "Events taken in and stored.")
+        self._ingested_bytes = instruments.topic_counter(
+            "remora_ingested_bytes", "Bytes of the entries that were made of such events."
+        )
+        self._ingest_dropped = instruments.topic_counter(
+            "remora_ingest_dropped_fields", "Members of events that an entry cannot hold."
+        )
+        self._ingest_repeated = instruments.topic_counter(
+            "remora_ingest_repeats", "Requests that had been stored before and were answered again."
+        )
+        counter, gauge = instruments.counter, instruments.gauge
+        self._ingest_s = instruments.histogram(
+            "remora_ingest_request_seconds",
+            "Time from a request's headers to its answer, by kind of request and class of status.",
+            "kind",
+            "status",
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 30),
+        )
+        self._ingest_times: dict[tuple[str, int], Histogram] = {}
+        self._ingest_refused = counter("remora_ingest_refusals", "Requests refused, by the code of the answer.", "code")
+        self._ingest_cut = counter("remora_ingest_cut_connections", "Connections cut, by what was wrong.", "reason")
+        self._ingest_limited = counter(
+            "remora_ingest_limited", "Requests that were answered 429, by the scope of their limit.", "of"
+        )
+        self._ingest_requests = gauge("remora_ingest_requests", "Requests that are under way.")
+        self._ingest_held = gauge("remora_ingest_held_bytes", "Bytes of bodies of the requests that are under way.")
+        self._ingest_connections = gauge("remora_ingest_connections", "Connections that are open.")
+        self._ingest_is_paused = gauge(
+            "remora_ingest_paused", "1 while new requests wait, since bodies of all workers hold too much; else 0."
+        )
+        self._ingest_pauses = counter(
+            "remora_ingest_pauses", "Times that bodies held too much, and requests began to wait."
+        )
+        self._ingest_waiting = gauge("remora_ingest_waiting_requests", "Requests that wait for memory.")
+        self._ingest_wait_s = instruments.histogram(
+            "remora_ingest_wait_seconds",
+            "Time that requests have waited for memory, of those that had to.",
+            buckets=(0.001, 0.01, 0.1, 0.5, 1, 5, 10, 30),
+        )
+
+    def ingested(self, topic: str, events: int, nbytes: int, dropped: int) -> None:
+        """Events were taken in and are stored; `dropped` members of them had no place in an entry."""
+        self._ingested_events.add(topic, events)
+        self._ingested_bytes.add(topic, nbytes)
+        self.taken_in_bytes += nbytes
+        if dropped:
+            self._ingest_dropped.add(topic, dropped)
+        if log.isEnabledFor(logging.DEBUG):
+            say(logging.DEBUG, "ingested", "events stored", topic=topic, events=events, bytes=nbytes, dropped=dropped)
+
+    def ingest_repeated(self, topic: str) -> None:
+        """A request came again, and nothing was stored twice."""
+        self._ingest_repeated.add(topic, 1)
+
+    def ingest_answered(self, kind: str, status: int, seconds: float) -> None:
+        """A request was answered; `kind` is one of few."""
+        times = self._ingest_times.get((kind, status))
+        if times is None:
+            times = self._ingest_times[kind, status] = self._ingest_s.labels(kind, f"{status // 100}xx")
+        times.observe(seconds)
+
+    def ingest_refused(self, code: str, status: int, reason: str, client: str = "") -> None:
+        """A request was refused. Only those that an operator should look at are logged."""
+        self._ingest_refused.labels(code).inc()
+        if status >= 500 or status in (401, 403):
+            self._say_seldom(
+                logging.WARNING, "ingest_refused", ("ingest", code), "events were not taken",
+                code=code, reason=reason, **({"client": client} if client else {}),
+            )  # fmt: skip
+
+    def ingest_limited(self, of: str) -> None:
+        """A limit of a token or of a topic was used up; the refusal itself is counted by its code."""
+        self._ingest_limited.labels(of).inc()
+
+    def ingest_connection_cut(self, reason: str) -> None:
+        """A connection was ended from this side; `reason` is one of few."""
+        self._ingest_cut.labels(reason).inc()
+        self._say_seldom(logging.INFO, "ingest_connection_cut", ("cut", reason), "a connection was cut", reason=reason)
+
+    def ingest_load(self, connections: int, requests: int, nbytes: int) -> None:
+        """So much is open and under way now."""
+        self._ingest_connections.set(connections)
+        self._ingest_requests.set(requests)
+        self._ingest_held.set(nbytes)
+
+    def ingest_memory(self, *, is_paused: bool, waiting: int) -> None:
+        """`waiting` requests of this worker wait; whether requests wait is the same for all workers of the host."""
+        self._ingest_is_paused.set(is_paused)
+        self._ingest_waiting.set(waiting)
+
+    def ingest_paused(self, nbytes: int) -> None:
+        """The bodies of all workers hold so much that new requests wait; said by the worker that has seen it."""
+        self._ingest_pauses.inc()
+        self._say_seldom(
+            logging.INFO, "ingest_paused", "ingest_paused", "requests wait: bodies under way hold all the memory",
+            bytes=nbytes,
+        )  # fmt: skip
+
+    def ingest_waited(self, seconds: float) -> None:
+        """A request has waited for memory, and whether it got any is counted by its answer."""
+        self._ingest_wait_s.observe(seconds)
+
+    def ingest_serving(self, address: str, tokens: int | None) -> None:
+        """Events are taken in; from every client that can connect where `tokens` is None."""
+        who = "every client that can connect" if tokens is None else f"the holders of {tokens} tokens"
+        say(logging.INFO, "ingest_serving", "events are taken in", address=address, senders=who)
+
+    def ingest_credentials(self, what: str) -> None:
+        """Tokens or certificate were read again and count from now on."""
+        say(logging.INFO, "ingest_credentials", "credentials were read again", files=what)
+
+    def ingest_credentials_refused(self, why: str) -> None:
+        """Tokens or certificate were read again and refused; those of before go on counting."""
+        self._say_seldom(
+            logging.ERROR, "ingest_credentials_refused", ("credentials", why), "the old credentials stay", reason=why
+        )

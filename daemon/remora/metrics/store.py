@@ -1,0 +1,60 @@
+"""Events of the store: whether it answers, what it refuses, and what could not be read from it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from remora.metrics.events import EventGroup, say
+from remora.metrics.instruments import Instruments
+
+
+class StoreEvents(EventGroup):
+    """See the module."""
+
+    def __init__(self, instruments: Instruments) -> None:
+        super().__init__(instruments)
+        counter, gauge = instruments.counter, instruments.gauge
+        self._syncs = counter("remora_store_syncs", "Transactions that the store has synced to this host's disk.")
+        self._synced = 0
+        self._connected = gauge("remora_store_connected", "1 while the store answers.")
+        self._store_failing = gauge(
+            "remora_store_failing", "1 while the store or a part of it cannot be used for this cause.", "cause"
+        )
+        self._store_causes: set[str] = set()
+        self._discovery_failures = counter("remora_discovery_failures", "Looks for queues and topics that failed.")
+        self._store_connected = False
+
+    def store_synced(self, transactions: int) -> None:
+        """The store has synced `count` transactions since it was opened."""
+        self._syncs.inc(transactions - self._synced)
+        self._synced = transactions
+
+    def store_state(self, connected: bool, text: str) -> None:
+        """The store answers, or does not; `text` says which one, or why. May be called as often as one likes."""
+        self._connected.set(connected)
+        was_connected, self._store_connected = self._store_connected, connected
+        if not connected:
+            self._say_seldom(logging.ERROR, "store_unavailable", "store", text)
+        elif not was_connected:
+            say(logging.INFO, "store_connected", text)
+
+    def store_failing(self, causes: Iterable[str]) -> None:
+        """For which causes the store or a part of it cannot be used now."""
+        now = set(causes)
+        self._store_causes |= now
+        for cause in self._store_causes:
+            self._store_failing.labels(cause).set(cause in now)
+
+    def catalogue_failed(self, why: str) -> None:
+        """A look for queues and topics failed; the last one stands."""
+        self._discovery_failures.inc()
+        self._say_seldom(
+            logging.WARNING, "discovery_failed", "discovery", "queues and topics could not be read", reason=why
+        )
+
+    def arrivals_failed(self, why: str) -> None:
+        """The store could not tell of new entries; idle queues are looked into until it can."""
+        self._say_seldom(
+            logging.WARNING, "arrivals_failed", "arrivals", "new entries were not told of by the store", reason=why
+        )
