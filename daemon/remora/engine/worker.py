@@ -16,7 +16,8 @@ from remora.engine.byte_budget import ByteBudget
 from remora.engine.catalogue import Catalogue
 from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.destination import Destination, UnackedBounds
-from remora.engine.dispatcher import Dispatcher, Outlets
+from remora.engine.dispatcher import Dispatcher
+from remora.engine.dispatching.outlet import Outlets
 from remora.engine.entry_budget import EntryBudget
 from remora.engine.eviction import Givers
 from remora.engine.lease import Lease
@@ -121,10 +122,10 @@ class Worker:
         meters.quarantined = lambda: self.quarantines.named
         meters.held = lambda: self.budget.held / delivery.worker_bytes
 
-        outlets = Outlets(by_scheme, lambda: info.schemes)
+        outlets = Outlets(by_scheme, lambda: info.schemes, destination)
 
         def serve(lease: Lease) -> Dispatcher:
-            return Dispatcher(self._context, lease, outlets, destination, rng)
+            return Dispatcher(self._context, lease, outlets, rng)
 
         self.ownership = Coordinator(store, self.catalogue, telemetry, ownership, info, serve)
         self._backlog = BacklogMonitor(store, self.catalogue, self.ownership, telemetry, BACKLOG_INTERVAL_S, gate)

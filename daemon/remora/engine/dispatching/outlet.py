@@ -1,0 +1,93 @@
+"""Where a shard's entries go now: its topic, that topic's endpoint and destination, and how it is delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from remora.codec.topic import class_remarks, limit_remarks, usable_delivery
+from remora.engine.destination import Destination
+from remora.engine.dispatching.scope import DispatchScope
+from remora.model.topic import Delivery, Target, Topic
+from remora.policy.eligible import Schemes, reason_to_leave
+from remora.policy.lifetime import Limits
+from remora.ports.endpoint import Endpoint, TransactionalEndpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Outlets:
+    """The endpoints of a worker by URI scheme, and which schemes of whose topics it delivers to at the moment.
+
+    `destination` gives what all shards of a target's destination share.
+    """
+
+    endpoints: Mapping[str, Endpoint]
+    schemes: Callable[[], Schemes]
+    destination: Callable[[Target], Destination]
+
+
+class Outlet:
+    """See the module. Every session begins with another look at the topic; what one look found stays until the next."""
+
+    def __init__(self, scope: DispatchScope, outlets: Outlets) -> None:
+        self._context, self._lease = scope.context, scope.lease
+        self._outlets = outlets
+        self.topic: Topic | None = None
+        """Whose entries they are, as the last look found; None before the first."""
+        self.seen: Topic | None = None
+        """The topic as the catalogue had it when the attempt began: a change since then ends a pause."""
+        self.destination: Destination | None = None
+        self.is_opened = False
+        """Whether a way to the endpoint opened in this attempt."""
+        self.delivery = ""
+        self.remarks: tuple[str, ...] = ()
+
+    def look(self) -> Topic | None:
+        """The shard's topic by its metadata, with which a pause compares what it finds later."""
+        self.seen = self._context.catalogue.topic(self._lease.shard)
+        return self.seen
+
+    async def changed(self) -> None:
+        """Wait until the topic's metadata are no longer as at the last look."""
+        await self._context.catalogue.wait_for_change(self._lease.shard, self.seen)
+
+    def reason_to_leave(self, topic: Topic) -> str | None:
+        """Why this worker does not deliver the topic; None if it does."""
+        return reason_to_leave(topic, self._outlets.schemes())
+
+    def aim(self, topic: Topic) -> None:
+        """An attempt to deliver to this topic's target begins."""
+        self.topic, self.destination, self.is_opened = topic, self._outlets.destination(topic.target), False
+
+    def endpoint_of(self, topic: Topic) -> Endpoint:
+        """The endpoint of the topic's scheme."""
+        return self._outlets.endpoints[topic.target.scheme]
+
+    def examine(self, topic: Topic) -> None:
+        """Find out how the topic is delivered, and what works otherwise than asked. Raises EndpointMisconfigured."""
+        endpoint, args = self.endpoint_of(topic), topic.target.args
+        mode, mode_remarks = usable_delivery(
+            topic.target,
+            Delivery(self._context.settings.mode),
+            is_transactional=isinstance(endpoint, TransactionalEndpoint),
+        )
+        self.delivery = str(mode)
+        self.remarks = (*endpoint.check(topic.target), *limit_remarks(args), *class_remarks(args), *mode_remarks)
+        for remark in self.remarks:
+            self._context.telemetry.remark(topic.label, remark)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the topic is delivered in transactions."""
+        return self.delivery == Delivery.EXACTLY_ONCE
+
+    @property
+    def limits(self) -> Limits:
+        """How long and how often an entry is tried, as the settings say now where the topic leaves it open."""
+        limits = self._context.settings.limits
+        return limits.of(self.topic) if self.topic is not None else limits
+
+    @property
+    def label(self) -> str:
+        """The topic's name in metrics and log; the queue's while no topic is known."""
+        return self.topic.label if self.topic is not None else self._lease.shard.queue

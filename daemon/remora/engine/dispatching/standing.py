@@ -1,0 +1,117 @@
+"""How an owned shard is doing: its state with the reason, and its failures in a row."""
+
+from __future__ import annotations
+
+import asyncio
+
+from remora.engine.delivery.session import Session
+from remora.engine.dispatching.outlet import Outlet
+from remora.engine.dispatching.scope import DispatchScope
+from remora.engine.status import ShardStatus, State
+from remora.model.errors import RemoraError
+from remora.policy.idle import is_quiet
+from remora.policy.retry import Failure
+
+
+class Standing:
+    """See the module."""
+
+    def __init__(self, scope: DispatchScope, outlet: Outlet) -> None:
+        self._scope = scope
+        self._outlet = outlet
+        self._telemetry = scope.context.telemetry
+        self._reads, self._progress, self._shaped = scope.state.reads, scope.state.progress, scope.state.shaped
+        self._state, self._reason = State.STARTING, ""
+        self._since = self._progress.progress_at = asyncio.get_running_loop().time()
+        self._failures = 0
+        self._failures_before = 0
+        self._last_kind: Failure | None = None
+        self.last_failure = ""
+        """What failed last, until something was delivered since."""
+        self.returns = 0
+        """How often the destination had come back when this shard failed last."""
+
+    def enter(self, state: State, reason: str) -> None:
+        """The shard is in this state now; once it finishes it stays in that one."""
+        if self._scope.finishing.is_set():
+            state = State.FINISHING
+        if (state, reason) != (self._state, self._reason):
+            self._state, self._reason = state, reason
+            self._since = asyncio.get_running_loop().time()
+
+    def failed(self, exc: RemoraError, kind: str) -> None:
+        """An attempt failed; `kind` is one that `Telemetry.failed` knows, and a `Failure` where a pause follows."""
+        self._failures += 1
+        self.last_failure = str(exc)
+        if isinstance(kind, Failure):
+            self._last_kind = kind
+        self._reads.pages_delivered = 0
+        self._telemetry.failed(self._outlet.label, kind, str(exc))
+
+    def failed_in_a_row(self) -> int:
+        """How often in a row this shard failed since it did not, or since more of its destination answered again.
+
+        Also when that was during the attempt that failed just now: right after an outage attempts fail for reasons
+        that are gone in a moment.
+        """
+        destination = self._outlet.destination
+        returns = destination.returns if destination else 0
+        if returns != self.returns:
+            self.returns, self._failures_before = returns, self._failures - 1
+        return self._failures - self._failures_before
+
+    def emptied(self) -> None:
+        """Nothing waits, so nothing fails any more; whether the destination works again remains to be seen."""
+        self.enter(State.IDLE, "")
+        self._last_kind = None
+        if self._failures:
+            self._failures = self._failures_before = 0
+            self._telemetry.emptied(self._outlet.label)
+
+    def recovered(self) -> None:
+        """Something was delivered, or nothing waited for long on an open way."""
+        self.last_failure, self._last_kind = "", None
+        if self._failures:
+            self._failures = self._failures_before = 0
+            self._telemetry.recovered(self._outlet.label)
+            if self._outlet.destination is not None:
+                self._outlet.destination.recovered()
+
+    def status(self, session: Session | None) -> ShardStatus:
+        """The shard as `remora status` shows it; `session` is the one that runs now."""
+        now = asyncio.get_running_loop().time()
+        outlet, topic = self._outlet, self._outlet.topic
+        state, reason, since = self._shown(session, now)
+        remarks = outlet.remarks
+        if state is State.IDLE and self.last_failure:
+            remarks = (*remarks, f"nothing waits; the last attempt failed: {self.last_failure}")
+        return ShardStatus(
+            queue=self._scope.lease.shard.queue,
+            topic=topic.label if topic else "",
+            endpoint=topic.target.redacted if topic else "",
+            delivery=outlet.delivery,
+            state=state,
+            reason=reason,
+            since_s=now - since,
+            failures=self._failures,
+            in_flight_bytes=self._progress.held_bytes,
+            has_work=self._progress.has_work,
+            progress_age_s=now - self._progress.progress_at,
+            remarks=remarks,
+            failure=self._last_kind,
+            is_open=session is not None,
+        )
+
+    def _shown(self, session: Session | None, now: float) -> tuple[State, str, float]:
+        """State, reason and since when: of a shard that delivers, what keeps it from doing so at this moment."""
+        state, reason, since, empty_since = self._state, self._reason, self._since, self._progress.empty_since
+        if state is State.DELIVERING and empty_since is not None and is_quiet(now - empty_since):
+            state = State.IDLE
+        if state is State.IDLE and empty_since is not None:
+            since = empty_since
+        pending = self._shaped.pending
+        if state is State.DELIVERING and pending is not None and pending.grant is None:
+            state, reason, since = State.SHAPED, pending.reason, pending.asked_at
+        if state is State.DELIVERING and session is not None and session.reader.entries.is_waiting:
+            reason = "as many entries are under way as delivery.max_unacked or destination_max_unacked allow"
+        return state, reason, since

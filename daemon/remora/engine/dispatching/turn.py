@@ -1,0 +1,77 @@
+"""Whether a shard may try its destination now, or another shard, or an earlier owner's attempt, comes first."""
+
+from __future__ import annotations
+
+import asyncio
+
+from remora.engine.delivery.head_expiry import FOR_EVER_S, HeadExpiry
+from remora.engine.destination import SPREAD_S
+from remora.engine.dispatching.oldest_entry import OldestEntry
+from remora.engine.dispatching.outlet import Outlet
+from remora.engine.dispatching.scope import DispatchScope
+from remora.engine.dispatching.standing import Standing
+from remora.engine.dispatching.waits import Waits
+from remora.engine.quarantines import Turns
+from remora.engine.status import State
+from remora.model.topic import Target
+
+
+class Turn:
+    """See the module. Quarantines know the shard by this object."""
+
+    def __init__(self, scope: DispatchScope, outlet: Outlet, standing: Standing) -> None:
+        self._scope = scope
+        self._quarantines = scope.context.quarantines
+        self._outlet = outlet
+        self._standing = standing
+        self._kept_pace = False
+
+    async def may_try(self, target: Target, oldest: OldestEntry, waits: Waits) -> bool:
+        """Whether this shard may try its destination; of those that have entries one does while it is in quarantine.
+
+        Else it has waited for its turn, or nothing waits in it.
+        """
+        turns = self._quarantines.turns(target.redacted)
+        if turns is None:
+            return True
+        if not await oldest.waits():
+            self.end()
+            return False
+        if turns.take(self, self._scope.state.progress.progress_at, asyncio.get_running_loop().time()):
+            return True
+        await self._wait(turns, waits)
+        return False
+
+    async def _wait(self, turns: Turns, waits: Waits) -> None:
+        """Wait while another shard tries the destination, which is in quarantine; then for a moment, if that is over.
+
+        All its shards come back over this moment, and not at once.
+        """
+        self._standing.enter(State.QUARANTINED, "its destination fails, and another queue tries it")
+        try:
+            await waits.wait(FOR_EVER_S, turn=lambda: turns.wait(self))
+        finally:
+            turns.forget(self)
+        if turns.is_over:
+            await self._scope.first_of(self._scope.rng.random() * SPREAD_S)
+
+    def end(self) -> None:
+        """Let another shard try a destination that is in quarantine."""
+        if self._outlet.topic is not None:
+            turns = self._quarantines.turns(self._outlet.topic.target.redacted)
+            if turns is not None:
+                turns.leave(self, asyncio.get_running_loop().time())
+
+    async def is_early(self, head: HeadExpiry, waits: Waits) -> bool:
+        """Wait where an earlier owner's attempt was a moment ago and a pace is set; once, and whether it came to that.
+
+        From then on the shard's own pauses keep the pace.
+        """
+        if self._kept_pace:
+            return False
+        wait_s = await head.due_in_s(self._outlet.limits.retry_sleep_s)
+        self._kept_pace = True
+        if wait_s:
+            self._standing.enter(State.RETRYING, "an earlier holder's attempt failed, and the next one is not due yet")
+            await waits.wait(wait_s)
+        return bool(wait_s)
