@@ -15,6 +15,8 @@ from remora.cli import group
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 GUARANTEES = ROOT / "docs/guarantees.md"
+STORE_FOLDERS = {"owners/"}
+"""Folders of the embedded store, which is no part of the repository."""
 
 
 def pieces_of_code(text: str) -> Iterator[str]:
@@ -166,6 +168,19 @@ def headings(document: Path) -> set[str]:
     """The anchors of a document's headings."""
     titles = re.findall(r"(?m)^#+ (.+)$", document.read_text())
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_files_of_the_architecture_exist() -> None:
+    """Each file and folder that ARCHITECTURE.md puts between backticks is in the package or in the repository."""
+    package = ROOT / "daemon/remora"
+    paths = {str(path.relative_to(package)) for path in package.rglob("*")} | {each.name for each in ROOT.iterdir()}
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    named = set(re.findall(r"`([a-z_][\w/]*(?:\.pyx?|/))`", text)) - STORE_FOLDERS
+
+    missing = [name for name in named if not any(f"/{path}".endswith(f"/{name.rstrip('/')}") for path in paths)]
+
+    assert missing == []
+    assert len(named) > 100
 
 
 def test_the_reading_path_is_as_long_as_it_says() -> None:
