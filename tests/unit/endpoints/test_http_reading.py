@@ -23,7 +23,24 @@ UNTIL_THE_END = [
     (b"HTTP/1.0 200 OK\r\nServer: x\r\n\r\nsome words", Answer(200, "", False)),
     (b"HTTP/1.1 500 No\r\n\r\nsome words", Answer(500, "", False)),
     (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 200 OK\r\n\r\nok", Answer(200, "", False)),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nok", Answer(200, "", False)),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, gzip\r\n\r\nok", Answer(200, "", False)),
 ]
+AS_LIBCURL = [
+    (b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok", Answer(200, "", True)),
+    (b"HTTP/1.1 503 Busy\nRetry-After: 7\nContent-Length: 0\n\n", Answer(503, "7", True)),
+    (b"HTTP/1.1 200\r\nContent-Length: 0\r\n\r\n", Answer(200, "", True)),
+    (b"HTTP/1.1 200 OK\r\nX: \x01\xff\r\nContent-Length: 0\r\n\r\n", Answer(200, "", True)),
+    (b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\nContent-Length: 0\r\n\r\n", Answer(200, "", True)),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2  \r\nok\r\n0\r\n\r\n", Answer(200, "", True)),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", Answer(200, "", True)),
+    (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        Answer(200, "", True),
+    ),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", Answer(200, "", False)),
+]
+"""Answers that are not as they should be, and that radosgw takes all the same."""
 
 
 def read(pieces: list[bytes], *, ends: bool) -> Answer | None:
@@ -34,7 +51,7 @@ def read(pieces: list[bytes], *, ends: bool) -> Answer | None:
     return reader.end() if ends else None
 
 
-@pytest.mark.parametrize(("raw", "answer"), WHOLE)
+@pytest.mark.parametrize(("raw", "answer"), WHOLE + AS_LIBCURL)
 def test_cut_at_every_byte(raw: bytes, answer: Answer) -> None:
     """An answer with an end is complete with its last byte and not before, wherever it is cut, and byte by byte."""
     for at in range(1, len(raw)):

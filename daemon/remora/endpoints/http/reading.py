@@ -28,12 +28,23 @@ class AnswerReader:
 
     httptools was chosen for its speed (llhttp, in C). It has no call for the end of the input, so an answer without
     length, which ends with its connection, is completed here; and it takes interim answers for whole ones.
+
+    It is as lenient as radosgw's libcurl, or a receiver that works there would get copies without end here. Nothing can
+    be smuggled in: one answer is read for one request, of which status and Retry-After count only, and what comes
+    behind it ends the connection.
     """
 
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
+        self._parser.set_dangerous_leniencies(
+            lenient_headers=True,
+            lenient_chunked_length=True,
+            lenient_optional_cr_before_lf=True,
+            lenient_spaces_after_chunk_size=True,
+        )
         self._head_bytes = self._header_bytes = self._body_bytes = self._interim = 0
-        self._in_head, self._begun, self._has_end = True, False, False
+        self._in_head, self._begun = True, False
+        self._has_length, self._encoding = False, b""
         self._retry_after = ""
         self._answer: Answer | None = None
 
@@ -71,10 +82,17 @@ class AnswerReader:
 
     def end(self) -> Answer | None:
         """The answer that the end of the connection completes; None where it is cut short, or none is under way."""
-        if self._in_head or self._has_end:
+        if self._in_head or self._ends_itself:
             return None
         status = self._parser.get_status_code()
         return Answer(status, self._retry_after, False)
+
+    @property
+    def _ends_itself(self) -> bool:
+        """Whether the answer says where it ends: one whose last encoding is not chunks does not (RFC 9112, 6.3)."""
+        if self._encoding:
+            return self._encoding.rpartition(b",")[2].strip().lower() == b"chunked"
+        return self._has_length
 
     def _taken(self) -> Answer:
         answer, self._answer = self._answer, None
@@ -89,7 +107,7 @@ class AnswerReader:
         if self._answer is not None:  # behind a complete answer
             self._answer = self._answer._replace(stays=False)
             return
-        self._in_head, self._has_end = True, False
+        self._in_head, self._has_length, self._encoding = True, False, b""
         self._head_bytes = self._header_bytes = self._body_bytes = 0
         self._retry_after = ""
 
@@ -101,8 +119,10 @@ class AnswerReader:
         match name.lower():
             case b"retry-after":
                 self._retry_after = value.decode("latin-1")
-            case b"content-length" | b"transfer-encoding":
-                self._has_end = True
+            case b"content-length":
+                self._has_length = True
+            case b"transfer-encoding":
+                self._encoding += b"," + value
 
     def on_headers_complete(self) -> None:
         """The head has ended."""
@@ -128,5 +148,6 @@ class AnswerReader:
             self._in_head = True
             return
         self._interim = 0
-        self._answer = Answer(status, self._retry_after, self._parser.should_keep_alive())
+        is_clear = not (self._has_length and self._encoding)
+        self._answer = Answer(status, self._retry_after, is_clear and self._parser.should_keep_alive())
         self._in_head = True
