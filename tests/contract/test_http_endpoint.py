@@ -593,6 +593,7 @@ async def test_nginx_takes_everything(endpoint: HttpEndpoint, tmp_path: Path, pa
     """nginx answers each record once, over connections that stay open, or each over one of its own if it says so."""
     async with nginx(tmp_path) as server:
         failures = await send(endpoint, target(server.url + path), make_records(0, 200))
+        await until(lambda: len(server.answers()) >= 200, "each is in nginx's log, some after their connection's end")
 
     answers = server.answers()
     assert failures == []
