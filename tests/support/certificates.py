@@ -21,12 +21,15 @@ class Certificate:
     key: Path
 
 
-def certificate(folder: Path, name: str, signer: Certificate | None = None) -> Certificate:
-    """Make a certificate for a name and for 127.0.0.1, that is its own authority unless another one signs it."""
+def certificate(folder: Path, name: str, signer: Certificate | None = None, age_days: int = 1) -> Certificate:
+    """Make a certificate for a name and for 127.0.0.1, that is its own authority unless another one signs it.
+
+    It is good for two days; one of an older age has expired.
+    """
     folder.mkdir()
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.now(UTC)
+    begin = datetime.now(UTC) - timedelta(days=age_days)
     issuer, issuers_key = subject, key
     if signer is not None:
         issuer = x509.load_pem_x509_certificate(signer.certificate.read_bytes()).subject
@@ -40,8 +43,8 @@ def certificate(folder: Path, name: str, signer: Certificate | None = None) -> C
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
+        .not_valid_before(begin)
+        .not_valid_after(begin + timedelta(days=2))
         .add_extension(names, critical=False)
         .add_extension(x509.BasicConstraints(ca=signer is None, path_length=0 if signer is None else None), True)
         .sign(issuers_key, hashes.SHA256())

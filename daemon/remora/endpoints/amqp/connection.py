@@ -475,9 +475,9 @@ def _explain(exc: OSError, server: Server) -> EndpointError:
     if isinstance(exc, ssl.SSLError):
         if exc.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
             return EndpointMisconfigured(f"{server}: the endpoint is amqps, but this port speaks no TLS")
-        return EndpointMisconfigured(f"{server}: TLS fails: {exc.reason or type(exc).__name__}")
-    text = os.strerror(exc.errno) if exc.errno else ""
-    return EndpointUnavailable(f"{server}: {text or type(exc).__name__}")
+        return EndpointUnavailable(f"{server}: TLS failed ({(exc.reason or type(exc).__name__).lower()})")
+    text = os.strerror(exc.errno) if exc.errno else "the connection was closed before TLS was agreed on"
+    return EndpointUnavailable(f"{server}: {text}")
 
 
 @asynccontextmanager

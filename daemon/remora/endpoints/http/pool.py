@@ -266,7 +266,8 @@ class Pools:
         except ssl.SSLError as exc:
             raise _translate_tls(pool.peer, exc) from exc
         except OSError as exc:
-            raise EndpointUnavailable(f"{server}: {exc.strerror or exc}") from exc
+            why = exc.strerror or str(exc) or "the connection was closed before TLS was agreed on"
+            raise EndpointUnavailable(f"{server}: {why}") from exc
         raise EndpointUnavailable(f"{server}: its name has no address")
 
     async def _connect_to(self, address: str, pool: Pool, context: ssl.SSLContext | None) -> Connection:
