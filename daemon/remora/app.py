@@ -290,7 +290,8 @@ async def open_endpoints(settings: Settings, telemetry: Telemetry) -> AsyncItera
 def check_target(target: Target, settings: Settings) -> list[str]:
     """Remarks on a target that works otherwise than asked. Raises EndpointMisconfigured when it cannot work."""
     if (make := ENDPOINTS.get(target.scheme)) is None:
-        raise EndpointMisconfigured(f"remora delivers to {', '.join(sorted(SCHEMES))}:// endpoints only")
+        *first, last = (f"{each}://" for each in sorted(SCHEMES))
+        raise EndpointMisconfigured(f"remora delivers to {', '.join(first)} and {last} endpoints only")
     has_literal_keys(target)
     endpoint = make(settings, None)
     _, remarks = _mode(target, endpoint, settings)

@@ -22,6 +22,7 @@ from remora.config import (
 )
 from remora.endpoints.http import HttpEndpoint
 from remora.endpoints.http.answers import LANES
+from remora.endpoints.http.endpoint import PROXIES
 from remora.model.errors import EndpointDenied, EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.model.record import Record
 from remora.model.shard import Origin, Shard
@@ -583,6 +584,19 @@ async def test_named_credentials(tmp_path: Path) -> None:
 
     assert [each.headers["authorization"] for each in receiver.taken] == ["Bearer tok3n"]
     assert "tok3n" not in str(caught.value)
+
+
+async def test_a_proxy_is_remarked_on(endpoint: HttpEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy that radosgw would use is not, and a topic's remarks say so; one for another scheme means nothing."""
+    for names in PROXIES.values():
+        for name in names:
+            monkeypatch.delenv(name, raising=False)
+    before = endpoint.check(target("https://receiver"))
+    monkeypatch.setenv("https_proxy", "http://proxy:3128")
+
+    assert before == endpoint.check(target("http://receiver")) == []
+    (remark,) = endpoint.check(target("https://receiver"))
+    assert "the environment's proxy is not used" in remark
 
 
 # --------------------------------------------------------------------------------------------- nginx

@@ -148,6 +148,26 @@ def test_a_topic_has_what_it_was_given(topic: Callable[..., Any], config: Path, 
     assert shown[1].json["arguments"]["password"] == "***"
 
 
+def test_a_client_certificate_with_an_encrypted_key(topic: Callable[..., Any], config: Path, tmp_path: Path) -> None:
+    """The password of its key comes from a file of its own, is shown nowhere, and can be taken back."""
+    (tmp_path / "key-password").write_text(f"{SECRET}\n")
+    words = ("--arg", "ssl-certificate-location=/c", "--arg", "ssl-key-location=/k", "--key-password-file")
+
+    done = topic("create", "hooks", "--endpoint", "https://receiver/in", *words, tmp_path / "key-password")
+    shown = [topic("show", "hooks"), topic("show", "hooks", "--json")]
+    found = in_store(config, lambda store: store.own_topics.find("hooks"))
+    unset = topic("set", "hooks", "--unset", "ssl-key-password")
+    after = in_store(config, lambda store: store.own_topics.find("hooks"))
+
+    assert (done.code, unset.code) == (Exit.OK, Exit.OK), done.err + unset.err
+    assert found is not None
+    assert after is not None
+    certificate = {"ssl-certificate-location": "/c", "ssl-key-location": "/k"}
+    assert parse_args(found.target.args) == {**certificate, "ssl-key-password": SECRET}
+    assert parse_args(after.target.args) == certificate
+    assert all(SECRET not in each.out.decode() + each.err for each in (done, *shown))
+
+
 def test_a_password_is_read_from_standard_input(topic: Callable[..., Any], config: Path) -> None:
     """With `-` for the file, nothing of the password is ever in a file or on the command line."""
     words = ("create", "orders", "--endpoint", "kafka://rem@broker", "--password-file", "-")
@@ -166,7 +186,8 @@ def test_a_password_is_read_from_standard_input(topic: Callable[..., Any], confi
     [
         (["--endpoint", f"kafka://rem:{SECRET}@broker"], "--password-file"),
         (["--endpoint", ENDPOINT, "--arg", f"password={SECRET}"], "--password-file"),
-        (["--endpoint", ENDPOINT, "--arg", f"ssl-key-password={SECRET}"], "--password-file"),
+        (["--endpoint", ENDPOINT, "--arg", f"ssl-key-password={SECRET}"], "--key-password-file"),
+        (["--endpoint", ENDPOINT, "--arg", "use-ssl=true", "--arg", "use-ssl=false"], "given twice"),
         (["--endpoint", ENDPOINT, "--arg", "use_ssl=true"], "did you mean use-ssl?"),
         (["--endpoint", ENDPOINT, "--arg", "nonsense=1"], ", ".join(ARGUMENTS)),
         (["--endpoint", ENDPOINT, "--arg", "use-ssl"], "use-ssl=VALUE"),
@@ -205,6 +226,14 @@ def test_names_that_no_topic_can_have(topic: Callable[..., Any], name: str) -> N
         (["--endpoint", "ftp://broker:9092"], "kafka:// endpoints only"),
         (["--endpoint", "broker:9092"], "kafka:// endpoints only"),
         (["--endpoint", "kafka://broker:99999"], "port"),
+        (["--endpoint", "https://receiver:0/in"], "the endpoint's port"),
+        (["--endpoint", "https://rec eiver/in"], "holds a space"),
+        (["--endpoint", "https:///in"], "names no host"),
+        (["--endpoint", "https://receiver/in", "--arg", "remora-batch=xml"], "records, ndjson or cloudevents"),
+        (["--endpoint", "https://receiver/in", "--arg", "remora-credential=../x"], "remora-credential"),
+        (["--endpoint", "https://receiver/in", "--delivery", "exactly-once"], "at-least-once only"),
+        (["--endpoint", "amqp://broker"], "amqp-exchange is missing"),
+        (["--endpoint", "amqp://broker/a/b", "--arg", "amqp-exchange=x"], "write %2F"),
         (["--endpoint", "kafka://"], "names no broker"),
         (["--endpoint", ENDPOINT, "--kafka-topic", "a b"], "Kafka allows no topic"),
         (["--endpoint", ENDPOINT, "--arg", "use-ssl=maybe"], "use-ssl must be true or false"),
@@ -345,7 +374,7 @@ _given = st.builds(
     Given,
     endpoint=st.none() | st.just("kafka://c"), kafka_topic=st.none() | st.just("v"),
     args=st.dictionaries(st.sampled_from(ARGUMENTS), st.text(max_size=3)), password=st.none() | st.just("p"),
-    delivery=st.none() | st.sampled_from(Delivery),
+    key_password=st.none() | st.just("k"), delivery=st.none() | st.sampled_from(Delivery),
     time_to_live_s=st.none() | st.integers(10, 19), max_retries=st.none() | st.integers(10, 19),
     retry_sleep_s=st.none() | st.integers(10, 19), opaque_data=st.none() | st.just(b"q"),
 )  # fmt: skip
@@ -365,7 +394,9 @@ def test_what_differs_is_what_was_given(topic: Topic, given_: Given) -> None:
     assert found - {"arguments"} == {name for name, value in expected.items() if value is not None}
     assert parse_args(given_.on(topic).target.args) == parse_args(topic.target.args) | dict(given_.args) | (
         {} if given_.delivery is None else {DELIVERY: given_.delivery}
-    ) | ({} if given_.password is None else {"password": given_.password})
+    ) | ({} if given_.password is None else {"password": given_.password}) | (
+        {} if given_.key_password is None else {"ssl-key-password": given_.key_password}
+    )
 
 
 @given(_topics)

@@ -58,7 +58,7 @@ class Step:
                 if old != new:
                     yield f"    {name}: {old} -> {new}"
             if _secrets(self.was) != _secrets(self.to):
-                yield "    password or user-name: changed"
+                yield "    the endpoint's path, or a user or password: changed"
 
 
 @dataclass(frozen=True, slots=True)

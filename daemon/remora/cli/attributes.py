@@ -17,15 +17,19 @@ ARGUMENTS = (
     "amqp-ack-level", "amqp-exchange", "amqp-version", "ca-location", "cloudevents", "http-ack-level",
     "kafka-ack-level", "kafka-brokers", "mechanism", "remora-batch", "remora-batch-bytes", "remora-batch-records",
     "remora-ce-id", "remora-credential", "remora-dead-letter-topic", DELIVERY, "remora-idempotency-key", KEYS,
-    TRAFFIC_CLASS, "ssl-certificate-location", "ssl-key-location", "use-ssl", "user-name", "verify-ssl",
+    TRAFFIC_CLASS, "sasl-kerberos-keytab", "sasl-kerberos-principal", "sasl-kerberos-service-name",
+    "ssl-certificate-location", "ssl-key-location", "use-ssl", "user-name", "verify-ssl",
 )  # fmt: skip
 """The endpoint's arguments that `--arg` takes."""
 
-SECRETS = ("password", "ssl-key-password")
+SECRETS = {"password": "password-file", "ssl-key-password": "key-password-file"}
+"""The arguments that stand in files of their own, and what names these."""
+
 MOST_PASSWORD_BYTES = 4096
 
 UNSETTABLE = (
-    "delivery", "kafka-topic", "max-retries", "opaque-data", "password", "retry-sleep-duration", "time-to-live",
+    "delivery", "kafka-topic", "max-retries", "opaque-data", "password", "retry-sleep-duration", "ssl-key-password",
+    "time-to-live",
 )  # fmt: skip
 """What `--unset` takes, besides the names of arguments."""
 
@@ -39,6 +43,7 @@ class Given:
     args: Mapping[str, str]
     delivery: Delivery | None
     password: str | None
+    key_password: str | None
     time_to_live_s: int | None
     max_retries: int | None
     retry_sleep_s: int | None
@@ -60,7 +65,7 @@ class Given:
         )
 
     def _all_args(self) -> Mapping[str, str]:
-        given = {DELIVERY: self.delivery, "password": self.password}
+        given = {DELIVERY: self.delivery, "password": self.password, "ssl-key-password": self.key_password}
         return {**self.args, **{name: str(value) for name, value in given.items() if value is not None}}
 
 
@@ -160,13 +165,17 @@ def checked_endpoint(_context: click.Context, _option: click.Parameter, value: s
 
 
 def _arguments(_context: click.Context, _option: click.Parameter, values: Sequence[str]) -> dict[str, str]:
-    return dict(map(_argument, values))
+    found: dict[str, str] = {}
+    for name, value in map(_argument, values):
+        if found.setdefault(name, value) != value:
+            raise click.BadParameter(f"{name} is given twice, and not alike")
+    return found
 
 
 def _argument(text: str) -> tuple[str, str]:
     name, sign, value = text.partition("=")
     if name in SECRETS:
-        raise click.BadParameter("a password does not belong on a command line: use --password-file")
+        raise click.BadParameter(f"a password does not belong on a command line: use --{SECRETS[name]}")
     if why := unknown_argument(name):
         raise click.BadParameter(why)
     if not sign:
@@ -226,6 +235,10 @@ def attribute_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--password-file", "password", type=click.File("rb"), callback=_password,
             help="A file that holds the password of user-name; - reads standard input.",
+        ),
+        click.option(
+            "--key-password-file", "key_password", type=click.File("rb"), callback=_password,
+            help="A file that holds the password of the key of ssl-key-location; - reads standard input.",
         ),
         click.option(
             "--time-to-live", "time_to_live_s", type=DURATION,

@@ -34,6 +34,7 @@ class Table(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", kw_only=
     args: dict[str, str | bool | int] = {}
     delivery: Literal["at-least-once", "exactly-once"] | None = None
     password_file: str | None = None
+    key_password_file: str | None = None
     time_to_live: str | int | None = None
     max_retries: Annotated[int, msgspec.Meta(ge=0, lt=UNSET)] | None = None
     retry_sleep_duration: str | int | None = None
@@ -92,13 +93,14 @@ class _Wrong(Exception):
 
 def _declared(name: str, table: Table, folder: Path, settings: Settings) -> Declared:
     if has_password(table.endpoint):
-        raise _Wrong(".endpoint", "a password does not belong into the file: give kafka://USER@HOST and password-file")
+        raise _Wrong(".endpoint", "a password does not belong into the file: give SCHEME://USER@HOST and password-file")
     given = Given(
         endpoint=table.endpoint,
         kafka_topic=table.kafka_topic,
         args=dict(_argument(each, value) for each, value in table.args.items()),
         delivery=Delivery(table.delivery) if table.delivery else None,
-        password=_password(folder, table.password_file),
+        password=_password(folder, "password-file", table.password_file),
+        key_password=_password(folder, "key-password-file", table.key_password_file),
         time_to_live_s=_seconds("time-to-live", table.time_to_live),
         max_retries=table.max_retries,
         retry_sleep_s=_seconds("retry-sleep-duration", table.retry_sleep_duration),
@@ -116,23 +118,23 @@ def _declared(name: str, table: Table, folder: Path, settings: Settings) -> Decl
 
 def _argument(name: str, value: str | bool | int) -> tuple[str, str]:
     if name in SECRETS:
-        raise _Wrong(f".args.{name}", "a password does not belong into the file: use password-file")
+        raise _Wrong(f".args.{name}", f"a password does not belong into the file: use {SECRETS[name]}")
     if why := unknown_argument(name):
         raise _Wrong(f".args.{name}", why)
     return name, str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _password(folder: Path, name: str | None) -> str | None:
-    """The password of a file, whose path counts from the folder of the file of topics."""
+def _password(folder: Path, key: str, name: str | None) -> str | None:
+    """The password of a file, whose path counts from the folder of the file of topics; `key` names it there."""
     if name is None:
         return None
     try:
         with (folder / name).open("rb") as file:
             return read_password(file)
     except OSError as exc:
-        raise _Wrong(".password-file", f"cannot read {folder / name}: {exc.strerror}") from exc
+        raise _Wrong(f".{key}", f"cannot read {folder / name}: {exc.strerror}") from exc
     except ValueError as exc:
-        raise _Wrong(".password-file", str(exc)) from exc
+        raise _Wrong(f".{key}", str(exc)) from exc
 
 
 def _seconds(name: str, value: str | int | None) -> int | None:

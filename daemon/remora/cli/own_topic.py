@@ -34,6 +34,8 @@ from remora.model.shard import Origin
 from remora.model.topic import DEFAULT_SHARDS, MOST_SHARDS, Target, Topic
 from remora.ports.store import ShardStore
 
+PLACES = "kafka://BROKER[:PORT], http[s]://HOST[:PORT][/PATH] or amqp[s]://BROKER[:PORT][/VHOST]"
+
 LASTING = {
     "shards": "the number of shards stays",
     "sequence": "whether events are numbered stays",
@@ -56,7 +58,7 @@ class Differs(RemoraError):
     metavar="URI",
     required=True,
     callback=checked_endpoint,
-    help="kafka://BROKER[:PORT], http://HOST/PATH or https://HOST/PATH: where to deliver.",
+    help=f"{PLACES}: where to deliver.",
 )
 @click.option(
     "--shards",
@@ -78,7 +80,8 @@ def create_command(
 ) -> None:
     """Make topic NAME, for events that are sent through the ingest API.
 
-    The Kafka topic is not made: make it with Kafka's tools, with enough partitions for the years to come.
+    Neither a Kafka topic nor an exchange of AMQP is made: make them with the broker's tools, a Kafka topic with enough
+    partitions for the years to come.
 
     \b
     Examples:
@@ -87,6 +90,8 @@ def create_command(
       remora topic create orders --endpoint kafka://broker:9093 --time-to-live 1d --if-not-exists \\
           --arg use-ssl=true --arg ca-location=/etc/ssl/kafka.pem \\
           --arg mechanism=SCRAM-SHA-512 --arg user-name=remora --password-file kafka.password
+      remora topic create hooks --endpoint https://hooks.example.com/in --arg remora-credential=hooks
+      remora topic create mail --endpoint amqps://broker/%2Fmail --arg amqp-exchange=events
     """
     plain = Topic(name, "", name, Target("", "", name), shards=shards, origin=Origin.REMORA, is_sequenced=sequence)
     asked = Given(**options).on(plain)
@@ -133,7 +138,7 @@ async def _made(store: ShardStore, asked: Topic, *, if_not_exists: bool) -> tupl
     "--endpoint",
     metavar="URI",
     callback=checked_endpoint,
-    help="kafka://BROKER[:PORT], http://HOST/PATH or https://HOST/PATH: where to deliver from now on.",
+    help=f"{PLACES}: where to deliver from now on.",
 )
 @attribute_options
 @click.option(

@@ -129,8 +129,9 @@ def test_refused(uri: str, args: str, topic: str, reason: str) -> None:
         (f"amqp://alice:{SECRET}@one", "", "unencrypted"),
         ("amqp://one", "ca-location=/x", "no effect without amqps"),
         ("amqps://one", "verify-ssl=false", "not checked"),
-        ("amqp://one", "cloudevents=true", "no effect with AMQP 0-9-1"),
-        ("amqp://one", "kafka-ack-level=broker", "other kinds"),
+        ("amqp://one", "remora-batch=records", "remora-batch has no effect at amqp endpoints"),
+        ("amqp://one", "cloudevents=true", "cloudevents has no effect at amqp endpoints"),
+        ("amqp://one", "kafka-ack-level=broker", "kafka-ack-level has no effect at amqp endpoints"),
     ],
 )
 def test_remarks(uri: str, args: str, remark: str) -> None:

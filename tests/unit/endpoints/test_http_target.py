@@ -160,6 +160,7 @@ def test_refused(uri: str, args: str, reason: str) -> None:
             ("http-ack-level has no effect, as in radosgw: only an answer of 200 to 299 is an acknowledgement",),
         ),
         ("http://one", "kafka-ack-level=broker", ("kafka-ack-level has no effect at http endpoints",)),
+        ("http://one", "sasl-kerberos-keytab=/k", ("sasl-kerberos-keytab has no effect at http endpoints",)),
         ("http://one", "amqp-exchange=x", ("amqp-exchange has no effect at http endpoints",)),
         ("http://one", "remora-ce-id=position", ("remora-ce-id has no effect without cloudevents=true",)),
         (

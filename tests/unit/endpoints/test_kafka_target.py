@@ -195,6 +195,8 @@ def test_more_brokers() -> None:
         ("kafka://one", "ca-location=/x", "no effect without use-ssl"),
         ("kafka://one", "use-ssl=true&verify-ssl=false", "not checked"),
         ("kafka://one", "ssl-certificate-location=/c&ssl-key-location=/k", "certificate has no effect without use-ssl"),
+        ("kafka://one", "cloudevents=true", "cloudevents has no effect at kafka endpoints"),
+        ("kafka://one", "amqp-exchange=x", "amqp-exchange has no effect at kafka endpoints"),
         ("kafka://one", f"use-ssl=true&ssl-key-password={SECRET}", "no effect without ssl-key-location"),
     ],
 )

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.endpoints.amqp.frames import MOST_SHORT_BYTES
-from remora.endpoints.arguments import CLIENT_CERTIFICATE, boolean, broker_tls
+from remora.endpoints.arguments import CLIENT_CERTIFICATE, boolean, broker_tls, remarks_on_others
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
@@ -166,7 +166,4 @@ def _remarks(server: Server, args: Mapping[str, str], level: str) -> Iterator[st
         yield "certificates have no effect without amqps"
     if server.tls and not server.tls.verify:
         yield "verify-ssl=false: the broker's certificate is not checked"
-    if boolean(args, "cloudevents", default=False):
-        yield "cloudevents has no effect with AMQP 0-9-1, as in radosgw"
-    if any(args.get(name) for name in ("kafka-ack-level", "kafka-brokers", "mechanism", "http-ack-level")):
-        yield "arguments of other kinds of endpoints have no effect"
+    yield from remarks_on_others(args, "amqp")

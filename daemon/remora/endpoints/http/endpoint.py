@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
@@ -52,6 +53,12 @@ RECENT_S = 1.0
 """Other requests succeed where one was acknowledged so recently."""
 
 _WEIGHT = 1 / 32
+
+PROXIES = {
+    "http": ("http_proxy", "all_proxy", "ALL_PROXY"),
+    "https": ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"),
+}
+"""The variables of the environment that radosgw's libcurl would read."""
 
 
 class LogObserver(CrashLog):
@@ -118,7 +125,10 @@ class HttpEndpoint:
         await self._pools.__aexit__(None, None, None)
 
     def check(self, target: Target) -> list[str]:
-        return list(parse_target(target).remarks)
+        remarks = list(parse_target(target).remarks)
+        if any(os.environ.get(each) for each in PROXIES[target.scheme]):
+            remarks.append("the environment's proxy is not used: behind one a receiver's address cannot be checked")
+        return remarks
 
     def publishes_letters(self, target: Target) -> bool:
         return bool(parse_args(target.args).get(DEAD_LETTER_TOPIC))  # which no such target can have and work

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
-from remora.endpoints.arguments import CLIENT_CERTIFICATE, boolean
+from remora.endpoints.arguments import CLIENT_CERTIFICATE, boolean, remarks_on_others
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
@@ -25,8 +25,6 @@ MOST_BATCH_RECORDS, MOST_BATCH_BYTES = 10_000, 16 << 20
 
 HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 CREDENTIAL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
-OF_KAFKA = ("kafka-ack-level", "kafka-brokers", "mechanism", "use-ssl")
-OF_AMQP = ("amqp-ack-level", "amqp-exchange")
 
 ARGUMENTS = frozenset({
     "ca-location", "cloudevents", "http-ack-level", "remora-batch", "remora-batch-bytes", "remora-batch-records",
@@ -230,9 +228,7 @@ def _without_effect(args: Mapping[str, str]) -> Iterator[str]:
         raise EndpointMisconfigured("http-ack-level must be any, non-error, or a status from 100 to 599")
     if level:
         yield "http-ack-level has no effect, as in radosgw: only an answer of 200 to 299 is an acknowledgement"
-    for name in (*OF_KAFKA, *OF_AMQP):
-        if args.get(name):
-            yield f"{name} has no effect at http endpoints"
+    yield from remarks_on_others(args, "http")
     if args.get("remora-ce-id") and not (boolean(args, "cloudevents", default=False) or args.get("remora-batch")):
         yield "remora-ce-id has no effect without cloudevents=true"
     if not args.get("remora-batch") and (args.get("remora-batch-records") or args.get("remora-batch-bytes")):

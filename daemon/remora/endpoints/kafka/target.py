@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
-from remora.endpoints.arguments import CLIENT_CERTIFICATE, boolean, broker_tls
+from remora.endpoints.arguments import CLIENT_CERTIFICATE, boolean, broker_tls, remarks_on_others
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
@@ -238,6 +238,7 @@ def _remarks(cluster: Cluster, args: Mapping[str, str], user_info: str, rest: st
     if not cluster.login and not cluster.kerberos and args.get("mechanism"):
         yield "mechanism has no effect without user-name and password"
     yield from _tls_remarks(cluster.tls, args)
+    yield from remarks_on_others(args, "kafka")
 
 
 def _tls_remarks(tls: Tls | None, args: Mapping[str, str]) -> Iterator[str]:
