@@ -219,11 +219,16 @@ def test_configuration_from_the_environment(remora: Run, config: Path, monkeypat
     config.touch()
     monkeypatch.setenv("REMORA_LOG_LEVEL", "debug")
     good = remora("check-config", config)
+    monkeypatch.setenv("REMORA_LGO_LEVEL", "debug")
+    passed_over = remora("check-config", config)
     monkeypatch.setenv("REMORA_LOG_LEVEL", "loud")
     bad = remora("check-config", config)
 
     assert good.code == Exit.OK
     assert good.out.decode().endswith("; from the environment: REMORA_LOG_LEVEL\n")
+    assert passed_over.out.decode() == good.out.decode() + (
+        "remark: REMORA_LGO_LEVEL is passed over: it stands for no option; did you mean REMORA_LOG_LEVEL?\n"
+    )
     assert bad.code == Exit.CONFIG
     assert bad.err.startswith("remora: REMORA_LOG_LEVEL: ")
 

@@ -686,12 +686,6 @@ def test_all_problems_of_tables_are_named_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_tables_are_not_for_the_environment() -> None:
-    """A variable cannot stand over a list of tables."""
-    with pytest.raises(ConfigError, match="only the file can have it"):
-        config.load(None, {"REMORA_SHAPING_SCOPE": "uplink"})
-
-
 def test_what_may_not_be_meant_is_remarked(tmp_path: Path) -> None:
     """A cut guarantee, a priority without credit, and a burst that one busy worker would be held back by."""
     settings = config.load(written(tmp_path, SHAPING.replace('burst = "1MB"', 'burst = "50000B"')))

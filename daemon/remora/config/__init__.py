@@ -19,20 +19,11 @@ from remora.config.delivery import (
     HttpSettings,
     KafkaSettings,
 )
+from remora.config.environment import PREFIX, from_environment, strangers
 from remora.config.ingest import IngestSettings, LimitSettings
+from remora.config.known import options
 from remora.config.places import line_of, lines_of
-from remora.config.reading import (
-    MOST_BYTES,
-    PREFIX,
-    Changes,
-    applied,
-    changes,
-    from_document,
-    from_environment,
-    load,
-    options,
-    read_toml,
-)
+from remora.config.reading import MOST_BYTES, Changes, applied, changes, from_document, load, read_toml
 from remora.config.sequencer import SequencerSettings
 from remora.config.settings import LIVE, Settings
 from remora.config.traffic import MeterSettings, MetersSettings, PrincipalSettings, ScopeSettings, ShapingSettings
@@ -122,4 +113,5 @@ __all__ = [
     "refuse",
     "show_duration",
     "show_size",
+    "strangers",
 ]

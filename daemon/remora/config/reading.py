@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
-import functools
-import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
 from remora.config.checked import refuse
+from remora.config.environment import PREFIX, from_environment, value_of
+from remora.config.known import class_of, did_you_mean, elsewhere, options_of, part_of, unit_of
 from remora.config.places import line_of, lines_of
 from remora.config.settings import LIVE, Settings
-from remora.config.units import Unit, option_key, show_size, toml_name
+from remora.config.units import option_key, show_size, toml_name
 from remora.model.errors import ConfigError
 
 MOST_BYTES = 1 << 20
 """A configuration file beyond this size is a mistake and is not read."""
-
-PREFIX = "REMORA_"
-"""`REMORA_<SECTION>_<OPTION>` in the environment stands over an option of the file."""
 
 
 def load(path: Path | str | None, environment: Mapping[str, str] = MappingProxyType({})) -> Settings:
@@ -76,12 +72,17 @@ def _placed(
     lines, named = lines_of(file.text), from_environment(environment)
     variables = {key: variable for variable, key in named.items()}
     for each in problems:
-        key = next((key for key in (each.key, *each.binds) if key in variables or key in lines), each.key)
+        key = next((key for key in (each.key, *each.binds) if _variable_of(key, variables) or key in lines), each.key)
         line = line_of(key, lines)
-        if key in variables:
-            yield each if each.key in named else each.at(f"from {variables[key]}")
+        if variable := _variable_of(key, variables):
+            yield each if each.key.startswith(PREFIX) else each.at(f"from {variable}")
         else:
             yield each.at(f"{path}:{line}") if line else each
+
+
+def _variable_of(key: str, variables: Mapping[str, str]) -> str:
+    """The variable that an option comes from, or a part of its tables; empty where it comes from none."""
+    return variables.get(".".join(key.split(".")[:2]), "")
 
 
 def from_document(document: Mapping[str, object], environment: Mapping[str, str] = MappingProxyType({})) -> Settings:
@@ -94,7 +95,7 @@ def from_document(document: Mapping[str, object], environment: Mapping[str, str]
     values: dict[str, dict[str, object]] = {}
     for name, table in document.items():
         if name not in sections:
-            problems.append(ConfigError(name, f"there is no such section{_did_you_mean(name, sections)}"))
+            problems.append(ConfigError(name, f"there is no such section{did_you_mean(name, sections)}"))
         elif not isinstance(table, Mapping):
             problems.append(ConfigError(name, f"expected a section [{name}], not {toml_name(table)}"))
         else:
@@ -108,18 +109,6 @@ def from_document(document: Mapping[str, object], environment: Mapping[str, str]
         problems += (each for each in part.problems() if wrong.isdisjoint((each.key, *each.binds)))
     refuse(problems)
     return draft
-
-
-def options() -> Iterator[tuple[str, object]]:
-    """The dotted key and default of every option, as the file has them: durations and sizes are text."""
-    defaults = Settings()
-    for section in fields(Settings):
-        part = getattr(defaults, section.name)
-        for key, (name, hint) in _options_of(part.__class__).items():
-            value = getattr(part, name)
-            unit = _unit(hint)
-            shown = list(value) if isinstance(value, tuple) else value
-            yield f"{section.name}.{key}", unit.show(value) if unit and unit.kind != "count" else shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,29 +151,28 @@ def applied(old: Settings, new: Settings) -> Settings:
 
 def _values(name: str, cls: Any, table: Mapping[str, object], problems: list[ConfigError]) -> dict[str, object]:
     """The values of a section by their fields' names; what is wrong with the others joins `problems`."""
-    known = _options_of(cls)
+    known = options_of(cls)
     values: dict[str, object] = {}
     for key, raw in table.items():
         if key not in known:
-            problems.append(ConfigError(f"{name}.{key}", f"there is no such option{_elsewhere(key, known)}"))
+            problems.append(ConfigError(f"{name}.{key}", f"there is no such option{elsewhere(key, known)}"))
             continue
         field_name, hint = known[key]
         path = f"{name}.{key}"
         try:
-            if (part := _part_of(hint)) is None:
-                values[field_name] = _value(hint, raw)
-            elif get_origin(hint) is tuple:
-                values[field_name] = _parts(path, part, raw, problems)
-            else:
-                values[field_name] = _part(path, part, raw, problems)
+            values[field_name] = _setting(path, hint, raw, problems)
         except ValueError as exc:
             problems.append(ConfigError(path, str(exc)))
     return values
 
 
-def _part_of(hint: Any) -> Any:
-    """The class of settings that an option has one of, or a list; None for an option with a plain value."""
-    return next((each for each in (hint, *get_args(hint)) if isinstance(each, type) and is_dataclass(each)), None)
+def _setting(path: str, hint: Any, raw: object, problems: list[ConfigError]) -> object:
+    """The value of an option; what is wrong within its tables joins `problems`. Raises ValueError."""
+    if (part := part_of(hint)) is None:
+        return _value(hint, raw)
+    if get_origin(hint) is tuple:
+        return _parts(path, part, raw, problems)
+    return _part(path, part, raw, problems)
 
 
 def _parts(path: str, cls: Any, raw: object, problems: list[ConfigError]) -> tuple[Any, ...]:
@@ -213,57 +201,22 @@ def _part(path: str, cls: Any, raw: object, problems: list[ConfigError]) -> Any:
     return None if found else cls(**values)
 
 
-_SERVICE_LINK = re.compile(
-    r"(?:.*_)?(?:service_host|service_port(?:_.+)?|port_[0-9]{1,5}_(?:tcp|udp|sctp)(?:_(?:addr|port|proto))?)"
-)
-"""Ends of the names that Kubernetes gives variables of a Service, beside `_PORT`."""
-
-
-def from_environment(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """The variables that stand for an option of a section, with its dotted key, in the order of their names.
-
-    `REMORA_CONFIG` and others whose second word is no section are something else, and so are the variables that
-    Kubernetes sets for a Service, unless there is an option of that name.
-    """
-    sections = {each.name for each in fields(Settings)}
-    found = {}
-    for variable, text in sorted(environment.items()):
-        section, _, option = variable.removeprefix(PREFIX).lower().partition("_")
-        if not variable.startswith(PREFIX) or section not in sections or not option:
-            continue
-        if option in _options_of(_class_of(section)) or not _is_service_link(option, text):
-            found[variable] = f"{section}.{option}"
-    return found
-
-
-def _is_service_link(option: str, text: str) -> bool:
-    """Whether Kubernetes sets such a variable for a Service, here one whose name begins with `remora-<section>`."""
-    is_url = re.match(r"(?:tcp|udp|sctp)://", text) is not None
-    return _SERVICE_LINK.fullmatch(option) is not None or (option.split("_")[-1] == "port" and is_url)
-
-
 def _override(
     values: dict[str, dict[str, object]], variable: str, key: str, text: str, problems: list[ConfigError]
 ) -> None:
     """Put the value of an environment variable over that of the file; what is wrong with it joins `problems`."""
     section, _, option = key.partition(".")
-    known = _options_of(_class_of(section))
+    known = options_of(class_of(section))
     if option not in known:
-        problems.append(ConfigError(variable, f"there is no option {key}{_elsewhere(option, known)}"))
+        problems.append(ConfigError(variable, f"there is no option {key}{elsewhere(option, known)}"))
         return
     field_name, hint = known[option]
-    unit = _unit(hint)
-    is_count = unit is not None and unit.kind == "count" and re.fullmatch("-?[0-9]{1,18}", text)
-    is_flag = hint is bool and text in ("true", "false")
-    raw = int(text) if is_count else text == "true" if is_flag else text
+    found: list[ConfigError] = []
     try:
-        values.setdefault(section, {})[field_name] = _value(hint, raw)
+        values.setdefault(section, {})[field_name] = _setting(variable, hint, value_of(hint, text), found)
     except ValueError as exc:
-        problems.append(ConfigError(variable, str(exc), binds=(key,)))
-
-
-def _class_of(section: str) -> Any:
-    return next(each.default_factory for each in fields(Settings) if each.name == section)
+        found.append(ConfigError(variable, str(exc)))
+    problems += (ConfigError(each.key, each.reason, binds=(key,)) for each in found)
 
 
 def _draft(cls: Any, values: Mapping[str, object]) -> Any:
@@ -275,24 +228,9 @@ def _draft(cls: Any, values: Mapping[str, object]) -> Any:
     return draft
 
 
-@functools.cache
-def _options_of(cls: Any) -> Mapping[str, tuple[str, Any]]:
-    """Key of each option, with its field's name and type."""
-    hints = get_type_hints(cls, include_extras=True)
-    return MappingProxyType({option_key(each.name): (each.name, hints[each.name]) for each in fields(cls)})
-
-
-def _unit(hint: Any) -> Unit | None:
-    """The unit of an option, which may also be one that has no value where it is left out."""
-    args = [arg for each in get_args(hint) for arg in (each, *get_args(each))]
-    return next((arg for arg in args if isinstance(arg, Unit)), None)
-
-
 def _value(hint: Any, raw: object) -> object:
-    if unit := _unit(hint):
+    if unit := unit_of(hint):
         return unit.read(raw)
-    if part := _part_of(hint):
-        raise ValueError(f"only the file can have it, as tables, and not one text: {part.__doc__.splitlines()[0]}")
     if get_origin(hint) is tuple:
         return _texts(raw)
     if get_origin(hint) is dict:
@@ -306,7 +244,7 @@ def _value(hint: Any, raw: object) -> object:
     if not raw.isprintable():
         raise ValueError("control characters are not allowed here")
     if get_origin(hint) is Literal and raw not in (allowed := get_args(hint)):
-        raise ValueError(f'"{raw}" is not one of {", ".join(allowed)}{_did_you_mean(raw, allowed)}')
+        raise ValueError(f'"{raw}" is not one of {", ".join(allowed)}{did_you_mean(raw, allowed)}')
     return raw
 
 
@@ -328,17 +266,3 @@ def _numbers(raw: object) -> dict[str, float]:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"expected a number for {name}, not {toml_name(value)}")
     return {str(name): float(value) for name, value in raw.items()}
-
-
-def _elsewhere(key: str, known: Mapping[str, object]) -> str:
-    """Where a misplaced option belongs, else the nearest name here."""
-    for path, _ in options():
-        section, _, option = path.partition(".")
-        if option == key:
-            return f"; it belongs into [{section}]"
-    return _did_you_mean(key, known)
-
-
-def _did_you_mean(word: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f'; did you mean "{near[0]}"?' if near else ""

@@ -277,6 +277,6 @@ def own_host_id() -> str:
         machine_id = Path("/etc/machine-id").read_bytes().strip()
     except OSError:
         machine_id = b""
-    if machine_id:
+    if machine_id not in (b"", b"uninitialized"):  # so in images whose first boot is to make it
         return hashlib.sha256(b"remora host id\0" + machine_id).hexdigest()[:16]
     return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64] or "unknown"
