@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora import app
-from remora.cli.apply_topics import NotSame, plan
+from remora.cli.apply_topics import NotSame, Step, _carry_out, plan
 from remora.cli.attributes import differences
 from remora.cli.declared import Declared
 from remora.codec.topic import parse_args
@@ -111,6 +111,21 @@ def test_topics_are_made_as_the_file_says(apply: Apply, config: Path, tmp_path: 
     )
 
 
+def test_the_key_of_a_certificate_has_a_password_of_its_own(apply: Apply, config: Path, tmp_path: Path) -> None:
+    """It is read from a file as the user's is, and neither is printed."""
+    write_secret(tmp_path)
+    (tmp_path / "key").write_text("sesame\r\n")
+    more = 'ssl-key-password-file = "key"\nargs = { ssl-certificate-location = "/c", ssl-key-location = "/k",'
+
+    done = apply(ORDERS.replace("args = {", more))
+
+    assert done.code == Exit.OK, done.err
+    arguments = parse_args(own(config)["orders"].target.args)
+    assert (arguments["password"], arguments["ssl-key-password"]) == ("first", "sesame")
+    assert "args.ssl-key-password: ***" in done.out.decode()
+    assert b"sesame" not in done.out
+
+
 def test_a_file_that_is_applied_again_changes_nothing(apply: Apply, config: Path, tmp_path: Path) -> None:
     """The second time every topic is as the file says, and keeps its id."""
     write_secret(tmp_path)
@@ -140,7 +155,7 @@ def test_a_dry_run_shows_the_difference_and_changes_nothing(apply: Apply, config
         "    time-to-live: 86400 -> 7200",
         "    max-retries: 5 -> default",
         "    args.kafka-ack-level: broker -> default",
-        "    the endpoint's path, or a user or password: changed",
+        "    password: changed",
         "+ new: 1 shards, to Kafka topic new at kafka://b",
         "- payments: 11 shards",
         "topics to make: 1, to change: 1, to remove: 1; as the file says: 0; nothing was changed",
@@ -163,6 +178,59 @@ def test_a_topic_is_changed_to_what_the_file_says(apply: Apply, config: Path, tm
         time_to_live_s=None, max_retries=None, retry_sleep_s=None,
     )  # fmt: skip
     assert not after.opaque_data
+
+
+def test_a_path_that_is_not_shown_is_said_to_differ(apply: Apply) -> None:
+    """What follows the host of an endpoint may be a secret: that it changed is said, and neither what nor what to."""
+    apply("[topic.hook]\nendpoint = 'https://b/first'")
+
+    dry = apply("[topic.hook]\nendpoint = 'https://b/second'", "--dry-run")
+    made = apply("[topic.other]\nendpoint = 'https://b/second'", "--dry-run")
+
+    assert dry.out.decode().splitlines()[:2] == ["~ hook", "    endpoint's user, path or query: changed"]
+    assert made.out.decode().splitlines()[0] == "+ other: 11 shards, to https://b"
+
+
+def test_a_dry_run_before_the_first_start_shows_all_topics(apply: Apply, tmp_path: Path) -> None:
+    """Where there is no store yet, every topic would be made, which makes no store; the exit code is 3."""
+    dry = apply(PAYMENTS, "--dry-run")
+
+    assert dry.code == Exit.DIFFERS, dry.err
+    remark, step, _ = dry.out.decode().splitlines()
+    assert "there is no store" in remark
+    assert step == "+ payments: 11 shards, to Kafka topic payments at kafka://broker"
+    assert not (tmp_path / "queues").exists()
+
+
+def test_a_dry_run_makes_nothing_of_a_disk_that_is_away(apply: Apply, config: Path, tmp_path: Path) -> None:
+    """Where the store is one to wait for, its absence is no difference, and the command fails as without --dry-run."""
+    sqlite = {"directory": str(tmp_path / "away"), "if_missing": "wait"}
+    write_config(config, {"store": {"kind": "sqlite"}, "sqlite": sqlite})
+
+    dry, wet = apply(PAYMENTS, "--dry-run"), apply(PAYMENTS)
+
+    assert (dry.code, wet.code) == (Exit.NO_PERMISSION, Exit.NO_PERMISSION)
+    assert "there is no store" in dry.err
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_topic_that_another_command_makes_meanwhile_is_taken_as_made(
+    config: Path, apply: Apply, is_closed: bool
+) -> None:
+    """A step that somebody else has taken since the plan is no failure, if it led to the very topic of the file."""
+    apply(PAYMENTS)
+    there = own(config)["payments"]
+    wanted = replace(there, id="", closed=is_closed)
+    gone = replace(there, id="another", name="gone", queue="gone")
+    other = replace(wanted, max_retries=7)
+
+    async def take(store: ShardStore) -> list[str]:
+        return [
+            str(each) for each in await _carry_out(store, [Step(None, wanted), Step(gone, None), Step(None, other)])
+        ]
+
+    assert in_store(config, take) == ["there is a topic payments already"]
+    assert own(config)["payments"] == replace(there, closed=is_closed)
 
 
 def test_nothing_is_removed_without_being_asked(apply: Apply, config: Path) -> None:
@@ -244,16 +312,25 @@ def test_a_file_makes_topics_that_number_their_events(apply: Apply, config: Path
         ("[topic.a]\nendpoint = 1", "topic.a.endpoint", "expected `str`, got `int`"),
         ("[topic.a]\nendpoint = 'ftp://b'", "topic.a", "kafka:// endpoints only"),
         ("[topic.a]\nendpoint = 'kafka://u:p@b'", "topic.a.endpoint", "a password does not belong into the file"),
-        ("[topic.a]\nendpoint = 'kafka://b'\nshard = 3", "topic.a", "unknown field `shard`"),
+        ("[topic.a]\nendpoint = 'kafka://b'\nshard = 3", "topic.a.shard", "no such option; did you mean shards?"),
+        ("topic.a = 3", "topic.a", "expected a table"),
         ("[topic.a]\nendpoint = 'kafka://b'\nshards = 0", "topic.a.shards", ">= 1"),
         ("[topic.a]\nendpoint = 'kafka://b'\ntime-to-live = '1x'", "topic.a.time-to-live", "expected a duration"),
         ("[topic.a]\nendpoint = 'kafka://b'\ntime-to-live = -1", "topic.a.time-to-live", "expected a duration"),
         ("[topic.a]\nendpoint = 'kafka://b'\ntime-to-live = '1ms'", "topic.a.time-to-live", "whole seconds"),
         ("[topic.a]\nendpoint = 'kafka://b'\nargs = {usessl = true}", "topic.a.args.usessl", "did you mean use-ssl?"),
         ("[topic.a]\nendpoint = 'kafka://b'\nargs = {password = 'x'}", "topic.a.args.password", "use password-file"),
-        ("[topic.a]\nendpoint = 'https://b'\nkey-password-file = 'none'", "topic.a.key-password-file", "cannot read"),
-        ("[topic.a]\nendpoint = 'a://b'\nargs = {ssl-key-password = 'x'}", "topic.a.args.ssl-key-password", "key-pass"),
+        (
+            "[topic.a]\nendpoint = 'kafka://b'\nargs = {ssl-key-password = 'x'}",
+            "topic.a.args.ssl-key-password",
+            "use ssl-key-password-file",
+        ),
         ("[topic.a]\nendpoint = 'kafka://b'\npassword-file = 'none'", "topic.a.password-file", "cannot read"),
+        (
+            "[topic.a]\nendpoint = 'https://b'\nssl-key-password-file = 'x'",
+            "topic.a.ssl-key-password-file",
+            "cannot read",
+        ),
         ("[topic.a]\nendpoint = 'kafka://b'\ndelivery = 'once'", "topic.a.delivery", "invalid enum value"),
     ],
 )
@@ -271,12 +348,35 @@ def test_a_wrong_file_is_refused_with_the_path_of_its_key(
 
 
 def test_all_problems_of_a_file_are_reported_at_once(apply: Apply) -> None:
-    """Each topic that is wrong is told in a line, with the line of the file."""
-    done = apply("[topic.a]\n[topic.b]\nendpoint = 'kafka://b'\n[topic.c]\nendpoint = 'amqp://b'\n[other]\n")
+    """Each thing that is wrong is told in a line, with the line of the file, several of one topic too."""
+    done = apply("""[topic.a]
+shards = 0
+tim-to-live = 3
+password-file = 'none'
+[topic.b]
+endpoint = 'kafka://b'
+[topic.c]
+endpoint = 'amqp://b'
+[topic.d]
+endpoint = 'kafka://u:p@b'
+retry-sleep-duration = 'x'
+args = { usessl = true, password = 'p' }
+[other]
+""")
 
     assert done.code == Exit.CONFIG
-    assert [line.split(": ")[2] for line in done.err.splitlines()] == ["other", "topic.a", "topic.c"]
-    assert [line.rpartition(" (")[2] for line in done.err.splitlines()] == ["line 6)", "line 1)", "line 4)"]
+    assert [(line.split(": ")[2], int(line.rpartition(" (line ")[2][:-1])) for line in done.err.splitlines()] == [
+        ("other", 13),
+        ("topic.a.shards", 2),
+        ("topic.a.tim-to-live", 3),
+        ("topic.a", 1),
+        ("topic.a.password-file", 4),
+        ("topic.c", 7),
+        ("topic.d.endpoint", 10),
+        ("topic.d.args.usessl", 12),
+        ("topic.d.args.password", 12),
+        ("topic.d.retry-sleep-duration", 11),
+    ]
 
 
 def test_a_file_that_is_no_toml_is_named(apply: Apply, tmp_path: Path) -> None:

@@ -121,12 +121,14 @@ def test_a_topic_that_numbers_its_events(topic: Callable[..., Any], config: Path
 def test_a_topic_has_what_it_was_given(topic: Callable[..., Any], config: Path, tmp_path: Path) -> None:
     """Every attribute reaches the store as it was given, a password with any characters too, and shows it not."""
     (tmp_path / "password").write_text(SECRET + "\n")
+    (tmp_path / "key").write_text("&sesame\r\n")
 
     done = topic(
         "create", "orders", "--endpoint", "kafka://broker:9093", "--shards", "3", "--kafka-topic", "of-orders",
         "--arg", "use-ssl=true", "--arg", "ca-location=/etc/a b.pem", "--arg", "user-name=rem", "--arg",
         "mechanism=SCRAM-SHA-512", "--password-file", tmp_path / "password", "--time-to-live", "1h", "--max-retries",
-        "0", "--retry-sleep-duration", "90", "--opaque-data", "ä b",
+        "0", "--retry-sleep-duration", "90", "--opaque-data", "ä b", "--arg", "ssl-certificate-location=/etc/c.pem",
+        "--arg", "ssl-key-location=/etc/k.pem", "--ssl-key-password-file", tmp_path / "key",
     )  # fmt: skip
 
     assert done.code == Exit.OK, done.err
@@ -136,7 +138,8 @@ def test_a_topic_has_what_it_was_given(topic: Callable[..., Any], config: Path, 
     assert found.target.topic == "of-orders"
     assert parse_args(found.target.args) == {
         "use-ssl": "true", "ca-location": "/etc/a b.pem", "user-name": "rem", "mechanism": "SCRAM-SHA-512",
-        "password": SECRET,
+        "password": SECRET, "ssl-certificate-location": "/etc/c.pem", "ssl-key-location": "/etc/k.pem",
+        "ssl-key-password": "&sesame",
     }  # fmt: skip
     assert (found.time_to_live_s, found.max_retries, found.retry_sleep_s) == (3600, 0, 90)
     assert found.opaque_data == "ä b".encode()
@@ -145,13 +148,14 @@ def test_a_topic_has_what_it_was_given(topic: Callable[..., Any], config: Path, 
     for text in [done.out.decode(), done.err, *(each.out.decode() + each.err for each in shown)]:
         assert SECRET not in text
         assert "p%26ss" not in text
+        assert "sesame" not in text
     assert shown[1].json["arguments"]["password"] == "***"
 
 
 def test_a_client_certificate_with_an_encrypted_key(topic: Callable[..., Any], config: Path, tmp_path: Path) -> None:
     """The password of its key comes from a file of its own, is shown nowhere, and can be taken back."""
     (tmp_path / "key-password").write_text(f"{SECRET}\n")
-    words = ("--arg", "ssl-certificate-location=/c", "--arg", "ssl-key-location=/k", "--key-password-file")
+    words = ("--arg", "ssl-certificate-location=/c", "--arg", "ssl-key-location=/k", "--ssl-key-password-file")
 
     done = topic("create", "hooks", "--endpoint", "https://receiver/in", *words, tmp_path / "key-password")
     shown = [topic("show", "hooks"), topic("show", "hooks", "--json")]
@@ -186,7 +190,7 @@ def test_a_password_is_read_from_standard_input(topic: Callable[..., Any], confi
     [
         (["--endpoint", f"kafka://rem:{SECRET}@broker"], "--password-file"),
         (["--endpoint", ENDPOINT, "--arg", f"password={SECRET}"], "--password-file"),
-        (["--endpoint", ENDPOINT, "--arg", f"ssl-key-password={SECRET}"], "--key-password-file"),
+        (["--endpoint", ENDPOINT, "--arg", f"ssl-key-password={SECRET}"], "use --ssl-key-password-file"),
         (["--endpoint", ENDPOINT, "--arg", "use-ssl=true", "--arg", "use-ssl=false"], "given twice"),
         (["--endpoint", ENDPOINT, "--arg", "use_ssl=true"], "did you mean use-ssl?"),
         (["--endpoint", ENDPOINT, "--arg", "nonsense=1"], ", ".join(ARGUMENTS)),

@@ -10,13 +10,13 @@ from pathlib import Path
 import click
 
 from remora import app
-from remora.cli.attributes import differences, shown_arguments
+from remora.cli.attributes import HIDDEN, differences, shown_arguments
 from remora.cli.declared import Declared, load_topics
 from remora.cli.options import FILE, config_option
 from remora.cli.output import run_async
 from remora.codec.topic import parse_args
 from remora.config import Settings
-from remora.model.errors import RemoraError, TopicRefused
+from remora.model.errors import RemoraError, StoreMissing, TopicRefused, TopicUnknown
 from remora.model.exits import Exit, exit_code
 from remora.model.shard import Origin
 from remora.model.topic import Topic
@@ -40,9 +40,8 @@ class Step:
     def lines(self) -> Iterator[str]:
         """The step for a person, without what is secret."""
         if self.was is None and self.to is not None:
-            yield f"+ {self.name}: {self.to.shards} shards, to Kafka topic {self.to.target.topic} at " + (
-                self.to.target.redacted
-            )
+            of_kafka = f"Kafka topic {self.to.target.topic} at " if self.to.target.scheme == "kafka" else ""
+            yield f"+ {self.name}: {self.to.shards} shards, to {of_kafka}{self.to.target.redacted}"
             said_above = {"endpoint", "kafka-topic"}
             shown = _shown(self.to).items()
             yield from (
@@ -57,8 +56,7 @@ class Step:
                 old, new = before.get(name, "default"), after.get(name, "default")
                 if old != new:
                     yield f"    {name}: {old} -> {new}"
-            if _secrets(self.was) != _secrets(self.to):
-                yield "    the endpoint's path, or a user or password: changed"
+            yield from (f"    {name}: changed" for name in _changed_unseen(self.was, self.to))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +139,7 @@ def apply_command(settings: Settings, file: Path, dry_run: bool, prune: bool) ->
     """
     declared = load_topics(file, settings)
 
-    async def work() -> tuple[Plan, list[RemoraError]]:
-        async with app.store_of(settings, make=not dry_run) as store:
-            own = [topic for topic in (await store.catalog.topics()).values() if topic.origin is Origin.REMORA]
-            planned = plan(own, declared, prune=prune)
-            return planned, [] if dry_run else await _carry_out(store, planned.steps)
-
-    planned, failures = run_async(work())
+    planned, failures = run_async(_applied(settings, declared, dry_run=dry_run, prune=prune))
     if dry_run:
         _print_steps(planned.steps)
     for name in planned.others:
@@ -164,6 +156,22 @@ def apply_command(settings: Settings, file: Path, dry_run: bool, prune: bool) ->
         sys.exit(Exit.DIFFERS)
 
 
+async def _applied(
+    settings: Settings, declared: Sequence[Declared], *, dry_run: bool, prune: bool
+) -> tuple[Plan, list[RemoraError]]:
+    """Plan, and take the steps unless it is a dry run; to one of those a store that is yet to be made is empty."""
+    try:
+        async with app.store_of(settings, make=not dry_run) as store:
+            own = [topic for topic in (await store.catalog.topics()).values() if topic.origin is Origin.REMORA]
+            planned = plan(own, declared, prune=prune)
+            return planned, [] if dry_run else await _carry_out(store, planned.steps)
+    except StoreMissing as exc:
+        if not dry_run or settings.sqlite.if_missing != "make":
+            raise
+        click.echo(f"remark: {exc}")
+        return plan([], declared, prune=prune), []
+
+
 async def _carry_out(store: ShardStore, steps: Sequence[Step]) -> list[RemoraError]:
     """Take one step after the other; one that fails keeps no other from being taken."""
     failures: list[RemoraError] = []
@@ -178,18 +186,36 @@ async def _carry_out(store: ShardStore, steps: Sequence[Step]) -> list[RemoraErr
 
 
 async def _take(store: ShardStore, step: Step) -> None:
+    """Take a step; where another command has taken it meanwhile, all is well."""
     if step.to is None:
         assert step.was is not None
-        try:
-            await store.own_topics.remove(step.was, discard=False)
-        except TopicRefused as exc:
-            raise TopicRefused(f"{exc} (`remora topic rm {step.name}` with --drain, or --discard)") from exc
+        await _remove(store, step.was)
     elif step.was is None:
-        made = await store.own_topics.create(replace(step.to, closed=False))
-        if step.to.closed:
-            await store.own_topics.change(replace(made, closed=True))
+        await _make(store, step.to)
     else:
         await store.own_topics.change(step.to)
+
+
+async def _make(store: ShardStore, topic: Topic) -> None:
+    try:
+        made = await store.own_topics.create(replace(topic, closed=False))
+    except TopicRefused:
+        found = await store.own_topics.find(topic.name)
+        if found is None or differences(found, replace(topic, closed=found.closed)):
+            raise
+        made = found
+    if made.closed != topic.closed:
+        await store.own_topics.change(replace(made, closed=topic.closed))
+
+
+async def _remove(store: ShardStore, topic: Topic) -> None:
+    try:
+        await store.own_topics.remove(topic, discard=False)
+    except TopicRefused as exc:
+        raise TopicRefused(f"{exc} (`remora topic rm {topic.name}` with --drain, or --discard)") from exc
+    except TopicUnknown:
+        if await store.own_topics.find(topic.name) is not None:
+            raise
 
 
 def _print_steps(steps: Sequence[Step]) -> None:
@@ -229,9 +255,10 @@ def _shown(topic: Topic) -> dict[str, object]:
     }
 
 
-def _secrets(topic: Topic) -> dict[str, str]:
-    """The arguments whose values are not shown, and the endpoint with its user."""
-    hidden = {name for name, shown in shown_arguments(topic).items() if shown == "***"}
-    return {name: value for name, value in parse_args(topic.target.args).items() if name in hidden} | {
-        "endpoint": topic.target.uri
-    }
+def _changed_unseen(was: Topic, to: Topic) -> Iterator[str]:
+    """What differs between two forms of a topic and is not shown: passwords, users, what follows an endpoint's host."""
+    if was.target.uri != to.target.uri and was.target.redacted == to.target.redacted:
+        yield "endpoint's user, path or query"
+    before, after = parse_args(was.target.args), parse_args(to.target.args)
+    hidden = {name for topic in (was, to) for name, shown in shown_arguments(topic).items() if shown == HIDDEN}
+    yield from sorted(name for name in hidden if name in before and name in after and before[name] != after[name])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, BinaryIO
 
 import click
@@ -22,10 +23,13 @@ ARGUMENTS = (
 )  # fmt: skip
 """The endpoint's arguments that `--arg` takes."""
 
-SECRETS = {"password": "password-file", "ssl-key-password": "key-password-file"}
-"""The arguments that stand in files of their own, and what names these."""
+SECRETS = MappingProxyType({"password": "password-file", "ssl-key-password": "ssl-key-password-file"})
+"""The arguments that are secret, and the options that name a file with them."""
 
 MOST_PASSWORD_BYTES = 4096
+
+HIDDEN = "***"
+"""What is shown in place of a secret."""
 
 UNSETTABLE = (
     "delivery", "kafka-topic", "max-retries", "opaque-data", "password", "retry-sleep-duration", "ssl-key-password",
@@ -94,7 +98,7 @@ def without(topic: Topic, names: Sequence[str]) -> Topic:
 def shown_arguments(topic: Topic) -> dict[str, str]:
     """The arguments of a topic's endpoint, without what is secret."""
     return {
-        name: value if name in ARGUMENTS and name != "user-name" else "***"
+        name: value if name in ARGUMENTS and name != "user-name" else HIDDEN
         for name, value in parse_args(topic.target.args).items()
     }
 
@@ -237,8 +241,8 @@ def attribute_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="A file that holds the password of user-name; - reads standard input.",
         ),
         click.option(
-            "--key-password-file", "key_password", type=click.File("rb"), callback=_password,
-            help="A file that holds the password of the key of ssl-key-location; - reads standard input.",
+            "--ssl-key-password-file", "key_password", type=click.File("rb"), callback=_password,
+            help="A file that holds the password of the key that ssl-key-location names.",
         ),
         click.option(
             "--time-to-live", "time_to_live_s", type=DURATION,

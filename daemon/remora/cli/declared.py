@@ -7,8 +7,10 @@ that read the options of commands check what a value means.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -34,12 +36,16 @@ class Table(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", kw_only=
     args: dict[str, str | bool | int] = {}
     delivery: Literal["at-least-once", "exactly-once"] | None = None
     password_file: str | None = None
-    key_password_file: str | None = None
+    ssl_key_password_file: str | None = None
     time_to_live: str | int | None = None
     max_retries: Annotated[int, msgspec.Meta(ge=0, lt=UNSET)] | None = None
     retry_sleep_duration: str | int | None = None
     opaque_data: str | None = None
     closed: bool | None = None
+
+
+_FIELDS = MappingProxyType({each.encode_name: each for each in msgspec.structs.fields(Table)})
+"""The options of a table by the names that they have there."""
 
 
 class Declared(msgspec.Struct, frozen=True):
@@ -65,7 +71,7 @@ def load_topics(path: Path, settings: Settings) -> list[Declared]:
 
 
 def _each(document: Mapping[str, Any], folder: Path, settings: Settings) -> Iterator[tuple[str, Declared | str]]:
-    """Each topic, or what is wrong with it, and where."""
+    """Each topic, or each thing that is wrong with one, and where."""
     for key in document:
         if key != "topic":
             yield key, "there is no such table: topics are tables [topic.NAME]"
@@ -77,70 +83,102 @@ def _each(document: Mapping[str, Any], folder: Path, settings: Settings) -> Iter
         key = f"topic.{name}"
         if not NAME.fullmatch(name):
             yield key, "a topic's name is 1 to 200 letters, digits, '-' and '_'"
-            continue
+        elif not isinstance(table, dict):
+            yield key, "expected a table [topic.NAME]"
+        else:
+            reading = _Reading(folder, settings)
+            topic = reading.topic(name, table)
+            yield from ((f"{key}{place}", why) for place, why in reading.problems)
+            if topic is not None:
+                yield key, topic
+
+
+class _Reading:
+    """Takes one table apart; what is wrong gathers in `problems`: the rest of its key's path, and the reason."""
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        self.problems: list[tuple[str, str]] = []
+        self._folder = folder
+        self._settings = settings
+
+    def topic(self, name: str, raw: Mapping[str, Any]) -> Declared | None:
+        """The topic of a table; None where something is wrong with it."""
+        table = self._table(raw)
+        given = self._given(table)
+        if self.problems:
+            return None
+        plain = Topic(
+            name, "", name, Target("", "", name), shards=table.shards, origin=Origin.REMORA, is_sequenced=table.sequence
+        )
+        topic = given.on(plain)
         try:
-            yield key, _declared(name, msgspec.convert(table, Table), folder, settings)
-        except msgspec.ValidationError as exc:
-            reason, _, place = str(exc).partition(" - at `$")
-            yield f"{key}{place.rstrip('`')}", f"{reason[:1].lower()}{reason[1:]}"
-        except _Wrong as exc:
-            yield f"{key}{exc.args[0]}", exc.args[1]
+            return Declared(topic, table.closed, app.check_target(topic.target, self._settings))
+        except EndpointMisconfigured as exc:
+            self.problems.append(("", str(exc)))
+            return None
 
+    def _table(self, raw: Mapping[str, Any]) -> Table:
+        """The values of a table that have the right shape, and defaults for the others."""
+        values = {}
+        for key, value in raw.items():
+            if key not in _FIELDS:
+                near = difflib.get_close_matches(key, _FIELDS, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                self.problems.append((f".{key}", f"there is no such option{hint}"))
+                continue
+            try:
+                values[_FIELDS[key].name] = msgspec.convert(value, _FIELDS[key].type)
+            except msgspec.ValidationError as exc:
+                reason, _, place = str(exc).partition(" - at `$")
+                self.problems.append((f".{key}{place.rstrip('`')}", f"{reason[:1].lower()}{reason[1:]}"))
+        if "endpoint" not in raw:
+            self.problems.append(("", "missing required field `endpoint`"))
+        return Table(**{"endpoint": "", **values})
 
-class _Wrong(Exception):
-    """What is wrong with one value of a table: the rest of its key's path, and the reason."""
+    def _given(self, table: Table) -> Given:
+        """What the table says in the words of a command line."""
+        if has_password(table.endpoint):
+            why = "a password does not belong into the file: give SCHEME://USER@HOST and password-file"
+            self.problems.append((".endpoint", why))
+        args = {name: self._argument(name, value) for name, value in table.args.items()}
+        return Given(
+            endpoint=table.endpoint,
+            kafka_topic=table.kafka_topic,
+            args=args,
+            delivery=Delivery(table.delivery) if table.delivery else None,
+            password=self._password("password-file", table.password_file),
+            key_password=self._password("ssl-key-password-file", table.ssl_key_password_file),
+            time_to_live_s=self._seconds("time-to-live", table.time_to_live),
+            max_retries=table.max_retries,
+            retry_sleep_s=self._seconds("retry-sleep-duration", table.retry_sleep_duration),
+            opaque_data=table.opaque_data.encode() if table.opaque_data is not None else None,
+        )
 
+    def _argument(self, name: str, value: str | bool | int) -> str:
+        if name in SECRETS:
+            self.problems.append((f".args.{name}", f"a password does not belong into the file: use {SECRETS[name]}"))
+        elif why := unknown_argument(name):
+            self.problems.append((f".args.{name}", why))
+        return str(value).lower() if isinstance(value, bool) else str(value)
 
-def _declared(name: str, table: Table, folder: Path, settings: Settings) -> Declared:
-    if has_password(table.endpoint):
-        raise _Wrong(".endpoint", "a password does not belong into the file: give SCHEME://USER@HOST and password-file")
-    given = Given(
-        endpoint=table.endpoint,
-        kafka_topic=table.kafka_topic,
-        args=dict(_argument(each, value) for each, value in table.args.items()),
-        delivery=Delivery(table.delivery) if table.delivery else None,
-        password=_password(folder, "password-file", table.password_file),
-        key_password=_password(folder, "key-password-file", table.key_password_file),
-        time_to_live_s=_seconds("time-to-live", table.time_to_live),
-        max_retries=table.max_retries,
-        retry_sleep_s=_seconds("retry-sleep-duration", table.retry_sleep_duration),
-        opaque_data=table.opaque_data.encode() if table.opaque_data is not None else None,
-    )
-    plain = Topic(
-        name, "", name, Target("", "", name), shards=table.shards, origin=Origin.REMORA, is_sequenced=table.sequence
-    )
-    topic = given.on(plain)
-    try:
-        return Declared(topic, table.closed, app.check_target(topic.target, settings))
-    except EndpointMisconfigured as exc:
-        raise _Wrong("", str(exc)) from exc
-
-
-def _argument(name: str, value: str | bool | int) -> tuple[str, str]:
-    if name in SECRETS:
-        raise _Wrong(f".args.{name}", f"a password does not belong into the file: use {SECRETS[name]}")
-    if why := unknown_argument(name):
-        raise _Wrong(f".args.{name}", why)
-    return name, str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _password(folder: Path, key: str, name: str | None) -> str | None:
-    """The password of a file, whose path counts from the folder of the file of topics; `key` names it there."""
-    if name is None:
+    def _password(self, key: str, file: str | None) -> str | None:
+        """The password of a file, whose path counts from the folder of the file of topics."""
+        if file is None:
+            return None
+        try:
+            with (self._folder / file).open("rb") as opened:
+                return read_password(opened)
+        except OSError as exc:
+            self.problems.append((f".{key}", f"cannot read {self._folder / file}: {exc.strerror}"))
+        except ValueError as exc:
+            self.problems.append((f".{key}", str(exc)))
         return None
-    try:
-        with (folder / name).open("rb") as file:
-            return read_password(file)
-    except OSError as exc:
-        raise _Wrong(f".{key}", f"cannot read {folder / name}: {exc.strerror}") from exc
-    except ValueError as exc:
-        raise _Wrong(f".{key}", str(exc)) from exc
 
-
-def _seconds(name: str, value: str | int | None) -> int | None:
-    if value is None:
-        return None
-    try:
-        return whole_seconds(str(value))
-    except ValueError as exc:
-        raise _Wrong(f".{name}", str(exc)) from exc
+    def _seconds(self, key: str, value: str | int | None) -> int | None:
+        if value is None:
+            return None
+        try:
+            return whole_seconds(str(value))
+        except ValueError as exc:
+            self.problems.append((f".{key}", str(exc)))
+            return None

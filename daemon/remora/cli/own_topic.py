@@ -34,7 +34,7 @@ from remora.model.shard import Origin
 from remora.model.topic import DEFAULT_SHARDS, MOST_SHARDS, Target, Topic
 from remora.ports.store import ShardStore
 
-PLACES = "kafka://BROKER[:PORT], http[s]://HOST[:PORT][/PATH] or amqp[s]://BROKER[:PORT][/VHOST]"
+ENDPOINTS = "kafka://BROKER[:PORT], http[s]://HOST[:PORT][/PATH] or amqp[s]://BROKER[:PORT][/VHOST]"
 
 LASTING = {
     "shards": "the number of shards stays",
@@ -58,7 +58,7 @@ class Differs(RemoraError):
     metavar="URI",
     required=True,
     callback=checked_endpoint,
-    help=f"{PLACES}: where to deliver.",
+    help=f"{ENDPOINTS}: where to deliver.",
 )
 @click.option(
     "--shards",
@@ -138,7 +138,7 @@ async def _made(store: ShardStore, asked: Topic, *, if_not_exists: bool) -> tupl
     "--endpoint",
     metavar="URI",
     callback=checked_endpoint,
-    help=f"{PLACES}: where to deliver from now on.",
+    help=f"{ENDPOINTS}: where to deliver from now on.",
 )
 @attribute_options
 @click.option(

@@ -104,6 +104,10 @@ class StoreMisconfigured(StoreError):
     """A pool, permission, keyring or file is missing, and an operator has to act. The text names it."""
 
 
+class StoreMissing(StoreMisconfigured):
+    """There is no embedded store yet, and whoever asks is not to make one."""
+
+
 class OwnershipLost(StoreError):
     """The store refused an operation because its caller no longer holds the shard's lock."""
 

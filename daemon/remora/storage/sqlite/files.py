@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from remora.config import SqliteSettings
-from remora.model.errors import StoreAway, StoreDamaged, StoreError, StoreMisconfigured, StoreUnavailable
+from remora.model.errors import StoreAway, StoreDamaged, StoreError, StoreMissing, StoreUnavailable
 from remora.model.shard import Shard
 from remora.storage.sqlite import doorbell
 from remora.storage.sqlite.bell import Bell
@@ -381,7 +381,7 @@ class Files:
         if is_new and not self._make:
             if self._waits:
                 raise StoreAway("gone", f"there is no store in {self._directory}: is its disk mounted?")
-            raise StoreMisconfigured(
+            raise StoreMissing(
                 f"there is no store in {self._directory} yet: the first start of the daemon makes it, as its user"
             )
         try:
