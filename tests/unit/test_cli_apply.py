@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora import app
-from remora.cli.apply_topics import NotSame, Step, _carry_out, plan
+from remora.cli.apply_topics import NotSame, Step, carry_out, plan
 from remora.cli.attributes import differences
 from remora.cli.declared import Declared
 from remora.codec.topic import parse_args
@@ -226,7 +226,7 @@ def test_a_topic_that_another_command_makes_meanwhile_is_taken_as_made(
 
     async def take(store: ShardStore) -> list[str]:
         return [
-            str(each) for each in await _carry_out(store, [Step(None, wanted), Step(gone, None), Step(None, other)])
+            str(each) for each in await carry_out(store, [Step(None, wanted), Step(gone, None), Step(None, other)])
         ]
 
     assert in_store(config, take) == ["there is a topic payments already"]

@@ -164,7 +164,7 @@ async def _applied(
         async with app.store_of(settings, make=not dry_run) as store:
             own = [topic for topic in (await store.catalog.topics()).values() if topic.origin is Origin.REMORA]
             planned = plan(own, declared, prune=prune)
-            return planned, [] if dry_run else await _carry_out(store, planned.steps)
+            return planned, [] if dry_run else await carry_out(store, planned.steps)
     except StoreMissing as exc:
         if not dry_run or settings.sqlite.if_missing != "make":
             raise
@@ -172,7 +172,7 @@ async def _applied(
         return plan([], declared, prune=prune), []
 
 
-async def _carry_out(store: ShardStore, steps: Sequence[Step]) -> list[RemoraError]:
+async def carry_out(store: ShardStore, steps: Sequence[Step]) -> list[RemoraError]:
     """Take one step after the other; one that fails keeps no other from being taken."""
     failures: list[RemoraError] = []
     for step in steps:
