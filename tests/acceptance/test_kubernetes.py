@@ -199,6 +199,30 @@ def test_another_configuration_rolls_the_pods(helm: str) -> None:
     assert settings.sqlite == settings_of(first).sqlite
 
 
+def test_options_of_every_form_are_written_as_toml(helm: str, tmp_path: Path) -> None:
+    """Flags, lists, tables and lists of tables reach remora as they stand in the values, with any characters."""
+    sections: dict[str, dict[str, Any]] = {
+        "quarantine": {"enabled": False},
+        "destinations": {"allow": ["10.0.0.0/8", "[fd00::1]:443"], "deny": []},
+        "balance": {"weights": {"cpu": 2.5, "memory": 0}},
+        "delivery": {"max_unacked": 10_000_000},
+        "kafka": {"ca_directories": "/etc/remora/a<b>&\"ä\\ {x} = [1]"},
+        "shaping": {
+            "scope": [
+                {"name": "uplink", "of": "host", "meters": {"max": {"guaranteed": "1MB", "burst": "2MB"}}},
+                {"name": "each", "of": "topic", "match": ["a*"], "enabled": False},
+            ]
+        },
+    }
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"config": sections}))
+
+    settings, wanted = settings_of(rendered(helm, "--values", values)), config.from_document(sections)
+
+    for name in sections:
+        assert getattr(settings, name) == getattr(wanted, name)
+
+
 def test_rules_and_dashboard_are_those_of_config(helm: str) -> None:
     """The Prometheus operator gets the alerts as they stand in config/, linked to the runbooks' address, and
     Grafana's sidecar the dashboard."""

@@ -20,6 +20,24 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .Values.image.digest }}@{{ .Values.image.digest }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
 
+{{/* A value as TOML has it: texts, numbers and lists are written as in JSON, tables are not. */}}
+{{- define "remora.toml" -}}
+{{- $parts := list }}
+{{- if kindIs "map" . }}
+{{- range $name, $value := . }}
+{{- $parts = append $parts (printf "%s = %s" (toJson $name) (include "remora.toml" $value)) }}
+{{- end }}
+{{- printf "{ %s }" (join ", " $parts) }}
+{{- else if kindIs "slice" . }}
+{{- range . }}
+{{- $parts = append $parts (include "remora.toml" .) }}
+{{- end }}
+{{- printf "[%s]" (join ", " $parts) }}
+{{- else }}
+{{- toJson . }}
+{{- end }}
+{{- end }}
+
 {{/* What the chart sets, under what config sets. */}}
 {{- define "remora.config" -}}
 {{- $base := dict
@@ -42,7 +60,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- range $section, $options := mergeOverwrite $base (deepCopy .Values.config) -}}
 [{{ $section }}]
 {{ range $option, $value := $options -}}
-{{ $option }} = {{ toJson $value }}
+{{ $option }} = {{ include "remora.toml" $value }}
 {{ end -}}
 {{ end -}}
 {{- end }}
