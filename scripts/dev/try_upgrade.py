@@ -6,10 +6,12 @@ import asyncio
 import json
 import os
 import shutil
+import sqlite3
 import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,10 +27,12 @@ DONE, KEPT, LATE = "done", "kept", "late"
 event is too old at once."""
 
 SHARDS, PARTITIONS, KEYS = 2, 4, 7
-BEFORE, WAITING, AFTER = 40, 60, 20
-"""Events that the earlier one delivers, those that it leaves, and those that this one takes in for the same topic."""
+BEFORE, WAITING, AFTER, BACK = 40, 60, 20, 30
+"""Events that the earlier one delivers, those that it leaves, those that this one takes in for the same topic, and
+those that this one leaves."""
 
 EVERY = WAITING + AFTER
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 NOWHERE = "kafka://127.0.0.1:1"
 PATIENCE_S = 120.0
 
@@ -138,13 +142,24 @@ async def delivered_here(folder: Path, sections: str, bootstrap: str) -> Seen:
             return (await ledger(REMORA, daemon.config))["pending"] == 0
 
         await until("this one removes what it has delivered", has_removed)
-        return Seen(
-            found,
-            await ledger(REMORA, daemon.config),
-            json.loads(await daemon.ask("dlq", "list", "--json")),
-            await result_of(REMORA, "store", "check", "-c", daemon.config),
-            await daemon.stop(),
-        )
+        books = await ledger(REMORA, daemon.config)
+        letters = json.loads(await daemon.ask("dlq", "list", "--json"))
+        await daemon.ask("topic", "set", KEPT, "--endpoint", NOWHERE)
+        async with IngestClient(f"unix:{folder / 'ingest'}") as client:
+            await client.publish_ndjson(KEPT, events(EVERY, BACK), traceparent=TRACEPARENT)
+        check = await result_of(REMORA, "store", "check", "-c", daemon.config)
+        return Seen(found, books, letters, check, await daemon.stop())
+
+
+async def delivered_back(old: Path, folder: Path, sections: str, bootstrap: str) -> list[str]:
+    """Have the earlier one deliver what this one has left, and tell what is otherwise than it has to be."""
+    async with Daemon(folder, sections, old) as daemon:
+        await daemon.until_ready()
+        await daemon.ask("topic", "set", KEPT, "--endpoint", f"kafka://{bootstrap}")
+        found = await delivered(bootstrap, KEPT, EVERY + BACK)
+        await daemon.stop()
+    numbers = sorted(number for _, number in found)
+    return [] if numbers == list(range(EVERY + BACK)) else [f"the earlier one then delivered otherwise: {numbers}"]
 
 
 def problems_of(seen: Seen) -> list[str]:
@@ -176,20 +191,36 @@ async def tried(old: Path, name: str, folder: Path, fixture: Path | None, bootst
     before = await taken_in_before(old, folder, sections, bootstrap)
     if fixture is not None:
         shutil.copytree(queues, fixture, dirs_exist_ok=True)
-    asked = await result_of(REMORA, "store", "check", "-c", before.config)
-    problems = [] if "is of version" in asked.out else [f"`remora store check` says nothing of versions: {asked.out}"]
+    asked, version = await result_of(REMORA, "store", "check", "-c", before.config), version_of(queues)
     seen = await delivered_here(folder, sections, bootstrap)
-    problems += problems_of(seen)
+    problems = problems_of(seen)
+    print(f"{name}: {BEFORE} events delivered by it, {WAITING} left in its files; then {len(seen.found)} in Kafka,")
+    print(f"  {len(seen.found) - len(set(seen.found))} of them twice")
+    if version_of(queues) == version:
+        print(f"  its files have the newest version, {version}: it goes on with them")
+        return problems + await delivered_back(old, folder, sections, bootstrap)
+    if "is of version" not in asked.out:
+        problems.append(f"`remora store check` says nothing of versions: {asked.out}")
+    return problems + await refused_back(old, before.config, queues)
 
+
+async def refused_back(old: Path, config: Path, queues: Path) -> list[str]:
+    """Start the earlier one on files that this one has migrated, and tell what is otherwise than it has to be."""
     files = contents(queues)
-    refused = await result_of(old, "run", "-c", before.config)
+    refused = await result_of(old, "run", "-c", config)
+    print(f"  at last it says: {refused.err.splitlines()[-1]}")
+    problems = []
     if refused.code != Exit.NO_PERMISSION or "queues-000.db" not in refused.err or "version" not in refused.err:
         problems.append(f"the earlier one did not refuse the files by name: {refused.code}, {refused.err[-500:]}")
     if contents(queues) != files:
         problems.append("the earlier one changed the files that it refused")
-    print(f"{name}: {BEFORE} events delivered by it, {WAITING} left in its files; then {len(seen.found)} in Kafka,")
-    print(f"  {len(seen.found) - len(set(seen.found))} of them twice; at last it says: {refused.err.splitlines()[-1]}")
     return problems
+
+
+def version_of(queues: Path) -> int:
+    """The version of a store's files."""
+    with closing(sqlite3.connect(queues / "queues-000.db")) as connection:
+        return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def contents(queues: Path) -> dict[str, bytes]:
