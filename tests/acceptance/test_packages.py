@@ -99,6 +99,15 @@ def blob_of(layout: Path, descriptor: dict[str, str]) -> Path:
     return layout / "blobs" / descriptor["digest"].replace(":", "/")
 
 
+def test_the_list_of_packages_names_their_licences(built: Path) -> None:
+    """Each package in the environment of the Debian package stands there with its version and its licence."""
+    (bill,) = set(built.glob("*.sbom.json")) - set(built.glob("*-image.sbom.json"))
+    components = json.loads(bill.read_text())["components"]
+
+    assert len(components) >= 20
+    assert [each["name"] for each in components if not (each["version"] and each.get("licenses"))] == []
+
+
 def test_the_package_comes_and_goes(built: Path) -> None:
     """In a clean Debian it installs, keeps a changed configuration through an upgrade and back, and leaves nothing."""
     (package,) = built.glob("*.deb")
