@@ -320,6 +320,8 @@ def test_a_file_makes_topics_that_number_their_events(apply: Apply, config: Path
         ("[topic.a]\nendpoint = 'kafka://b'\ntime-to-live = '1ms'", "topic.a.time-to-live", "whole seconds"),
         ("[topic.a]\nendpoint = 'kafka://b'\nargs = {usessl = true}", "topic.a.args.usessl", "did you mean use-ssl?"),
         ("[topic.a]\nendpoint = 'kafka://b'\nargs = {password = 'x'}", "topic.a.args.password", "use password-file"),
+        ("[topic.a]\nendpoint = 'kafka://b'\nargs.mechanism = ['x']", "topic.a.args.mechanism", "not a list"),
+        ("[topic.a]\nendpoint = 'kafka://b'\nargs = 'x'", "topic.a.args", "expected `object`, got `str`"),
         (
             "[topic.a]\nendpoint = 'kafka://b'\nargs = {ssl-key-password = 'x'}",
             "topic.a.args.ssl-key-password",

@@ -17,7 +17,7 @@ import msgspec
 
 from remora import app
 from remora.cli.attributes import SECRETS, Given, has_password, read_password, unknown_argument, whole_seconds
-from remora.config import Settings, line_of, lines_of, read_toml, refuse
+from remora.config import Settings, line_of, lines_of, read_toml, refuse, toml_name
 from remora.model.errors import ConfigError, EndpointMisconfigured
 from remora.model.shard import Origin
 from remora.model.topic import DEFAULT_SHARDS, MOST_SHARDS, NAME, UNSET, Delivery, Target, Topic
@@ -33,7 +33,7 @@ class Table(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", kw_only=
     shards: Annotated[int, msgspec.Meta(ge=1, le=MOST_SHARDS)] = DEFAULT_SHARDS
     sequence: bool = False
     kafka_topic: str | None = None
-    args: dict[str, str | bool | int] = {}
+    args: dict[str, Any] = {}
     delivery: Literal["at-least-once", "exactly-once"] | None = None
     password_file: str | None = None
     ssl_key_password_file: str | None = None
@@ -154,11 +154,15 @@ class _Reading:
             opaque_data=table.opaque_data.encode() if table.opaque_data is not None else None,
         )
 
-    def _argument(self, name: str, value: str | bool | int) -> str:
+    def _argument(self, name: str, value: object) -> str:
         if name in SECRETS:
             self.problems.append((f".args.{name}", f"a password does not belong into the file: use {SECRETS[name]}"))
         elif why := unknown_argument(name):
             self.problems.append((f".args.{name}", why))
+        elif not isinstance(value, str | bool | int):
+            self.problems.append(
+                (f".args.{name}", f"expected text, true or false, or a whole number, not {toml_name(value)}")
+            )
         return str(value).lower() if isinstance(value, bool) else str(value)
 
     def _password(self, key: str, file: str | None) -> str | None:

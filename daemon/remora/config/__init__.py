@@ -39,6 +39,7 @@ from remora.config.units import (
     parse_size,
     show_duration,
     show_size,
+    toml_name,
 )
 from remora.config.workers import (
     TAKEN_OVER,
@@ -114,4 +115,5 @@ __all__ = [
     "show_duration",
     "show_size",
     "strangers",
+    "toml_name",
 ]
