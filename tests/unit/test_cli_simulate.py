@@ -215,6 +215,32 @@ def test_a_refused_step_changes_nothing() -> None:
     ]
 
 
+ENDLESS: list[tuple[str, dict[str, Any], str]] = [
+    ("quarantine", {"op": "clients", "number": 1, "ratio": 0.5, "windows": 10**9, "seed": 1}, "windows: must be from"),
+    ("quarantine", {"op": "clients", "number": 10**6, "ratio": 0.5, "windows": 11, "seed": 1}, "windows: must be from"),
+    ("quarantine", {"op": "clients", "number": 10**9, "ratio": 0.5, "windows": 0, "seed": 1}, "number: must be from"),
+]
+
+
+@pytest.mark.parametrize(("model", "step", "why"), ENDLESS, ids=[f"{model} {why}" for model, _, why in ENDLESS])
+def test_a_step_that_would_not_end_is_refused(model: str, step: dict[str, Any], why: str) -> None:
+    """A step that would take hours is refused with its member, at once."""
+    result = run({"version": 1, "model": model, "steps": [step]})
+
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["results"][0]["refused"].startswith(why)
+
+
+def test_rates_may_be_fractions() -> None:
+    """Peaks and bounds of the advice on shards are plain numbers."""
+    peaks = [{"events": 0.3, "bytes": 3.75}]
+    steps = [{"op": "advise", "shards": 5, "peaks": peaks, "now": 0.5, "peak": 1}]
+
+    advised = json.loads(run({"version": 1, "model": "advice", "config": {"bytes": 1.5}, "steps": steps}).stdout)
+
+    assert advised["results"] == [{"shards": 25, "because": "bytes", "off_peak": True}]
+
+
 def test_shuffled_orders_depend_on_the_seed_alone() -> None:
     """The same seed visits the members in the same orders, and another one in others."""
     spend = [{"member": member, "bucket": "max", "bytes": "all"} for member in (0, 1)]

@@ -16,8 +16,8 @@ KEYS_AT_LEAST = 100
 class Peak:
     """The highest means over a minute that a shard had in a day, or the most that it should have; per second."""
 
-    events: int
-    bytes: int
+    events: float
+    bytes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def advise(shards: int, peaks: Sequence[Peak], most: Peak) -> Advice:
     """The number of shards with which the hottest one would be at half of its bound, where it is above that."""
     hottest, because = Fraction(0), ""
     for name in ("events", "bytes"):
-        ratio = max((Fraction(getattr(each, name), getattr(most, name)) for each in peaks), default=Fraction(0))
+        ratio = max((Fraction(getattr(each, name)) / Fraction(getattr(most, name)) for each in peaks), default=Fraction(0))
         if ratio > hottest:
             hottest, because = ratio, name
     if hottest <= 1:

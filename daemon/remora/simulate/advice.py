@@ -29,7 +29,7 @@ class AdviceModel:
 
 
 FORM = Form(
-    config=members(events=Optional(whole, 30_000), bytes=Optional(whole, 100_000_000)),
-    ops={"advise": members(shards=whole, peaks=listed(members(events=whole, bytes=whole)), now=number, peak=number)},
+    config=members(events=Optional(number, 30_000), bytes=Optional(number, 100_000_000)),
+    ops={"advise": members(shards=whole, peaks=listed(members(events=number, bytes=number)), now=number, peak=number)},
     begin=AdviceModel,
 )

@@ -15,6 +15,8 @@ from remora.simulate.script import Form
 KINDS = (*COUNTED, CONNECT, *NOT_COUNTED)
 ONE = "destination"
 MOST_CLIENTS = 1_000_000
+MOST_ENDS = 10_000_000
+"""Windows that all clients together may close in one step: some seconds."""
 
 
 class QuarantineModel:
@@ -67,7 +69,7 @@ class QuarantineModel:
     def _clients(self, given: SimpleNamespace) -> dict[str, Any]:
         """The workers that are given, for all of which one destination fails in each window."""
         within(0, MOST_CLIENTS, number=given.number)
-        not_negative(windows=given.windows)
+        within(0, MOST_ENDS // max(1, given.number), windows=given.windows)
         chance = random.Random(given.seed)  # noqa: S311  (a script's own chance, which is to repeat)
         options = Options(True, self._options.threshold, self._options.time_s, _part(given.ratio))
         workers = [Quarantine(options) for _ in range(given.number)]

@@ -275,11 +275,13 @@ REFUSED = [
     ({"shards": 10**9}, "shards: "),
     ({"destinations": 0}, "destinations: "),
     ({"interval": 0}, "interval: "),
+    ({"interval": 1e-9}, "interval: "),
     ({"worker_bytes_per_s": 0}, "worker_bytes_per_s: "),
     ({"history": 2}, "history: "),
     ({"weights": {"nope": 1}}, "weights.nope: "),
     ({"quarantine": {"ratio": 2}}, "ratio: "),
     ({"quarantine": {"interval": 0}}, "quarantine.interval: "),
+    ({"quarantine": {"interval": 1e-9}}, "quarantine.interval: "),
 ]
 
 
@@ -289,3 +291,11 @@ def test_a_config_that_is_refused(config: dict[str, Any], why: str) -> None:
     answer = run({"version": 1, "model": "fleet", "config": {"hosts": 2, "shards": 2, **config}, "steps": []})
 
     assert answer["refused"].startswith(why)
+
+
+def test_a_run_without_an_end_is_refused() -> None:
+    """A run of more than a month is refused at once, and the next one is answered."""
+    too_long, refused_too, short = fleet(seconds(1e18), seconds(31 * 86_400 + 1), seconds(1), hosts=1, shards=1)
+
+    assert too_long["refused"] == refused_too["refused"] == "seconds: must be from 0 to 2678400"
+    assert short["held"] == {"min": 1, "max": 1}

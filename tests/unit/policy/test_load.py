@@ -226,8 +226,8 @@ def test_owners_are_enough() -> None:
     assert owners({"c": False, "b": True, "a": True}, 2) == ["c", "a"]
 
 
-@given(shards=st.integers(1, 2_000), events=st.integers(0, 10**7))
-def test_advice_halves_the_hottest(shards: int, events: int) -> None:
+@given(shards=st.integers(1, 2_000), events=st.integers(0, 10**7) | st.floats(0, 1e7))
+def test_advice_halves_the_hottest(shards: int, events: float) -> None:
     """With the advised shards the hottest one is at half of its limit at most, unless that takes too many."""
     found = advise(shards, [Peak(events, 0)], Peak(30_000, 1))
 

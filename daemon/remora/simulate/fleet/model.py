@@ -24,6 +24,9 @@ from remora.simulate.script import Form
 STRATEGIES = ("threshold", "overload", "count")
 MOST_WORKERS = 20_000
 MOST_SHARDS = 1_000_000
+LEAST_INTERVAL_S = 1
+MOST_SECONDS = 31 * 86_400
+"""A run of a month; what is longer is a slip, and would hardly end."""
 
 
 class FleetModel:
@@ -44,6 +47,7 @@ class FleetModel:
         not_negative(**vars(given))
         match op:
             case "run":
+                within(0, MOST_SECONDS, seconds=given.seconds)
                 return self._answer(world.run(given.seconds), given.seconds)
             case "join":
                 within(0, MOST_WORKERS, hosts=given.hosts)
@@ -102,14 +106,14 @@ def _check(config: SimpleNamespace) -> None:
     if config.load is not None:
         at_least(1, shards=config.shards)
         not_negative("load.", **vars(config.load))
-    if not config.quarantine.interval:
-        raise ConfigError("quarantine.interval", "must be above 0")
+    if config.quarantine.interval < LEAST_INTERVAL_S:
+        raise ConfigError("quarantine.interval", f"must be at least {LEAST_INTERVAL_S}")
     within(0, MOST_WORKERS, hosts=config.hosts * config.workers)
     within(0, MOST_SHARDS, shards=config.shards)
     shed.check_history(config)
-    for name in ("interval", "worker_bytes_per_s"):
-        if not getattr(config, name):
-            raise ConfigError(name, "must be above 0")
+    at_least(LEAST_INTERVAL_S, interval=config.interval)
+    if not config.worker_bytes_per_s:
+        raise ConfigError("worker_bytes_per_s", "must be above 0")
 
 
 def _settings(config: SimpleNamespace) -> Settings:
