@@ -20,7 +20,8 @@ from remora.engine.delivery.lane_queues import InFlightBatch, LaneQueues
 from remora.engine.delivery.page_ahead import PageAhead
 from remora.engine.eviction import Givers, Shortage
 from remora.metrics import Telemetry
-from remora.model.ledger import Cause
+from remora.model.errors import EndpointUnavailable, RemoraError, StoreUnavailable
+from remora.model.ledger import Cause, Tally
 from remora.model.record import Page
 from remora.model.shard import LockToken
 from remora.model.topic import Delivery
@@ -154,6 +155,52 @@ async def test_nobody_gives_way_to_the_same_or_a_lower_priority(how: str, mode: 
         await drained(store, within_s=36_000)
 
 
+def a_crowd(rng: Random, store: FakeStore) -> list[str]:
+    """Queues of several classes, with backlogs of any sizes or none; their names."""
+    names = [f"q{number}" for number in range(rng.randint(2, 6))]
+    for name in names:
+        size = rng.choice([0, 300, 2000])
+        args = rng.choice(["", f"{TRAFFIC_CLASS}=replay", f"{TRAFFIC_CLASS}=idle"])
+        store.make(
+            name, *(raw_entry(f"{name}-{i % 5}", i, padding=rng.randrange(1 + size)) for i in range(rng.randrange(500)))
+        )
+        store.metadata[name] = replace(a_topic(name, to=name, args=args), name=name)
+    return names
+
+
+def narrow(rng: Random, mode: Delivery) -> DeliverySettings:
+    """Bounds for which a few queues are too many."""
+    return DeliverySettings(
+        mode=mode.value,
+        list_entries=rng.choice([8, 1024]),
+        transaction_records=rng.choice([20, 5000]),
+        max_unacked=rng.choice([0, 0, 60]),
+        shard_bytes=rng.choice([16, 64]) << 10,
+        endpoint_bytes=64 << 10,
+        worker_bytes=rng.choice([64, 256]) << 10,
+        read_ahead_watermark=rng.choice([0, 50, 90, 100]),
+        retry_cap_s=3,
+    )
+
+
+async def events_come(rng: Random, store: FakeStore, names: Sequence[str]) -> None:
+    """For a minute or so a few events come again and again, into one of the queues."""
+    for _ in range(rng.randrange(40)):
+        await asyncio.sleep(rng.random() * 3)
+        queue = store.queues[name := rng.choice(names)]
+        first = len(queue.entries)
+        queue.append(*(raw_entry(f"{name}-{i % 5}", i) for i in range(first, first + rng.randrange(1, 9))))
+
+
+def by_key(endpoint: FakeEndpoint, topic: str) -> dict[bytes, list[int]]:
+    """The numbers of a topic's events as they arrived."""
+    found: dict[bytes, list[int]] = {}
+    for name, record in endpoint.arrived:
+        if name == topic:
+            found.setdefault(record.key, []).append(int(record.event_id.removeprefix(b"id-")))
+    return found
+
+
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), mode=st.sampled_from(Delivery))
 def test_whatever_is_turned_back_arrives_once_in_order(seed: int, mode: Delivery) -> None:
@@ -169,43 +216,86 @@ def test_whatever_is_turned_back_arrives_once_in_order(seed: int, mode: Delivery
         store.before = lambda _: rng.choice([0.0, 0.0, 0.05])
         endpoint.fate = lambda *_: Fate(rng.random() * 3)
         endpoint.verdict = lambda *_: Verdict(rng.random() * 3)
-        names = [f"q{number}" for number in range(rng.randint(2, 6))]
-        for name in names:
-            size = rng.choice([0, 300, 2000])
-            args = rng.choice(["", f"{TRAFFIC_CLASS}=replay", f"{TRAFFIC_CLASS}=idle"])
-            entries = [
-                raw_entry(f"{name}-{i % 5}", i, padding=rng.randrange(1 + size)) for i in range(rng.randrange(500))
-            ]
-            store.make(name, *entries)
-            store.metadata[name] = replace(a_topic(name, to=name, args=args), name=name)
-        delivery = DeliverySettings(
-            mode=mode.value,
-            list_entries=rng.choice([8, 1024]),
-            transaction_records=rng.choice([20, 5000]),
-            max_unacked=rng.choice([0, 0, 60]),
-            shard_bytes=rng.choice([16, 64]) << 10,
-            endpoint_bytes=64 << 10,
-            worker_bytes=rng.choice([64, 256]) << 10,
-            read_ahead_watermark=rng.choice([0, 50, 90, 100]),
-        )
-        async with running(worker := a_worker(store, endpoint, delivery)):
-            for _ in range(rng.randrange(40)):
-                await asyncio.sleep(rng.random() * 3)
-                queue = store.queues[name := rng.choice(names)]
-                first = len(queue.entries)
-                queue.append(*(raw_entry(f"{name}-{i % 5}", i) for i in range(first, first + rng.randrange(1, 9))))
+        names = a_crowd(rng, store)
+        async with running(worker := a_worker(store, endpoint, narrow(rng, mode))):
+            await events_come(rng, store, names)
             await drained(store, within_s=36_000)
 
         for name in names:
-            arrived = [record for topic, record in endpoint.arrived if topic == name]
-            assert len(arrived) == len(store.queues[name].entries)
-            by_key: dict[bytes, list[int]] = {}
-            for record in arrived:
-                by_key.setdefault(record.key, []).append(int(record.event_id.removeprefix(b"id-")))
-            assert all(each == sorted(set(each)) for each in by_key.values())
+            arrived = by_key(endpoint, name)
+            assert sum(map(len, arrived.values())) == len(store.queues[name].entries)
+            assert all(each == sorted(set(each)) for each in arrived.values())
         assert (worker.entries.held, worker.budget.held) == (0, 0)
 
     play()
+
+
+TROUBLE_S = 60.0
+
+
+class Trouble:
+    """What fails for a minute: the store before and after a call, batches as a whole or in part, and transactions."""
+
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
+        self.failures = 0
+
+    def store(self, call: str) -> RemoraError | float:
+        if self._hits(0.05):
+            return StoreUnavailable(f"{call}: no answer")
+        return self.rng.choice([0.0, 0.0, 0.05])
+
+    def fate(self, _route: FakeRoute, batch: Batch) -> Fate:
+        if self._hits(0.1):
+            arrives = self.rng.choice([None, 0, len(batch.records) // 2])
+            return Fate(self.rng.random() * 3, arrives, EndpointUnavailable("no answer"))
+        return Fate(self.rng.random() * 3)
+
+    def verdict(self, _route: FakeExactRoute, _batches: Sequence[Batch]) -> Verdict:
+        if self._hits(0.2):
+            return Verdict(self.rng.random() * 3, self.rng.random() < 0.5, 0.0, EndpointUnavailable("no answer"))
+        return Verdict(self.rng.random() * 3)
+
+    def _hits(self, chance: float) -> bool:
+        hit = asyncio.get_running_loop().time() < TROUBLE_S and self.rng.random() < chance
+        self.failures += hit
+        return hit
+
+
+@pytest.mark.parametrize("mode", Delivery)
+def test_turning_back_loses_and_reorders_nothing_while_much_fails(mode: Delivery) -> None:
+    """While pages are turned back, the store, batches and transactions fail, late or half: every entry arrives, the
+    first ones of a key in order, each once with exactly-once; the ledgers are right, and nothing is held in the end."""
+    turns: list[float] = []
+
+    @in_virtual_time
+    async def play(seed: int) -> None:
+        rng = Random(seed)
+        store, endpoint = FakeStore(tells=rng.random() < 0.5), FakeEndpoint(lanes=rng.randint(1, 4))
+        trouble, telemetry = Trouble(rng), Telemetry()
+        endpoint.shared_fate = lambda target: target.uri
+        endpoint.batch_records = rng.randint(1, 60)
+        store.before = store.after = trouble.store
+        endpoint.fate, endpoint.verdict = trouble.fate, trouble.verdict
+        names = a_crowd(rng, store)
+        async with running(worker := a_worker(store, endpoint, narrow(rng, mode), telemetry=telemetry)):
+            await events_come(rng, store, names)
+            await drained(store, within_s=36_000)
+
+        for name in names:
+            arrived, entries = by_key(endpoint, name), len(store.queues[name].entries)
+            assert {number for each in arrived.values() for number in each} == set(range(entries))
+            assert all(list(dict.fromkeys(each)) == sorted(set(each)) for each in arrived.values())
+            if mode is Delivery.EXACTLY_ONCE:
+                assert sum(map(len, arrived.values())) == entries
+            assert store.queues[name].ledger == Tally(delivered=entries)
+        assert (worker.entries.held, worker.budget.held) == (0, 0)
+        if trouble.failures:
+            turns.append(sum(turned_back(telemetry, each) for each in Priority))
+
+    for seed in range(25):
+        play(seed)
+    assert sum(each > 0 for each in turns) > 5
 
 
 # ------------------------------------------------------------------------------- what waits in the lanes
