@@ -103,11 +103,20 @@ BAD: list[tuple[object, str]] = [
     (with_step(op=["tick"]), "steps[0].op: must be a string"),
     (with_step(op="tick", times="2"), "steps[0].times: must be a whole number"),
     (with_step(op="tick", nope=1), "steps[0].nope: is unknown"),
-    (with_step(op="tick", spend=[{"bucket": "max", "bytes": "al"}]), "steps[0].spend[0].bytes: must be a whole number"),
+    (
+        with_step(op="tick", spend=[{"bucket": "max", "bytes": "al"}]),
+        'steps[0].spend[0].bytes: must be a whole number, or "all"',
+    ),
     (with_step(op="send", id="a", bucket="max"), "steps[0].bytes: is missing"),
     (with_step(op="send", id=1, bucket="max", bytes=1), "steps[0].id: must be a string"),
     (with_step(op="send", id="a", bucket="max", bytes=10**101), "steps[0].bytes: is too large"),
+    ({**SCRIPT, "\n": 1}, '"\\n": is unknown'),
+    ({**SCRIPT, "model": "two\nlines"}, 'model: "two\\nlines" is unknown'),
+    (with_step(op=""), 'steps[0].op: "" is unknown'),
+    (with_step(**{"op": "tick", "": 1}), 'steps[0]."": is unknown'),
+    (with_step(**{"op": "tick", " times": 1}), 'steps[0]." times": is unknown'),
     ('{"version": 1, "version": 1, "model": "bucket", "steps": []}', "version: is there twice"),
+    ('{"version": 1, "model": "bucket", "steps": [{"op": "fill", "\\n": 1, "\\n": 2}]}', 'steps[0]."\\n": is there twice'),
     (
         '{"version": 1, "model": "bucket", "steps": [{"op": "fill", "credit": 1, "credit": 2}]}',
         "steps[0].credit: is there",
@@ -267,6 +276,117 @@ def test_a_pause_is_made_up_for() -> None:
     )
 
     assert [each["levels"]["host"][0]["client_low"] for each in results] == [100, 200, 10_000]
+
+
+def test_a_tick_ends_what_a_pause_took_of_its_time() -> None:
+    """Half a tick of standing still before a tick and half a one after it are no tick more."""
+    results = shaping({"op": "pause", "us": 5_000}, {"op": "tick"}, {"op": "pause", "us": 5_000}, **SCRIPT["config"])
+
+    assert [each["ticks"] for each in results] == [0, 1, 1]
+
+
+PAUSED: list[dict[str, Any]] = [
+    {"meters": {"client_low": {"guaranteed": 1_003, "burst": 77, "max": 1_500}, "idle": METER}},
+    {"meters": {"max": METER, "priority_queue": {"guaranteed": 71, "burst": 900}}},
+    {"meters": {"max": METER, "idle": {"guaranteed": 0, "burst": 40}}},
+]
+
+
+@pytest.mark.parametrize("group", PAUSED, ids=["full", "spare", "never full"])
+@pytest.mark.parametrize("order", ["rotate", [[1, 0], [0, 1], [1, 0]]], ids=["rotate", "listed"])
+def test_a_long_pause_is_as_its_ticks(group: dict[str, Any], order: object) -> None:
+    """After a pause of a minute, in which the buckets become full, all goes on as after a minute's ticks."""
+    config = {"members": 2, "order": order, "groups": {"host": group}}
+    spend = [{"member": 1, "bucket": bucket, "bytes": "all"} for bucket in ("max", "client_low", "idle")]
+    after = [{"op": "show"}, {"op": "tick", "spend": spend}, {"op": "tick"}, {"op": "show"}]
+
+    paused = shaping({"op": "pause", "us": 60_000_000}, *after, **config)
+    ticked = shaping({"op": "tick", "times": 6_000}, *after, **config)
+
+    assert paused[1:] == ticked[1:]
+
+
+def test_a_pause_cuts_levels_to_a_smaller_burst() -> None:
+    """A pause is made up for with a full bucket, too: the first tick cuts it to the burst that it has now."""
+    smaller = {"client_low": {"guaranteed": 1_000, "burst": 30}}
+    results = shaping(
+        {"op": "tick"},
+        {"op": "configure", "meters": smaller},
+        {"op": "pause", "us": 10_000},
+        **SCRIPT["config"],
+    )
+
+    assert results[-1]["levels"]["host"][0]["client_low"] == 30
+
+
+def test_the_same_number_of_members_carries_remainders_on() -> None:
+    """Workers that neither come nor go change nothing; the remainders of one number of them are not those of another."""
+    config = {"groups": {"host": {"meters": {"client_low": {"guaranteed": 150, "burst": 100}}}}}
+
+    def level(members: int) -> int:
+        results = shaping({"op": "tick"}, {"op": "members", "members": members}, {"op": "tick"}, **config)
+        return sum(each["client_low"] for each in results[-1]["levels"]["host"])
+
+    assert (level(1), level(2)) == (3, 2)
+
+
+def test_a_level_of_a_disabled_group_is_gone_when_it_is_enabled() -> None:
+    """A script may set any level; a group that is enabled begins with nothing all the same."""
+    results = shaping(
+        {"op": "configure", "enabled": False},
+        {"op": "level", "bucket": "max", "level": 7},
+        {"op": "tick", "spend": [{"bucket": "max", "bytes": "all"}]},
+        {"op": "configure", "enabled": True},
+        **SCRIPT["config"],
+    )
+
+    assert [each["levels"]["host"][0]["max"] for each in results] == [0, 7, 7, 0]
+    assert results[2]["spent"]["host"]["max"] == 0
+
+
+def test_only_credit_that_comes_back_releases() -> None:
+    """A level that a script sets releases nobody, nor does credit that is taken by force; what comes back does."""
+    wait = [{"op": "send", "id": name, "bucket": "max", "bytes": 9} for name in "ab"]
+    settle = {"op": "settle", "bucket": "max", "granted": 5}
+
+    results = shaping(
+        *wait,
+        {"op": "level", "bucket": "max", "level": 9},
+        {**settle, "actual": 6},
+        {"op": "cancel", "id": "nobody"},
+        {**settle, "actual": 5},
+        {**settle, "actual": 4},
+        **SCRIPT["config"],
+    )
+
+    assert [[each["id"] for each in result["released"]] for result in results[3:]] == [[], [], [], ["a"]]
+
+
+def test_credit_that_comes_back_after_a_scope_was_enabled_is_held() -> None:
+    """A group that is enabled again begins at 0, and with the capacities that it had."""
+    settle = {"op": "settle", "bucket": "client_low", "granted": 50, "actual": 0}
+    results = shaping(
+        {"op": "tick"},
+        {"op": "configure", "enabled": False},
+        settle,
+        {"op": "configure", "enabled": True},
+        settle,
+        **SCRIPT["config"],
+    )
+
+    assert [each["levels"]["host"][0]["client_low"] for each in results] == [10_000, 0, 0, 0, 50]
+
+
+def test_a_queue_of_which_nothing_is_known_is_not_relieved() -> None:
+    """null is unknown: however early relief begins, a queue is relieved for what is known of it alone."""
+    document = {
+        "version": 1,
+        "model": "select",
+        "config": {"relief_at": 0},
+        "steps": [{"op": "select", "topic": "t", "state": "tail", "full": full} for full in (None, 0)],
+    }
+
+    assert [each["class"] for each in json.loads(run(document).stdout)["results"]] == ["tail", "relief"]
 
 
 def test_members_come_with_nothing_and_go_with_what_they_have() -> None:

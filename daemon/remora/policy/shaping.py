@@ -48,9 +48,9 @@ class Tier:
         self.clear()
 
     def clear(self) -> None:
-        """Start from nothing."""
+        """Start from nothing; the capacities are those of the last tick until the next one."""
         for each in self.buckets:
-            each.level = each.capacity = each.returned = 0
+            each.level = each.returned = 0
         self.last_over = self.cur_over = self.last_budget = self.cur_budget = 0
         self.restart()
 
@@ -278,6 +278,8 @@ class Group:
 
     def resize(self, members: int) -> None:
         """Sets the number of members: new ones have nothing, and the last ones go with what they have."""
+        if members == len(self.granted):
+            return  # remainders are carried on for the same number
         for tier in self.tiers.values():
             tier.resize(members)
         del self.granted[members:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -73,7 +74,16 @@ def or_null(kind: Kind) -> Kind:
 
 def either(word: str, kind: Kind) -> Kind:
     """One word, or a value of a kind."""
-    return lambda value, path: word if value == word else kind(value, path)
+
+    def read(value: Any, path: str) -> Any:
+        if value == word:
+            return word
+        try:
+            return kind(value, path)
+        except NoScript as exc:
+            raise NoScript("", f'{exc}, or "{word}"') from None
+
+    return read
 
 
 def listed(kind: Kind) -> Kind:
@@ -122,7 +132,12 @@ def members(**kinds: Kind | Optional) -> Kind:
 
 def joined(path: str, name: str) -> str:
     """The path of a member."""
-    return f"{path}.{name}" if path else name
+    return f"{path}.{shown(name)}" if path else shown(name)
+
+
+def shown(name: str) -> str:
+    """A name as it can stand in a line: one that would not be seen there, or would break the line, is quoted."""
+    return name if name.strip() == name != "" and name.isprintable() else json.dumps(name)
 
 
 def _object(value: Any, path: str) -> dict[str, Any]:

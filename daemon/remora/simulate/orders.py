@@ -27,6 +27,10 @@ class Orders:
         self._random = random.Random(seed)  # noqa: S311  (a script's own chance, which is to repeat)
         self._ticks = 0
 
+    def skip(self, ticks: int) -> None:
+        """Ticks have passed in which the order made no difference; shuffles go on where they were."""
+        self._ticks += ticks
+
     def next(self, members: int) -> list[int]:
         """The order of the next tick. Members that came after a list of orders was made are visited last."""
         tick, self._ticks = self._ticks, self._ticks + 1

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 
 from remora.model.errors import ConfigError
-from remora.simulate.form import Kind, NoScript, Optional, Twice, members, text, whole
+from remora.simulate.form import Kind, NoScript, Optional, Twice, joined, members, shown, text, whole
 
 VERSION = 1
 
@@ -53,9 +53,9 @@ def script_from(value: Any, forms: Mapping[str, Form], path: str = "") -> Script
     outer = members(version=_version, model=text, config=Optional(_anything, {}), steps=_steps)(value, path)
     form = forms.get(outer.model)
     if form is None:
-        raise NoScript(_under(path, "model"), f"{outer.model} is unknown; there are {', '.join(forms)}")
-    config = form.config(outer.config, _under(path, "config"))
-    steps = tuple(_step(each, form, _under(path, f"steps[{place}]")) for place, each in enumerate(outer.steps))
+        raise NoScript(joined(path, "model"), f"{shown(outer.model)} is unknown; there are {', '.join(forms)}")
+    config = form.config(outer.config, joined(path, "config"))
+    steps = tuple(_step(each, form, joined(path, f"steps[{place}]")) for place, each in enumerate(outer.steps))
     return Script(outer.model, form, config, steps)
 
 
@@ -88,9 +88,9 @@ def _step(value: Any, form: Form, path: str) -> tuple[str, SimpleNamespace]:
         raise NoScript(f"{path}.op", "is missing")
     op = text(value["op"], f"{path}.op")
     if op not in form.ops:
-        raise NoScript(f"{path}.op", f"{op} is unknown; there are {', '.join(form.ops)}")
+        raise NoScript(f"{path}.op", f"{shown(op)} is unknown; there are {', '.join(form.ops)}")
     if isinstance(value, Twice):
-        raise NoScript(f"{path}.{value.name}", "is there twice")
+        raise NoScript(joined(path, value.name), "is there twice")
     given: SimpleNamespace = form.ops[op]({name: each for name, each in value.items() if name != "op"}, path)
     return op, given
 
@@ -110,10 +110,6 @@ def _steps(value: Any, path: str) -> list[Any]:
     if not isinstance(value, list):
         raise NoScript(path, "must be a list")
     return value
-
-
-def _under(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -58,13 +58,14 @@ class SelectModel:
             )
             return {"state": "backlog" if behind else "tail"}
         one_of(given.state, STATES, "state")
-        not_negative(full=given.full)
+        not_negative(full=given.full)  # null: unknown, and then no reason for relief
         label = f"{given.tenant}:{given.topic}" if given.tenant else given.topic
         chosen: TrafficClass = class_of(
             highest_class(label, self._principals, self._default, given.asked),
             at_tail=given.state == "tail",
-            full=given.full,
+            full=given.full or 0,
             relief_at=self._relief_at,
+            may_relieve=given.full is not None,
         )
         groups = groups_of(self._scopes, label=label, tenant=given.tenant, destination=given.destination)
         return {"class": str(chosen), "priority": str(chosen.priority), "groups": groups}
@@ -87,7 +88,7 @@ FORM = Form(
             destination=Optional(text, ""),
             asked=Optional(or_null(text), ""),
             state=Optional(text, "unknown"),
-            full=Optional(number, 0),
+            full=Optional(or_null(number), None),
         ),
         "state": members(truncated=flag, newest_age=Optional(or_null(number), None)),
     },

@@ -85,6 +85,8 @@ class ShapingModel:
             not_negative(path, bytes=each.bytes)
         before = {name: _counters(group) for name, group in self._groups.items()}
         released: list[dict[str, Any]] = []
+        if given.times:
+            self._late_us = 0  # the time of a tick has come, whatever part of it a pause took up
         for _ in range(given.times):
             released.extend(self._tick())
             for each in given.spend:
@@ -122,23 +124,38 @@ class ShapingModel:
             group.count(each.member, each.bucket, amount, charged=True)
 
     def _pause(self, given: SimpleNamespace) -> dict[str, Any]:
-        """The loop stands still, and makes up for the ticks that are late: not more than fill every bucket."""
+        """The loop stands still, and makes up for the ticks that are late, as far as they change anything."""
         not_negative(us=given.us)
         if not any(group.enabled for group in self._groups.values()):
+            self._late_us = 0  # no ticks, and no credit for that time
             return {"ticks": self._ticks, "released": []}
         late, self._late_us = divmod(self._late_us + given.us, self._tick_us)
         released: list[dict[str, Any]] = []
-        idle, idle_at_most = 0, SECOND_US // self._tick_us + _TICKS_OF_OVERFLOW
-        while late and idle < idle_at_most and not self._is_full():
+        idle = 0
+        while late and idle < self._idle_at_most:
             before = self._state()
             freed = self._tick()
             released.extend(freed)
             late -= 1
             idle = idle + 1 if not freed and self._state() == before else 0
+        self._skip(max(0, late - _TICKS_OF_OVERFLOW))
+        for _ in range(min(late, _TICKS_OF_OVERFLOW)):  # what is left over is on its way as if none had been skipped
+            self._tick()
         return {"ticks": self._ticks, "released": released}
 
-    def _is_full(self) -> bool:
-        return all(group.is_full for group in self._groups.values() if group.enabled)
+    @property
+    def _idle_at_most(self) -> int:
+        """After so many ticks without a change no further one changes anything but remainders."""
+        if all(group.is_full for group in self._groups.values() if group.enabled):
+            return _TICKS_OF_OVERFLOW
+        return SECOND_US // self._tick_us + _TICKS_OF_OVERFLOW
+
+    def _skip(self, ticks: int) -> None:
+        self._ticks += ticks
+        self._orders.skip(ticks)
+        for group in self._groups.values():
+            if group.enabled:
+                group.skip(ticks)
 
     def _state(self) -> list[int]:
         """The levels: while they do not change for a second's worth of ticks, they never will."""
@@ -168,11 +185,11 @@ class ShapingModel:
         member, priority, path = self._member(given.member), priority_named(given.bucket), self._path(given.path)
         for name in path:
             self._groups[name].settle(member, priority, given.granted, given.actual)
-        return {"released": self._release()}
+        return {"released": self._release() if given.actual < given.granted else []}
 
     def _cancel(self, given: SimpleNamespace) -> dict[str, Any]:
         cancelled = [each.cancel(given.id) for each in self._waiting]
-        return {"ok": any(cancelled), "released": self._release()}
+        return {"ok": any(cancelled), "released": self._release() if any(cancelled) else []}
 
     def _release(self, order: Sequence[int] | None = None) -> list[dict[str, Any]]:
         visited = range(len(self._waiting)) if order is None else order
@@ -186,9 +203,7 @@ class ShapingModel:
 
     def _level(self, given: SimpleNamespace) -> dict[str, Any]:
         group, member = self._group(given.group)[1], self._member(given.member)
-        bucket = group.tiers[bucket_named(given.bucket)].buckets[member]
-        if group.enabled:
-            bucket.level = given.level
+        group.tiers[bucket_named(given.bucket)].buckets[member].level = given.level
         return {}
 
     def _configure(self, given: SimpleNamespace) -> dict[str, Any]:

@@ -252,6 +252,8 @@ def test_an_unchanged_rate_carries_its_remainder_on() -> None:
     group.tick([0])
     assert group.level(0, Priority.IDLE) == 4
     group.resize(1)
+    assert group.tiers[Priority.IDLE].ticks == 1
+    group.resize(2)
     assert group.tiers[Priority.IDLE].ticks == 0
 
 
