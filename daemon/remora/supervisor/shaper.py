@@ -30,7 +30,7 @@ PIPELINE_TICKS = 4
 REPORT_S = 1.0
 
 MOST_LATE_S = 10.0
-"""Ticks that are later than this are not made up: by then every bucket is full that fills up at all."""
+"""Not more ticks than these are made up: by then every bucket is full that is meant to fill up."""
 
 
 @dataclass(slots=True)
@@ -247,18 +247,17 @@ class Shaper:
     # ----------------------------------------------------------------------------------------- ticks
 
     async def run(self) -> None:
-        """Tick while anything is enabled. Late ticks are made up one by one."""
+        """Tick while anything is enabled. Late ticks are made up one by one, and let others run between them."""
         now = asyncio.get_running_loop().time
         while True:
             await self._has_work.wait()
             due = now()
             while self._has_work.is_set():
                 due += self._settings.tick_s
-                if (wait_s := due - now()) > 0:
-                    await asyncio.sleep(wait_s)
+                await asyncio.sleep(max(0.0, due - now()))
                 self.late_s = max(0.0, now() - due)
                 if self.late_s > MOST_LATE_S:
-                    due = now()
+                    due = now() - MOST_LATE_S
                 self.tick()
 
     async def report(self, telemetry: Telemetry) -> None:

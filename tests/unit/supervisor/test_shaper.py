@@ -15,7 +15,7 @@ from remora.metrics import Telemetry
 from remora.model.traffic import Meter, Priority
 from remora.policy.rates import bucket_name
 from remora.policy.shaping import PRIORITIES, Group
-from support.clock import in_virtual_time
+from support.clock import ClockLoop, in_virtual_time
 from support.credit import Host, a_host, a_meter, shaping
 
 LOW = Priority.CLIENT_LOW
@@ -327,6 +327,26 @@ async def test_nothing_ticks_while_nothing_is_enabled() -> None:
         host.shaper.configure(shaping(replace(off, enabled=True)))
         await asyncio.sleep(0.1001)
         assert host.level() == 10_000
+    finally:
+        running.cancel()
+
+
+@pytest.mark.parametrize(("stopped_s", "level"), [(5, 510_000), (3600, 1_010_000)])
+@in_virtual_time
+async def test_late_ticks_are_made_up(stopped_s: float, level: int) -> None:
+    """A supervisor that was stopped deals out what it missed, of an hour ten seconds, and lets others run meanwhile."""
+    host = Host(shaping(a_host(client_low=a_meter(100_000, 10**8))))
+    running = asyncio.ensure_future(host.shaper.run())
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, ClockLoop)
+    try:
+        await asyncio.sleep(0.1001)
+        assert host.level() == 10_000
+        loop.pass_by(stopped_s)
+        await asyncio.sleep(0)
+        assert host.level() < 20_000
+        await asyncio.sleep(0.001)
+        assert host.level() == pytest.approx(level, abs=2_000)
     finally:
         running.cancel()
 
