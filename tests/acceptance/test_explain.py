@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -99,11 +101,16 @@ async def test_an_event_that_waits_is_found_with_what_stands_before_it(tmp_path:
         assert found["why"].startswith("attempts have failed for ")
         assert found["reason"] in found["why"]
         assert found["command"] == "remora topic show orders"
+        assert found["last_failure"] == found["last_failure"] | {
+            "of": "queue", "kind": "transient", "reason": found["reason"]
+        }  # fmt: skip
+        assert found["failures"] >= 1
         assert found["owner"]["cookie"].startswith("remora/")
         assert f"{found['owner']['lease_left_seconds']:.0f}" != "0"
         shown = await text(daemon, "orders")
         assert shown.startswith("topic orders: 3 queues, 3 entries, oldest ")
         assert "try: remora topic show orders" in shown
+        assert " failed in a row; the last failure was " in await text(daemon, "id-first")
         assert "QUEUE" not in shown, "the topic's name is not taken for that of its first queue"
 
         assert await daemon.stop() == Exit.OK
@@ -112,7 +119,8 @@ async def test_an_event_that_waits_is_found_with_what_stands_before_it(tmp_path:
         assert (found["state"], found["owner"]) == (None, None)
         assert found["why"] == "no worker holds it, and no daemon answers on this host"
         assert found["command"] == "systemctl status remora"
-        assert away["not_known"] == ["what the workers are doing: no daemon answers on this host"]
+        (silence,) = away["not_known"]
+        assert silence.startswith("what the workers are doing: no daemon answers on unix:/")
         assert "waits in queue" in await text(daemon, "id-first")
 
 
@@ -148,8 +156,68 @@ async def test_an_event_that_was_delivered_is_found_in_kafka(kafka: Kafka, tmp_p
         done = await daemon.command("explain", "id-k", "--topic", topic, "--bootstrap", "127.0.0.1:1")
         assert (done.code, done.err.count("\n")) == (Exit.FAILURE, 1)
         assert "127.0.0.1:1" in done.err
+        assert b"found nowhere" in done.out
         done = await daemon.command("explain", "nothing", "--as", "queue")
         assert (done.code, done.err) == (Exit.FAILURE, "remora: queue 'nothing': there is none\n")
+
+
+async def test_an_event_is_found_in_one_of_many_topics_of_kafka(kafka: Kafka, tmp_path: Path) -> None:
+    """Topics that the broker does not have are named, those of other endpoints are not looked for, and the record of
+    the event is found by its key, URL-encoded or not."""
+    topic = await create_topic(kafka.address, f"explain-{uuid.uuid4().hex[:10]}")
+    async with embedded(tmp_path) as daemon:
+        await made(daemon, "elsewhere", NOBODY, "other")
+        await made(daemon, "by-http", "http://127.0.0.1:1/", "other")
+        await made(daemon, topic, f"kafka://{kafka.address}", "a b+ü%")
+
+        async def delivered() -> bool:
+            return await daemon.metric("remora_delivered_entries_total", topic=topic) == 1
+
+        await daemon.until(delivered, "a delivery")
+        for key in ("b/a b+ü%", "b/a%20b%2B%C3%BC%25", "b/a+b%2B%C3%BC%25"):
+            found = await explained(daemon, key, "--bootstrap", kafka.address)
+            assert [each["topic"] for each in found["delivered"]] == [topic], key
+            assert found["not_known"] == [
+                f"whether topic 'elsewhere' of Kafka has it: {kafka.address} has no such topic"
+            ]
+
+
+async def test_what_is_there_is_said_when_kafka_or_the_daemon_is_silent(kafka: Kafka, tmp_path: Path) -> None:
+    """A waiting event is shown although the broker does not answer, and although the daemon or a worker stands still;
+    what is asked for in vain is said, and who holds the lock is not taken for another host."""
+    async with embedded(tmp_path) as daemon:
+        await made(daemon, "orders", NOBODY, "k")
+        held = await retries(daemon, "orders")
+        done = await daemon.command("explain", "b/k", "--bootstrap", "127.0.0.1:1")
+        assert (done.code, done.err.count("\n")) == (Exit.FAILURE, 1)
+        assert b"waits in queue" in done.out
+
+        os.kill((await daemon.workers())[held["worker"]], signal.SIGSTOP)
+        (found,) = (await explained(daemon, held["queue"], "--as", "queue"))["queues"]
+        assert found["why"].startswith("a worker of this host holds it and does not answer: ")
+        assert found["command"] == "remora status"
+
+        await daemon.freeze_all()
+        frozen = await explained(daemon, "b/k")
+        assert frozen["queues"][0]["why"].startswith("a worker of this host holds it, and its daemon does not answer; ")
+        assert frozen["queues"][0]["command"] == "systemctl status remora"
+        (silence,) = frozen["not_known"]
+        assert silence.endswith("no answer in time")
+
+        await daemon.kill_all()
+        (found,) = (await explained(daemon, held["queue"], "--as", "queue"))["queues"]
+        assert found["why"].startswith("no worker holds it, and no daemon answers on this host; the lock of remora on ")
+        assert found["why"].endswith(" has run out")
+        assert found["command"] == "systemctl status remora"
+
+
+@pytest.mark.parametrize("what", ["", "  "])
+async def test_nothing_to_be_explained_is_refused(tmp_path: Path, what: str) -> None:
+    """An empty WHAT, as of a variable that is not set, is a wrong use of the command and no event that is nowhere."""
+    async with embedded(tmp_path) as daemon:
+        done = await daemon.command("explain", what)
+        assert (done.code, done.out) == (Exit.USAGE, b"")
+        assert "WHAT is empty" in done.err
 
 
 async def test_a_dead_letter_is_found_with_its_cause(tmp_path: Path) -> None:

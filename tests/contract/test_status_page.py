@@ -24,8 +24,8 @@ def queue(topic: str, name: str = "", state: str = "delivering", reason: str = "
     """A queue as the status has it."""
     return {
         "queue": name or topic, "topic": topic, "endpoint": "kafka://broker:9092", "delivery": "exactly-once",
-        "state": state, "reason": reason, "since_seconds": 12.0, "failures": 0, "in_flight_bytes": 0, "has_work": True,
-        "progress_age_seconds": 1.0, "remarks": [], "worker": 1, **more,
+        "state": state, "reason": reason, "since_seconds": 12.0, "failures": 0, "last_failure": None,
+        "next_attempt_seconds": None, "in_flight_bytes": 0, "has_work": True, "progress_age_seconds": 1.0, "remarks": [], "worker": 1, **more,
     }  # fmt: skip
 
 
@@ -95,7 +95,16 @@ async def test_a_topic_is_shown_with_its_queues_and_figures() -> None:
     """A row adds up the queues of a topic; opened, it shows each of them with its worker."""
     shown = status(
         queue("orders"),
-        queue("orders", "orders.1", "retrying", "the broker is away", worker=2),
+        queue(
+            "orders",
+            "orders.1",
+            "retrying",
+            "the broker is away",
+            worker=2,
+            failures=3,
+            last_failure={"kind": "transient", "reason": "away", "age_seconds": 2.0},
+            next_attempt_seconds=6.0,
+        ),
         topics=[
             figures(
                 "orders",
@@ -113,7 +122,8 @@ async def test_a_topic_is_shown_with_its_queues_and_figures() -> None:
         cells = await tab.texts(f"{ROW} > td")
         assert cells == [
             "orders", "retrying 1, delivering 1", "12 s", "2", "~12,345", "5 min", "–", "9,000", "3",
-            "9,000 of 10,000", "kafka://broker:9092", "the broker is away", "4.0 s ago, transient: refused",
+            "9,000 of 10,000", "kafka://broker:9092", "the broker is away",
+            "4.0 s ago, transient: refused; next attempt in 6.0 s",
         ]  # fmt: skip
         assert await tab.texts("#problem-list li") == ["orders, 1 queue, for 12 s, retrying: the broker is away"]
 
@@ -121,6 +131,9 @@ async def test_a_topic_is_shown_with_its_queues_and_figures() -> None:
 
         assert [each.split("\t")[0] for each in await tab.texts(f"{ROW}.queue")] == ["orders", "orders.1"]
         assert await tab.texts(f"{ROW}.queue > td:nth-child(4)") == ["worker 1", "worker 2"]
+        assert await tab.texts(f"{ROW}.queue > td:last-child") == [
+            "", "3 failures; 2.0 s ago, transient: away; next attempt in 6.0 s"
+        ]  # fmt: skip
 
 
 async def test_it_follows_the_status_by_itself() -> None:

@@ -17,7 +17,10 @@ from remora.model.errors import ConfigError, ConfigErrors, DaemonNotReachable
 
 async def fetch_status(admin: AdminSettings) -> Any:
     """/-/status of the daemon that these settings belong to; DaemonNotReachable when there is none."""
-    return await _ask(admin, "GET", "/-/status")
+    status = await _ask(admin, "GET", "/-/status")
+    if not (isinstance(status, dict) and status.keys() >= _OF_STATUS):
+        raise DaemonNotReachable(f"what answers on {_shown(admin)} (admin.listen) is no remora that delivers")
+    return status
 
 
 async def drain_host(admin: AdminSettings, on: bool) -> None:
@@ -45,6 +48,17 @@ async def change_shaping(admin: AdminSettings, change: msgspec.Struct) -> list[s
     return lines
 
 
+_OF_STATUS = frozenset({"version", "draining", "workers", "topics", "shards", "left"})
+"""Some of what the status of a daemon has, and that of a sequencer or of another program has not."""
+
+
+def _shown(admin: AdminSettings) -> str:
+    address = admin.address
+    if isinstance(address, UnixAddress):
+        return f"unix:{address.path}"
+    return f"{address.host}:{address.port}"
+
+
 async def _ask(
     admin: AdminSettings,
     method: str,
@@ -55,11 +69,12 @@ async def _ask(
     address = admin.address
     if isinstance(address, UnixAddress):
         connector: aiohttp.BaseConnector = aiohttp.UnixConnector(path=address.path)
-        url, shown = f"http://localhost{path}", f"unix:{address.path}"
+        url = f"http://localhost{path}"
     else:
         connector = aiohttp.TCPConnector()
         host = f"[{address.host}]" if ":" in address.host else address.host
-        url, shown = f"http://{host}:{address.port}{path}", f"{host}:{address.port}"
+        url = f"http://{host}:{address.port}{path}"
+    shown = _shown(admin)
     try:
         async with (
             aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=5)) as session,
@@ -74,7 +89,7 @@ async def _ask(
         number = exc.os_error.errno or 0
         why = os.strerror(number) if number > 0 else str(exc.os_error)  # a name that does not resolve has no number
         raise DaemonNotReachable(f"no daemon answers on {shown} (admin.listen): {why}") from exc
-    except (aiohttp.ClientError, TimeoutError, OSError) as exc:
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as exc:  # the last for what is no JSON
         why = str(exc) or "no answer in time"
         raise DaemonNotReachable(f"no daemon answers on {shown} (admin.listen): {why}") from exc
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,8 +16,12 @@ READ_MS = 5000
 """When a broker that has records sends none for this long, there are none."""
 
 
+ANSWER_MS = 10_000
+"""How long a broker may take for an answer."""
+
+
 class KafkaNotReachable(RemoraError):
-    """The broker that was named gives no answer, or has no such topic."""
+    """The broker that was named gives no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +52,16 @@ class Delivered:
         }
 
 
-async def find_delivered(bootstrap: str, topic: str, wanted: bytes, since: float) -> list[Delivered]:
-    """The committed records since a time, in seconds since the epoch, whose key or event id this is.
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What a search found, and which of the topics the broker does not have."""
+
+    records: list[Delivered]
+    missing: list[str]
+
+
+async def find_delivered(bootstrap: str, topics: Sequence[str], wanted: Set[bytes], since: float) -> Searched:
+    """The committed records since a time, in seconds since the epoch, whose key or event id is one of those wanted.
 
     Reads all of them up to the end that each partition has now. Raises KafkaNotReachable.
     """
@@ -58,12 +70,15 @@ async def find_delivered(bootstrap: str, topic: str, wanted: bytes, since: float
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it fails with is said below, once
     try:
         async with _consumer(bootstrap) as consumer:
-            if topic not in await consumer.topics():  # asked for by its name, a broker might make it
-                raise KafkaNotReachable(f"{bootstrap}: there is no topic {topic!r}")
-        async with _consumer(bootstrap, topic) as consumer:
-            return [_delivered(each) async for each in _since(consumer, since) if _is_wanted(each, wanted)]
+            known = await consumer.topics()  # asked for by their names, a broker might make them
+        there = [each for each in topics if each in known]
+        found: list[Delivered] = []
+        if there:
+            async with _consumer(bootstrap, *there) as consumer:
+                found = [_delivered(each) async for each in _since(consumer, since) if _is_wanted(each, wanted)]
+        return Searched(found, [each for each in topics if each not in known])
     except (KafkaError, OSError, ValueError) as exc:
-        raise KafkaNotReachable(f"{bootstrap}, topic {topic!r}: {exc}") from exc
+        raise KafkaNotReachable(f"{bootstrap}: {exc}") from exc
 
 
 @asynccontextmanager
@@ -71,7 +86,13 @@ async def _consumer(bootstrap: str, *topics: str) -> AsyncIterator[Any]:
     """A consumer of all partitions of the topics, in no group; it is closed also where it does not start."""
     from aiokafka import AIOKafkaConsumer
 
-    consumer = AIOKafkaConsumer(*topics, bootstrap_servers=bootstrap, isolation_level="read_committed", group_id=None)
+    consumer = AIOKafkaConsumer(
+        *topics,
+        bootstrap_servers=bootstrap,
+        isolation_level="read_committed",
+        group_id=None,
+        request_timeout_ms=ANSWER_MS,
+    )
     try:
         await consumer.start()
         yield consumer
@@ -97,8 +118,8 @@ async def _since(consumer: Any, since: float) -> AsyncIterator[Any]:
         left = {part for part in left if await consumer.position(part) < ends[part]}
 
 
-def _is_wanted(record: Any, wanted: bytes) -> bool:
-    return record.key == wanted or _event_id(record) == wanted
+def _is_wanted(record: Any, wanted: Set[bytes]) -> bool:
+    return record.key in wanted or _event_id(record) in wanted
 
 
 def _event_id(record: Any) -> bytes:

@@ -36,14 +36,31 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Said:
+    """What the daemon of this host says: its status, None where it does not answer for the reason `silence`.
+
+    `host` is this host in the cookies of its workers.
+    """
+
+    host: str
+    status: dict[str, Any] | None
+    silence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class QueueView:
-    """A queue with all that is known of it. `shard` is what the daemon's status has of it, None where it has none."""
+    """A queue with all that is known of it. `shard` is what the daemon's status has of it, None where it has none.
+
+    `last_failure` is that of the queue's attempts, or of its topic's where the worker that holds it knows of none; `of`
+    in it says which. It is None where nothing has failed since the daemon's start.
+    """
 
     row: Row
     stats: ShardStats
     balance: Balance | None
     shard: dict[str, Any] | None
     advice: Advice
+    last_failure: dict[str, Any] | None = None
 
     @property
     def queue(self) -> str:
@@ -56,12 +73,12 @@ def view_queue(
     stats: ShardStats,
     balance: Balance | None,
     foreign: str | None,
-    status: dict[str, Any] | None,
+    said: Said,
     *,
     is_released: bool,
 ) -> QueueView:
     """Put together what the store and the daemon's status say of a queue."""
-    queue = stats.shard.queue
+    queue, status = stats.shard.queue, said.status
     shard = next((each for each in (status or {}).get("shards", ()) if each["queue"] == queue), None)
     known = Queue(
         name=queue,
@@ -71,24 +88,34 @@ def view_queue(
         reservations=stats.reservations,
         foreign=foreign,
         is_released=is_released,
-        owner=_owner(stats.holder, is_here=shard is not None),
-        owner_name=owner_text(stats.holder),
+        owner=_owner(stats.holder, said.host, is_here=shard is not None),
+        owner_name=owner_text(stats.holder).removesuffix(" expired"),
         lease_left_s=stats.holder.lease_left_s if stats.holder else 0.0,
         daemon=None if status is None else _daemon(queue, shard, status),
     )
-    return QueueView(row, stats, balance, shard, advice(known))
+    return QueueView(row, stats, balance, shard, advice(known), _last_failure(row.label, shard, status or {}))
 
 
-def _owner(holder: LockHolder | None, *, is_here: bool) -> Owner:
+def _last_failure(topic: str, shard: dict[str, Any] | None, status: dict[str, Any]) -> dict[str, Any] | None:
+    if shard and shard.get("last_failure"):
+        return {"of": "queue", **shard["last_failure"]}
+    last = next((each["last_failure"] for each in status.get("topics", ()) if each["topic"] == topic), None)
+    return {"of": "topic", **last} if last else None
+
+
+def _owner(holder: LockHolder | None, host: str, *, is_here: bool) -> Owner:
     if holder is None:
         return Owner.NONE
-    if WorkerCookie.parse(holder.cookie) is None:
+    worker = WorkerCookie.parse(holder.cookie)
+    if worker is None:
         if is_workers(holder.cookie):
             return Owner.ELSEWHERE
         return Owner.COMMAND if holder.cookie.startswith("remora/") else Owner.GATEWAY
     if is_here:
         return Owner.HERE
-    return Owner.ELSEWHERE if holder.lease_left_s > 0 else Owner.LAPSED
+    if holder.lease_left_s <= 0:
+        return Owner.LAPSED
+    return Owner.SILENT if worker.host == host else Owner.ELSEWHERE
 
 
 def _daemon(queue: str, shard: dict[str, Any] | None, status: dict[str, Any]) -> Daemon:
@@ -96,12 +123,13 @@ def _daemon(queue: str, shard: dict[str, Any] | None, status: dict[str, Any]) ->
     if shard is None:
         return Daemon(is_draining=status["draining"], not_held=left)
     return Daemon(
-        status["draining"],
-        shard["state"],
-        "; ".join(filter(None, [shard["reason"], *shard["remarks"]])),
-        shard["since_seconds"],
-        shard["progress_age_seconds"],
-        shard["endpoint"],
+        is_draining=status["draining"],
+        state=shard["state"],
+        reason="; ".join(filter(None, [shard["reason"], *shard["remarks"]])),
+        since_s=shard["since_seconds"],
+        progress_age_s=shard["progress_age_seconds"],
+        destination=shard["endpoint"],
+        next_attempt_s=shard.get("next_attempt_seconds"),  # a daemon of an earlier release says nothing of it
     )
 
 
@@ -135,13 +163,19 @@ def topic_lines(name: str, views: Sequence[QueueView]) -> list[str]:
         *(f"  endpoint: {each}" for each in endpoints),
     ]
     groups: dict[tuple[str, str], list[QueueView]] = {}
-    for each in views:
-        groups.setdefault((each.advice.why, _command(each) if len(views) > 1 else each.advice.command), []).append(each)
-    for (why, command), members in groups.items():
-        lines.append(f"  {some(each.queue for each in members)}: {why}")
+    for each in sorted(views, key=_waits_s, reverse=True):
+        cause = each.advice.cause or each.advice.why
+        groups.setdefault((cause, _command(each) if len(views) > 1 else each.advice.command), []).append(each)
+    for (_, command), members in groups.items():
+        lines.append(f"  {some(each.queue for each in members)}: {members[0].advice.why}")
         if command:
             lines.append(f"    try: {command}")
     return lines
+
+
+def _waits_s(view: QueueView) -> float:
+    """By what queues are sorted: first comes the one whose entries have waited for longest."""
+    return view.stats.oldest_age_s or 0.0
 
 
 def _command(view: QueueView) -> str:
@@ -164,7 +198,7 @@ def event_lines(place: Place, views: Sequence[QueueView]) -> list[str]:
     return [
         f"  {what}",
         f"    waits in queue {place.queue} at {place.position} behind {place.ahead} other entries",
-        *(f"  {line}" for line in (_advice_lines(view.advice) if view else ())),
+        *(f"  {line}" for line in ([*_advice_lines(view.advice), *_attempt_lines(view)] if view else ())),
     ]
 
 
@@ -175,12 +209,25 @@ def _advice_lines(found: Advice) -> list[str]:
 def _state_lines(view: QueueView) -> list[str]:
     shard = view.shard
     if shard is None:
-        return []
-    failures = f", {shard['failures']} failures" if shard["failures"] else ""
+        return _attempt_lines(view)
     return [
-        f"  state: {shard['state']} for {duration(shard['since_seconds'])}{failures}, worker {shard['worker']}",
+        f"  state: {shard['state']} for {duration(shard['since_seconds'])}, worker {shard['worker']}",
+        *_attempt_lines(view),
         f"  endpoint: {shard['endpoint'] or '-'}, {shard['delivery'] or 'no session yet'}",
     ]
+
+
+def _attempt_lines(view: QueueView) -> list[str]:
+    """How many attempts failed in a row, and how the last failure went, where that is known."""
+    shard, last = view.shard or {}, view.last_failure
+    said = []
+    if shard.get("failures"):
+        said.append(f"{shard['failures']} failed in a row")
+    if last is not None:
+        whose = "the last failure" if last["of"] == "queue" else f"the last failure of topic {view.row.label}"
+        reason = "" if last["reason"] == shard.get("reason") else f": {last['reason']}"
+        said.append(f"{whose} was {duration(last['age_seconds'])} ago ({last['kind']}){reason}")
+    return [f"  attempts: {'; '.join(said)}"] if said else []
 
 
 def _lock(holder: LockHolder | None) -> str:
@@ -221,6 +268,8 @@ def as_json_queue(view: QueueView) -> dict[str, object]:
         "since_seconds": shard.get("since_seconds"),
         "reason": shard.get("reason"),
         "failures": shard.get("failures"),
+        "last_failure": view.last_failure,
+        "next_attempt_seconds": shard.get("next_attempt_seconds"),
         "worker": shard.get("worker"),
         "endpoint": shard.get("endpoint"),
         "delivery": shard.get("delivery"),

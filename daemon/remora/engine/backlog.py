@@ -20,19 +20,23 @@ from remora.ports.delivery import DeliveryStore
 
 @dataclass(slots=True)
 class Backlog:
-    """What waits in a topic's shards. `exact` only when every shard's count of entries is."""
+    """What waits in a topic's shards. `exact` only when every shard's count of entries is.
+
+    `oldest_age_s` is None where nothing waits, and where no oldest entry tells its age.
+    """
 
     entries: int = 0
     exact: bool = True
     nbytes: int = 0
-    oldest_age_s: float = 0.0
+    oldest_age_s: float | None = None
 
     def add(self, stats: ShardStats) -> None:
         """Add one shard."""
         self.entries += stats.entries
         self.exact = self.exact and stats.entries_exact
         self.nbytes += stats.used_bytes
-        self.oldest_age_s = max(self.oldest_age_s, stats.oldest_age_s or 0.0)
+        if stats.entries and stats.oldest_age_s is not None:
+            self.oldest_age_s = max(self.oldest_age_s or 0.0, stats.oldest_age_s)
 
 
 class Owner(Protocol):
@@ -132,7 +136,7 @@ class BacklogMonitor:
         held = {self._label(shard) for shard in shards}
         working = {each.topic or each.queue for each in self._ownership.active() if each.has_work}
         for topic in (held - self._empty).difference(found, working):
-            self._telemetry.backlog(topic, 0, True, 0, 0.0)
+            self._telemetry.backlog(topic, 0, True, 0, None)
             self._empty.add(topic)
         for topic in self._shown - held:
             self._telemetry.forget_topic(topic)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from remora.metrics.figures import LastFailure
 from remora.policy.retry import Failure
 
 
@@ -25,8 +26,10 @@ class State(StrEnum):
 class ShardStatus:
     """A shard as `status` shows it. `since_s` is how long it has been in this state.
 
-    `delivery` is the mode that its topic is delivered in, empty before its first session. `failure` is the kind of the
-    last failure, until something was delivered since; `is_open` whether a way to the endpoint is open now.
+    `delivery` is the mode that its topic is delivered in, empty before its first session. `failures` are those since
+    something was last delivered, and `failure` is the kind of the last of them; `is_open` whether a way to the endpoint
+    is open now. `last_failure` stays when deliveries succeed again. `next_attempt_s` is in how many seconds a pause
+    after a failure ends by itself; it is None where none is waited for, as while an attempt is under way.
     """
 
     queue: str
@@ -43,3 +46,5 @@ class ShardStatus:
     remarks: tuple[str, ...]
     failure: Failure | None = None
     is_open: bool = False
+    last_failure: LastFailure | None = None
+    next_attempt_s: float | None = None

@@ -13,10 +13,14 @@ SLOW_S = 15.0
 
 
 class Owner(StrEnum):
-    """Who holds a queue's lock, as one host sees it. The lease of a lapsed one has run out."""
+    """Who holds a queue's lock, as one host sees it. The lease of a lapsed one has run out.
+
+    A worker of this host is `here` where it says how the queue does, and `silent` where it or its daemon says nothing.
+    """
 
     NONE = "none"
     HERE = "here"
+    SILENT = "silent"
     ELSEWHERE = "elsewhere"
     GATEWAY = "gateway"
     COMMAND = "command"
@@ -27,7 +31,7 @@ class Owner(StrEnum):
 class Daemon:
     """What the daemon of this host says of a queue: its state there, or why no worker of it takes the queue.
 
-    `state` is empty where no worker holds it. Times are in seconds.
+    `state` is empty where no worker holds it. Times are in seconds; `next_attempt_s` is None where none is waited for.
     """
 
     is_draining: bool = False
@@ -37,6 +41,7 @@ class Daemon:
     progress_age_s: float = 0.0
     destination: str = ""
     not_held: str = ""
+    next_attempt_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +66,14 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A sentence, and what to type next; `command` is empty where nothing need be done."""
+    """A sentence, and what to type next; `command` is empty where nothing need be done.
+
+    `cause` is the sentence without numbers that differ from queue to queue: those with the same one stand in a line.
+    """
 
     why: str
     command: str = ""
+    cause: str = ""
 
 
 def advice(queue: Queue) -> Advice:
@@ -105,6 +114,14 @@ def _not_held(queue: Queue) -> Advice | None:
     match queue.owner:
         case Owner.HERE:
             return None
+        case Owner.SILENT if queue.daemon is None:
+            return Advice(
+                f"a worker of this host holds it, and its daemon does not answer{lease}", "systemctl status remora"
+            )
+        case Owner.SILENT:
+            return Advice(
+                f"a worker of this host holds it and does not answer: {queue.owner_name}{lease}", "remora status"
+            )
         case Owner.ELSEWHERE if queue.daemon is None:
             return Advice(
                 f"worker {queue.owner_name} holds it, and no daemon answers on this host{lease}", "remora status"
@@ -128,11 +145,11 @@ def _held(queue: Queue) -> Advice | None:
     waits = f"{queue.waiting} {'entry waits' if queue.waiting == 1 else 'entries wait'}"
     match daemon.state:
         case "retrying":
-            text = f"attempts have failed for {daemon.since_s:.0f} s, and go on until one succeeds{why}"
-            return Advice(text, _command("topic show", queue.topic))
+            text = f"attempts have failed for {daemon.since_s:.0f} s, and go on until one succeeds{_next(daemon)}{why}"
+            return Advice(text, _command("topic show", queue.topic), f"retrying{why}")
         case "stopped":
-            text = f"it stands still until an operator mends the cause, for {daemon.since_s:.0f} s{why}"
-            return Advice(text, _command("topic show", queue.topic))
+            text = f"it stands still until an operator mends the cause, for {daemon.since_s:.0f} s{_next(daemon)}{why}"
+            return Advice(text, _command("topic show", queue.topic), f"stopped{why}")
         case "quarantined":
             text = f"its destination is in quarantine and gets a trickle only{why}"
             return Advice(text, _command("quarantine release", daemon.destination))
@@ -143,11 +160,17 @@ def _held(queue: Queue) -> Advice | None:
         case "finishing":
             return Advice(f"its worker finishes what is in flight and then releases it{why}")
         case "idle":
-            return Advice(f"{waits} since a moment ago, and the worker has yet to see that")
+            return Advice(f"{waits} since a moment ago, and the worker has yet to see that", cause="idle")
     if daemon.progress_age_s >= SLOW_S:
         text = f"it is being delivered, but nothing was acknowledged for {daemon.progress_age_s:.0f} s{why}"
-        return Advice(text, "remora status")
-    return Advice(f"it is being delivered; {waits}{why}")
+        return Advice(text, "remora status", f"slow{why}")
+    return Advice(f"it is being delivered; {waits}{why}", cause=f"delivering{why}")
+
+
+def _next(daemon: Daemon) -> str:
+    if daemon.next_attempt_s is None:
+        return ""
+    return f", the next attempt in {daemon.next_attempt_s:.0f} s" + (" or sooner" if daemon.state == "retrying" else "")
 
 
 def _command(command: str, *arguments: str) -> str:

@@ -476,6 +476,8 @@ def _shard_json(each: ShardStatus) -> dict[str, object]:
         "reason": each.reason,
         "since_seconds": round(each.since_s, 3),
         "failures": each.failures,
+        "last_failure": each.last_failure,
+        "next_attempt_seconds": None if each.next_attempt_s is None else round(each.next_attempt_s, 3),
         "in_flight_bytes": each.in_flight_bytes,
         "has_work": each.has_work,
         "progress_age_seconds": round(each.progress_age_s, 3),

@@ -48,6 +48,16 @@ def says(state: str, reason: str = "", **more: object) -> Queue:
         (replace(OWN, daemon=Daemon(is_draining=True)), "this host is drained", "remora drain --undo"),
         (replace(OWN, daemon=Daemon(not_held="its file is damaged")), "holds it: its file is damaged", "remora status"),
         (
+            replace(OWN, owner=Owner.SILENT, owner_name="w of h", lease_left_s=80, daemon=None),
+            "a worker of this host holds it, and its daemon does not answer; its lock ends in 80 s",
+            "systemctl status remora",
+        ),
+        (
+            replace(OWN, owner=Owner.SILENT, owner_name="w of h", lease_left_s=80),
+            "a worker of this host holds it and does not answer: w of h; its lock ends in 80 s",
+            "remora status",
+        ),
+        (
             replace(OWN, owner=Owner.ELSEWHERE, owner_name="w of h", lease_left_s=80, daemon=None),
             "w of h holds it, and no daemon answers on this host; its lock ends in 80 s",
             "remora status",
@@ -59,6 +69,16 @@ def says(state: str, reason: str = "", **more: object) -> Queue:
         ),
         (replace(OWN, owner=Owner.COMMAND, owner_name="remora/claim/1"), "a command holds it for a moment", ""),
         (says("retrying", "refused", since_s=61.7), "failed for 62 s, and go on", "remora topic show orders"),
+        (
+            says("retrying", "refused", since_s=61.7, next_attempt_s=4.2),
+            "failed for 62 s, and go on until one succeeds, the next attempt in 4 s or sooner: refused",
+            "remora topic show orders",
+        ),
+        (
+            says("stopped", "wrong login", next_attempt_s=4.2),
+            "mends the cause, for 0 s, the next attempt in 4 s: wrong login",
+            "remora topic show orders",
+        ),
         (
             says("stopped", "wrong login"),
             "until an operator mends the cause, for 0 s: wrong login",
@@ -83,6 +103,21 @@ def test_each_situation_has_its_sentence_and_command(queue: Queue, why: str, com
 
     assert why in found.why
     assert found.command == command
+
+
+@pytest.mark.parametrize("state", ["retrying", "stopped", "delivering", "idle"])
+def test_queues_that_differ_in_numbers_only_have_one_cause(state: str) -> None:
+    """How long, how many and when is left out of what says whether two queues stand in one line."""
+    first, second = (
+        advice(replace(says(state, reason, **times), waiting=waiting))
+        for reason, waiting, times in (
+            ("refused", 3, {"since_s": 3.0, "next_attempt_s": 1.0, "progress_age_s": 20.0}),
+            ("refused", 9, {"since_s": 9.0, "next_attempt_s": 7.0, "progress_age_s": 90.0}),
+        )
+    )
+
+    assert first.why != second.why
+    assert first.cause == second.cause != ""
 
 
 def test_a_name_is_quoted_for_the_shell() -> None:

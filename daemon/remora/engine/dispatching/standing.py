@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from remora.engine.delivery.session import Session
 from remora.engine.dispatching.outlet import Outlet
 from remora.engine.dispatching.scope import DispatchScope
 from remora.engine.status import ShardStatus, State
+from remora.metrics.figures import LastFailure
 from remora.model.errors import RemoraError
 from remora.policy.idle import is_quiet
 from remora.policy.retry import Failure
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """A failure, and when it was by the loop's clock."""
+
+    kind: str
+    reason: str
+    at: float
+
+    def shown(self, now: float) -> LastFailure:
+        return LastFailure(kind=self.kind, reason=self.reason, age_seconds=round(now - self.at, 3))
 
 
 class Standing:
@@ -26,6 +42,8 @@ class Standing:
         self._failures = 0
         self._failures_before = 0
         self._last_kind: Failure | None = None
+        self._failed: _Failed | None = None
+        self._next_at: float | None = None
         self.last_failure = ""
         """What failed last, until something was delivered since."""
         self.returns = 0
@@ -43,6 +61,7 @@ class Standing:
         """An attempt failed; `kind` is one that `Telemetry.failed` knows, and a `Failure` where a pause follows."""
         self._failures += 1
         self.last_failure = str(exc)
+        self._failed = _Failed(kind, str(exc), asyncio.get_running_loop().time())
         if isinstance(kind, Failure):
             self._last_kind = kind
         self._reads.pages_delivered = 0
@@ -100,7 +119,18 @@ class Standing:
             remarks=remarks,
             failure=self._last_kind,
             is_open=session is not None,
+            last_failure=self._failed.shown(now) if self._failed else None,
+            next_attempt_s=None if self._next_at is None else max(0.0, self._next_at - now),
         )
+
+    @contextmanager
+    def pausing(self, delay_s: float) -> Iterator[None]:
+        """The next attempt comes in `delay_s` seconds, or before that when something changes."""
+        self._next_at = asyncio.get_running_loop().time() + delay_s
+        try:
+            yield
+        finally:
+            self._next_at = None
 
     def _shown(self, session: Session | None, now: float) -> tuple[State, str, float]:
         """State, reason and since when: of a shard that delivers, what keeps it from doing so at this moment."""

@@ -73,5 +73,6 @@ class Turn:
         self._kept_pace = True
         if wait_s:
             self._standing.enter(State.RETRYING, "an earlier holder's attempt failed, and the next one is not due yet")
-            await waits.wait(wait_s)
+            with self._standing.pausing(wait_s):
+                await waits.wait(wait_s)
         return bool(wait_s)

@@ -55,7 +55,8 @@ class Waits:
             self._context.telemetry.retry(outlet.topic.label, delay)
         is_endpoint, self._head.has_looked = isinstance(exc, EndpointError), False
         hears, tried = kind == Failure.TRANSIENT and not asked_s, is_endpoint and not outlet.is_opened
-        await self.wait(delay, minds_front=is_endpoint, hears=hears, tried=tried)
+        with self._standing.pausing(delay):
+            await self.wait(delay, minds_front=is_endpoint, hears=hears, tried=tried)
 
     def _report(self, exc: EndpointError | StoreError, kind: Failure) -> None:
         """Tell the quarantines, the metrics and the status what failed."""

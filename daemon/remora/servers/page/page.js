@@ -53,7 +53,6 @@ function summed({ queues, figures }) {
   for (const queue of queues) states.set(queue.state, (states.get(queue.state) ?? 0) + 1);
   const inOrder = SEVERITY.filter((state) => states.has(state));
   const reasons = new Set(queues.flatMap(said));
-  const last = figures.last_failure;
   return {
     state: inOrder[0] ?? "",
     states: inOrder.map((state) => (states.size > 1 ? `${state} ${states.get(state)}` : state)).join(", "),
@@ -61,11 +60,19 @@ function summed({ queues, figures }) {
     endpoints: [...new Set(queues.map((queue) => queue.endpoint).filter(Boolean))].join(", "),
     delivery: [...new Set(queues.map((queue) => queue.delivery).filter(Boolean))].join(", "),
     reason: [...reasons].join("; "),
-    failure: last ? `${duration(last.age_seconds)} ago, ${last.kind}: ${last.reason}` : "",
+    failure: failed(figures.last_failure, next(queues), [...reasons].join("; ")),
     failing: queues.some((queue) => FAILING.has(queue.state)),
   };
 }
 
+const failed = (last, seconds, shown) => [
+  last && `${duration(last.age_seconds)} ago, ${last.kind}${last.reason === shown ? "" : `: ${last.reason}`}`,
+  seconds !== null && `next attempt in ${duration(seconds)}`,
+].filter(Boolean).join("; ");
+
+// In how many seconds the first of these queues tries again by itself; null where none waits for that.
+const next = (queues) => queues.map((queue) => queue.next_attempt_seconds ?? null)
+  .reduce((least, each) => (least === null || (each !== null && each < least) ? each : least), null);
 const said = (queue) => [queue.reason, ...queue.remarks].filter(Boolean);
 const removed = ({ ledger }) => (ledger ? ledger.committed - ledger.pending : null);
 const waits = ({ backlog_entries: entries, backlog_exact: exact }) => `${exact === false ? "~" : ""}${count(entries)}`;
@@ -98,7 +105,8 @@ const COLUMNS = {
   reason: { title: "Reason", wide: true, topic: (t) => t.reason, queue: (q) => said(q).join("; "),
     by: (t) => t.reason || "\uffff" },
   failure: { title: "Last failure", wide: true, topic: (t) => t.failure,
-    queue: (q) => (q.failures ? several(q.failures, "failure") : ""),
+    queue: (q) => [q.failures && several(q.failures, "failure"), failed(q.last_failure, next([q]), q.reason)]
+      .filter(Boolean).join("; "),
     by: (t) => t.figures.last_failure?.age_seconds ?? Infinity },
 };
 
@@ -199,13 +207,16 @@ function drawHealth(status) {
 
 function drawSummary(status, all) {
   const sum = (what) => all.reduce((total, { figures }) => total + (figures[what] ?? 0), 0);
+  const looked = all.filter(({ figures }) => (figures.backlog_entries ?? null) !== null);
   const ages = all.map(({ figures }) => figures.oldest_age_seconds).filter((age) => age !== null && age !== undefined);
   const rate = [...view.rates.values()].reduce((total, each) => total + each, 0);
   const shown = {
     Store: status.store.connected ? status.store.description : status.store.state,
     Workers: `${status.workers.filter((each) => each.ready).length} of ${status.workers.length} ready`,
     Queues: `${count(status.shards.length)} held`,
-    Waiting: `${all.some(({ figures }) => figures.backlog_exact === false) ? "~" : ""}${count(sum("backlog_entries"))}`,
+    Waiting: looked.length || !all.length
+      ? `${looked.some(({ figures }) => figures.backlog_exact === false) ? "~" : ""}${count(sum("backlog_entries"))}`
+      : NONE,
     "Oldest event": ages.length ? duration(Math.max(...ages)) : NONE,
     "Delivered per second": view.rates.size ? count(rate) : NONE,
     "Dead letters": count(sum("parked_entries")),
