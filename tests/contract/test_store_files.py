@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -24,9 +27,13 @@ from remora.model.exits import Exit
 from remora.model.ingest import ReservedRoom
 from remora.model.record import CorruptBytes, DeadLetter
 from remora.model.shard import Shard
-from remora.storage.sqlite import SqliteStore
+from remora.model.store_files import Salvaged
+from remora.storage.sqlite import SqliteStore, salvaging
 from remora.storage.sqlite.checking import check_directory, check_file
+from remora.storage.sqlite.checksums import changed
 from remora.storage.sqlite.salvaging import salvage
+from remora.storage.sqlite.schema import END_OF_QUEUE, POSITION_BITS
+from support.mounts import with_mount
 from support.sqlite import append, held
 from support.stores import change, own_topic, spread
 
@@ -270,3 +277,116 @@ async def test_the_command_says_what_is_wrong_and_fails(
 
     done = CliRunner().invoke(group, ["store", "salvage", hurt, str(tmp_path / "new.db")])
     assert (done.exit_code, done.output.count("lost: queue ")) == (Exit.FAILURE, 1)
+
+
+@pytest.mark.parametrize("what", ["empty", "pipe", "directory", "gone"])
+def test_what_is_no_file_of_a_store_is_told_and_waited_for_by_nobody(tmp_path: Path, what: str) -> None:
+    """An empty file, a pipe, a directory and nothing at all are each named; no new file is left behind."""
+    path, new = tmp_path / "queues-000.db", tmp_path / "new.db"
+    match what:
+        case "empty":
+            path.touch()
+        case "pipe":
+            os.mkfifo(path)
+        case "directory":
+            path.mkdir()
+    told = {"empty": "it is empty", "pipe": "no regular file", "directory": "no regular file", "gone": "No such file"}
+
+    (problem,) = check_file(path).problems
+    with pytest.raises(StoreDamaged, match=told[what]):
+        salvage(path, new)
+
+    assert told[what] in problem.text
+    assert not new.exists()
+
+
+def test_a_copy_that_is_cut_short_is_no_store(sound: Sound, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted, salvage leaves nothing behind; a file that a killed one left has no mark, so that it is refused."""
+    new = tmp_path / "queues-000.db"
+    copy = salvaging._copy
+    left = tmp_path / "left.db"
+
+    def interrupted(source: sqlite3.Connection, target: sqlite3.Connection, found: Salvaged) -> None:
+        copy(source, target, found)
+        shutil.copy(new, left)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(salvaging, "_copy", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        salvage(sound.path, new)
+
+    assert not list(tmp_path.glob("queues-000.db*"))
+    assert [each.text for each in check_file(left).problems] == [
+        "it is another program's database, or its first page is damaged"
+    ]
+
+
+def test_a_full_disk_is_not_taken_for_damage(sound: Sound, tmp_path: Path) -> None:
+    """Where the new file has no room, it is that file which the error names, and nothing of it stays."""
+    small = tmp_path / "small"
+    small.mkdir()
+    script = f'"{sys.executable}" -m remora store salvage "{sound.path}" "$0/new.db"; code=$?; ls "$0"; exit $code'
+    mount = 'mount -t tmpfs -o size=64k none "$0"'
+
+    done = subprocess.run(with_mount(f"{mount} && {{ {script}; }}", small, ["true"]), capture_output=True, text=True)
+
+    assert (done.returncode, done.stdout) == (Exit.TEMPORARY, "")
+    assert (
+        done.stderr == f"remora: {small}/new.db: no room for what was salvaged: name a file on a disk that has some\n"
+    )
+
+
+PAGE = 16384
+
+
+def _with_a_log(folder: Path) -> tuple[Path, list[bytes]]:
+    """A store's file of 60 entries, the last 20 of them in its -wal file only; the entries."""
+    wanted = [b"%05d-" % number + bytes([number]) * 900 for number in range(60)]
+
+    async def make() -> None:
+        async with SqliteStore(SqliteSettings(directory=str(folder), files=1), lambda *_: None) as made:
+            topic = await made.own_topics.create(own_topic("t", 1))
+            await append(made, topic.shard(0), *wanted[:40])
+            with closing(sqlite3.connect(folder / "queues-000.db")) as connection:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            await append(made, topic.shard(0), *wanted[40:])
+            for name in ("queues-000.db", "queues-000.db-wal"):
+                shutil.copy(folder / name, folder.parent / name)
+
+    asyncio.run(make())
+    return folder.parent / "queues-000.db", wanted
+
+
+def _good(path: Path) -> list[bytes]:
+    """The entries of a file whose checksums are right."""
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute("SELECT id, data, checksum FROM entries ORDER BY id").fetchall()
+    return [
+        data
+        for rowid, data, checksum in rows
+        if not changed(rowid >> POSITION_BITS, rowid & END_OF_QUEUE, [(data, checksum)])
+    ]
+
+
+@pytest.mark.parametrize("fault", ["none", "no log", "cut log", "flipped log"])
+def test_a_log_is_read_as_far_as_it_is_whole(tmp_path: Path, fault: str) -> None:
+    """What a -wal file holds is copied with the rest; of one that is cut, changed or missing nothing wrong comes,
+    and what was in the file itself stays."""
+    path, wanted = _with_a_log(tmp_path / "queues")
+    log = path.with_name("queues-000.db-wal")
+    raw = bytearray(log.read_bytes())
+    match fault:
+        case "no log":
+            log.unlink()
+        case "cut log":
+            log.write_bytes(raw[: len(raw) * 2 // 3])
+        case "flipped log":
+            raw[len(raw) // 2] ^= 0x10
+            log.write_bytes(raw)
+
+    salvage(path, tmp_path / "new.db")
+
+    copied = _good(tmp_path / "new.db")
+    assert copied == wanted[: len(copied)]
+    assert len(copied) >= 40
+    assert (len(copied) == 60) == (fault == "none")

@@ -57,13 +57,17 @@ def check_command(settings: Settings, files: Sequence[Path], as_json: bool) -> N
     else:
         for each in reports:
             unproven = f", {each.unproven} of them unproven" if each.unproven else ""
-            found = f"{len(each.problems)} problems" if each.problems else "good"
+            found = _several(len(each.problems), "problem") if each.problems else "good"
             counts = f"{each.topics} topics, {each.queues} queues, {each.entries} entries, {each.letters} dead letters"
             click.echo(f"{each.path}: {found}; {counts}{unproven}")
             for problem in each.problems:
                 click.echo(f"  {problem.what}: {problem.text}")
     if any(each.problems for each in reports):
         sys.exit(Exit.FAILURE)
+
+
+def _several(count: int, one: str) -> str:
+    return f"{count} {one}{'' if count == 1 else 's'}"
 
 
 @store.command("salvage")
@@ -78,9 +82,13 @@ def salvage_command(damaged: Path, new: Path, as_json: bool) -> None:
     commits are refused. DAMAGED stays as it is. Copy its -wal file along when you copy it: what was committed last is
     in there, and that it is missing cannot be noticed. Exit code 1 when something was lost.
 
+    Move the -wal and -shm files away with DAMAGED before NEW takes its place: SQLite would write what is in them into
+    NEW, whose pages are others.
+
     \b
     Example, with the daemon stopped:
-      remora store salvage queues-003.db queues-003.new && mv -b queues-003.new queues-003.db
+      remora store salvage queues-003.db queues-003.new
+      mkdir damaged && mv queues-003.db* damaged/ && mv queues-003.new queues-003.db
     """
     found = app.salvage_file(damaged, new)
     if as_json:

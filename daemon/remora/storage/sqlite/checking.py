@@ -9,7 +9,9 @@ whose pages make no sense is looked at as far as it can be read.
 
 from __future__ import annotations
 
+import errno
 import sqlite3
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -96,16 +98,33 @@ def check_file(path: Path) -> Report:
                 for check in (_pages, _identity, _tables):
                     _guarded(connection, report, check)
     except (sqlite3.Error, OSError) as exc:
-        report.found("file", f"it cannot be read: {exc}")
+        report.found("file", f"it cannot be read: {why(exc)}")
     return report
 
 
 def open_to_look(path: Path) -> sqlite3.Connection:
-    """A connection that can write nothing; text that is no UTF-8 keeps its bytes."""
+    """A connection that can write nothing; text that is no UTF-8 keeps its bytes. OSError where no file can be read.
+
+    SQLite would wait for ever at the opening of a pipe, and takes an empty file for an empty database.
+    """
+    found = path.stat()  # to open and close the file would drop the locks of this process
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+    if not found.st_size:
+        raise OSError(errno.ENODATA, "it is empty")
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_S, isolation_level=None)
     connection.execute("PRAGMA query_only = 1")
     connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
     return connection
+
+
+def why(exc: Exception) -> str:
+    """What kept a file from being read, in words."""
+    if isinstance(exc, OSError):
+        return exc.strerror or str(exc)
+    if getattr(exc, "sqlite_errorcode", 0) == sqlite3.SQLITE_CANTOPEN:
+        return f"{exc}: where its directory cannot be written, copy it with its -wal file to one that can"
+    return str(exc)
 
 
 Check = Callable[[sqlite3.Connection, Report], None]

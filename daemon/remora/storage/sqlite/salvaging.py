@@ -15,10 +15,10 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from remora.model.errors import StoreDamaged, StoreMisconfigured
+from remora.model.errors import StoreDamaged, StoreFull, StoreMisconfigured
 from remora.model.store_files import Salvaged
 from remora.storage.sqlite import schema
-from remora.storage.sqlite.checking import open_to_look
+from remora.storage.sqlite.checking import open_to_look, why
 from remora.storage.sqlite.checksums import NO_CHECKSUM, changed, checksums
 from remora.storage.sqlite.connecting import PAGE_BYTES, snapshot, transaction
 
@@ -45,7 +45,12 @@ class _Range:
 
 
 def salvage(damaged: Path, new: Path) -> Salvaged:
-    """Copy a file. Raises StoreMisconfigured where `new` cannot be made, and StoreDamaged where nothing is left."""
+    """Copy a file.
+
+    Raises StoreMisconfigured where `new` cannot be made, StoreFull where it has no room, and StoreDamaged where nothing
+    is left. In each case, and when this is interrupted, `new` is not there afterwards; of a process that is killed it
+    stays without the mark of a store, which no remora opens.
+    """
     try:
         os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     except FileExistsError:
@@ -57,20 +62,31 @@ def salvage(damaged: Path, new: Path) -> Salvaged:
         with closing(open_to_look(damaged)) as source, closing(_made(new)) as target, snapshot(source):
             with transaction(target):
                 _copy(source, target, found)
+                target.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
             target.execute("PRAGMA journal_mode = WAL")
-    except (sqlite3.Error, StoreDamaged, LookupError, ValueError, TypeError, OverflowError) as exc:
-        for name in (new.name, f"{new.name}-journal", f"{new.name}-wal", f"{new.name}-shm"):
-            with suppress(FileNotFoundError):
-                new.with_name(name).unlink()
-        raise StoreDamaged(f"{damaged}: {exc}; nothing of it can be salvaged") from exc
+    except BaseException as exc:
+        _discard(new)
+        if isinstance(exc, sqlite3.Error) and getattr(exc, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
+            raise StoreFull(f"{new}: no room for what was salvaged: name a file on a disk that has some") from exc
+        if isinstance(exc, _OF_DAMAGE):
+            raise StoreDamaged(f"{damaged}: {why(exc)}; nothing of it can be salvaged") from exc
+        raise
     return found
 
 
+_OF_DAMAGE = (sqlite3.Error, OSError, StoreDamaged, LookupError, ValueError, TypeError, OverflowError)
+
+
+def _discard(new: Path) -> None:
+    for name in (new.name, f"{new.name}-journal", f"{new.name}-wal", f"{new.name}-shm"):
+        with suppress(FileNotFoundError):
+            new.with_name(name).unlink()
+
+
 def _made(path: Path) -> sqlite3.Connection:
-    """An empty file of the newest version, with tables and without an identity."""
+    """An empty file of the newest version, with tables and without mark and identity."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-    connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
     for migration in schema.MIGRATIONS:
         migration(connection)
     connection.execute(f"PRAGMA user_version = {len(schema.MIGRATIONS)}")
@@ -78,6 +94,9 @@ def _made(path: Path) -> sqlite3.Connection:
 
 
 def _copy(source: sqlite3.Connection, target: sqlite3.Connection, found: Salvaged) -> None:
+    (application,) = source.execute("PRAGMA application_id").fetchone()
+    if application != schema.APPLICATION_ID:
+        raise StoreDamaged("it is another program's database, or its first page is damaged")
     (version,) = source.execute("PRAGMA user_version").fetchone()
     if version != len(schema.MIGRATIONS):
         raise StoreDamaged(f"it is of version {version}, and this remora salvages {len(schema.MIGRATIONS)} only")
