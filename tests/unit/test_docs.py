@@ -64,6 +64,19 @@ def test_commands_are_found_in_documents() -> None:
     assert [unknown(call) for call in calls(text)] == ["--dran", "", "nope", "lst"]
 
 
+def test_every_command_has_a_row_in_the_readme() -> None:
+    """The table of commands in README.md names each command that `remora --help` lists."""
+    table = (ROOT / "README.md").read_text().partition("\n## Commands")[2].partition("| exit code |")[0]
+    rows = set(re.findall(r"^\| `remora ([a-z-]+)", table, re.MULTILINE))
+
+    context = click.Context(group)
+    listed = {
+        name for name in group.list_commands(context) if not getattr(group.get_command(context, name), "hidden", 0)
+    }
+
+    assert rows == listed
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_tests_exist(document: Path) -> None:
     """Each test that a document names is there."""

@@ -62,10 +62,10 @@ class Commands(Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="remora")
 def group() -> None:
-    """Deliver persistent bucket notifications to Kafka, in order and without loss.
+    """Deliver persistent bucket notifications to Kafka, HTTP or AMQP, in order and without loss.
 
-    Notifications wait in queues until Kafka has acknowledged them. The queues lie in files of this host and are
-    filled over HTTP (store.kind = "sqlite", the default), or they are those of a Ceph cluster, filled by radosgw
+    Notifications wait in queues until their endpoint has acknowledged them. The queues lie in files of this host and
+    are filled over HTTP (store.kind = "sqlite", the default), or they are those of a Ceph cluster, filled by radosgw
     too ("rados"): remora locks them as radosgw itself would.
 
     \b
@@ -84,7 +84,7 @@ def group() -> None:
     Exit codes: 0 done; 1 failed; 2 wrong usage; 3 drain timed out, a replay failed its
     verification, or topics differ from their file; 4 a replay proves nothing; 69 store or
     daemon not reachable; 71 no memory left; 75 try again; 77 no permission; 78 configuration
-    refused.
+    refused. `remora log read` has codes of its own, 3 to 5.
     """
 
 

@@ -37,6 +37,11 @@ def dlq() -> None:
     """Show, re-drive and drop dead letters: entries that could not be delivered, with cause and raw bytes.
 
     They are kept when their topic is removed, too. `entry decode` shows what is in one.
+
+    \b
+    Start with:
+      remora dlq list --summary
+      remora dlq redrive --topic orders --dry-run
     """
 
 

@@ -72,8 +72,8 @@ def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--queue", "queue_name", help="Those of this queue."),
         click.option("--cause", "causes", type=click.Choice(CAUSES), multiple=True, help="Those parked for this."),
         click.option("--key", help="Those of this key, BUCKET/OBJECT; with a * at the end, of keys that begin so."),
-        click.option("--older-than", "older_than_s", type=DURATION, help="Those parked longer ago than this (1h)."),
-        click.option("--newer-than", "newer_than_s", type=DURATION, help="Those parked later than this (1h)."),
+        click.option("--older-than", "older_than_s", type=DURATION, help="Those parked longer ago than this: 1h."),
+        click.option("--newer-than", "newer_than_s", type=DURATION, help="Those parked within this time: 1h."),
         click.option("--limit", type=click.IntRange(min=1), help="At most this many, from the first on."),
     )):  # fmt: skip
         wrapper = option(wrapper)

@@ -45,6 +45,13 @@ def log() -> None:
 
     `remora sequencer` hands the positions out. A counter is a log whose positions are all that is wanted. Commands that
     ask for positions need the running sequencer; all others only look into the store.
+
+    \b
+    Start with:
+      remora log create orders
+      remora sequencer &
+      echo hello | remora log append orders    # prints the position
+      remora log read orders 1
     """
 
 
@@ -55,9 +62,15 @@ def log() -> None:
     type=click.Choice([str(each) for each in LogKind]),
     default=str(LogKind.LOG),
     show_default=True,
-    help="What it is for.",
+    help="log: entries are written at its positions; counter: only the positions are wanted.",
 )
-@click.option("--width", type=click.IntRange(1, MOST_WIDTH), default=8, show_default=True, help="Stripes, on RADOS.")
+@click.option(
+    "--width",
+    type=click.IntRange(1, MOST_WIDTH),
+    default=8,
+    show_default=True,
+    help="Objects that the entries are striped over, on RADOS.",
+)
 @config_option
 def create(settings: Settings, name: str, pool: str, kind: str, width: int) -> None:
     """Make a log.
@@ -147,7 +160,9 @@ def rm(settings: Settings, name: str, pool: str) -> None:
 
 @log.command("next")
 @named
-@click.option("-n", "wanted", type=click.IntRange(1, 1_000_000), default=1, show_default=True, help="How many.")
+@click.option(
+    "-n", "wanted", type=click.IntRange(1, 1_000_000), default=1, show_default=True, help="How many positions."
+)
 @config_option
 def next_command(settings: Settings, name: str, pool: str, wanted: int) -> None:
     """Ask the sequencer for positions, and print one a line.
@@ -186,7 +201,7 @@ def tail(settings: Settings, name: str, pool: str) -> None:
 @named
 @click.argument("file", type=click.File("rb"), default="-")
 @click.option("--position", type=POSITION, help="Write there instead of asking the sequencer.")
-@click.option("--epoch", type=click.IntRange(1), help="The epoch that the position was handed out in.")
+@click.option("--epoch", type=click.IntRange(1), help="With --position: the epoch that it was handed out in.")
 @config_option
 def append(settings: Settings, name: str, pool: str, file: BinaryIO, position: int | None, epoch: int | None) -> None:
     """Write FILE, or standard input, as one entry, and print its position.
@@ -214,6 +229,8 @@ def append(settings: Settings, name: str, pool: str, file: BinaryIO, position: i
 @config_option
 def read(settings: Settings, name: str, pool: str, position: int) -> None:
     """Print the entry at POSITION, or say filled, unwritten or trimmed, with exit code 3, 4 or 5.
+
+    filled: written off, go on with the next one. unwritten: wait, or fill it. trimmed: deleted for good.
 
     \b
     Example:

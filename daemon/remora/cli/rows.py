@@ -63,7 +63,7 @@ def origin_option(function: Callable[..., Any]) -> Callable[..., Any]:
         "--origin",
         type=click.Choice([str(each) for each in Origin]),
         callback=lambda _context, _option, value: None if value is None else Origin(value),
-        help="Whose is meant, where radosgw and remora have one of the same name each.",
+        help="Which one, where radosgw and remora each have one of this name.",
     )(function)
 
 

@@ -86,7 +86,8 @@ def send(settings: Settings, topic: str, file: Path, asked: _Options) -> None:
 
     The input is lines of records in S3's event format, or {"Records":[...]} documents. Records of one bucket and key
     are stored in their order. The first malformed one ends the sending after all before it are stored; the command
-    reports its line. At the end the command counts the records by outcome; the exit code is 0 only if all are stored.
+    reports its line. At the end the command counts the records by outcome. Exit code 0 only if all are stored; 69 when
+    the server could not be reached; else 1.
 
     \b
     Example:

@@ -42,7 +42,13 @@ class AmbiguousQueue(RemoraError):
 
 @click.group(cls=Group)
 def shard() -> None:
-    """Show who holds each queue, take one from radosgw, give one back, or move one to another worker."""
+    """Show who holds each queue, take one from radosgw, give one back, or move one to another worker.
+
+    \b
+    Start with:
+      remora shard list
+      remora shard claim --all    # on RADOS: take over what radosgw delivers
+    """
 
 
 @shard.command("list")

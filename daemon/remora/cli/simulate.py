@@ -18,9 +18,9 @@ from remora.simulate.script import answer, line, read, script_from
 def simulate(file: BinaryIO) -> None:
     """Run the script in FILE.json, or on standard input (-), and print what the policies of remora do.
 
-    A script says what is configured and what happens, step by step; the answer has one result for each step. It runs
-    the daemon's own policies, in virtual time, and neither needs nor changes a daemon. Equal scripts give equal
-    answers. A file may hold a list of scripts; then the answer is a list.
+    A script says what is configured and what happens, step by step; the answer has one result for each step. The
+    command runs the policies of the daemon itself, in virtual time; it needs no daemon and changes none. Equal scripts
+    give equal answers. A file may hold a list of scripts; then the answer is a list.
 
     Models of traffic shaping: shaping (guaranteed rates, caps and a shared spare), bucket, select (classes and
     groups), rate (limits of ingest), split (a limit of the whole store). Models of load: shed (which shards move),

@@ -19,10 +19,11 @@ from remora.config import Settings
 def status(settings: Settings, as_json: bool) -> None:
     """Show how the running daemon is doing, from its admin port.
 
-    Queues that say the same share a line: `orders +10` are orders and ten more. --json has each of them.
+    Queues in the same state for the same reason share a line: `orders +10` are orders and ten more. --json has each of
+    them. Exit code 69 when no daemon answers; `remora explain` works without one.
 
     \b
-    Example, the queues that do not get on:
+    Example, the queues that something keeps from being delivered:
       remora status --json | jq -r '.shards[] | select(.reason != "") | [.queue, .reason] | @tsv'
     """
     shown = run_async(admin_client.fetch_status(settings.admin))
