@@ -20,7 +20,10 @@ from remora.storage.sqlite import SqliteStore, schema
 from support.stores import QUIET_S, by_shard, own_topic, spread
 
 DATA = Path(__file__).parents[1] / "data"
-"""The files in it are what `scripts/try-upgrade --fixture` keeps: a killed daemon's, of a commit with five versions."""
+"""The stores in it are what `scripts/try-upgrade --fixture` keeps: those of killed daemons of earlier commits."""
+
+EARLIER = {"store-of-version-5": 5, "store-of-release-0.1.0": 9}
+"""The version of each one's files."""
 
 NEWEST = len(schema.MIGRATIONS)
 FIRST_WITH_LEDGERS = 3
@@ -110,11 +113,12 @@ async def test_a_store_of_each_version_is_delivered(tmp_path: Path, version: int
 
 
 @pytest.mark.guarantee("in-the-embedded-store")
-async def test_files_that_an_earlier_wheel_has_left_are_delivered(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", EARLIER)
+async def test_files_that_an_earlier_wheel_has_left_are_delivered(tmp_path: Path, name: str) -> None:
     """What a killed daemon of an earlier commit left is delivered in order, once, and booked; its dead letter stays."""
-    shutil.unpack_archive(DATA / "store-of-version-5.tar.xz", tmp_path / "store")
+    shutil.unpack_archive(DATA / f"{name}.tar.xz", tmp_path / "store")
     (tmp_path / "store").chmod(0o700)
-    assert versions(tmp_path / "store") == {5}
+    assert versions(tmp_path / "store") == {EARLIER[name]}
 
     found: list[tuple[bytes, int]] = []
     async with SqliteStore(SqliteSettings(directory=str(tmp_path / "store"), files=1)) as store:

@@ -63,3 +63,10 @@ def test_the_newest_release_of_the_changelog_is_this_version() -> None:
     assert days == sorted(days, reverse=True)
     headings = re.findall(r"^## .*$", CHANGELOG, re.MULTILINE)
     assert headings == ["## [Unreleased]", *(f"## [{number}] - {day}" for number, day in releases)]
+
+
+def test_a_store_of_each_release_is_kept() -> None:
+    """Of each release there are files that its own wheel has left, for the test that delivers what is in them."""
+    kept = {path.name for path in (ROOT / "tests/data").glob("store-of-release-*.tar.xz")}
+
+    assert kept == {f"store-of-release-{number}.tar.xz" for number, _ in RELEASE.findall(CHANGELOG)}
