@@ -11,9 +11,10 @@ from typing import Self
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.config import AmqpSettings
 from remora.endpoints.amqp.channels import Channel, Run
-from remora.endpoints.amqp.connection import Connection, Identity, briefly
+from remora.endpoints.amqp.connection import Connection
 from remora.endpoints.amqp.frames import Envelope
 from remora.endpoints.amqp.messages import Origin, letter_content
+from remora.endpoints.amqp.opening import Identity, briefly
 from remora.endpoints.amqp.packing import AmqpBatch, Packer
 from remora.endpoints.amqp.pool import AmqpObserver, Outlet, Pool
 from remora.endpoints.amqp.target import AmqpTarget, Server, parse_target

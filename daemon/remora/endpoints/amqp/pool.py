@@ -9,7 +9,8 @@ from typing import Protocol, TypeVar
 
 from remora.config import AmqpSettings
 from remora.endpoints.amqp.channels import Arrived, Channel
-from remora.endpoints.amqp.connection import Connection, Identity, open_connection
+from remora.endpoints.amqp.connection import Connection
+from remora.endpoints.amqp.opening import Identity, open_connection
 from remora.endpoints.tasks import CrashObserver, Tasks
 from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.policy.destinations import DestinationRules

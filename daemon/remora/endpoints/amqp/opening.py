@@ -1,0 +1,109 @@
+"""Opens a connection to an AMQP broker: addresses, TLS, log-in; and says in words why that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from remora.config import AmqpSettings
+from remora.endpoints.addresses import look_up
+from remora.endpoints.amqp.connection import Connection
+from remora.endpoints.amqp.target import Server
+from remora.endpoints.blocking import run_blocking
+from remora.endpoints.tls import Trust, build_context, refused_client
+from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, without_frames
+from remora.policy.destinations import DestinationRules
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What makes a connection: equal ones may share it, others never do.
+
+    `by_operator` tells that no S3 user made the topic, which may lie where theirs must not.
+    """
+
+    server: Server
+    trust: Trust | None = None
+    by_operator: bool = False
+
+
+async def open_connection(
+    identity: Identity, settings: AmqpSettings, rules: DestinationRules, on_end: Callable[[Connection], None]
+) -> Connection:
+    """A connection that is logged in. Every address of the host is tried, the first that lets us in is used.
+
+    Raises EndpointMisconfigured or EndpointUnavailable, within the time to connect.
+    """
+    server, trust = identity.server, identity.trust
+    try:
+        async with asyncio.timeout(settings.connect_timeout_s):
+            context = None
+            if trust is not None:
+                context = await run_blocking(("authorities", trust), lambda: build_context(trust), str(server))
+            addresses = await look_up(
+                server.host, server.port, rules, settings.connect_timeout_s, by_operator=identity.by_operator
+            )
+            cause: EndpointError | None = None
+            for address in addresses:
+                try:
+                    async with asyncio.timeout(settings.connect_timeout_s / len(addresses)):
+                        return await _open(address, server, context, settings, on_end)
+                except TimeoutError:
+                    cause = EndpointUnavailable(f"{server}: no answer in time")
+                except EndpointUnavailable as exc:
+                    cause = without_frames(exc)
+            raise cause or EndpointUnavailable(f"{server}: it has no address")
+    except TimeoutError as exc:
+        raise EndpointUnavailable(f"{server}: no answer in time") from exc
+
+
+async def _open(
+    address: str,
+    server: Server,
+    context: ssl.SSLContext | None,
+    settings: AmqpSettings,
+    on_end: Callable[[Connection], None],
+) -> Connection:
+    shown = bool(server.tls and server.tls.certificate_location)
+    connection = Connection(str(server), settings.heartbeat_s, on_end, shows_certificate=shown)
+    loop = asyncio.get_running_loop()
+    name = server.host if context else None
+    try:
+        await loop.create_connection(lambda: connection, address, server.port, ssl=context, server_hostname=name)
+    except (OSError, ssl.SSLError) as exc:
+        raise _explain(exc, server) from exc
+    try:
+        await connection.shake_hands(server)
+    except BaseException:
+        connection.abort(EndpointUnavailable(f"{server}: the log-in did not end"))
+        raise
+    return connection
+
+
+def _explain(exc: OSError, server: Server) -> EndpointError:
+    """What is wrong with a broker that we cannot connect to, in words."""
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return EndpointMisconfigured(f"{server}: its certificate is not trusted: {exc.verify_message}")
+    shown = bool(server.tls and server.tls.certificate_location)
+    if refused := refused_client(exc, shown=shown):
+        return EndpointMisconfigured(f"{server}: {refused}")
+    if isinstance(exc, ssl.SSLError):
+        if exc.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+            return EndpointMisconfigured(f"{server}: the endpoint is amqps, but this port speaks no TLS")
+        return EndpointUnavailable(f"{server}: TLS failed ({(exc.reason or type(exc).__name__).lower()})")
+    text = os.strerror(exc.errno) if exc.errno else "the connection was closed before TLS was agreed on"
+    return EndpointUnavailable(f"{server}: {text}")
+
+
+@asynccontextmanager
+async def briefly(identity: Identity, settings: AmqpSettings, rules: DestinationRules) -> AsyncIterator[Connection]:
+    """A connection that is only there to see whether the broker lets us in."""
+    connection = await open_connection(identity, settings, rules, lambda _: None)
+    try:
+        yield connection
+    finally:
+        await connection.close()
