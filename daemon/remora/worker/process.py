@@ -22,16 +22,10 @@ from remora.config import Settings, ShapingSettings
 from remora.engine.ownership.worker_info import Meters
 from remora.engine.shaping.budgets import Budgets
 from remora.engine.shaping.gate import Gate
-from remora.engine.status import ShardStatus, State
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry, configure_logging
 from remora.model.errors import RemoraError, StoreError, StoreMisconfigured
 from remora.model.exits import Exit, exit_code
-from remora.model.health import Use
-from remora.model.member import Member
-from remora.policy import readiness
-from remora.policy.not_owned import Deferred
-from remora.policy.readiness import Host
 from remora.ports.credit import NoBank
 from remora.ports.store import ShardStore
 from remora.ports.tracing import NO_TRACER
@@ -46,7 +40,6 @@ from remora.process.pipe import (
     Failed,
     Finish,
     Groups,
-    Heartbeat,
     Pipe,
     Ready,
     Release,
@@ -63,9 +56,7 @@ from remora.process.usage import Usage
 from remora.servers.serving import OfHost, Server, Serving
 from remora.worker.dead_owner_sweep import DeadOwnerSweep, store_name
 from remora.worker.memory import FINISH_S, PROBE_BYTES, START_BYTES, MemoryGuard
-
-HUNG_AFTER_S = 60.0
-"""A worker whose loops did nothing at all for this long is hung, and the supervisor may replace it."""
+from remora.worker.report import Report
 
 FIRST_LOOK_S = 2.0
 """How long a start waits for the store to say that something can never work."""
@@ -121,7 +112,6 @@ class Process:
         self._finish = asyncio.Event()
         self._stop_now = asyncio.Event()
         self._wants_memory = False
-        self._store_state = (False, "connecting")
         self._drains = start.drains
         self._telemetry = Telemetry(
             metric_topics=start.settings.admin.metric_topics,
@@ -141,6 +131,7 @@ class Process:
         self._gate.configure(start.settings.shaping.rules, start.settings.shaping.tick_s)
         self._store: ShardStore
         self._tracer = NO_TRACER
+        self._report = Report(start.cookie, self._telemetry, self._gate)
         self._worker: Worker | None = None
         self._servers: Mapping[str, Server] = {}
 
@@ -172,7 +163,7 @@ class Process:
 
     async def _work(self) -> bool:
         settings, telemetry = self._settings, self._telemetry
-        made, state = not self._was_used(), self._on_store_state
+        made, state = not self._was_used(), self._report.store_state
         async with (
             open_tracer(settings, telemetry, self._start.cookie) as self._tracer,
             make_store(settings, state, make=made, waits=True, tracer=self._tracer) as self._store,
@@ -181,13 +172,7 @@ class Process:
             self._note_use()
             await self._look_once()
             rng = Random()  # noqa: S311  # spreads retries, guards nothing
-            worker = self._worker = Worker(
-                self._store,
-                endpoints,
-                telemetry,
-                self._setup(),
-                rng,
-            )
+            worker = self._worker = self._report.worker = Worker(self._store, endpoints, telemetry, self._setup(), rng)
             worker.drain(self._drains)
             with self._sweep:
                 async with self._serving():
@@ -221,8 +206,7 @@ class Process:
 
     def _note_use(self) -> None:
         """Let those who start later know that this store has been in use, until the host starts anew."""
-        connected, _ = self._store_state
-        if connected:
+        if self._report.is_connected:
             with suppress(OSError):  # `DeadOwnerSweep` says so where the folder cannot be used
                 remember_store(Path(self._settings.supervisor.run_directory), store_name(self._settings))
 
@@ -233,7 +217,8 @@ class Process:
         host = OfHost(HostLoad(start.load, start.workers, start.number - 1), self._credit or NoBank(), self._tracer)
         sockets = {name: [socket.socket(fileno=each) for each in found] for name, found in start.listeners.items()}
         given = Serving(self._settings, self._store, self._telemetry, host)
-        async with open_servers(sockets, given) as self._servers:
+        async with open_servers(sockets, given) as servers:
+            self._servers = self._report.servers = servers
             yield
 
     async def _look_once(self) -> None:
@@ -368,9 +353,9 @@ class Process:
     async def _body(self, asked: Ask) -> bytes:
         match asked.what:
             case "use":
-                return msgspec.json.encode(self._use())
+                return msgspec.json.encode(self._report.use())
             case "status":
-                return msgspec.json.encode(self._status())
+                return msgspec.json.encode(self._report.status(self._store if self._worker else None))
             case "metrics":
                 # Hundreds of topics take tens of milliseconds to write out; deliveries go on meanwhile.
                 return await asyncio.to_thread(lambda: msgspec.json.encode(families(self._telemetry.registry)))
@@ -383,103 +368,9 @@ class Process:
                 self._wants_memory = True
                 self._finish.set()
                 asyncio.get_running_loop().call_later(FINISH_S, self.memory.end)
-            connected, text = self._store_state
-            worker = self._worker
-            self._pipe.send(
-                Heartbeat(
-                    is_alive=worker is None or self._finish.is_set() or worker.beat_age_s() < HUNG_AFTER_S,
-                    store="" if connected else text,
-                    held_shards=worker.held_shards if worker else 0,
-                    failing_shards=sum(_is_failing(each) for each in worker.served) if worker else 0,
-                )
-            )
+            self._pipe.send(self._report.heartbeat(is_finishing=self._finish.is_set()))
             await asyncio.sleep(beat_s)
-
-    # ------------------------------------------------------------------------------ health and status
-
-    def _on_store_state(self, connected: bool, text: str) -> None:
-        self._store_state = (connected, text)
-        self._telemetry.store_state(connected, text)
-
-    def _use(self) -> Use:
-        connected, text = self._store_state
-        worker = self._worker
-        return Use(
-            store="" if connected else text,
-            has_started=worker is not None,
-            takes_events="ingest" in self._servers,
-            has_way=worker is not None and worker.has_way(),
-            waiting=worker.waiting() if worker is not None else (),
-        )
-
-    def _status(self) -> Mapping[str, object]:
-        health, worker = readiness.ready(Host(has_started=True, workers=[self._use()])), self._worker
-        connected, text = self._store_state
-        return {
-            "ready": health.ok,
-            "reasons": health.reasons,
-            "cookie": self._start.cookie,
-            "store": {
-                "description": self._store.description if worker else "",
-                "connected": connected,
-                "state": text,
-                "damaged": list(self._store.damaged.values()) if worker else [],
-            },
-            "ingest": self._servers["ingest"].address if "ingest" in self._servers else "",
-            "shaped": [[*both, count] for both, count in self._gate.waiting_by_scope().items()],
-            "in_flight_bytes": worker.budget.held if worker else 0,
-            "balance": worker.ownership.shedder.status() if worker else {},
-            "quarantine": worker.quarantines.left_s if worker else {},
-            "topics": self._telemetry.topics(),
-            "members": [_member_json(each) for each in worker.others.values()] if worker else [],
-            "shards": [_shard_json(each) for each in worker.shards] if worker else [],
-            "left": [
-                {
-                    "queue": shard.queue,
-                    "reason": left.reason,
-                    "waiting": isinstance(left, Deferred),
-                    "owner": f"{left.holder.entity} {left.holder.cookie}" if left.holder else "",
-                }
-                for shard, left in sorted(worker.not_owned.items())
-            ]
-            if worker
-            else [],
-        }
 
 
 def _ignore() -> None:
     pass
-
-
-def _is_failing(each: ShardStatus) -> bool:
-    return each.state in (State.RETRYING, State.QUARANTINED, State.STOPPED)
-
-
-def _member_json(each: Member) -> dict[str, object]:
-    """A worker as it announces itself to the others."""
-    return {
-        "cookie": each.cookie,
-        "host": each.host,
-        "shards": each.shards,
-        "draining": each.draining,
-        "usage": each.usage,
-    }
-
-
-def _shard_json(each: ShardStatus) -> dict[str, object]:
-    return {
-        "queue": each.queue,
-        "topic": each.topic,
-        "endpoint": each.endpoint,
-        "delivery": each.delivery,
-        "state": str(each.state),
-        "reason": each.reason,
-        "since_seconds": round(each.since_s, 3),
-        "failures": each.failures,
-        "last_failure": each.last_failure,
-        "next_attempt_seconds": None if each.next_attempt_s is None else round(each.next_attempt_s, 3),
-        "in_flight_bytes": each.in_flight_bytes,
-        "has_work": each.has_work,
-        "progress_age_seconds": round(each.progress_age_s, 3),
-        "remarks": list(each.remarks),
-    }

@@ -1,0 +1,137 @@
+"""What a worker process says of itself: its part of the status, of readiness, and of its heartbeats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from remora.engine.shaping.gate import Gate
+from remora.engine.status import ShardStatus, State
+from remora.engine.worker import Worker
+from remora.metrics import Telemetry
+from remora.model.health import Use
+from remora.model.member import Member
+from remora.policy import readiness
+from remora.policy.not_owned import Deferred
+from remora.policy.readiness import Host
+from remora.ports.store import ShardStore
+from remora.process.pipe import Heartbeat
+from remora.servers.serving import Server
+
+HUNG_AFTER_S = 60.0
+"""A worker whose loops did nothing at all for this long is hung, and the supervisor may replace it."""
+
+
+class Report:
+    """See the module. It tells what there is by now: `worker` and `servers` are set once they are open."""
+
+    def __init__(self, cookie: str, telemetry: Telemetry, gate: Gate) -> None:
+        self._cookie = cookie
+        self._telemetry = telemetry
+        self._gate = gate
+        self._state = "connecting"
+        self.is_connected = False
+        """Whether the store answers."""
+        self.worker: Worker | None = None
+        self.servers: Mapping[str, Server] = {}
+
+    def store_state(self, connected: bool, text: str) -> None:
+        """The store answers, or does not; `text` says which one, or why."""
+        self.is_connected, self._state = connected, text
+        self._telemetry.store_state(connected, text)
+
+    def heartbeat(self, *, is_finishing: bool) -> Heartbeat:
+        """Whether the worker's own loops do anything, and what a supervisor says of it in a line."""
+        worker = self.worker
+        return Heartbeat(
+            is_alive=worker is None or is_finishing or worker.beat_age_s() < HUNG_AFTER_S,
+            store=self._store_trouble,
+            held_shards=worker.held_shards if worker else 0,
+            failing_shards=sum(_is_failing(each) for each in worker.served) if worker else 0,
+        )
+
+    def use(self) -> Use:
+        """Of what use this worker is, for readiness."""
+        worker = self.worker
+        return Use(
+            store=self._store_trouble,
+            has_started=worker is not None,
+            takes_events="ingest" in self.servers,
+            has_way=worker is not None and worker.has_way(),
+            waiting=worker.waiting() if worker is not None else (),
+        )
+
+    def status(self, store: ShardStore | None) -> Mapping[str, object]:
+        """The worker's part of the status; `store` is the one that it works on, None before that."""
+        health, worker = readiness.ready(Host(has_started=True, workers=[self.use()])), self.worker
+        return {
+            "ready": health.ok,
+            "reasons": health.reasons,
+            "cookie": self._cookie,
+            "store": {
+                "description": store.description if store else "",
+                "connected": self.is_connected,
+                "state": self._state,
+                "damaged": list(store.damaged.values()) if store else [],
+            },
+            "ingest": self.servers["ingest"].address if "ingest" in self.servers else "",
+            "shaped": [[*both, count] for both, count in self._gate.waiting_by_scope().items()],
+            "in_flight_bytes": worker.budget.held if worker else 0,
+            "balance": worker.ownership.shedder.status() if worker else {},
+            "quarantine": worker.quarantines.left_s if worker else {},
+            "topics": self._telemetry.topics(),
+            "members": [_member_json(each) for each in worker.others.values()] if worker else [],
+            "shards": [_shard_json(each) for each in worker.shards] if worker else [],
+            "left": _left_json(worker) if worker else [],
+        }
+
+    @property
+    def _store_trouble(self) -> str:
+        """Why the store does not answer; empty while it does."""
+        return "" if self.is_connected else self._state
+
+
+def _is_failing(each: ShardStatus) -> bool:
+    return each.state in (State.RETRYING, State.QUARANTINED, State.STOPPED)
+
+
+def _left_json(worker: Worker) -> list[dict[str, object]]:
+    """The shards that the worker does not own, each with the reason."""
+    return [
+        {
+            "queue": shard.queue,
+            "reason": left.reason,
+            "waiting": isinstance(left, Deferred),
+            "owner": f"{left.holder.entity} {left.holder.cookie}" if left.holder else "",
+        }
+        for shard, left in sorted(worker.not_owned.items())
+    ]
+
+
+def _member_json(each: Member) -> dict[str, object]:
+    """A worker as it announces itself to the others."""
+    return {
+        "cookie": each.cookie,
+        "host": each.host,
+        "shards": each.shards,
+        "draining": each.draining,
+        "usage": each.usage,
+    }
+
+
+def _shard_json(each: ShardStatus) -> dict[str, object]:
+    return {
+        "queue": each.queue,
+        "topic": each.topic,
+        "endpoint": each.endpoint,
+        "delivery": each.delivery,
+        "state": str(each.state),
+        "reason": each.reason,
+        "since_seconds": round(each.since_s, 3),
+        "failures": each.failures,
+        "last_failure": each.last_failure,
+        "next_attempt_seconds": None if each.next_attempt_s is None else round(each.next_attempt_s, 3),
+        "in_flight_bytes": each.in_flight_bytes,
+        "has_work": each.has_work,
+        "progress_age_seconds": round(each.progress_age_s, 3),
+        "remarks": list(each.remarks),
+    }
