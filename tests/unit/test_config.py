@@ -132,6 +132,7 @@ def test_every_option_is_read_somewhere() -> None:
         ("[delivery]\nshard_bytes = 1024", "delivery.shard_bytes", 'expected a size in quotes such as "64MiB"'),
         ("[delivery]\nlist_entries = '7'", "delivery.list_entries", "expected a whole number, not text"),
         ("[delivery]\nlist_entries = true", "delivery.list_entries", "expected a whole number, not true or false"),
+        ("[delivery]\nlist_entries = 1.5", "delivery.list_entries", "expected a whole number, not a fraction"),
         ("[delivery]\nlist_entries = 0", "delivery.list_entries", "0 is outside 1 to 10000"),
         ("[delivery]\nretry_cap = '8d'", "delivery.retry_cap", "8d is outside 1ms to 7d"),
         ("[rados]\npool = 7", "rados.pool", "expected text in quotes, not a number"),

@@ -107,5 +107,5 @@ def option_key(field_name: str) -> str:
 
 def toml_name(raw: object) -> str:
     """What a TOML value is called, for messages; its content may be a misplaced secret and is not shown."""
-    names = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "a table"}
+    names = {bool: "true or false", int: "a number", float: "a fraction", str: "text", list: "a list", dict: "a table"}
     return names.get(type(raw), "a date or time")
