@@ -72,7 +72,9 @@ def advise(shards: int, peaks: Sequence[Peak], most: Peak) -> Advice:
     """The number of shards with which the hottest one would be at half of its bound, where it is above that."""
     hottest, because = Fraction(0), ""
     for name in ("events", "bytes"):
-        ratio = max((Fraction(getattr(each, name)) / Fraction(getattr(most, name)) for each in peaks), default=Fraction(0))
+        ratio = max(
+            (Fraction(getattr(each, name)) / Fraction(getattr(most, name)) for each in peaks), default=Fraction(0)
+        )
         if ratio > hottest:
             hottest, because = ratio, name
     if hottest <= 1:
