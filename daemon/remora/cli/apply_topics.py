@@ -136,6 +136,7 @@ def apply_command(settings: Settings, file: Path, dry_run: bool, prune: bool) ->
     Examples:
       remora topic apply -f topics.toml --dry-run
       remora topic apply -f topics.toml --prune
+      remora topic apply -f /dev/stdin <topics.toml
     """
     declared = load_topics(file, settings)
 
