@@ -320,6 +320,7 @@ def test_accepted_lease_times_leave_room_for_a_second_renewal(lease: float, rene
     [
         (b"[rados\n", "is not TOML"),
         (b"\xff\xfe", "is not TOML"),
+        (b"[log]\nlevel = " + b"9" * 5000, "is not TOML"),
         (b"a = " + b"[" * 100_000, "nested too deeply"),
         (b"#" * (config.MOST_BYTES + 1), "not a configuration file"),
     ],

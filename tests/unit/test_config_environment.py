@@ -92,6 +92,7 @@ def test_a_list_is_given_with_commas_or_as_toml(text: str, items: tuple[str, ...
         ("REMORA_SHAPING_SCOPE", "[]\nx = 1", "REMORA_SHAPING_SCOPE", "expected TOML such as"),
         ("REMORA_SHAPING_SCOPE", "3", "REMORA_SHAPING_SCOPE", "expected tables"),
         ("REMORA_SHAPING_SCOPE", "[" * 9999, "REMORA_SHAPING_SCOPE", "expected TOML such as"),
+        ("REMORA_SHAPING_SCOPE", "9" * 9999, "REMORA_SHAPING_SCOPE", "expected TOML such as"),
         ("REMORA_SHAPING_SCOPE", "[{name = 'u'}]", "REMORA_SHAPING_SCOPE.u.of", "is missing"),
         ("REMORA_INGEST_LIMIT", "[{nam = 'u', of = 'token'}]", "REMORA_INGEST_LIMIT.0.nam", 'mean "name"?'),
         ("REMORA_BALANCE_WEIGHTS", "cpu=1", "REMORA_BALANCE_WEIGHTS", "expected TOML such as { cpu = 1.0 }"),

@@ -84,7 +84,7 @@ def value_of(hint: Any, text: str) -> object:
 def _toml(text: str, example: str) -> object:
     try:
         document = tomllib.loads(f"value = {text}")
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         document = {}
     if document.keys() != {"value"}:
         raise ValueError(f"expected TOML such as {example}")
