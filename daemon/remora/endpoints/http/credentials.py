@@ -50,7 +50,7 @@ def parse_credential(raw: bytes) -> Credential:
     """What a credential's file says. ValueError says what is wrong with it, and repeats nothing of it. Pure."""
     try:
         document = tomllib.loads(raw.decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # no UTF-8, no TOML, or a number of very many digits
         raise ValueError("the file is not TOML") from None
     if unknown := document.keys() - {"hosts", "bearer", "secrets"}:
         raise ValueError(f"the file knows hosts, bearer and secrets, and has {len(unknown)} others")
