@@ -206,7 +206,7 @@ def test_options_of_every_form_are_written_as_toml(helm: str, tmp_path: Path) ->
         "destinations": {"allow": ["10.0.0.0/8", "[fd00::1]:443"], "deny": []},
         "balance": {"weights": {"cpu": 2.5, "memory": 0}},
         "delivery": {"max_unacked": 10_000_000},
-        "kafka": {"ca_directories": "/etc/remora/a<b>&\"ä\\ {x} = [1]"},
+        "kafka": {"ca_directories": '/etc/remora/a<b>&"ä\\ {x} = [1]'},
         "shaping": {
             "scope": [
                 {"name": "uplink", "of": "host", "meters": {"max": {"guaranteed": "1MB", "burst": "2MB"}}},

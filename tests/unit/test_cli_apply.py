@@ -225,9 +225,7 @@ def test_a_topic_that_another_command_makes_meanwhile_is_taken_as_made(
     other = replace(wanted, max_retries=7)
 
     async def take(store: ShardStore) -> list[str]:
-        return [
-            str(each) for each in await carry_out(store, [Step(None, wanted), Step(gone, None), Step(None, other)])
-        ]
+        return [str(each) for each in await carry_out(store, [Step(None, wanted), Step(gone, None), Step(None, other)])]
 
     assert in_store(config, take) == ["there is a topic payments already"]
     assert own(config)["payments"] == replace(there, closed=is_closed)
