@@ -63,7 +63,7 @@ SELECT id, ifnull(CAST(data AS BLOB), x''), CAST(checksum AS INTEGER) FROM entri
 """
 _STRAYS = "SELECT id FROM entries WHERE id >= ? AND id < ? ORDER BY id LIMIT 10"
 _OPEN = "SELECT topic, CAST(rooms AS BLOB) FROM reservations WHERE state = 'open'"
-_LETTERS = """
+LETTERS = """
 SELECT queue, incarnation, gen, position, ifnull(CAST(letter AS BLOB), x''), CAST(checksum AS INTEGER) FROM letters
 """
 
@@ -313,7 +313,7 @@ def _letters_of(queues: Sequence[_Queue]) -> Check:
 
     def letters(connection: sqlite3.Connection, report: Report) -> None:
         """Dead letters have their bytes, and are of entries that were committed."""
-        for queue, incarnation, gen, position, letter, checksum in connection.execute(_LETTERS):
+        for queue, incarnation, gen, position, letter, checksum in connection.execute(LETTERS):
             report.letters += 1
             report.unproven += checksum is None
             what = f"dead letter of {queue} at {incarnation}:{gen}/{position}"

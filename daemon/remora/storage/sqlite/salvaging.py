@@ -18,8 +18,8 @@ from pathlib import Path
 from remora.model.errors import StoreDamaged, StoreFull, StoreMisconfigured
 from remora.model.store_files import Salvaged
 from remora.storage.sqlite import schema
-from remora.storage.sqlite.checking import open_to_look, why
-from remora.storage.sqlite.checksums import NO_CHECKSUM, changed, checksums
+from remora.storage.sqlite.checking import LETTERS, open_to_look, why
+from remora.storage.sqlite.checksums import NO_CHECKSUM, changed, changed_letter, checksums
 from remora.storage.sqlite.connecting import PAGE_BYTES, snapshot, transaction
 
 _BATCH = 256
@@ -114,6 +114,7 @@ def _copy(source: sqlite3.Connection, target: sqlite3.Connection, found: Salvage
     for table in _ROWS:
         _copy_rows(source, target, table, found)
     _copy_rows(source, target, _ENDED, found, "state <> 'open'")
+    found.lost += _changed_letters(target)
     with suppress(sqlite3.Error):  # the greatest number that was given, also to what is gone
         for name, number in source.execute("SELECT name, seq FROM sqlite_sequence").fetchall():
             target.execute("DELETE FROM sqlite_sequence WHERE name = ?", (name,))
@@ -221,6 +222,13 @@ def _read(source: sqlite3.Connection, queue: _Range, begin: int, end: int) -> di
 # ---------------------------------------------------------------------------------------------------- other tables
 
 
+def _changed_letters(target: sqlite3.Connection) -> Iterator[str]:
+    """The dead letters whose bytes are not those that were stored; their checksums are wrong in the new file too."""
+    for queue, incarnation, gen, position, letter, checksum in target.execute(LETTERS):
+        if why_changed := changed_letter((queue, incarnation, gen, position), letter, checksum):
+            yield f"dead letter of {queue} at {incarnation}:{gen}/{position}: {why_changed}"
+
+
 def _copy_rows(
     source: sqlite3.Connection, target: sqlite3.Connection, table: str, found: Salvaged, only: str = "1"
 ) -> None:
@@ -231,7 +239,11 @@ def _copy_rows(
     select = f"SELECT {columns} FROM {table} WHERE {only}"  # noqa: S608 - names of the schema
     try:
         for rows in _batches(source, select):
-            found.rows += target.executemany(insert, rows).rowcount
+            for row in rows:
+                try:
+                    found.rows += target.execute(insert, row).rowcount
+                except UnicodeEncodeError:  # its text was no UTF-8 any more
+                    found.lost.append(f"table {table}: a row whose text cannot be read")
     except sqlite3.DatabaseError as exc:
         found.lost.append(f"table {table}: the rows after the first {_count(target, table)} cannot be read: {exc}")
 
