@@ -9,10 +9,13 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -29,8 +32,8 @@ from remora.model.record import CorruptBytes, DeadLetter
 from remora.model.shard import Shard
 from remora.model.store_files import Salvaged
 from remora.storage.sqlite import SqliteStore, salvaging
-from remora.storage.sqlite.checking import check_directory, check_file
-from remora.storage.sqlite.checksums import changed
+from remora.storage.sqlite.checking import LETTERS, check_directory, check_file
+from remora.storage.sqlite.checksums import changed, changed_letter
 from remora.storage.sqlite.salvaging import salvage
 from remora.storage.sqlite.schema import END_OF_QUEUE, POSITION_BITS
 from support.mounts import with_mount
@@ -187,7 +190,7 @@ async def test_what_can_be_read_is_salvaged_and_delivered(
 class Sound:
     """A file without damage, and the bytes of its entries by position."""
 
-    def __init__(self, path: Path, rows: dict[int, bytes]) -> None:
+    def __init__(self, path: Path, rows: Mapping[Any, bytes]) -> None:
         self.path, self.rows = path, rows
 
     def __repr__(self) -> str:  # hypothesis shows arguments, and those of dataclasses with all of their fields
@@ -390,3 +393,84 @@ def test_a_log_is_read_as_far_as_it_is_whole(tmp_path: Path, fault: str) -> None
     assert copied == wanted[: len(copied)]
     assert len(copied) >= 40
     assert (len(copied) == 60) == (fault == "none")
+
+
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory: pytest.TempPathFactory) -> Sound:
+    """A file with a topic that numbers its events, reservations, and many dead letters; the bytes of each of these."""
+    folder = tmp_path_factory.mktemp("rich") / "queues"
+
+    async def make() -> None:
+        async with SqliteStore(SqliteSettings(directory=str(folder), files=1), lambda *_: None) as made:
+            await filled(made)
+            topic = await made.own_topics.create(own_topic("many", 2))
+            await made.ingest.publish(topic, spread(topic, 200, "m-"))
+            token = await held(made, topic.shard(0))
+            page = await made.queue.read(token, b"", 40)
+            for at, behind in pairwise(each.decode() for each in page.positions):
+                place = (token.shard.queue, token.incarnation, at, behind)
+                await made.letters.store(token, DeadLetter(*place, "expired", "why", 1, 1.0, 1.0, b"l" * 300))
+
+    asyncio.run(make())
+    path = folder / "queues-000.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.execute("PRAGMA journal_mode = DELETE")
+    return Sound(path, _right(path))
+
+
+def _right(path: Path) -> dict[int | tuple[str, str, int, int], bytes]:
+    """The entries and dead letters of a file whose checksums are right."""
+    with closing(sqlite3.connect(path)) as connection:
+        entries = connection.execute("SELECT id, data, checksum FROM entries WHERE checksum IS NOT NULL").fetchall()
+        letters = connection.execute(LETTERS).fetchall()
+    found: dict[int | tuple[str, str, int, int], bytes] = {
+        rowid: data
+        for rowid, data, checksum in entries
+        if not changed(rowid >> POSITION_BITS, rowid & END_OF_QUEUE, [(data, checksum)])
+    }
+    return found | {
+        (queue, incarnation, gen, position): letter
+        for queue, incarnation, gen, position, letter, checksum in letters
+        if checksum is not None and not changed_letter((queue, incarnation, gen, position), letter, checksum)
+    }
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 1 << 32), kind=st.sampled_from(["flip", "bit", "zero", "twice", "random"]))
+def test_damage_never_makes_a_wrong_letter_and_loses_none_in_silence(
+    rich: Sound, tmp_path: Path, seed: int, kind: str
+) -> None:
+    """Of a file of all kinds of rows, its first page damaged or another, each entry and dead letter that is salvaged as
+    good is as it was, each other one is told as lost, and nothing is left of a copy that cannot be made."""
+    chance, raw = Random(seed), bytearray(rich.path.read_bytes())
+    some, other = (chance.randrange(len(raw) // PAGE) * PAGE for _ in range(2))
+    match kind:
+        case "flip":
+            for _ in range(chance.randint(1, 200)):
+                raw[chance.randrange(100, len(raw))] ^= 1 << chance.randrange(8)
+        case "bit":
+            raw[chance.randrange(len(raw))] ^= 1 << chance.randrange(8)
+        case "zero":
+            raw[some : some + PAGE] = bytes(PAGE)
+        case "twice":
+            raw[some : some + PAGE] = raw[other : other + PAGE]
+        case "random":
+            length = chance.randint(1, PAGE)
+            raw[some : some + length] = chance.randbytes(length)
+    damaged, new = tmp_path / f"{seed}-{kind}.db", tmp_path / f"{seed}-{kind}.new"
+    damaged.write_bytes(raw)
+    new.unlink(missing_ok=True)
+
+    is_told = bool(check_file(damaged).problems)
+    try:
+        found = salvage(damaged, new)
+    except StoreDamaged:
+        assert is_told
+        assert not new.exists()
+        return
+
+    right = _right(new)
+    assert right.items() <= rich.rows.items()
+    assert found.lost or found.unproven or right.keys() == rich.rows.keys()
+    assert is_told or not found.lost
