@@ -167,3 +167,20 @@ def test_a_rule_that_a_default_breaks_has_the_line_of_the_other_option(tmp_path:
 
     assert found.startswith("ownership.renew_interval: ")
     assert found.endswith("(/r.toml:3)")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[log]\nlevel = " + "9" * 10_000, "a number has too many digits"),
+        ("a = " + "[" * 20_000, "nested too deeply"),
+        ("[log]\n[log]", "at line 2"),
+        ("[log]\nlevel = 'a'\nlevel = 'b'\n", "at line 3"),
+    ],
+)
+def test_what_is_no_toml_is_refused_in_one_line(tmp_path: Path, text: str, told: str) -> None:
+    """Whatever the parser stumbles over, it is one problem that names the file, and never a crash."""
+    (found,) = refusal(tmp_path, text)
+
+    assert found.startswith("/r.toml is not TOML")
+    assert told in found

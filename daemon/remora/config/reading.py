@@ -60,6 +60,8 @@ def read_toml(path: Path | str, most_bytes: int, what: str) -> TomlFile:
         raise ConfigError("", f"{path} is not TOML: {exc}") from exc
     except RecursionError as exc:
         raise ConfigError("", f"{path} is not TOML that can be read: nested too deeply") from exc
+    except ValueError as exc:  # Python reads no numbers of thousands of digits
+        raise ConfigError("", f"{path} is not TOML that can be read: a number has too many digits") from exc
 
 
 def _placed(
