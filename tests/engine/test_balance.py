@@ -199,6 +199,35 @@ async def test_count_moves_nothing_for_its_load() -> None:
 
 
 @in_virtual_time
+async def test_a_reload_turns_balance_by_load_off_and_on() -> None:
+    """With the strategy "count" workers say nothing of their load any more, also not in their metrics, and move no
+    shard for it; with "threshold" they do again."""
+    async with AsyncExitStack() as stack:
+        fleet = await two(stack, 12)
+        await asyncio.sleep(30)
+
+        def use(strategy: Literal["count", "threshold"]) -> None:
+            for each in fleet.workers:
+                each.reload(DeliverySettings(), BalanceSettings(strategy=strategy))
+
+        def usages() -> list[float | None]:
+            name = "remora_usage_ratio"
+            return [each.registry.get_sample_value(name, {"resource": "cpu"}) for each in fleet.telemetries]
+
+        assert usages() == [0.0, 0.0]
+        use("count")
+        for shard in fleet.workers[0].ownership.shards:
+            fleet.load[shard] = 15.0
+        await asyncio.sleep(600)
+
+        assert (fleet.moves("load"), usages()) == (0, [None, None])
+        assert [each.usage for each in await fleet.store.live()] == [None, None]
+        use("threshold")
+        await fleet.shed()
+        assert None not in usages()
+
+
+@in_virtual_time
 async def test_a_worker_that_says_nothing_of_its_load_gets_none() -> None:
     """A worker of an older release, or by number only, is no receiver, however idle it seems."""
     async with AsyncExitStack() as stack:

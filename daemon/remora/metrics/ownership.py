@@ -93,6 +93,11 @@ class OwnershipEvents(EventGroup):
             self._usage.labels(resource).set(percent / 100)
         self._usage_history.set(history)
 
+    def usage_unknown(self) -> None:
+        """What this process uses is not measured any more."""
+        self._usage.clear()
+        self._usage_history.set(0)
+
     def balance_skipped(self, reason: str) -> None:
         """A round moved none of this process's queues; with one queue only, a busy process can give none."""
         self._balance_skipped.labels(reason).inc()

@@ -178,6 +178,8 @@ class Shedder:
 
     def _forget(self) -> None:
         """Load counts no more: the row says nothing of it."""
+        if self._history is not None:
+            self._telemetry.usage_unknown()
         self._percents, self._history, self._means, self._due = {}, None, {}, {}
         if self._members.load.usage is not None:
             self._situation.members = replace(self._members, load=Announced())
