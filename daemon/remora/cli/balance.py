@@ -22,7 +22,7 @@ REASONS: Mapping[str, str] = {
     "minimum": "too little to be worth a move",
     "only_shard": "has one queue only",
     "no_shards": "has no queue",
-    "later": "busier workers come first",
+    "later": "no worker is left that could take some",
     "grace": "its queues were moved a while ago",
     "helps_nobody": "every move would make another worker as busy",
 }
