@@ -116,7 +116,10 @@ BAD: list[tuple[object, str]] = [
     (with_step(**{"op": "tick", "": 1}), 'steps[0]."": is unknown'),
     (with_step(**{"op": "tick", " times": 1}), 'steps[0]." times": is unknown'),
     ('{"version": 1, "version": 1, "model": "bucket", "steps": []}', "version: is there twice"),
-    ('{"version": 1, "model": "bucket", "steps": [{"op": "fill", "\\n": 1, "\\n": 2}]}', 'steps[0]."\\n": is there twice'),
+    (
+        '{"version": 1, "model": "bucket", "steps": [{"op": "fill", "\\n": 1, "\\n": 2}]}',
+        'steps[0]."\\n": is there twice',
+    ),
     (
         '{"version": 1, "model": "bucket", "steps": [{"op": "fill", "credit": 1, "credit": 2}]}',
         "steps[0].credit: is there",
@@ -298,7 +301,7 @@ def test_a_long_pause_is_as_its_ticks(group: dict[str, Any], order: object) -> N
     """After a pause of a minute, in which the buckets become full, all goes on as after a minute's ticks."""
     config = {"members": 2, "order": order, "groups": {"host": group}}
     spend = [{"member": 1, "bucket": bucket, "bytes": "all"} for bucket in ("max", "client_low", "idle")]
-    after = [{"op": "show"}, {"op": "tick", "spend": spend}, {"op": "tick"}, {"op": "show"}]
+    after: list[dict[str, Any]] = [{"op": "show"}, {"op": "tick", "spend": spend}, {"op": "tick"}, {"op": "show"}]
 
     paused = shaping({"op": "pause", "us": 60_000_000}, *after, **config)
     ticked = shaping({"op": "tick", "times": 6_000}, *after, **config)
@@ -320,7 +323,7 @@ def test_a_pause_cuts_levels_to_a_smaller_burst() -> None:
 
 
 def test_the_same_number_of_members_carries_remainders_on() -> None:
-    """Workers that neither come nor go change nothing; the remainders of one number of them are not those of another."""
+    """Workers that neither come nor go change nothing; remainders begin anew with another number of them."""
     config = {"groups": {"host": {"meters": {"client_low": {"guaranteed": 150, "burst": 100}}}}}
 
     def level(members: int) -> int:

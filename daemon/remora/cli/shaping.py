@@ -12,7 +12,7 @@ from remora.cli.groups import Group
 from remora.cli.options import config_option
 from remora.cli.output import print_json, print_table, run_async, size
 from remora.config import Settings, parse_size, show_size
-from remora.supervisor.reshaping import Change
+from remora.supervisor.reshaping import Change, named
 
 COLUMNS = ("SCOPE", "PRIORITY", "GUARANTEED", "MAX", "BURST", "LEVEL", "WAITING", "GRANTED", "DONATED", "TRANSFERRED")
 
@@ -46,7 +46,7 @@ class SizeOrNone(Size):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """The number of bytes, or NO_LIMIT."""
-        return NO_LIMIT if value == "none" else super().convert(value, param, ctx)
+        return NO_LIMIT if str(value).lower() == "none" else super().convert(value, param, ctx)
 
 
 @click.group(cls=Group)
@@ -70,7 +70,8 @@ def show(settings: Settings, only: str | None, as_json: bool) -> None:
     """
     shown = run_async(admin_client.fetch_shaping(settings.admin))
     if only is not None:
-        shown["scopes"] = [each for each in shown["scopes"] if each["name"].lower() == only.lower()]
+        name = named(only, [each["name"] for each in shown["scopes"]], "shaping.scope")
+        shown["scopes"] = [each for each in shown["scopes"] if each["name"] == name]
     if as_json:
         print_json(shown)
         return

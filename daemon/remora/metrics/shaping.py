@@ -24,7 +24,7 @@ class ShapingEvents(EventGroup):
         self._shaping_waits = counter("remora_shaping_waits", "Listings that had to wait for credit.", *both)
         self._shaping_wait_s = instruments.histogram(
             "remora_shaping_wait_seconds",
-            "Time that listings waited for credit, of those that had to.",
+            "Time that listings waited for credit, of each that was granted any.",
             *both,
             buckets=(0.001, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
         )

@@ -41,12 +41,12 @@ def reshaped(settings: ShapingSettings, change: Change) -> tuple[ShapingSettings
     Raises ConfigError, with the option's path, for a name that there is not and for values that break a rule.
     """
     if change.default_class:
-        highest = TrafficClass(_named(change.default_class, CONFIGURABLE, "shaping.default_class"))
+        highest = TrafficClass(named(change.default_class, CONFIGURABLE, "shaping.default_class"))
         line = f"shaping::default_class {settings.default_class} => {highest}"
         chosen_class: Any = highest  # the type checker does not see that it is one of the words that are allowed
         return replace(settings, default_class=chosen_class), [line]
     names = [each.name for each in settings.scope]
-    chosen = names if change.scope.lower() == ALL else [_named(change.scope, names, "shaping.scope")]
+    chosen = names if change.scope.lower() == ALL else [named(change.scope, names, "shaping.scope")]
     lines: list[str] = []
     scopes = tuple(_scope(each, change, lines) if each.name in chosen else each for each in settings.scope)
     return replace(settings, scope=scopes), lines
@@ -61,7 +61,7 @@ def _scope(scope: ScopeSettings, change: Change, lines: list[str]) -> ScopeSetti
     if not change.priority:
         return scope
     everything = change.priority.lower() == ALL
-    buckets = BUCKETS if everything else (_named(change.priority, BUCKETS, f"shaping.scope.{scope.name}.meters"),)
+    buckets = BUCKETS if everything else (named(change.priority, BUCKETS, f"shaping.scope.{scope.name}.meters"),)
     meters = {bucket: getattr(scope.meters, bucket) for bucket in BUCKETS}
     for bucket in buckets:
         before = meters[bucket] or MeterSettings(guaranteed=0, burst=0)
@@ -90,7 +90,7 @@ def _said(path: str, before: MeterSettings, after: MeterSettings, change: Change
         yield f"{path}::burst {show_size(before.burst)} => {show_size(after.burst)}"
 
 
-def _named(word: str, names: Iterable[str], path: str) -> str:
+def named(word: str, names: Iterable[str], path: str) -> str:
     """The name that a word in any case means. Raises ConfigError with the nearest one where there is none."""
     known = {str(each).lower(): str(each) for each in names}
     if word.lower() in known:

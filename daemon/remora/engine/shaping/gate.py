@@ -113,6 +113,8 @@ class Pending:
     request: Request
     asked_at: float
     grant: Grant | None = None
+    waited_in: str = ""
+    """The scope in which it began to wait."""
     _granted: asyncio.Future[None] | None = None
 
     @property
@@ -125,6 +127,7 @@ class Pending:
         if self.grant is None:
             if self._granted is None:
                 self._granted = asyncio.get_running_loop().create_future()
+                self.gate.waits(self)
             await asyncio.shield(self._granted)
         assert self.grant is not None
         return self.grant
@@ -232,10 +235,15 @@ class Gate:
         pending = Pending(self, wish, self._request(wish), asyncio.get_running_loop().time())
         self._enter(pending)
         if pending.grant is None:
-            self._telemetry.shaping_waits(scope_of(pending.request.waits_in), pending.request.priority)
-            self._budgets.waits(pending.request.waits_in)
             self._tick_soon()
         return pending
+
+    def waits(self, pending: Pending) -> None:
+        """Somebody begins to wait for a request that was not granted at once."""
+        request = pending.request
+        pending.waited_in = scope_of(request.waits_in)
+        self._telemetry.shaping_waits(pending.waited_in, request.priority)
+        self._budgets.waits(request.waits_in)
 
     def surveyed(self, full: Mapping[Shard, float]) -> None:
         """How full the queues are, in percent; those that are left out are nearly empty. Who waits in a class that its
@@ -259,9 +267,17 @@ class Gate:
 
     def _enter(self, pending: Pending) -> None:
         if self._waiting.ask(pending.request):
-            pending.pass_()
+            self._pass(pending)
         else:
             self._pending[pending.request.name] = pending
+
+    def _pass(self, pending: Pending) -> None:
+        """Each scope counts for how long the grant has waited, which for most of them is not at all."""
+        waited_s = asyncio.get_running_loop().time() - pending.asked_at
+        for scope in {scope_of(name) for name in pending.request.path}:
+            seconds = waited_s if scope == pending.waited_in else 0.0
+            self._telemetry.shaping_waited(scope, pending.request.priority, seconds)
+        pending.pass_()
 
     def _request(self, wish: Wish) -> Request:
         way = self.way_of(wish.topic)
@@ -339,11 +355,8 @@ class Gate:
 
     def _look(self) -> None:
         """Let go on who can by now."""
-        now = asyncio.get_running_loop().time() if self._pending else 0.0
         for request in self._waiting.release():
-            pending = self._pending.pop(request.name)
-            self._telemetry.shaping_waited(scope_of(request.path[-1]), request.priority, now - pending.asked_at)
-            pending.pass_()
+            self._pass(self._pending.pop(request.name))
 
     def _tick_soon(self) -> None:
         if self._timer is None:

@@ -1,0 +1,79 @@
+"""A worker whose host deals credit out to it, on a scripted store and endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from engine.fakes import FakeEndpoint, FakeStore
+from engine.runs import a_topic, a_worker, running
+from remora.config import DeliverySettings, ShapingSettings
+from remora.engine.shaping.gate import Gate
+from remora.engine.worker import Worker
+from remora.metrics import Telemetry
+from remora.model.record import Record
+from remora.model.topic import Delivery
+from support.credit import Host, a_host, a_meter, shaping
+from support.entries import raw_entry
+
+BOTH = pytest.mark.parametrize("mode", Delivery)
+NOTHING = a_meter(0, 0)
+MUCH = a_meter(10**9, 10**9)
+
+
+class Shaped:
+    """A worker whose host deals credit out every 10 ms, to it and to others that do nothing."""
+
+    def __init__(self, settings: ShapingSettings, mode: Delivery, workers: int = 1, **delivery: Any) -> None:
+        self.store, self.endpoint = FakeStore(tells=True), FakeEndpoint()
+        self.telemetry = Telemetry()
+        self.host = Host(settings, workers)
+        self.bank = self.host.bank()
+        self.gate = Gate(self.telemetry, self.bank)
+        self.gate.configure(settings.rules, settings.tick_s)
+        chosen = DeliverySettings(mode=mode.value, **delivery)
+        self.worker: Worker = a_worker(self.store, self.endpoint, chosen, telemetry=self.telemetry, gate=self.gate)
+
+    def make(self, queue: str, entries: int, padding: int = 0) -> None:
+        self.store.make(queue, *(raw_entry("k", i, padding=padding) for i in range(entries)))
+        self.store.metadata[queue] = a_topic(queue, to=queue)
+
+    def configure(self, settings: ShapingSettings) -> None:
+        """As a reload does it."""
+        self.host.shaper.configure(settings)
+        self.bank.learn(self.host.shaper.slots)
+        self.gate.configure(settings.rules, settings.tick_s)
+
+    def sent(self) -> list[Record]:
+        return [record for _, record in self.endpoint.arrived]
+
+    def give(self, nbytes: int, *priorities: str) -> None:
+        """Let a worker have credit that no tick has dealt out."""
+        self.host.tick()  # from then on it knows its capacity
+        for each in priorities or ("client_low",):
+            self.host.account().give_back(0, each, nbytes)
+
+    def level(self, priority: str = "client_low") -> int:
+        return self.host.level(0, priority)
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.telemetry.registry.get_sample_value(name, labels) or 0.0
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        ticking = asyncio.ensure_future(self.host.shaper.run())
+        try:
+            async with running(self.worker):
+                yield
+        finally:
+            ticking.cancel()
+
+
+def of_backlogs(guaranteed: int, burst: int, most: int | None = None) -> ShapingSettings:
+    """A limit for what catches up, and as much as they like for all others."""
+    low = a_meter(guaranteed, burst, most)
+    return shaping(a_host(max=MUCH, client_high=MUCH, client_normal=MUCH, client_low=low))
