@@ -270,6 +270,54 @@ def test_an_address_that_cannot_be_is_refused_by_name(folder: Path, listen: str,
     assert (done.returncode, key in done.stderr.decode()) == (Exit.CONFIG, True)
 
 
+@pytest.mark.parametrize("name", ["one", "tcp:127.0.0.1:0"], ids=["unix", "tcp"])
+async def test_a_clean_stop_under_load_loses_no_position(folder: Path, name: str) -> None:
+    """Clients that send without end get every position that was handed out, and the next server goes on behind it."""
+    async with a_server(folder, name) as server:
+        async with server.client() as client:
+            assert (await client.next(IDS)).position == 1
+        streams = [await opened(server.address) for _ in range(2)]
+        senders = [asyncio.create_task(send_without_end(writer)) for _, writer in streams]
+        firsts = [await reader.readexactly(1 << 16) for reader, _ in streams]
+        stopping = asyncio.create_task(server.ended(signal.SIGTERM))
+        rests = await asyncio.gather(*(reader.read() for reader, _ in streams))
+        for sender, (_, writer) in zip(senders, streams, strict=True):
+            sender.cancel()
+            writer.transport.abort()
+        assert await stopping == Exit.OK
+
+    found = sorted(each for first, rest in zip(firsts, rests, strict=True) for each in positions(first + rest))
+    assert found == list(range(2, len(found) + 2))
+    async with a_server(folder) as server, server.client() as client:
+        assert await client.next(IDS) == (2, len(found) + 2)
+
+
+async def opened(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to a server."""
+    if address.startswith("unix:"):
+        return await asyncio.open_unix_connection(address.removeprefix("unix:"))
+    host, _, port = address.rpartition(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+async def send_without_end(writer: asyncio.StreamWriter) -> None:
+    """Requests for positions, until the server has gone."""
+    with suppress(OSError):
+        while True:
+            writer.write(NEXT * 64)
+            await writer.drain()
+
+
+def positions(stream: bytes) -> Iterator[int]:
+    """Of whole replies those with a position, without a status."""
+    place = 0
+    while place < len(stream):
+        size = int.from_bytes(stream[place : place + 4], "big")
+        body, place = stream[place + 4 : place + 4 + size], place + 4 + size
+        if body[2:3] != b"\x10" or body[1]:
+            yield sum((byte & 0x7F) << 7 * shift for shift, byte in enumerate(body[1:]))
+
+
 async def test_a_flood_of_unknown_logs_stops_no_other(folder: Path) -> None:
     """While one connection asks for thousands of logs that do not exist, another one gets its positions."""
     frames = b"".join(NEXT.replace(b"ids", b"%03x" % number) for number in range(4096))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import resource
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,8 @@ from remora.codec.sequencer import INIT_LOG, Core, reply
 from remora.model.log import LogName
 from remora.servers.sequencer import Closed, Rounds
 from remora.servers.sequencer import rounds as module
-from remora.servers.sequencer.rounds import FIRST_READS
+from remora.servers.sequencer.closing import LINGER_S
+from remora.servers.sequencer.connection import FIRST_READS
 from support.sequencer import FAR, LOG, OTHER, listening
 
 PATIENCE_S = 60
@@ -277,3 +281,116 @@ async def test_each_round_is_announced(tmp_path: Path) -> None:
         await told.wait()
         assert ends
         writer.close()
+
+
+async def test_a_client_that_goes_before_it_is_accepted_disturbs_nobody() -> None:
+    """Those that are reset while they wait to be accepted cost no other connection of the same round a reply."""
+
+    def may_connect(connection: socket.socket) -> bool:
+        return bool(connection.getpeername())  # raises where the other side has reset
+
+    async with serving(None, a_core(), may_connect=may_connect) as (rounds, connect):
+        reader, writer = await connect()
+        address = writer.get_extra_info("peername")
+        for number in range(1, 9):
+            for _ in range(3):
+                with socket.create_connection(address) as gone:
+                    gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.write(request())
+            assert await reader.readexactly(6) == reply(number)
+
+        await until(lambda: rounds.figures.closed[Closed.ERROR] == 24)
+        assert rounds.connections == 1
+        writer.close()
+
+
+@kinds
+async def test_who_sends_on_behind_a_malformed_frame_is_closed(
+    path: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long a client goes on to send, it is closed after the time that it has to close by itself."""
+    monkeypatch.setattr(module, "LINGER_S", 0.1)
+    monkeypatch.setattr(module, "SWEEP_S", 0.01)
+    async with serving(path, a_core()) as (rounds, connect):
+        _, writer = await connect()
+        writer.write(bytes(4))
+        while rounds.connections or not rounds.figures.accepted:
+            writer.write(bytes(10))
+            await asyncio.sleep(0)
+
+        assert rounds.figures.closed[Closed.MALFORMED] == 1
+        writer.transport.abort()
+
+
+async def test_without_descriptors_new_connections_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are not asked for again and again, those that are there are served, and later the new ones, too."""
+    few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    monkeypatch.setattr(module, "SWEEP_S", 0.05)
+    async with serving(tmp_path, a_core()) as (rounds, connect):
+        reader, writer = await connect()
+        await until(lambda: rounds.connections)
+        with socket.socket(socket.AF_UNIX) as new:
+            free = os.open(os.devnull, os.O_RDONLY)
+            os.close(free)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free, most))
+            try:
+                new.connect(str(tmp_path / "s"))
+                await until(lambda: "new connections wait" in caplog.text)
+                before = rounds.figures.rounds
+                for _ in range(100):
+                    await asyncio.sleep(0)
+                assert rounds.figures.rounds - before < 10
+                writer.write(request())
+                assert await reader.readexactly(6) == reply(1)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (few, most))
+            new_reader, new_writer = await asyncio.open_unix_connection(sock=new)
+            new_writer.write(request())
+            assert await new_reader.readexactly(6) == reply(2)
+            for each in (writer, new_writer):
+                each.close()
+    assert {each.levelno for each in caplog.records} == {logging.WARNING}
+
+
+@kinds
+async def test_the_end_loses_no_reply(path: Path | None) -> None:
+    """Whoever has replies under way gets all of them, though requests of it are unread; then comes the end."""
+    core = a_core()
+    async with AsyncExitStack() as stack:
+        listener = stack.enter_context(listening(path / "s" if path else None))
+        await stack.enter_async_context(asyncio.timeout(PATIENCE_S))
+        serving = await AsyncExitStack().__aenter__()
+        rounds = await serving.enter_async_context(Rounds(core, [listener]))
+        address = listener.getsockname()
+        reader, writer = await (asyncio.open_unix_connection(address) if path else asyncio.open_connection(*address))
+        transport: Any = writer.transport
+        transport.pause_reading()
+        writer.write(request() * 400_000)
+        await until(lambda: any(each.out for each in rounds._connections.values()))
+
+        leaving = asyncio.ensure_future(serving.aclose())
+        await asyncio.sleep(0)
+        transport.resume_reading()
+        found = await reader.read()
+        transport.abort()
+        await leaving
+
+        assert 0 < core.counters[LOG].position < 400_000
+        assert found == b"".join(map(reply, range(1, core.counters[LOG].position + 1)))
+
+
+async def test_the_end_waits_for_nobody_who_is_owed_nothing() -> None:
+    """Clients that have all their replies, and stay connected, do not hold the end up."""
+    core = a_core()
+    async with serving(None, core) as (rounds, connect):
+        reader, writer = await connect()
+        writer.write(request())
+        assert await reader.readexactly(6) == reply(1)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+    assert loop.time() - began < LINGER_S / 2
+    assert rounds.figures.closed[Closed.SHUTDOWN] == 1
+    assert await reader.read() == b""
+    writer.close()

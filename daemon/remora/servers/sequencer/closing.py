@@ -10,6 +10,9 @@ PARTIAL_FRAME_S = 30.0
 LINGER_S = 2.0
 """How long a client may take to close a connection that was ended for what it sent."""
 
+LEAVE_S = 10.0
+"""How long a server that stops sends the replies that are under way, while clients take them."""
+
 
 class Closed(StrEnum):
     """Why a connection was closed."""

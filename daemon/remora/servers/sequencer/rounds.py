@@ -13,64 +13,24 @@ Nothing is buffered beyond what one read brings: a connection whose replies are 
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import select
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from remora.codec.sequencer import Answer, Core
 from remora.model.log import LogName
-from remora.servers.sequencer.closing import LINGER_S, PARTIAL_FRAME_S, Closed
+from remora.servers.sequencer.closing import LEAVE_S, LINGER_S, PARTIAL_FRAME_S, Closed
+from remora.servers.sequencer.connection import FIRST_READS, READ, Connection
 from remora.servers.sequencer.secure import SecureConnections
-
-READ = 64 << 10
-"""Bytes that are read of one connection in a round at most, behind a first read."""
-
-
-class FirstRead(NamedTuple):
-    """How many bytes a round's first read of a connection asks for, and with fewer than how many the next one asks for
-    less. Small reads cost the least; one that is filled costs a second one, and the joining of both."""
-
-    most: int
-    least: int
-
-
-FIRST_READS = (FirstRead(448, 0), FirstRead(8 << 10, 224), FirstRead(READ, 4 << 10))
-"""From that for a dozen requests, which is what most connections send at once, to those for large windows."""
 
 SWEEP_S = 1.0
 ACCEPTS = 64
 
-
-@dataclass(slots=True, eq=False)
-class Connection:
-    """One client. `rest` are bytes that are not answered yet, `out` replies that are not sent yet.
-
-    `step` says which of FIRST_READS is `most` and `least`. `waits` is the log whose bound its next request waits for.
-    `is_plain` where there is none of all this: the next bytes are read and answered without a look at the rest.
-    """
-
-    socket: socket.socket
-    recv: Callable[[int], bytes]
-    send: Callable[[bytes], int]
-    step: int = 0
-    most: int = FIRST_READS[0].most
-    least: int = FIRST_READS[0].least
-    is_plain: bool = True
-    rest: bytes = b""
-    out: bytes = b""
-    since: float = 0.0
-    ended: bool = False
-    closing: Closed | None = None
-    waits: LogName | None = None
-    interest: int = select.EPOLLIN
-
-    def read_by(self, step: int) -> None:
-        """Begin the next rounds with a read of this kind."""
-        self.step, (self.most, self.least) = step, FIRST_READS[step]
-
+_log = logging.getLogger(__name__)
 
 Left = tuple[int, int, bytes | None, Answer | None]
 """What a turn of the compiled core leaves to Python: a descriptor, its events, the bytes that were read, and their
@@ -123,6 +83,8 @@ class Rounds:
         self._mark: Callable[[int, bool], None] = getattr(core, "mark", lambda *_: None)
         self._connections: dict[int, Connection] = {}
         self._waiting: dict[LogName, set[Connection]] = {}
+        self._accepts = False
+        self._is_empty = asyncio.Event()
         self.figures = Figures()
 
     @property
@@ -140,19 +102,51 @@ class Rounds:
         self._epoll = select.epoll()
         for each in self._listeners.values():
             each.setblocking(False)
-            self._epoll.register(each.fileno(), select.EPOLLIN)
+        self._listen_on(True)
         self._loop.add_reader(self._epoll.fileno(), self._count_round)
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._sweeper.cancel()
+        self._listen_on(False)
+        if self._secure is not None:
+            await self._secure.close()
+        await self._send_what_is_owed()
         self._loop.remove_reader(self._epoll.fileno())
         for each in list(self._connections.values()):
             self._close(each, Closed.SHUTDOWN)
         self._epoll.close()
-        if self._secure is not None:
-            await self._secure.close()
+
+    async def _send_what_is_owed(self) -> None:
+        """Close all connections, those with replies under way when their clients have taken them, or take no more of
+        them: a reply that is lost is a hole in its log. Bytes that are unread would have a client find a reset."""
+        for each in list(self._connections.values()):
+            if each.closing is None and not each.owed() and not each.unread():
+                self._close(each, Closed.SHUTDOWN)
+            else:
+                each.closing = each.closing or Closed.SHUTDOWN
+        self._send_all(list(self._connections.values()))
+        ends, before = self._loop.time() + LEAVE_S, -1
+        while self._connections and self._loop.time() < ends:
+            owed = sum(each.owed() for each in self._connections.values())
+            if owed == before:
+                return
+            before = owed
+            self._is_empty.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_empty.wait(), LINGER_S)
+
+    def _listen_on(self, accepts: bool) -> None:
+        """Begin to accept connections, or leave them to wait."""
+        if accepts is self._accepts:
+            return
+        self._accepts = accepts
+        for number in self._listeners:
+            if accepts:
+                self._epoll.register(number, select.EPOLLIN)
+            else:
+                self._epoll.unregister(number)
 
     def resume(self, log: LogName) -> None:
         """The bound of a log was raised, or it is not served any more: answer those who wait for it."""
@@ -272,31 +266,40 @@ class Rounds:
         for _ in range(ACCEPTS):
             try:
                 made, _ = listener.accept()
-            except OSError:  # there is none, or it has gone, or there are no descriptors: the next round looks again
+            except OSError as exc:  # there is none, or it has gone: the next round looks again
+                if exc.errno in (errno.EMFILE, errno.ENFILE):
+                    _log.warning("new connections wait: %s", exc.strerror, extra={"event": "connections_wait"})
+                    self._listen_on(False)
                 return
-            made.setblocking(False)
-            if made.family != socket.AF_UNIX:
-                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            why = self._refusal(made)
+            try:
+                why = self._refusal(made)
+            except OSError:  # its client has reset it
+                why = Closed.ERROR
             if why is not None:
                 self.figures.closed[why] += 1
                 made.close()
-                continue
-            self.figures.accepted += 1
-            if self._secure is not None and not self._secure.may_be_plain(made):
-                self._secure.take(made, self._count)
-                continue
-            self._connections[made.fileno()] = Connection(made, made.recv, made.send)
-            self._mark(made.fileno(), True)
-            self._epoll.register(made.fileno(), select.EPOLLIN)
+
+    def _refusal(self, made: socket.socket) -> Closed | None:
+        """Begin to serve a connection, or say why not. Raises OSError where its client has gone."""
+        made.setblocking(False)
+        if made.family != socket.AF_UNIX:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.connections >= self._most:
+            return Closed.TOO_MANY
+        if not self._may_connect(made):
+            return Closed.REFUSED
+        is_plain = self._secure is None or self._secure.may_be_plain(made)
+        self.figures.accepted += 1
+        if self._secure is not None and not is_plain:
+            self._secure.take(made, self._count)
+            return None
+        self._connections[made.fileno()] = Connection(made, made.recv, made.send)
+        self._mark(made.fileno(), True)
+        self._epoll.register(made.fileno(), select.EPOLLIN)
+        return None
 
     def _count(self, why: Closed) -> None:
         self.figures.closed[why] += 1
-
-    def _refusal(self, made: socket.socket) -> Closed | None:
-        if self.connections >= self._most:
-            return Closed.TOO_MANY
-        return None if self._may_connect(made) else Closed.REFUSED
 
     def _read(self, connection: Connection) -> None:
         try:
@@ -354,7 +357,7 @@ class Rounds:
             if each.closing is Closed.ERROR or (each.closing and each.ended and not each.out):
                 self._close(each, each.closing)
                 continue
-            if each.closing and not each.out:
+            if each.closing and not each.out and not each.lingers:
                 self._end(each)
             self._listen(each)
 
@@ -363,7 +366,7 @@ class Rounds:
 
         TCP would drop replies that are under way when a socket is closed in which there are unread bytes.
         """
-        connection.since = self._loop.time()
+        connection.lingers, connection.since = True, self._loop.time()
         with suppress(OSError):
             connection.socket.shutdown(socket.SHUT_WR)
 
@@ -384,6 +387,8 @@ class Rounds:
     def _close(self, connection: Connection, why: Closed) -> None:
         number = connection.socket.fileno()
         self._connections.pop(number, None)
+        if not self._connections:
+            self._is_empty.set()
         self._mark(number, False)
         if connection.waits is not None and connection in (waiting := self._waiting.get(connection.waits, set())):
             waiting.discard(connection)
@@ -394,12 +399,13 @@ class Rounds:
         self.figures.closed[why] += 1
 
     def _sweep(self) -> None:
-        """Close connections whose frame does not get whole."""
+        """Close connections whose frame does not get whole, and accept new ones again."""
         now = self._loop.time()
+        self._listen_on(True)
         if self._secure is not None:
             self._secure.sweep(now)
         for each in list(self._connections.values()):
-            if each.closing and not each.out and now - each.since > LINGER_S:
+            if each.closing and each.lingers and now - each.since > LINGER_S:
                 self._close(each, each.closing)
             elif each.rest and each.waits is None and not each.out and now - each.since > PARTIAL_FRAME_S:
                 self._close(each, Closed.PARTIAL)

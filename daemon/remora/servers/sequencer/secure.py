@@ -106,13 +106,18 @@ class SecureConnections:
                 each.end(Closed.PARTIAL)
 
     async def close(self) -> None:
-        """Close all of them."""
+        """Close all of them, those with replies under way when their clients have taken them, or have had the time."""
         for task in list(self._handshakes):
             task.cancel()
-        for each in list(self._connections):
-            each.end(Closed.SHUTDOWN)
         if self._handshakes:
             await asyncio.wait(self._handshakes)
+        leaving = list(self._connections)
+        for each in leaving:
+            each.leave()
+        if leaving:
+            await asyncio.wait([each.gone for each in leaving], timeout=LINGER_S)
+        for each in list(self._connections):
+            each.end(Closed.SHUTDOWN)
 
 
 class _Connection(asyncio.Protocol):
@@ -128,6 +133,7 @@ class _Connection(asyncio.Protocol):
         self._waits: LogName | None = None
         self._is_full = False
         self._why = Closed.BY_CLIENT
+        self.gone = self._loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The handshake is over."""
@@ -142,6 +148,7 @@ class _Connection(asyncio.Protocol):
             waiting.discard(self)
             if not waiting:
                 self._group.waiting.pop(self._waits, None)
+        self.gone.set_result(None)
         self._count(Closed.ERROR if exc is not None and self._why is Closed.BY_CLIENT else self._why)
 
     def data_received(self, data: bytes) -> None:
@@ -196,6 +203,11 @@ class _Connection(asyncio.Protocol):
         """Whether a part of a frame has been there for too long."""
         is_partial = bool(self._rest) and self._waits is None and not self._is_full
         return is_partial and now - self._since > PARTIAL_FRAME_S
+
+    def leave(self) -> None:
+        """Read nothing more, and close it when its replies are sent."""
+        self._why = Closed.SHUTDOWN
+        self._transport.close()
 
     def end(self, why: Closed) -> None:
         """Close it at once."""

@@ -1,0 +1,74 @@
+"""One client of the sequencer over a plain socket, and how much is read of it at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import select
+import socket
+import struct
+import termios
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from remora.model.log import LogName
+from remora.servers.sequencer.closing import Closed
+
+READ = 64 << 10
+"""Bytes that are read of one connection in a round at most, behind a first read."""
+
+
+class FirstRead(NamedTuple):
+    """How many bytes a round's first read of a connection asks for, and with fewer than how many the next one asks for
+    less. Small reads cost the least; one that is filled costs a second one, and the joining of both."""
+
+    most: int
+    least: int
+
+
+FIRST_READS = (FirstRead(448, 0), FirstRead(8 << 10, 224), FirstRead(READ, 4 << 10))
+"""From that for a dozen requests, which is what most connections send at once, to those for large windows."""
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """One client. `rest` are bytes that are not answered yet, `out` replies that are not sent yet.
+
+    `step` says which of FIRST_READS is `most` and `least`. `waits` is the log whose bound its next request waits for.
+    `is_plain` where there is none of all this: the next bytes are read and answered without a look at the rest.
+    `lingers` where everything is sent and its client has still to close it.
+    """
+
+    socket: socket.socket
+    recv: Callable[[int], bytes]
+    send: Callable[[bytes], int]
+    step: int = 0
+    most: int = FIRST_READS[0].most
+    least: int = FIRST_READS[0].least
+    is_plain: bool = True
+    rest: bytes = b""
+    out: bytes = b""
+    since: float = 0.0
+    ended: bool = False
+    closing: Closed | None = None
+    lingers: bool = False
+    waits: LogName | None = None
+    interest: int = select.EPOLLIN
+
+    def read_by(self, step: int) -> None:
+        """Begin the next rounds with a read of this kind."""
+        self.step, (self.most, self.least) = step, FIRST_READS[step]
+
+    def owed(self) -> int:
+        """Bytes of replies that the other side has not got yet; what a Unix socket has taken is there at once."""
+        if self.socket.family == socket.AF_UNIX:
+            return len(self.out)
+        return len(self.out) + self._count(termios.TIOCOUTQ)
+
+    def unread(self) -> int:
+        """Bytes that its client has sent and that were not read."""
+        return self._count(termios.FIONREAD)
+
+    def _count(self, of: int) -> int:
+        (count,) = struct.unpack("i", fcntl.ioctl(self.socket.fileno(), of, bytes(4)))
+        return int(count)
