@@ -6,11 +6,12 @@ import asyncio
 import gc
 import ipaddress
 import logging
+import resource
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from random import Random
 
 import uvloop
@@ -36,6 +37,9 @@ from remora.servers.sequencer import Rounds, SecureConnections, tls_context
 
 Report = Callable[[str], None]
 
+OTHER_DESCRIPTORS = 256
+"""Files and sockets that are no connections of clients: the store's, logs, pages."""
+
 MOST_REASONS = 10
 MOST_LOGS = 1000
 """Logs on the status page."""
@@ -49,9 +53,25 @@ def run(settings: Settings, report_s: float = 0.0, report: Report = print) -> Ex
     Raises ConfigError where the address cannot be listened on.
     """
     configure_logging(settings.log)
+    _have_descriptors(settings.sequencer.max_connections)
     gc.freeze()  # what was imported stays
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(settings, report_s, report))
+
+
+def _have_descriptors(connections: int) -> None:
+    """Let this process have a descriptor for each connection, of which a shell grants it about as many alone."""
+    few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + OTHER_DESCRIPTORS
+    with suppress(ValueError, OSError):  # the kernel has the last word
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(few, min(wanted, most)), most))
+    if most < wanted:
+        _log.warning(
+            "sequencer.max_connections is %d, but this process may have %d files",
+            connections,
+            most,
+            extra={"event": "few_descriptors"},
+        )
 
 
 async def _serve(settings: Settings, report_s: float, report: Report) -> Exit:
