@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import signal
 import statistics
 import tempfile
-import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +30,7 @@ from bench_lib.delivered import arrived, kafka_topics
 from bench_lib.embedded import Embedded
 from bench_lib.load import Load, event_id
 from bench_lib.processes import family
+from bench_lib.throttle import throttled_from
 from remora.model.ingest import RoutedEvent
 from remora.model.topic import Topic
 from remora.ports.producing import IngestStore
@@ -42,9 +40,6 @@ TITLE = "balance: how old events become when one of two hosts is throttled"
 PARTITIONS = 11
 BATCHES_A_SECOND = 10
 EVENT_ID_BYTES = len(event_id(0, 0))
-PERIOD_S = 0.1
-"""Of a stop and a continuation, as the period of a control group's quota."""
-
 PATIENCE_S = 300.0
 
 _MORE = """
@@ -94,6 +89,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shards", type=int, default=32, help="default: 32")
     parser.add_argument("--pace", type=int, default=2000, help="events in a second (default: 2,000)")
     parser.add_argument("--part", type=float, default=0.25, help="of the time that workers run (default: 0.25)")
+    parser.add_argument("--period", type=float, default=100, help="of a stop and a run, in ms (default: 100)")
     parser.add_argument("--slow", type=int, help="throttled workers of the first host (default: all)")
     parser.add_argument("--interval", type=float, default=10.0, help="seconds between two rounds (default: 10)")
     parser.add_argument("--history", type=int, default=50, help="balance.history, in percent (default: 50)")
@@ -130,7 +126,7 @@ async def _run(address: str, options: argparse.Namespace, folder: Path) -> dict[
         looking = asyncio.create_task(_look_again_and_again(hosts, workers, looks))
         began = time.time()
         throttled_at = began + options.before * options.interval
-        with _throttled_from(throttled_at, workers, options.part):
+        with throttled_from(throttled_at, workers, options.part, options.period / 1000):
             handed = await _hand_over(store, topic, options.pace, seconds)
         await arrived(address, [name], PARTITIONS, len(handed), PATIENCE_S)
         looking.cancel()
@@ -195,34 +191,6 @@ async def _look_again_and_again(hosts: Sequence[Embedded], throttled: Sequence[i
         held = sum(each["shards"] for each in (await hosts[0].status())["workers"] if each["pid"] in throttled)
         looks.append(Look(time.time(), round(sum(moves)), held))
         await asyncio.sleep(1)
-
-
-@contextmanager
-def _throttled_from(at_s: float, pids: Sequence[int], part: float) -> Iterator[None]:
-    """From `at_s` of the wall clock to the block's end, let these processes run for a part of each period only."""
-    done = threading.Event()
-
-    def send(number: signal.Signals) -> None:
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-    def throttle() -> None:
-        done.wait(max(0.0, at_s - time.time()))
-        while not done.is_set():
-            send(signal.SIGSTOP)
-            done.wait(PERIOD_S * (1 - part))
-            send(signal.SIGCONT)
-            done.wait(PERIOD_S * part)
-
-    thread = threading.Thread(target=throttle, name="throttle")
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-        send(signal.SIGCONT)
 
 
 async def _hand_over(store: IngestStore, topic: Topic, pace: int, seconds: float) -> dict[int, float]:
