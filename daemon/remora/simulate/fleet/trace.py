@@ -21,6 +21,14 @@ def recorded(folder: str, shards: Sequence[Shard], event_bytes: float, speed: fl
 
     The trace begins at the fleet's first second; `speed` divides its times. Raises ConfigError.
     """
+    steps = counts(folder, len(shards), STEP_S, speed)
+    return Recorded(
+        shards, STEP_S, [{number: count * event_bytes for number, count in sorted(each.items())} for each in steps]
+    )
+
+
+def counts(folder: str, shards: int, step_s: float, speed: float) -> list[Counter[int]]:
+    """For each step of the trace in the folder, how many events each of so many shards has. Raises ConfigError."""
     steps: defaultdict[int, Counter[int]] = defaultdict(Counter)
     try:
         import pyarrow as pa  # not there without the extra `replay`
@@ -32,13 +40,8 @@ def recorded(folder: str, shards: Sequence[Shard], event_bytes: float, speed: fl
         for batch in ds.dataset(str(Path(folder) / "events")).to_batches(columns=["ts_us", "bucket", "key"]):
             times, buckets, keys = (column.to_pylist() for column in batch.columns)
             names = [f"{bucket}:{key}".encode() for bucket, key in zip(buckets, keys, strict=True)]
-            for time_us, number in zip(times, shards_of(names, len(shards)) if names else (), strict=True):
-                steps[int((time_us - first_us) / 1e6 / speed // STEP_S)][number] += 1
+            for time_us, number in zip(times, shards_of(names, shards) if names else (), strict=True):
+                steps[int((time_us - first_us) / 1e6 / speed // step_s)][number] += 1
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as exc:
         raise ConfigError("load.trace", f"{folder} is no prepared trace: {str(exc).partition(chr(10))[0]}") from exc
-    last = max(steps, default=-1)
-    return Recorded(
-        shards,
-        STEP_S,
-        [{number: count * event_bytes for number, count in sorted(steps[place].items())} for place in range(last + 1)],
-    )
+    return [steps[place] for place in range(max(steps, default=-1) + 1)]
