@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from fractions import Fraction
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +19,7 @@ from remora.policy.permits import Permits
 from remora.policy.quarantine import Options as QuarantineOptions
 from remora.policy.quarantine import Quarantine, owners
 from remora.policy.retry import read_limit
-from remora.policy.shedding import Load, Options, plan, targets, usage_of
+from remora.policy.shedding import Load, Options, next_history, plan, targets, usage_of
 
 SIZES = st.integers(0, 500_000_000)
 
@@ -52,6 +53,41 @@ def test_a_round_moves_shards_downhill(loads: list[Load], by_overload: bool, low
         figure = by_name[move.to].usage if by_overload else max(by_name[move.to].usage, by_name[move.to].history)
         assert figure + came / max(1, giver.bytes) * giver.usage < giver.low + 1e-9
         assert {each.giver for each in done.moves if each.to == move.to} == {move.giver}
+
+
+INTERVAL_S, CAN = 60, 100_000_000.0
+"""Of a round, and the bytes a second that a worker can deliver."""
+
+
+def rounds_behind(history: float, load: float, part: float = 0.25, shards: int = 8) -> int:
+    """In which round after the first of four equally busy workers was slowed down it has caught up.
+
+    They move as the policy has them move; who has more to do than it can is at its end until all is done.
+    """
+    options = Options(history=history, minimum=0)
+    owned = {name: {f"{name}{place}": load * CAN / shards for place in range(shards)} for name in "abcd"}
+    histories, moved_at, behind = dict.fromkeys(owned, load), dict[str, float](), 0.0
+    for number in range(1, 100):
+        slow, now = sum(owned["a"].values()), float(number * INTERVAL_S)
+        behind = max(0.0, behind + (slow - part * CAN) * INTERVAL_S)
+        if not behind:
+            return number
+        usages = {name: sum(owned[name].values()) / CAN for name in owned} | {"a": 1.0}
+        histories = {name: next_history(histories[name], usages[name], history) for name in owned}
+        loads = [Load(name, usages[name], histories[name], owned[name], sum(owned[name].values())) for name in owned]
+        for move in plan(loads, options, moved_at, now).moves:
+            owned[move.to][move.shard] = owned[move.giver].pop(move.shard)
+            moved_at[move.shard] = now
+    raise AssertionError("it never catches up")
+
+
+@pytest.mark.parametrize(
+    ("history", "load", "rounds"),
+    [(0.9, 0.3, 7), (0.9, 0.4, 12), (0.5, 0.3, 3), (0.5, 0.4, 4), (0, 0.3, 2), (0, 0.4, 3)],
+)
+def test_a_worker_that_is_slowed_to_a_quarter_catches_up(history: float, load: float, rounds: int) -> None:
+    """It gives shards away until it can do what is left and what has gathered, the sooner the less history counts."""
+    assert rounds_behind(history, load) == rounds
 
 
 def test_a_wrong_limit_does_not_decide() -> None:
