@@ -6,27 +6,22 @@ of a server that was frozen goes on by itself.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 
-from remora.config import SequencerSettings, SqliteSettings
-from remora.engine.sequencing.sequencing import Sequencing
-from remora.metrics.sequencer import SequencerTelemetry
+from remora.config import SqliteSettings
 from remora.model.log import MOST_POSITION, Cell, LogKind, LogLock, LogName, PositionTaken, Registered, StaleEpoch
 from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite import logs as sqlite_logs
 from remora.storage.sqlite.logs import Logs
+from support.sequencing import INIT_LOG, LEASE_S, Server, shown
 
 LOG, IDS = LogName(b"pool", b"log"), LogName(b"pool", b"ids")
 FENCED = pytest.mark.parametrize("fenced", [True, False], ids=["with the fence", "without it"])
-INIT_LOG = bytes.fromhex("0000000408001001")
-LEASE_S, REACH = 5.0, 1000
 SKIPPED = "remora_sequencer_skipped_positions_total"
 
 
@@ -39,41 +34,6 @@ async def stores(tmp_path: Path) -> AsyncIterator[list[Logs]]:
         await made[0].logs.create(LOG, LogKind.LOG, 8)
         await made[0].logs.create(IDS, LogKind.COUNTER, 1)
         yield [each.logs for each in made]
-
-
-class Server:
-    """A sequencer whose rounds the test makes."""
-
-    def __init__(self, logs: Any) -> None:
-        self.sequencing = Sequencing(
-            logs, SequencerSettings(lease_s=LEASE_S), "unix:/s", Random(1), SequencerTelemetry()
-        )
-        self.late_s = 0.0
-        loop = asyncio.get_running_loop()
-        self.sequencing._now = lambda: loop.time() + self.late_s  # type: ignore[method-assign]  # a clock that is moved
-
-    def round(self, log: LogName, epoch: int, *, asks_for_trust: bool = True) -> bytes:
-        """One request for a position, in a round of its own; its reply."""
-        body = b"\x08" + bytes([epoch]) + b"\x12\x04pool\x1a" + bytes([len(log.name)]) + log.name + b"\x20\x01"
-        if asks_for_trust:
-            self.sequencing.before()
-        answer = self.sequencing.core.answer(len(body).to_bytes(4, "big") + body)
-        self.sequencing.after()
-        return answer.replies
-
-    async def position(self, log: LogName, epoch: int) -> int:
-        """A position, once the log is registered with this epoch."""
-        while (reply := self.round(log, epoch)) == INIT_LOG:
-            await asyncio.gather(*self.sequencing._tasks)
-        return shown(reply)
-
-
-def shown(reply: bytes) -> int:
-    """The position of a short reply."""
-    value = 0
-    for shift, byte in enumerate(reply[5:]):
-        value |= (byte & 0x7F) << 7 * shift
-    return value
 
 
 @pytest.mark.guarantee("positions-of-a-log")

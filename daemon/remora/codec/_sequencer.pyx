@@ -268,6 +268,7 @@ cdef class Core:
     cdef readonly dict counters
     cdef dict _by_key
     cdef readonly set low
+    cdef public int client
     cdef readonly dict results
     cdef uint8_t* _out
     cdef Py_ssize_t _room
@@ -476,6 +477,7 @@ cdef class Core:
                 left.append((number, ready[n].events, b"", None))
                 continue
             began = used
+            self.client = number
             closes = self._answer(self._read, size, &used, &consumed)
             if consumed != size or closes or self._waits is not None:
                 data = PyBytes_FromStringAndSize(<char*>self._read, size)

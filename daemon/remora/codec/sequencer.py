@@ -304,6 +304,7 @@ class Core:
 
     `on_miss` is called for a request that no counter answers: for a log that is not served, or with an epoch that is
     ahead. It must not wait. Nothing of a counter outlives `forget`, and no frame that is remembered outlives a change.
+    `client` is a number of the caller's for the one whose bytes are answered.
     """
 
     def __init__(
@@ -316,6 +317,7 @@ class Core:
         self._counters: dict[LogName, Counter] = {}
         self._known: dict[bytes, Counter] = {}
         self._blocks = 0
+        self.client = 0
         self.low: set[LogName] = set()
         self.results = dict.fromkeys(Result, 0)
 

@@ -40,7 +40,8 @@ class LogState:
     """A log in a sequencer.
 
     `attempt` numbers the registrations; `until` is the time before which nothing new is tried: a registration while the
-    log is refused, a look at its projection while it is served.
+    log is refused, a look at its projection while it is served. `is_missing`: the last registration has found no such
+    log.
     """
 
     phase: Phase = Phase.UNKNOWN
@@ -49,6 +50,7 @@ class LogState:
     until: float = 0.0
     epoch: int = 0
     reason: str = ""
+    is_missing: bool = False
 
 
 def asked(state: LogState, now: float) -> tuple[LogState, bool]:
@@ -78,7 +80,7 @@ def failed(state: LogState, attempt: int, now: float, reason: str, *, chance: fl
         return state
     longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(state.failures, 30))
     pause_s = UNKNOWN_S if unknown else max(FIRST_PAUSE_S, longest * chance)
-    return LogState(Phase.REFUSED, attempt, state.failures + 1, now + pause_s, reason=reason)
+    return LogState(Phase.REFUSED, attempt, state.failures + 1, now + pause_s, reason=reason, is_missing=unknown)
 
 
 def lost(state: LogState, epoch: int, reason: str) -> tuple[LogState, bool]:

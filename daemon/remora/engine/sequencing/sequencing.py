@@ -30,6 +30,7 @@ from remora.model.log import (
     name_problem,
 )
 from remora.policy import sequence
+from remora.policy.log_shares import LogShares
 from remora.policy.sequence import LogState, Phase
 from remora.ports.log import Logs
 
@@ -40,7 +41,15 @@ LOW = REACH // 2
 """With fewer left the bound is raised in the background."""
 
 MOST_REMEMBERED = 4096
-"""Logs that are remembered although they are not served."""
+"""Logs that are remembered although they are not served, once they were asked for."""
+
+MOST_OF_ONE = 256
+"""Those of them that one connection has asked for first."""
+
+FORGET_EVERY_S = 0.1
+"""How often those that may be forgotten are looked for."""
+
+NO_POSITIONS = "its positions are used up"
 
 CLOSE_WITHIN_S = 3.0
 
@@ -79,6 +88,10 @@ class Totals:
     requests: int = 0
 
 
+class _NoRoom(StoreError):
+    """The server serves as many logs as it may."""
+
+
 class Sequencing:
     """See the module. `run` is called once; `core` and the rounds ask it through `missed`, `before` and `after`."""
 
@@ -94,7 +107,10 @@ class Sequencing:
         self.owner = secrets.token_hex(8)
         """The name of this server process in locks and projections."""
         self._states: dict[LogName, LogState] = {}
+        self._shares = LogShares(MOST_REMEMBERED, MOST_OF_ONE)
+        self._forget_at = 0.0
         self._served: dict[LogName, Served] = {}
+        self._taking: set[LogName] = set()
         self._slots = asyncio.Semaphore(settings.max_registrations)
         self._soonest = float("inf")
         self._tasks: set[asyncio.Task[None]] = set()
@@ -119,12 +135,13 @@ class Sequencing:
             if looks:
                 self._start(self._look_again(log), f"projection of {log}")
         else:
-            if log not in self._states and not self._has_room(now):
+            if log not in self._states and not self._remembers(log, now):
                 return
             state, begins = sequence.asked(state, now)
             if begins:
                 self._start(self._register(log, state.attempt), f"register {log}")
-            self._asked[log] = now
+            if not state.is_missing:
+                self._asked[log] = now
         self._states[log] = state
 
     def before(self) -> None:
@@ -217,7 +234,7 @@ class Sequencing:
         return made
 
     def _heard_of_store(self, exc: StoreError) -> None:
-        if not isinstance(exc, LogUnknown | LogRefused | LogLocked):
+        if not isinstance(exc, LogUnknown | LogRefused | LogLocked | _NoRoom):
             self._store_problem = str(exc)
 
     # -------------------------------------------------------------------------------- registration
@@ -228,7 +245,10 @@ class Sequencing:
             try:
                 lock = await self._locked(log)
                 found = await self._logs.register(lock, self._address, REACH)
+                if found.position >= MOST_POSITION:
+                    raise LogRefused(NO_POSITIONS)
             except StoreError as exc:
+                self._taking.discard(log)
                 unknown = isinstance(exc, LogUnknown | LogRefused)
                 self._telemetry.not_registered("unknown" if unknown else "failed")
                 if unknown:
@@ -240,6 +260,7 @@ class Sequencing:
                     state, attempt, self._now(), str(exc), chance=chance, unknown=unknown
                 )
                 return
+        self._taking.discard(log)
         state, serves = sequence.registered(self._states.get(log, LogState()), attempt, found.epoch)
         if not serves:
             return
@@ -249,6 +270,7 @@ class Sequencing:
             self._states[log] = LogState(attempt=attempt, reason="its registration took longer than its lease")
             return
         self._states[log] = state
+        self._shares.drop(log)
         self._served[log] = Served(lock, found.epoch, found.position, trusted_until, began + lease_s * sequence.RENEW)
         self._soonest = min(self._soonest, trusted_until)
         self._asked.pop(log, None)
@@ -261,10 +283,14 @@ class Sequencing:
         if problem := name_problem(log) or self._pool_problem(log):
             raise LogRefused(problem)
         try:
-            return await self._logs.acquire(log, self.owner, self._settings.lease_s)
+            lock = await self._logs.acquire(log, self.owner, self._settings.lease_s)
         except LogUnknown:
             if not self._settings.create:
                 raise
+        else:
+            await self._take_place(log, lock)
+            return lock
+        await self._take_place(log)
         kind = LogKind(self._settings.create)
         with suppress(LogRefused):  # another server has made it meanwhile
             await self._logs.create(log, kind, self._settings.width)
@@ -276,15 +302,28 @@ class Sequencing:
             return "its pool is not among sequencer.pools"
         return ""
 
-    def _has_room(self, now: float) -> bool:
-        """Whether one more log may be remembered; those that are refused make room for it."""
-        if len(self._served) >= self._settings.max_logs:
+    async def _take_place(self, log: LogName, lock: LogLock | None = None) -> None:
+        """Have the log be one of `max_logs`; otherwise its lock is given back, and that is an error."""
+        most = self._settings.max_logs
+        if len(self._served) + len(self._taking) < most:
+            self._taking.add(log)
+            return
+        if lock is not None:
+            await self._logs.release(lock)
+        raise _NoRoom(f"the server serves {most} logs, as sequencer.max_logs says")
+
+    def _remembers(self, log: LogName, now: float) -> bool:
+        """Whether one more log may be remembered for its client; those whose pause is over make room for it."""
+        if self._shares.admit(log, self.core.client):
+            return True
+        if now < self._forget_at:
             return False
-        if len(self._states) - len(self._served) >= MOST_REMEMBERED:
-            for log, state in list(self._states.items()):
-                if state.phase is Phase.UNKNOWN or (state.phase is Phase.REFUSED and now >= state.until):
-                    del self._states[log]
-        return len(self._states) - len(self._served) < MOST_REMEMBERED
+        self._forget_at = now + FORGET_EVERY_S
+        for each, state in list(self._states.items()):
+            if state.phase is Phase.UNKNOWN or (state.phase is Phase.REFUSED and now >= state.until):
+                del self._states[each]
+                self._shares.drop(each)
+        return self._shares.admit(log, self.core.client)
 
     # ------------------------------------------------------------------------------- what is served
 
@@ -305,22 +344,28 @@ class Sequencing:
         self._note_soonest()
 
     async def _raise_bound(self, log: LogName, served: Served) -> None:
-        counter = self.core.counters.get(log)
-        if counter is None:
-            return
-        bound = counter.position + REACH
-        try:
-            await self._logs.raise_bound(served.lock, served.epoch, bound)
-        except (OwnershipLost, StaleEpoch, LogUnknown) as exc:
-            self._stop(log, served.epoch, str(exc), "epoch")
-            return
-        except StoreError:
-            await asyncio.sleep(sequence.FIRST_PAUSE_S)  # `after` asks again
-            served.is_raising = False
-            return
-        served.is_raising = False
-        self.core.raise_bound(log, served.epoch, bound)
-        self.resume(log)
+        """Raise a bound, with pauses until that is done: connections that wait for it make no round that would ask."""
+        pause_s = sequence.FIRST_PAUSE_S
+        while self._served.get(log) is served:
+            position = self.core.counters[log].position
+            if position >= MOST_POSITION:
+                self._stop(log, served.epoch, NO_POSITIONS, "end")
+                return
+            bound = min(position + REACH, MOST_POSITION)
+            try:
+                await self._logs.raise_bound(served.lock, served.epoch, bound)
+            except (OwnershipLost, StaleEpoch, LogUnknown) as exc:
+                self._stop(log, served.epoch, str(exc), "epoch")
+            except StoreError as exc:
+                self._heard_of_store(exc)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, sequence.LONGEST_PAUSE_S)
+            else:
+                self.core.raise_bound(log, served.epoch, bound)
+                if self.core.counters[log].position < MOST_POSITION:
+                    served.is_raising = False
+                    self.resume(log)
+                    return
 
     async def _look_again(self, log: LogName) -> None:
         """Whether the log is another server's by now, as clients say who know a later epoch."""

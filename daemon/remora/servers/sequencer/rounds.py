@@ -214,7 +214,7 @@ class Rounds:
     def _read_and_answer(self) -> None:  # noqa: C901, PLR0912 - the way of most requests has no calls in Python
         ready = self._epoll.poll(0)
         self._before()
-        connections, answer, smallest = self._connections, self._core.answer, FIRST_READS[0].most
+        connections, core, answer, smallest = self._connections, self._core, self._core.answer, FIRST_READS[0].most
         plain: list[tuple[Connection, bytes]] = []
         touched = []
         for number, events in ready:
@@ -234,6 +234,7 @@ class Rounds:
                 if 0 < len(data) < most:
                     if most != smallest and len(data) < connection.least:
                         connection.read_by(connection.step - 1)
+                    core.client = number
                     found = answer(data)
                     if found[1] == len(data) and found[3] is None:  # all of it is answered
                         plain.append((connection, found[0]))
@@ -327,6 +328,7 @@ class Rounds:
 
     def _answer(self, connection: Connection, data: bytes) -> None:
         data = connection.rest + data
+        self._core.client = connection.socket.fileno()
         self._take(connection, data, self._core.answer(data))
 
     def _take(self, connection: Connection, data: bytes, answer: Answer) -> None:

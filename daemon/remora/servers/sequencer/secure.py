@@ -138,6 +138,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The handshake is over."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass of it
+        self._number: int = transport.get_extra_info("socket").fileno()
         self._members.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -162,6 +163,7 @@ class _Connection(asyncio.Protocol):
 
     def _answer(self, data: bytes) -> None:
         data = self._rest + data
+        self._group.core.client = self._number
         answer = self._group.core.answer(data)
         if answer.consumed or not self._rest:
             self._since = self._loop.time()

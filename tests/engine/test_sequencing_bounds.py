@@ -1,0 +1,156 @@
+"""What a sequencer remembers, serves and waits for at most, whatever its clients ask for and its store does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remora.config import SqliteSettings
+from remora.engine.sequencing import sequencing as module
+from remora.engine.sequencing.sequencing import MOST_OF_ONE
+from remora.model.errors import StoreUnavailable
+from remora.model.log import MOST_POSITION, LogKind, LogName
+from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.logs import Logs
+from support.sequencing import INIT_LOG, Server
+
+LOG, IDS = LogName(b"pool", b"log"), LogName(b"pool", b"ids")
+
+
+def numbered(number: int) -> LogName:
+    return LogName(b"pool", b"%d" % number)
+
+
+@pytest.fixture
+async def logs(tmp_path: Path) -> AsyncIterator[Logs]:
+    """A store with a log and a counter."""
+    async with SqliteStore(SqliteSettings(directory=str(tmp_path / "store"), files=1)) as store:
+        await store.logs.create(LOG, LogKind.LOG, 8)
+        await store.logs.create(IDS, LogKind.COUNTER, 1)
+        yield store.logs
+
+
+async def settled(server: Server) -> None:
+    """Wait for the registrations that are under way."""
+    while tasks := server.sequencing._tasks:
+        await asyncio.gather(*tasks)
+
+
+async def test_one_client_leaves_room_for_the_logs_of_others(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many logs that do not exist a client asks for: the store is asked for its share of them, and another
+    client's log is registered."""
+    monkeypatch.setattr(module, "MOST_REMEMBERED", 2 * MOST_OF_ONE)
+    server = Server(logs)
+    server.sequencing.core.client = 1
+
+    for number in range(4 * MOST_OF_ONE):
+        assert server.round(numbered(number), 1) == INIT_LOG
+    assert len(server.sequencing._tasks) == MOST_OF_ONE
+    server.sequencing.core.client = 2
+
+    assert await server.position(LOG, 1) == 1
+
+
+async def test_what_a_client_asked_for_in_vain_is_forgotten(logs: Logs) -> None:
+    """When its time is over other logs have room in the share of that client."""
+    server = Server(logs)
+    for number in range(MOST_OF_ONE):
+        server.round(numbered(number), 1)
+    await settled(server)
+    server.round(LOG, 1)
+    assert LOG not in server.sequencing.states()
+
+    server.late_s = 10.0
+
+    assert await server.position(LOG, 1) == 1
+
+
+async def test_a_log_that_does_not_exist_is_not_waited_for(logs: Logs) -> None:
+    """A client that asks for it again and again does not make it one that should be served."""
+    server = Server(logs)
+    server.round(numbered(1), 1)
+    await settled(server)
+
+    server.round(numbered(1), 1)
+
+    assert not server.sequencing.waiting()
+
+
+@pytest.mark.parametrize("create", ["", "counter"])
+async def test_no_more_logs_are_served_than_may_be(logs: Logs, create: str) -> None:
+    """Of many logs that are asked for in one round `max_logs` are served, none is made besides, and the others tell why
+    they wait; they are served when there is room."""
+    server = Server(logs, max_logs=2, create=create)
+    if not create:
+        for number in range(5):
+            await logs.create(numbered(number), LogKind.COUNTER, 1)
+
+    for number in range(5):
+        server.round(numbered(number), 1)
+    await settled(server)
+
+    served = set(server.sequencing.core.counters)
+    assert len(served) == 2
+    assert len(await logs.all()) == (4 if create else 7)
+    waiting = server.sequencing.waiting()
+    assert {*waiting.values()} == {"the server serves 2 logs, as sequencer.max_logs says"}
+    assert not server.sequencing.store_problem
+    server.sequencing._stop(served.pop(), 1, "gone")
+    server.late_s = 10.0
+    assert await server.position(waiting.popitem()[0] if create else LOG, 1) == 1
+
+
+class Failing:
+    """Logs whose bounds cannot be raised at first."""
+
+    def __init__(self, logs: Logs, failures: int) -> None:
+        self._logs = logs
+        self.failures = failures
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._logs, name)
+
+    async def raise_bound(self, *given: Any) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise StoreUnavailable("the disk is full")
+        await self._logs.raise_bound(*given)
+
+
+async def test_who_waits_for_a_bound_goes_on_without_another_round(logs: Logs) -> None:
+    """A bound that the store refuses to raise is raised when it can be, though all clients wait and nobody asks."""
+    failing = Failing(logs, failures=3)
+    server = Server(failing)
+    assert await server.position(IDS, 1) == 1
+    resumed = asyncio.Event()
+    server.sequencing.resume = lambda _: resumed.set()
+    counter = server.sequencing.core.counters[IDS]
+    counter.position = counter.bound - 1
+    server.round(IDS, 1)
+    assert server.round(IDS, 1) == b""
+
+    async with asyncio.timeout(60):
+        await resumed.wait()
+
+    assert not failing.failures
+    assert server.round(IDS, 1)
+
+
+async def test_a_log_ends_with_its_last_position(logs: Logs) -> None:
+    """The last position is handed out; once it is written the log is not served any more, and tells why."""
+    epoch = await logs.seal(LOG)
+    await logs.append(LOG, epoch, MOST_POSITION - 1, b"x")
+    server = Server(logs)
+
+    assert await server.position(LOG, 2) == MOST_POSITION
+    await logs.append(LOG, 2, MOST_POSITION, b"y")
+    await settled(server)
+    assert server.round(LOG, 2) == INIT_LOG
+    await settled(server)
+
+    assert server.round(LOG, 3) == INIT_LOG
+    assert server.sequencing.states()[LOG].reason == "its positions are used up"
