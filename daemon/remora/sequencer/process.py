@@ -61,17 +61,15 @@ def run(settings: Settings, report_s: float = 0.0, report: Report = print) -> Ex
 
 def _have_descriptors(connections: int) -> None:
     """Let this process have a descriptor for each connection, of which a shell grants it about as many alone."""
-    few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + OTHER_DESCRIPTORS
-    with suppress(ValueError, OSError):  # the kernel has the last word
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(few, min(wanted, most)), most))
-    if most < wanted:
-        _log.warning(
-            "sequencer.max_connections is %d, but this process may have %d files",
-            connections,
-            most,
-            extra={"event": "few_descriptors"},
-        )
+    with suppress(ValueError, OSError):  # the kernel, or a filter of system calls, has the last word
+        few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if few >= wanted:
+            return
+        if most < wanted:
+            problem = f"sequencer.max_connections is {connections}, but this process may have {most} files"
+            _log.warning(problem, extra={"event": "few_descriptors"})
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, most), most))
 
 
 async def _serve(settings: Settings, report_s: float, report: Report) -> Exit:
