@@ -212,6 +212,33 @@ async def test_batches_of_many_keys_are_large(endpoint: HttpEndpoint) -> None:
     assert len(receiver.bodies) <= 2 * 8  # at most a full batch and a rest in each lane
 
 
+async def test_batches_before_a_slow_receiver_stay_large(endpoint: HttpEndpoint) -> None:
+    """However long answers take, a route gets no more lanes than a listing fills with whole batches, or nearly so."""
+    to = target("http://127.0.0.1:1", "remora-batch=records")
+    records, sizes = make_records(0, 1000, keys=1000), []
+    for _ in range(4):
+        async with endpoint.route(SHARD, INCARNATION, to) as route:
+            for _ in range(100):
+                route._acked(100, 0.5)
+            batches, _ = route.pack(records)
+            sizes.append(len(batches))
+            is_stale = route.stale
+
+    assert sizes == [8, 16, 16, 16]
+    assert not is_stale
+
+
+async def test_batches_of_large_records_get_more_lanes(endpoint: HttpEndpoint) -> None:
+    """Where a request has room for four records, all of a listing is under way with many lanes only."""
+    to = target("http://127.0.0.1:1", "remora-batch=records&remora-batch-bytes=4096")
+    for _ in range(8):
+        async with endpoint.route(SHARD, INCARNATION, to) as route:
+            for _ in range(100):
+                route._acked(4, 0.5)
+            route.pack(make_records(0, 500, keys=500, size=1000))
+            assert route.stale is (route._lanes < 128)
+
+
 async def test_a_batch_that_is_too_large_is_halved(endpoint: HttpEndpoint) -> None:
     """A receiver that takes few records at once gets few, without a failure and each once."""
     records = make_records(0, 200, keys=1)

@@ -14,8 +14,8 @@ from remora.endpoints.http.answers import (
     Evidence,
     Finding,
     Verdict,
-    batch_records,
     lanes_for,
+    push_records,
     quick_pause_s,
     retry_after_s,
     verdict,
@@ -132,8 +132,25 @@ def test_lanes(lanes: int, mean_s: float, has_backlog: bool, wanted: int) -> Non
     assert lanes_for(lanes, mean_s, has_backlog=has_backlog) == wanted
 
 
-@given(st.floats(0, 20), st.booleans(), st.sampled_from(LANES))
-def test_lanes_never_shrink(mean_s: float, has_backlog: bool, lanes: int) -> None:
-    """The number of lanes only grows, and a batch has at least one record."""
-    assert lanes_for(lanes, mean_s, has_backlog=has_backlog) >= lanes
-    assert 1 <= batch_records(mean_s) <= 1024
+@pytest.mark.parametrize(
+    ("lanes", "mean_s", "has_backlog", "wanted"),
+    [(8, 0.5, True, 16), (8, 0.5, False, 8), (8, 0.03, True, 8), (1000, 0.5, True, 1024), (1024, 0.5, True, 1024)],
+)
+def test_lanes_of_batches(lanes: int, mean_s: float, has_backlog: bool, wanted: int) -> None:
+    """Lanes of batches double at most: with many more each would have a part of a batch."""
+    assert lanes_for(lanes, mean_s, has_backlog=has_backlog, is_batched=True) == wanted
+
+
+@given(st.floats(0, 20), st.booleans(), st.sampled_from(LANES), st.booleans())
+def test_lanes_never_shrink(mean_s: float, has_backlog: bool, lanes: int, is_batched: bool) -> None:
+    """The number of lanes only grows."""
+    assert lanes_for(lanes, mean_s, has_backlog=has_backlog, is_batched=is_batched) >= lanes
+
+
+@pytest.mark.parametrize(
+    ("mean_s", "together", "wanted"),
+    [(0, 1, 1024), (0, 100, 1024), (0.5, 1, 4), (0.5, 100, 400), (10, 1, 1), (10, 100, 100), (0.05, 100, 1024)],
+)
+def test_records_of_a_push(mean_s: float, together: int, wanted: int) -> None:
+    """A push lasts for about two seconds, and is never shorter than a request."""
+    assert push_records(mean_s, together) == wanted

@@ -110,20 +110,29 @@ BATCHED_LANES = 8
 SLOW_S = 0.03
 
 
-def lanes_for(lanes: int, mean_s: float, *, has_backlog: bool) -> int:
+def lanes_for(lanes: int, mean_s: float, *, has_backlog: bool, is_batched: bool = False) -> int:
     """How many lanes a shard's records should be divided into, now that answers take `mean_s` on average.
 
     By Little's law lanes and latency bound the rate; more of them cost a connection each, so only a backlog gets them.
+    It is one when more has been read than all lanes can have under way. Batches get twice as many at most, since more
+    lanes than that would only make smaller ones.
     """
     if not has_backlog or mean_s <= SLOW_S:
         return lanes
+    if is_batched:
+        return min(2 * lanes, LANES[-1])
     return next((each for each in LANES if each > lanes), lanes)
 
 
-BATCH_S = 2.0
-MOST_IN_BATCH = 1024
+PUSH_S = 2.0
+MOST_IN_PUSH = 1024
 
 
-def batch_records(mean_s: float) -> int:
-    """How many records of a lane travel as one batch: what takes about two seconds, so that a session can end soon."""
-    return MOST_IN_BATCH if mean_s <= 0 else max(1, int(min(MOST_IN_BATCH, BATCH_S / mean_s)))
+def push_records(mean_s: float, together: int = 1) -> int:
+    """How many records of a lane one push has: what takes about two seconds, so that a session can end soon.
+
+    `together` of them go in one request, which takes `mean_s` on average.
+    """
+    if mean_s <= 0:
+        return MOST_IN_PUSH
+    return min(MOST_IN_PUSH, together * max(1, int(min(MOST_IN_PUSH, PUSH_S / mean_s))))

@@ -22,8 +22,8 @@ from remora.endpoints.http.answers import (
     Evidence,
     Finding,
     Verdict,
-    batch_records,
     lanes_for,
+    push_records,
     quick_pause_s,
     retry_after_s,
     verdict,
@@ -270,14 +270,16 @@ class HttpRoute:
 
     @property
     def stale(self) -> bool:
-        wanted = lanes_for(self._lanes, self._receiver.mean_s, has_backlog=self._has_backlog)
+        is_batched = self._target.batching is not None
+        wanted = lanes_for(self._lanes, self._receiver.mean_s, has_backlog=self._has_backlog, is_batched=is_batched)
         if wanted > self._lanes:
             self._receiver.lanes = max(self._receiver.lanes, wanted)
         return self._has_backlog and self._receiver.lanes > self._lanes
 
     def pack(self, records: Sequence[Record]) -> tuple[list[Batch], list[tuple[Record, str]]]:
-        self._has_backlog = len(records) > self._lanes
-        return list(pack(records, self._lanes, batch_records(self._receiver.mean_s))), []
+        together = self._target.batching.fitting(len(records[0].body)) if self._target.batching and records else 1
+        self._has_backlog = len(records) > self._lanes * together
+        return list(pack(records, self._lanes, push_records(self._receiver.mean_s, together))), []
 
     async def look_again(self) -> None:
         """Nothing: no limit of a receiver's is known before it refuses."""

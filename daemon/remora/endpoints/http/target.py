@@ -64,6 +64,10 @@ class Batching:
     records: int = BATCH_RECORDS
     nbytes: int = BATCH_BYTES
 
+    def fitting(self, nbytes: int) -> int:
+        """How many records of `nbytes` each go in one request."""
+        return max(1, min(self.records, self.nbytes // max(1, nbytes)))
+
 
 @dataclass(frozen=True, slots=True)
 class HttpTarget:
