@@ -184,6 +184,38 @@ async def test_a_topic_with_waiting_events_is_looked_into_and_given_up(kafka: Ka
 
 
 @pytest.mark.ceph
+async def test_a_file_of_topics_leaves_a_radosgws_alone(queues: Queues, tmp_path: Path) -> None:
+    """On a cluster a file makes, changes and prunes remora's topics, and remarks on a radosgw's of the same name."""
+    name = queues.make(NOBODY)
+    await queues.fill(name, 3)
+    before = metadata([Described(name, NOBODY)])
+    config = write_config(tmp_path / "remora.toml", quick(queues))
+    file = tmp_path / "topics.toml"
+
+    async def apply(text: str, *options: str) -> Ended:
+        file.write_text(text)
+        return await remora("topic", "apply", "-f", file, *options, "-c", config)
+
+    table = f"[topic.{name}]\nendpoint = '{NOBODY}'\nshards = 3\n"
+    dry = await apply(table, "--dry-run")
+    made = await apply(table)
+    again = await apply(table, "--dry-run", "--prune")
+    changed = await apply(f"{table}max-retries = 7\n")
+    sequenced = await apply("[topic.numbered]\nendpoint = 'kafka://b'\nsequence = true\n")
+    pruned = await apply("", "--prune")
+    left = (await remora("topic", "list", "--json", "-c", config)).json
+
+    assert (dry.code, made.code, again.code, changed.code, pruned.code) == (Exit.DIFFERS, 0, 0, 0, 0), pruned.err
+    assert f"remark on {name}: radosgw has a topic of this name too" in made.out.decode()
+    assert f"~ {name}\n    max-retries: default -> 7\n" in changed.out.decode()
+    assert (sequenced.code, "numbered" in sequenced.err) == (Exit.FAILURE, True)
+    assert f"- {name}: 3 shards\n" in pruned.out.decode()
+    assert [(each["topic"], each["origin"]) for each in left] == [(name, "radosgw")]
+    assert queues.gateway.ioctx.read("pubsub.", 1 << 20) == before
+    assert len(await queues.contents(name)) == 3
+
+
+@pytest.mark.ceph
 async def test_a_topic_beside_a_radosgws_of_the_same_name(queues: Queues, tmp_path: Path) -> None:
     """On a cluster remora's topics are made, shown and removed without touching radosgw's, which are never altered."""
     name = queues.make(NOBODY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import tomllib
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, fields, replace
@@ -416,6 +417,18 @@ def test_a_listen_address_that_cannot_be_one_is_refused(text: str) -> None:
     """What cannot be listened on is refused when the file is read."""
     with pytest.raises(ValueError, match=r"expected|brackets"):
         parse_listen(text)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\n", b"uninitialized\n"])
+def test_a_machine_id_that_is_yet_to_be_made_names_no_host(tmp_path: Path, content: bytes | None) -> None:
+    """An image's hosts would all have one name by it: the host's own name stands for it until it has an id."""
+    empty, made = tmp_path / "empty", tmp_path / "made"
+    if content is not None:
+        empty.write_bytes(content)
+    made.write_bytes(b"5f1c0d1c7b0e4f5f9c0b5d3f1b2a4c6e\n")
+
+    assert config.own_host_id(empty) == re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64]
+    assert re.fullmatch(r"[0-9a-f]{16}", config.own_host_id(made))
 
 
 # ------------------------------------------------------------------------------------------- environment

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
 from remora import app
-from remora.cli.attributes import HIDDEN, differences, shown_arguments
+from remora.cli.attributes import HIDDEN, NAMESAKE, differences, shown_arguments
 from remora.cli.declared import Declared, load_topics
 from remora.cli.options import FILE, config_option
 from remora.cli.output import run_async
@@ -163,14 +163,21 @@ async def _applied(
     """Plan, and take the steps unless it is a dry run; to one of those a store that is yet to be made is empty."""
     try:
         async with app.store_of(settings, make=not dry_run) as store:
-            own = [topic for topic in (await store.catalog.topics()).values() if topic.origin is Origin.REMORA]
-            planned = plan(own, declared, prune=prune)
+            present = (await store.catalog.topics()).values()
+            planned = plan([each for each in present if each.origin is Origin.REMORA], declared, prune=prune)
+            _remark_namesakes([each.label for each in present if each.origin is Origin.RADOSGW], declared)
             return planned, [] if dry_run else await carry_out(store, planned.steps)
     except StoreMissing as exc:
         if not dry_run or settings.sqlite.if_missing != "make":
             raise
         click.echo(f"remark: {exc}")
         return plan([], declared, prune=prune), []
+
+
+def _remark_namesakes(theirs: Collection[str], declared: Sequence[Declared]) -> None:
+    for each in declared:
+        if each.topic.name in theirs:
+            each.remarks.append(NAMESAKE)
 
 
 async def carry_out(store: ShardStore, steps: Sequence[Step]) -> list[RemoraError]:

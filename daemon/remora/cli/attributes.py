@@ -28,6 +28,8 @@ SECRETS = MappingProxyType({"password": "password-file", "ssl-key-password": "ss
 
 MOST_PASSWORD_BYTES = 4096
 
+NAMESAKE = "radosgw has a topic of this name too; commands tell the two apart by --origin"
+
 HIDDEN = "***"
 """What is shown in place of a secret."""
 

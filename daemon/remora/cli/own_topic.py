@@ -13,6 +13,7 @@ from remora import app
 from remora.cli.attributes import (
     ARGUMENTS,
     DURATION,
+    NAMESAKE,
     UNSETTABLE,
     Given,
     attribute_options,
@@ -103,7 +104,7 @@ def create_command(
             if any(
                 each.label == name and each.origin is Origin.RADOSGW for each in (await store.catalog.topics()).values()
             ):
-                remarks.append("radosgw has a topic of this name too; commands tell the two apart by --origin")
+                remarks.append(NAMESAKE)
             return made
 
     topic, is_new = run_async(work())

@@ -271,10 +271,10 @@ def _has_exporter() -> bool:
 
 
 @functools.cache
-def own_host_id() -> str:
+def own_host_id(file: Path = Path("/etc/machine-id")) -> str:
     """A name for this host that lasts: a digest of its machine id (which is not to be shown), else its name."""
     try:
-        machine_id = Path("/etc/machine-id").read_bytes().strip()
+        machine_id = file.read_bytes().strip()
     except OSError:
         machine_id = b""
     if machine_id not in (b"", b"uninitialized"):  # so in images whose first boot is to make it
