@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from random import Random
 from types import MappingProxyType
 
+import requests
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -62,7 +63,7 @@ class OtlpTracer:
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         about = {"service.name": "remora", "service.version": __version__, "service.instance.id": worker}
         self._provider = TracerProvider(sampler=ALWAYS_ON, resource=Resource.create(about), shutdown_on_exit=False)
-        exporter = OTLPSpanExporter(endpoint=settings.endpoint, timeout=settings.timeout_s)
+        exporter = OTLPSpanExporter(endpoint=settings.endpoint, timeout=settings.timeout_s, session=_session())
         self._provider.add_span_processor(BatchSpanProcessor(_Counted(exporter, telemetry)))
         self._tracer = self._provider.get_tracer("remora", __version__)
 
@@ -145,6 +146,24 @@ async def open_otlp(settings: TracesSettings, telemetry: Telemetry, worker: str)
         yield tracer
     finally:
         await tracer.close()
+
+
+def _session() -> requests.Session:
+    """What the exporter sends with: a status decides, and no answer's body is read.
+
+    A receiver that sends one slowly, or without an end, would hold the exporter's thread for as long.
+    """
+    session = requests.Session()
+    session.stream = True
+    session.hooks["response"].append(_judge)
+    return session
+
+
+def _judge(response: requests.Response, *_: object, **__: object) -> None:
+    """Let go of an answer's body; a redirect, which the exporter would count as a success, is an error."""
+    response.close()
+    if 300 <= response.status_code < 400:
+        raise requests.HTTPError(f"{response.status_code}: it sends elsewhere", response=response)
 
 
 class _Sampled:
