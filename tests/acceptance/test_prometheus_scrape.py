@@ -7,14 +7,15 @@ import contextlib
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import NoReturn
 
 import aiohttp
-from prometheus_client import Metric
+from prometheus_client import CollectorRegistry, Metric
 
 from remora.metrics import Telemetry
+from remora.metrics.sequencer import SequencerFigures, SequencerTelemetry
 from remora.model.health import Health
 from remora.process.sockets import listening_sockets
 from remora.servers.admin import Sources, serve_admin
@@ -26,19 +27,19 @@ CONFIG = ROOT / "config"
 
 
 class Scrapes:
-    """Counts the scrapes."""
+    """Counts the scrapes of a process with these metrics, of which it counts some more before each."""
 
-    def __init__(self, telemetry: Telemetry) -> None:
-        self._telemetry = telemetry
+    def __init__(self, registry: CollectorRegistry, count: Callable[[], None]) -> None:
+        self._registry, self._count = registry, count
         self._seen = 0
         self.three = asyncio.Event()
 
     async def metrics(self) -> Iterable[Metric]:
         self._seen += 1
-        self._telemetry.listed("t", 1, 100)
+        self._count()
         if self._seen == 3:  # the first two have been stored by then
             self.three.set()
-        return list(self._telemetry.registry.collect())
+        return list(self._registry.collect())
 
     @property
     def sources(self) -> Sources:
@@ -58,11 +59,13 @@ def free_port() -> int:
 
 
 @contextlib.asynccontextmanager
-async def prometheus(folder: Path, target: str, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Prometheus with the shipped files, changed only in whom it asks and how often."""
-    shipped = (CONFIG / "prometheus.yml").read_text()
+async def prometheus(folder: Path, target: str, sequencer: str, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Prometheus with the shipped files, changed only in whom it asks and how often; it asks a sequencer, too."""
+    shipped = (CONFIG / "prometheus.yml").read_text().replace("  #", "  ").replace(": 15s", ": 1s")
     assert "127.0.0.1:9750" in shipped
-    (folder / "prometheus.yml").write_text(shipped.replace("127.0.0.1:9750", target).replace(": 15s", ": 1s"))
+    assert "127.0.0.1:9752" in shipped
+    changed = shipped.replace("127.0.0.1:9750", target).replace("127.0.0.1:9752", sequencer)
+    (folder / "prometheus.yml").write_text(changed.replace("   Where `", "  # Where `"))
     (folder / "alerts.yml").write_text((CONFIG / "alerts.yml").read_text())
     process = await asyncio.create_subprocess_exec(
         program("prometheus", "prometheus"),
@@ -103,6 +106,27 @@ class Api:
         return {rule["name"]: rule["health"] for group in answer["data"]["groups"] for rule in group["rules"]}
 
 
+def a_sequencer() -> SequencerTelemetry:
+    """The metrics of a sequencer that has done a little of everything."""
+    telemetry = SequencerTelemetry()
+    telemetry.not_registered("failed")
+    telemetry.fenced("lock")
+    telemetry.skipped(3)
+    telemetry.figures = lambda: SequencerFigures(
+        positions={"a": 5},
+        epochs={"a": 2},
+        results={"ok": 5},
+        states={"served": 1},
+        closed={"silent": 1},
+        waiting=1,
+        connections=2,
+        rounds=4,
+        round_requests=(3, 1),
+        sampled_requests=5,
+    )
+    return telemetry
+
+
 def queries_by_panel() -> dict[str, list[str]]:
     """The queries of each panel of the shipped dashboard, as Grafana asks them for all instances and topics."""
     rows = json.loads((CONFIG / "grafana-dashboard.json").read_text())["panels"]
@@ -118,25 +142,30 @@ def queries_by_panel() -> dict[str, list[str]]:
 
 
 async def test_a_real_prometheus_scrapes_stores_and_evaluates(tmp_path: Path) -> None:
-    """What the daemon counted can be queried, quantiles included, every shipped rule is evaluated, and each panel of
-    the dashboard has an answer and is drawn, save for those of the sequencer, which is another program."""
-    telemetry = Telemetry()
+    """What daemon and sequencer counted can be queried, quantiles included, every shipped rule is evaluated, and each
+    panel of the dashboard has an answer and is drawn."""
+    telemetry, sequencer = Telemetry(), a_sequencer()
     exercise(telemetry)
     telemetry.age_exemplar("t", "4bf92f3577b34da6a3ce929d0e0e4736", 0.75, time.time())
-    scrapes = Scrapes(telemetry)
+    scrapes = Scrapes(telemetry.registry, lambda: telemetry.listed("t", 1, 100))
+    others = Scrapes(sequencer.registry, lambda: sequencer.registered(0.01))
     async with contextlib.AsyncExitStack() as stack:
-        sockets = stack.enter_context(listening_sockets("admin.listen", "127.0.0.1:0", 0o600))
-        address = await stack.enter_async_context(serve_admin(sockets, scrapes.sources))
+        addresses = []
+        for each in (scrapes, others):
+            sockets = stack.enter_context(listening_sockets("admin.listen", "127.0.0.1:0", 0o600))
+            addresses.append(await stack.enter_async_context(serve_admin(sockets, each.sources)))
         port = free_port()
-        server = await stack.enter_async_context(prometheus(tmp_path, address, port))
+        server = await stack.enter_async_context(prometheus(tmp_path, addresses[0], addresses[1], port))
         api = Api(await stack.enter_async_context(aiohttp.ClientSession()), port)
-        ends = [asyncio.create_task(scrapes.three.wait()), asyncio.create_task(server.wait())]
-        await asyncio.wait(ends, timeout=90, return_when=asyncio.FIRST_COMPLETED)
-        for each in ends:
-            each.cancel()
-        assert scrapes.three.is_set(), "Prometheus ended, or did not ask"
+        async with asyncio.timeout(90):
+            for each in (scrapes, others):
+                ends = [asyncio.create_task(each.three.wait()), asyncio.create_task(server.wait())]
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                for end in ends:
+                    end.cancel()
+                assert each.three.is_set(), "Prometheus ended"
 
-        up = await api.query('up{job="remora"}')
+        up = await api.query("up")
         delivered = await api.query("sum by (topic) (remora_delivered_entries_total)")
         age = await api.query("histogram_quantile(0.5, sum by (le) (remora_event_age_seconds_bucket))")
         build = await api.query("sum by (version) (remora_build_info)")
@@ -150,11 +179,11 @@ async def test_a_real_prometheus_scrapes_stores_and_evaluates(tmp_path: Path) ->
         assert await drawn.wait() == 0
 
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert list(up.values()) == [1]
+    assert list(up.values()) == [1, 1]
     assert delivered == {'{"topic": "t"}': 3}
     assert 0.5 <= age["{}"] <= 1
     assert build == {'{"version": "0.1.0"}': 1}
     assert len(panels) >= 60
-    assert [title for title, found in panels.items() if not all(found) and not title.startswith("Sequencer")] == []
+    assert [title for title, found in panels.items() if not all(found)] == []
     assert len(rules) >= 15
     assert set(rules.values()) <= {"ok", "unknown"}  # unknown: not yet evaluated for the first time
