@@ -105,6 +105,9 @@ async def test_credit_of_a_host_is_changed_while_it_runs(kafka: Kafka, folder: P
         await daemon.until(lambda: unchanged(daemon), "what the file says")
         done = await daemon.command("shaping", "set", "--scope", "uplnk", "--disable")
         assert (done.code, 'did you mean "uplink"?' in done.err) == (Exit.CONFIG, True), done.err
+        done = await daemon.command("shaping", "show", "--scope", "uplnk")
+        assert (done.code, 'did you mean "uplink"?' in done.err) == (Exit.CONFIG, True), done.err
+        assert "config_remark" in daemon.logged()
         assert await daemon.stop() == Exit.OK
 
 

@@ -19,15 +19,19 @@ from remora.config import (
     DeliverySettings,
     KafkaSettings,
     LogSettings,
+    MeterSettings,
+    MetersSettings,
     OwnershipSettings,
     RadosSettings,
+    ScopeSettings,
     Settings,
+    ShapingSettings,
     TcpAddress,
     UnixAddress,
     parse_listen,
 )
 from remora.model.errors import ConfigError
-from remora.model.traffic import Meter, Principal, Scope, ScopeKind, TrafficClass
+from remora.model.traffic import Meter, Principal, Priority, Scope, ScopeKind, TrafficClass
 from remora.policy.rates import Limit, Rate
 
 WORDS = ("", "x", "1s", "90s", "1KiB", "64MiB", "snappy", "-1s", "9999d", "\0", "ü")
@@ -711,6 +715,26 @@ def test_what_may_not_be_meant_is_remarked(tmp_path: Path) -> None:
         f"{PATH}.priority_queue.burst: 50000B is less than 4 workers take in a tick of 10ms, {ALONE}",
     ]
     assert Settings().shaping.remarks(workers=4) == []
+
+
+@pytest.mark.parametrize(
+    ("meters", "without"),
+    [
+        ({"max": (1, 1, None), "idle": (0, 1, None)}, ["idle"]),
+        ({"max": (1, 1, None), "idle": (0, 1, None), "priority_queue": (0, 1, None)}, []),
+        ({"max": (0, 0, None), "idle": (5, 1, 0), "priority_queue": (1, 1, None)}, ["max", "idle"]),
+    ],
+)
+def test_priorities_that_never_get_credit(meters: dict[str, tuple[int, int, int | None]], without: list[str]) -> None:
+    """One that can hold none, or may have none, or is guaranteed none where there is no spare."""
+    some = {each: MeterSettings(guaranteed=1, burst=1) for each in Priority}
+    given = {
+        name: MeterSettings(guaranteed=rate, burst=burst, max=most) for name, (rate, burst, most) in meters.items()
+    }
+    scope = ScopeSettings(name="a", of="host", enabled=True, meters=MetersSettings(**(some | given)))
+
+    assert scope.without_credit == without
+    assert ("a" in ShapingSettings(scope=(scope,)).rules.without_relief) == ("max" in without)
 
 
 def test_the_configurations_in_the_page_on_shaping_are_accepted() -> None:

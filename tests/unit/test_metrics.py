@@ -246,6 +246,14 @@ def test_why_the_store_cannot_be_used(telemetry: Telemetry) -> None:
     assert value(telemetry, "remora_store_failing", cause="damaged") == 1
 
 
+def test_what_the_configuration_may_not_mean_is_logged(telemetry: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
+    """Each remark is a warning of its own; without any nothing is said."""
+    telemetry.config_remarks([])
+    telemetry.config_remarks(["a.b: cut", "a.c: small"])
+
+    assert events(caplog) == ["WARNING config_remark"] * 2
+
+
 def test_reloads_tell_what_changed_and_what_waits(telemetry: Telemetry, caplog: pytest.LogCaptureFixture) -> None:
     """An accepted reload names the options; a refused one is an error and shows in a gauge until the next."""
     telemetry.reloaded(["log.level"], ["rados.pool"])

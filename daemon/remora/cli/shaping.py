@@ -78,9 +78,10 @@ def show(settings: Settings, only: str | None, as_json: bool) -> None:
     click.echo(f"default class: {shown['default_class']}" + (", changed by command" if shown["changed"] else ""))
     for each in shown["scopes"]:
         state = "enabled" if each["enabled"] else "disabled: everything passes"
+        number = len(each["groups"])
         click.echo(
             f"{each['name']} of {each['of']}, {state}; limit {show_size(each['limit'])} per second,"
-            f" burst {show_size(each['burst'])}, {len(each['groups'])} groups, {size(each['lost'])} lost"
+            f" burst {show_size(each['burst'])}, {number} group{'' if number == 1 else 's'}, {size(each['lost'])} lost"
         )
         for line in _shares(each):
             click.echo(line)

@@ -13,6 +13,7 @@ from remora.model.errors import ConfigError
 from remora.model.traffic import (
     BUCKETS,
     PRIORITY_QUEUE,
+    UNMETERED,
     Meter,
     Principal,
     Priority,
@@ -91,6 +92,18 @@ class ScopeSettings:
         """The meters that count, by bucket."""
         return {bucket: each.meter for bucket, each in self.meters.by_bucket.items()}
 
+    @property
+    def without_credit(self) -> list[str]:
+        """The priorities that never get any: they cannot hold it, or have no guarantee and there is no spare."""
+        meters = self.by_bucket
+        spare = meters.get(PRIORITY_QUEUE, UNMETERED)
+        found = []
+        for bucket in Priority:
+            meter = meters.get(bucket, UNMETERED)
+            if not meter.burst or meter.max == 0 or not (meter.guaranteed or spare.burst):
+                found.append(str(bucket))
+        return found
+
     def problems(self) -> Iterator[ConfigError]:
         """Each rule that these values break; `Checked` settings that contain it raise them."""
         yield from raised(lambda: check_scopes([self.scope], "shaping.scope"))
@@ -110,9 +123,8 @@ class ScopeSettings:
                 yield f"{path}.{bucket}.guaranteed: {cut} is cut to its max, {most}"
         if not self.enabled:
             return
-        absent = [each for each in BUCKETS if each not in meters and each != PRIORITY_QUEUE]
-        if absent:
-            yield f"{path}: no credit for {', '.join(absent)}: no shard moves at these"
+        if self.without_credit:
+            yield f"{path}: no credit for {', '.join(self.without_credit)}: no shard moves at these"
         for bucket, each in meters.items():
             if each.burst < workers * tick_s * each.meter.guaranteed:
                 yield (
@@ -166,7 +178,7 @@ class ShapingSettings(Checked):
             backlog_age_s=self.backlog_age_s,
             relief_at=self.relief_at,
             without_relief=frozenset(
-                each.name for each in self.scope if each.enabled and Priority.MAX not in each.by_bucket
+                each.name for each in self.scope if each.enabled and Priority.MAX in each.without_credit
             ),
         )
 

@@ -137,6 +137,11 @@ class ProcessEvents(EventGroup):
         if waiting := ", ".join(restart):
             say(logging.WARNING, "config_needs_restart", "changes that need a restart were ignored", options=waiting)
 
+    def config_remarks(self, remarks: Iterable[str]) -> None:
+        """The configuration allows this, and may not mean it."""
+        for each in remarks:
+            say(logging.WARNING, "config_remark", "the configuration may not be what is meant", remark=each)
+
     def reload_failed(self, why: str) -> None:
         """The configuration was read again and refused; the old one stays."""
         self._reloads.labels("refused").inc()

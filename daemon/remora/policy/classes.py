@@ -34,7 +34,7 @@ def class_of(
 
     `at_tail` is False with a backlog, and where nothing is known yet. `full` is how full its queue is, in percent: one
     that is to be emptied first is relieved, unless its topic is meant to wait. `may_relieve` is False where a group of
-    its path has no meter for relief: there the fullest queue would stand still for ever.
+    its path has no credit for relief: there the fullest queue would stand still for ever.
     """
     if may_relieve and full >= relief_at and highest.is_at_least(TrafficClass.TAIL):
         return TrafficClass.RELIEF
@@ -64,7 +64,7 @@ def groups_of(scopes: Sequence[Scope], *, label: str, tenant: str, destination: 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What is configured of classes and groups. `without_relief` are the enabled scopes that have no meter for it."""
+    """What is configured of classes and groups. `without_relief` are the enabled scopes that have no credit for it."""
 
     scopes: tuple[Scope, ...] = ()
     principals: tuple[Principal, ...] = ()

@@ -43,7 +43,7 @@ class Dealt:
     spent: list[list[int]] = field(default_factory=list)
     returned: list[list[int]] = field(default_factory=list)
     total: list[int] = field(default_factory=lambda: [0] * len(PRIORITIES))
-    """What all workers have spent so far, by priority."""
+    """What all workers have spent so far and not given back, by priority."""
     asleep_since: int | None = None
 
 
@@ -88,8 +88,8 @@ class Shaper:
         """The groups by name; what is waited for in them only the workers know."""
         return {name: each.group for name, each in self._dealt.items()}
 
-    def spent(self, group: str) -> dict[str, int]:
-        """What the workers have spent of a group's credit so far, by priority."""
+    def granted(self, group: str) -> dict[str, int]:
+        """What the workers have spent of a group's credit so far, and not given back, by priority."""
         return dict(zip(PRIORITIES, self._dealt[group].total, strict=True))
 
     # --------------------------------------------------------------------------------- configuration
@@ -386,6 +386,7 @@ class Shaper:
             if (now := row[RETURNED::CELLS]) != returned:
                 for i, tier in enumerate(tiers):
                     tier.buckets[member].returned += now[i] - returned[i]
+                    each.total[i] -= now[i] - returned[i]
                 each.returned[member], has_moved = now, True
         return has_moved
 

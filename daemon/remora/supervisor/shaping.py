@@ -40,6 +40,11 @@ class HostShaping:
         self._waiting = waiting
         shaper.configure(settings, limits)
 
+    @property
+    def remarks(self) -> list[str]:
+        """What is in force, and may not be what is meant."""
+        return self.in_force.remarks(self._workers)
+
     def reload(self, settings: ShapingSettings, limits: tuple[LimitSettings, ...]) -> None:
         """The file says this now; what commands have changed is over."""
         self._file = self.in_force = settings
@@ -67,7 +72,7 @@ class HostShaping:
         return {
             "changed": self.in_force != self._file,
             "default_class": self.in_force.default_class,
-            "remarks": self.in_force.remarks(self._workers),
+            "remarks": self.remarks,
             "scopes": [self._scope(each, waiting) for each in self.in_force.scope],
         }
 
@@ -88,7 +93,7 @@ class HostShaping:
                     "burst": meter.burst,
                     "level": sum(each[bucket] for each in levels.values()),
                     "waiting": waiting.get((scope.name, bucket), 0),
-                    "granted": sum(self._shaper.spent(name).get(bucket, 0) for name in groups),
+                    "granted": sum(self._shaper.granted(name).get(bucket, 0) for name in groups),
                     "donated": sum(each.donated.get(bucket, 0) for each in groups.values()),
                     "transferred": sum(each.transferred.get(bucket, 0) for each in groups.values()),
                 }

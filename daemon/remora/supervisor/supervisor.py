@@ -118,6 +118,7 @@ class Supervisor:
         """Listen, start the workers, reconcile until a stop is asked for, and wait for the end of all workers."""
         settings = self._settings
         self._telemetry.started(__version__, str(self._file), len(self._slots))
+        self._telemetry.config_remarks(self._shaping.remarks)
         self._watchdog.looked_at = asyncio.get_running_loop().time()
         with (
             self._notifier,
@@ -346,6 +347,7 @@ class Supervisor:
             self._telemetry.repeats.interval_s = new.log.repeat_interval_s
             configure_logging(new.log)
             self._shaping.reload(self._settings.shaping, self._settings.ingest.limit)
+            self._telemetry.config_remarks(self._shaping.remarks)
             self._tell(Reload(settings=self._settings, groups=self._shaper.slots))
         self._notifier.ready()
 

@@ -141,6 +141,19 @@ def test_a_group_that_is_made_anew_counts_from_nothing() -> None:
     assert counted() == earlier + later
 
 
+def test_what_comes_back_was_not_granted() -> None:
+    """What the workers had of a group's credit is told without what they gave back, also where that did not fit."""
+    host = Host(shaping(a_host(client_low=a_meter(100_000, 1_000))))
+    host.tick()
+    host.account().charge(0, LOW, 700)
+    host.tick()
+    host.account().give_back(0, LOW, 500)
+    assert host.level() == 1_000
+    host.tick()
+
+    assert host.shaper.granted("uplink")[LOW] == 200
+
+
 def test_credit_that_does_not_fit_serves_others() -> None:
     """What a full worker gives back goes to the other one, in a tick that visits the full one first."""
     host = Host(shaping(a_host(client_low=a_meter(0, 2_000))), 2)
