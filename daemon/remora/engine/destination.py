@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 from remora.engine.byte_budget import ByteBudget
 from remora.engine.entry_budget import EntryBudget
 from remora.engine.eviction import Givers
+from remora.model.topic import Target
 
 SPREAD_S = 0.5
 """Over this time notified shards come back: not all in one moment."""
@@ -131,3 +132,25 @@ class Destination:
             self.returns += 1
             self._returned.set()
             self._returned = asyncio.Event()
+
+
+class Destinations:
+    """The destinations of a worker, each for as long as a shard uses it."""
+
+    def __init__(self, key_of: Callable[[Target], Hashable], make: Callable[[], Destination]) -> None:
+        """`key_of` is equal for targets that are up and down together; `make` gives a destination of its own."""
+        self._key_of = key_of
+        self._make = make
+        self._known: WeakValueDictionary[Hashable, Destination] = WeakValueDictionary()
+
+    def of(self, target: Target) -> Destination:
+        """What the shards share that go to the same place as this target."""
+        key = self._key_of(target)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._make()
+        return found
+
+    def in_use(self) -> list[Destination]:
+        """Those that a shard uses now."""
+        return list(self._known.values())

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal
-from weakref import WeakValueDictionary
 
 from remora.codec.rendering_cached import Renderer
 from remora.config import BalanceSettings, DeliverySettings, OwnershipSettings, QuarantineSettings
@@ -15,7 +14,7 @@ from remora.engine.backlog import BacklogMonitor
 from remora.engine.byte_budget import ByteBudget
 from remora.engine.catalogue import Catalogue
 from remora.engine.delivery.worker_context import WorkerContext
-from remora.engine.destination import Destination, UnackedBounds
+from remora.engine.destination import Destination, Destinations, UnackedBounds
 from remora.engine.dispatcher import Dispatcher
 from remora.engine.dispatching.outlet import Outlets
 from remora.engine.entry_budget import EntryBudget
@@ -32,7 +31,6 @@ from remora.metrics import Telemetry
 from remora.model.health import Waiting
 from remora.model.member import Member
 from remora.model.shard import Shard
-from remora.model.topic import Target
 from remora.policy.eligible import Schemes
 from remora.policy.not_owned import NotOwned
 from remora.policy.pace import Pace, most_per_second
@@ -84,26 +82,11 @@ class Worker:
         givers = Givers(lambda: self._context.settings.read_ahead_watermark)
         self.budget = ByteBudget(delivery.worker_bytes, evict=givers.make_room)
         self.entries = EntryBudget()
-        self._destinations: WeakValueDictionary[Hashable, Destination] = WeakValueDictionary()
-        destinations = self._destinations
-        self._lookout = Lookout(lambda: list(destinations.values()), telemetry)
-        unacked = UnackedBounds(
-            lambda: self._context.settings.max_unacked,
-            lambda: self._context.settings.destination_max_unacked,
-            self.entries,
-            telemetry.unacked_waited,
+        self._destinations = destinations = Destinations(
+            lambda target: (target.scheme, by_scheme[target.scheme].destination(target)),
+            lambda: self._make_destination(givers, delivery.endpoint_bytes),
         )
-
-        def destination(target: Target) -> Destination:
-            """What the shards share that go to the same place: it is up and down for all of them."""
-            key = (target.scheme, by_scheme[target.scheme].destination(target))
-            found = destinations.get(key)
-            if found is None:
-                own = Givers(lambda: self._context.settings.read_ahead_watermark, within=givers)
-                found = Destination(delivery.endpoint_bytes, self.budget, unacked, self._lookout.want, own)
-                destinations[key] = found
-            return found
-
+        self._lookout = Lookout(destinations.in_use, telemetry)
         gate = setup.gate or Gate(telemetry)
         pace = Pace(most_per_second(store.queue.poll_cost_s))
         self.quarantines = quarantines = Quarantines(setup.quarantine, telemetry, rng)
@@ -122,13 +105,25 @@ class Worker:
         meters.quarantined = lambda: self.quarantines.named
         meters.held = lambda: self.budget.held / delivery.worker_bytes
 
-        outlets = Outlets(by_scheme, lambda: info.schemes, destination)
+        outlets = Outlets(by_scheme, lambda: info.schemes, destinations.of)
 
         def serve(lease: Lease) -> Dispatcher:
             return Dispatcher(self._context, lease, outlets, rng)
 
         self.ownership = Coordinator(store, self.catalogue, telemetry, ownership, info, serve)
         self._backlog = BacklogMonitor(store, self.catalogue, self.ownership, telemetry, BACKLOG_INTERVAL_S, gate)
+
+    def _make_destination(self, givers: Givers, nbytes: int) -> Destination:
+        """A destination within the bounds of the worker; a reload may change all of them but `nbytes`."""
+        context = self._context
+        unacked = UnackedBounds(
+            lambda: context.settings.max_unacked,
+            lambda: context.settings.destination_max_unacked,
+            self.entries,
+            context.telemetry.unacked_waited,
+        )
+        own = Givers(lambda: context.settings.read_ahead_watermark, within=givers)
+        return Destination(nbytes, self.budget, unacked, self._lookout.want, own)
 
     @property
     def shards(self) -> list[ShardStatus]:
@@ -192,7 +187,7 @@ class Worker:
         way is done, and those of new ones are acquired.
         """
         self._context.settings = delivery
-        for each in list(self._destinations.values()):
+        for each in self._destinations.in_use():
             each.admit()
         if balance is not None:
             self._info.meters.settings = balance
