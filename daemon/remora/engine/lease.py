@@ -1,4 +1,4 @@
-"""A shard that is held, and until when this may be believed."""
+"""An owned shard's lock, and until when its owner may trust it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LeaseUncertain(StoreUnavailable):
 
 
 class Lease:
-    """The hold of one shard with its current term; ownership extends it, everything else asks it."""
+    """The lock of one owned shard with its current term; ownership extends it, everything else asks it."""
 
     __slots__ = ("_why", "active", "term", "token")
 
@@ -28,7 +28,7 @@ class Lease:
 
     @property
     def shard(self) -> Shard:
-        """The shard that is held."""
+        """The shard that is owned."""
         return self.token.shard
 
     def require_trust(self) -> None:

@@ -60,7 +60,7 @@ class DeliveryEvents(EventGroup):
         self._progress = gauge("remora_progress_timestamp_seconds", "When an entry last was delivered or parked.")
 
     def listed(self, topic: str, entries: int, nbytes: int) -> None:
-        """A listing of a queue brought entries."""
+        """A read of a queue returned entries."""
         self._listed_entries.add(topic, entries)
         self._listed_bytes.add(topic, nbytes)
         if log.isEnabledFor(logging.DEBUG):
@@ -86,7 +86,7 @@ class DeliveryEvents(EventGroup):
             say(logging.DEBUG, "removed", "entries removed", topic=topic, entries=entries)
 
     def in_flight(self, nbytes: int, entries: int) -> None:
-        """`nbytes` bytes are held now."""
+        """This worker holds `nbytes` bytes of `entries` entries now."""
         self._in_flight.set(nbytes)
         self._unacked.set(entries)
 

@@ -66,7 +66,7 @@ class DestinationEvents(EventGroup):
         )  # fmt: skip
 
     def quarantine_skipped(self) -> None:
-        """A destination failed as often, and this worker's draw was not to quarantine it."""
+        """A destination failed often enough for quarantine, and this worker drew not to quarantine it."""
         self._quarantine_skips.inc()
 
     def quarantine_ended(self, destination: str, why: str, left: int) -> None:
@@ -86,7 +86,7 @@ class DestinationEvents(EventGroup):
         self._http_connections.dec()
 
     def http_answered(self, kind: str, requests: int) -> None:
-        """`count` requests had answers of one class: 2xx, 3xx, 4xx, 5xx, other, or none for no whole answer."""
+        """This many requests got answers of one class: 2xx, 3xx, 4xx, 5xx, other, or none for no whole answer."""
         self._http_requests.labels(kind).inc(requests)
 
     def http_retried(self) -> None:
@@ -155,7 +155,7 @@ class DestinationEvents(EventGroup):
         say(logging.DEBUG, "amqp_connected", "AMQP connection opened", broker=broker)
 
     def amqp_disconnected(self, broker: str, reason: str) -> None:
-        """A connection to an AMQP broker ended, for whatever reason."""
+        """A connection to an AMQP broker ended."""
         self._amqp_connections.dec()
         self._say_seldom(
             logging.INFO, "amqp_disconnected", ("amqp", broker, reason),
@@ -163,7 +163,7 @@ class DestinationEvents(EventGroup):
         )  # fmt: skip
 
     def amqp_unroutable(self, broker: str, exchange: str) -> None:
-        """A message was confirmed that no queue got, which its topic takes for delivered."""
+        """The broker confirmed a message that no queue got; its topic counts it as delivered."""
         self._amqp_unroutable.inc()
         self._say_seldom(
             logging.WARNING, "amqp_unroutable", ("unroutable", broker, exchange),

@@ -97,7 +97,7 @@ class IngestEvents(EventGroup):
         self._say_seldom(logging.INFO, "ingest_connection_cut", ("cut", reason), "a connection was cut", reason=reason)
 
     def ingest_load(self, connections: int, requests: int, nbytes: int) -> None:
-        """So much is open and under way now."""
+        """The connections that are open, the requests under way, and the bytes of their bodies, now."""
         self._ingest_connections.set(connections)
         self._ingest_requests.set(requests)
         self._ingest_held.set(nbytes)
@@ -108,7 +108,7 @@ class IngestEvents(EventGroup):
         self._ingest_waiting.set(waiting)
 
     def ingest_paused(self, nbytes: int) -> None:
-        """The bodies of all workers hold so much that new requests wait; said by the worker that has seen it."""
+        """New requests begin to wait, since bodies hold `nbytes` in all workers; the worker that sees it says so."""
         self._ingest_pauses.inc()
         self._say_seldom(
             logging.INFO, "ingest_paused", "ingest_paused", "requests wait: bodies under way hold all the memory",
@@ -125,11 +125,11 @@ class IngestEvents(EventGroup):
         say(logging.INFO, "ingest_serving", "events are taken in", address=address, senders=who)
 
     def ingest_credentials(self, what: str) -> None:
-        """Tokens or certificate were read again and count from now on."""
+        """Tokens or certificate were read again and are in force from now on."""
         say(logging.INFO, "ingest_credentials", "credentials were read again", files=what)
 
     def ingest_credentials_refused(self, why: str) -> None:
-        """Tokens or certificate were read again and refused; those of before go on counting."""
+        """Tokens or certificate were read again and refused; the earlier ones stay in force."""
         self._say_seldom(
             logging.ERROR, "ingest_credentials_refused", ("credentials", why), "the old credentials stay", reason=why
         )

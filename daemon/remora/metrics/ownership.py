@@ -41,11 +41,11 @@ class OwnershipEvents(EventGroup):
         )
 
     def owned(self, shards: int) -> None:
-        """This process holds `count` queues now."""
+        """This process owns this many shards now."""
         self._owned.set(shards)
 
     def eligible(self, shards: int) -> None:
-        """Remora is to deliver `count` queues, held by any worker or none."""
+        """Remora is to deliver this many shards, whichever worker owns them, or none."""
         self._eligible.set(shards)
 
     def acquired(self, queue: str, taken_over: bool, *, named: bool = True) -> None:
@@ -88,7 +88,7 @@ class OwnershipEvents(EventGroup):
         self._moves.labels(kind).inc()
 
     def usage(self, percents: Mapping[str, float], history: float) -> None:
-        """So much of each resource this process uses, in percent; `history` is of the busiest, as a fraction."""
+        """What this process uses of each resource, in percent; `history` is of its busiest one, as a fraction."""
         for resource, percent in percents.items():
             self._usage.labels(resource).set(percent / 100)
         self._usage_history.set(history)
@@ -106,14 +106,14 @@ class OwnershipEvents(EventGroup):
             self._say_seldom(logging.INFO, "balance_skipped", "balance", text, reason=reason)
 
     def sheds(self, shards: int, needed: float, usage: float, average: float) -> None:
-        """`count` queues are to go to other workers, since this one is busier."""
+        """This worker is busier than others, and plans to move this many shards to them."""
         say(
             logging.INFO, "shards_shed", "queues go to workers that are less busy",
             queues=shards, bytes_per_second=round(needed), usage=round(usage, 3), average=round(average, 3),
         )  # fmt: skip
 
     def acquired_many(self, shards: int) -> None:
-        """`count` queues were locked, too many to name."""
+        """This many queues were locked, too many to name."""
         say(logging.INFO, "shards_acquired", "queues locked", queues=shards)
 
     def renewed(self, seconds: float, locks: int = 1) -> None:
@@ -129,13 +129,13 @@ class OwnershipEvents(EventGroup):
         )
 
     def expiry_failed(self, queue: str, why: str) -> None:
-        """Stale reservations of a queue were not looked for; that is repeated."""
+        """The look for stale reservations of a queue failed; the next one follows."""
         self._say_seldom(
             logging.WARNING, "expiry_failed", "expiry_failed", "reservations were not expired", queue=queue, reason=why
         )
 
     def lost(self, queue: str, why: str) -> None:
-        """A lock is held no longer though this worker did not release it."""
+        """This worker lost a lock that it did not release."""
         self._losses.inc()
         say(logging.WARNING, "shard_lost", "queue let go because its lock is lost", queue=queue, reason=why)
 

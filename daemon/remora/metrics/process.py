@@ -62,7 +62,7 @@ class ProcessEvents(EventGroup):
         )  # fmt: skip
 
     def worker_hangs(self, number: int, pid: int, silent_s: float) -> None:
-        """A worker process made no progress for so long that it is killed."""
+        """The supervisor kills a worker process that made no progress for `silent_s` seconds."""
         self._worker_hangs.inc()
         say(
             logging.ERROR, "worker_hangs", "a worker process makes no progress and is killed",
@@ -86,7 +86,7 @@ class ProcessEvents(EventGroup):
         )  # fmt: skip
 
     def worker_unfinished(self, number: int, pid: int, why: str) -> None:
-        """A worker process that was asked to finish ended otherwise."""
+        """A worker process that was asked to finish was killed, or failed."""
         say(
             logging.WARNING, "worker_unfinished", "a worker process did not finish",
             number=number, pid=pid, reason=why,
@@ -107,7 +107,7 @@ class ProcessEvents(EventGroup):
         )  # fmt: skip
 
     def workers(self, serving: int) -> None:
-        """`count` worker processes are ready."""
+        """This many worker processes are ready."""
         self._workers.set(serving)
 
     def host_drain(self, on: bool) -> None:
@@ -156,7 +156,7 @@ class ProcessEvents(EventGroup):
             log.error("failed unexpectedly", exc_info=True, extra=extra)
 
     def loop_lag(self, seconds: float) -> None:
-        """The event loop woke up so much later than asked."""
+        """The event loop woke up this many seconds later than asked."""
         self._lag.observe(seconds)
 
     def ready(self, is_ready: bool, to_deliver: bool) -> None:

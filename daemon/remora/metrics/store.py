@@ -26,12 +26,12 @@ class StoreEvents(EventGroup):
         self._store_connected = False
 
     def store_synced(self, transactions: int) -> None:
-        """The store has synced `count` transactions since it was opened."""
+        """The store has synced this many transactions since it was opened."""
         self._syncs.inc(transactions - self._synced)
         self._synced = transactions
 
     def store_state(self, connected: bool, text: str) -> None:
-        """The store answers, or does not; `text` says which one, or why. May be called as often as one likes."""
+        """The store answers, or does not; `text` says which one, or why. Repeats cost nothing but a line a minute."""
         self._connected.set(connected)
         was_connected, self._store_connected = self._store_connected, connected
         if not connected:
@@ -40,7 +40,7 @@ class StoreEvents(EventGroup):
             say(logging.INFO, "store_connected", text)
 
     def store_failing(self, causes: Iterable[str]) -> None:
-        """For which causes the store or a part of it cannot be used now."""
+        """The causes for which the store or a part of it cannot be used now; none when all of it can."""
         now = set(causes)
         self._store_causes |= now
         for cause in self._store_causes:

@@ -3,7 +3,7 @@
 What may happen again and again is said once, and then at most once a minute with its count. Nothing here is called per
 entry, save for `dead_lettered`.
 
-All methods belong to the event loop's thread, save for `spans_exported`. Texts must be fit for anybody's eyes: pass
+All methods belong to the event loop's thread, save for `spans_exported`. Texts must hold no secrets: pass
 `Target.redacted`.
 """
 

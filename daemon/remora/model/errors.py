@@ -105,7 +105,7 @@ class StoreMisconfigured(StoreError):
 
 
 class StoreMissing(StoreMisconfigured):
-    """There is no embedded store yet, and whoever asks is not to make one."""
+    """There is no embedded store yet, and this caller must not make one."""
 
 
 class OwnershipLost(StoreError):

@@ -25,7 +25,7 @@ class Bank(Protocol):
         """
 
     def note_unacked(self, group: str, nbytes: int) -> None:
-        """So many bytes of a group are granted to this worker, and no endpoint has acknowledged them."""
+        """Set how many bytes of a group are granted to this worker and acknowledged by no endpoint."""
 
     def account(self, group: str, count: Count) -> Account:
         """The account in a group by the name that `find` gave."""

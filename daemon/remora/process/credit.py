@@ -161,7 +161,7 @@ class HostCredit:
         return other if other in self._slots else None
 
     def note_unacked(self, group: str, nbytes: int) -> None:
-        """So many bytes of a group are granted to this worker, and no endpoint has acknowledged them."""
+        """Set how many bytes of a group are granted to this worker and acknowledged by no endpoint."""
         if (slot := self._slots.get(group)) is not None:
             self._memory.cells[self._memory.unacked(self._place, slot)] = nbytes
 

@@ -1,7 +1,7 @@
 """The spans of a shard on its way: its listings, what is sent of them, and what is removed.
 
 A batch links to the listing that its first record came from and to the requests that its records came with, a removal
-to the listings that it removes. So whoever finds one of them in his tracing finds the others.
+to the listings that it removes. So one of them leads to the others in a tracing backend.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ShardSpans:
         return self.tracer.begin(Work.LISTING, self.name, self._about({"remora.limit": limit}))
 
     def listed(self, span: Span, page: Page) -> None:
-        """It has come. A look into an empty queue is no work that anybody seeks."""
+        """The page has come. A look into an empty queue makes no span."""
         if not page.entries:
             return
         if span.context:

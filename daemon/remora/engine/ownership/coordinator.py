@@ -48,7 +48,7 @@ from remora.ports.delivery import DeliveryStore
 LEAST_PAUSE_S = 0.05
 """Between two plans: what comes free together is acquired together."""
 
-FELLOWS_WITHIN_S = 3.0
+MEMBERS_WITHIN_S = 3.0
 """How long the workers that start together wait for each other before they acquire anything."""
 
 RECEIVE_EVERY_S, RECEIVE_SELDOM_S = 0.05, 0.5
@@ -211,7 +211,7 @@ class Coordinator:
     async def _acquire(self) -> None:
         """Plan after every reading of the catalogue, and whenever something may be free."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(FELLOWS_WITHIN_S):
+            async with asyncio.timeout(MEMBERS_WITHIN_S):
                 await self._rebalancer.group_complete.wait()
         situation, owned = self._situation, self._roster.owned
         while True:

@@ -27,7 +27,7 @@ Job = Callable[[sqlite3.Connection], T]
 keeps nothing from one run to the next; an exception of it undoes what it did, and nothing else."""
 
 ANSWER_WITHIN_S = 10.0
-"""How long anybody waits for a transaction."""
+"""How long a caller waits for its transaction."""
 
 _BUSY_FOR_S = 5.0
 _BUSY_PAUSE_S = 0.0002
