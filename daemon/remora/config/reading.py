@@ -56,7 +56,7 @@ def read_toml(path: Path | str, most_bytes: int, what: str) -> TomlFile:
     try:
         text = raw.decode()
         return TomlFile(text, tomllib.loads(text))
-    except ValueError as exc:  # no UTF-8, no TOML, or a number of very many digits
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
         raise ConfigError("", f"{path} is not TOML: {exc}") from exc
     except RecursionError as exc:
         raise ConfigError("", f"{path} is not TOML that can be read: nested too deeply") from exc
