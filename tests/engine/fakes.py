@@ -364,7 +364,7 @@ class FakeStore:
 
 
 @dataclass(frozen=True)
-class FakeParcel:
+class FakeBatch:
     lane: int
     records: Sequence[Record]
 
@@ -414,7 +414,7 @@ def _packed(
             lanes[sum(record.key) % endpoint.lanes].append(record)
     most = endpoint.batch_records
     batches: list[Batch] = [
-        FakeParcel(lane, part[i : i + most]) for lane, part in lanes.items() for i in range(0, len(part), most)
+        FakeBatch(lane, part[i : i + most]) for lane, part in lanes.items() for i in range(0, len(part), most)
     ]
     return batches, refused
 
