@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import shlex
 import signal
+import tomllib
 import uuid
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from support.ingest import record
 from support.kafka import Kafka, create_topic
 from support.receiver import receiving
 
+ROOT = Path(__file__).parents[2]
 NOTHING = {"guaranteed": "0B", "burst": "1MB"}
 SCOPE = {
     "name": "uplink",
@@ -151,6 +155,33 @@ async def test_shaping_that_changes_under_load_loses_nothing(folder: Path) -> No
     for key in range(keys):
         of_key = [each for each in numbers if each % keys == key]
         assert of_key == sorted(of_key)
+
+
+async def test_the_worked_examples_run_as_written(folder: Path) -> None:
+    """A daemon with the first configuration of the page on shaping takes each command of its worked examples."""
+    page = (ROOT / "docs/shaping.md").read_text()
+    shaping = tomllib.loads(re.findall(r"(?s)```toml\n(.*?)```", page)[0])["shaping"]
+    examples = page.partition("## Worked examples")[2].partition("\n## ")[0]
+    commands = [line for block in re.findall(r"(?s)```sh\n(.*?)```", examples) for line in block.splitlines()]
+    sections: dict[str, dict[str, object]] = {
+        "sqlite": {"directory": str(folder / "queues"), "files": 1},
+        "shaping": shaping,
+    }
+    said: dict[str, list[str]] = {}
+    async with running_daemon(folder, sections) as daemon:
+        for line in commands:
+            program, *words = shlex.split(line)
+            done = await daemon.command(*words)
+            assert (program, done.code) == ("remora", Exit.OK), done.err
+            said.setdefault(words[1], []).append(done.out.decode())
+        assert not await is_changed(daemon)
+
+    assert len(commands) == 4
+    assert said["set"] == [
+        "shaping::uplink::priority_queue::rate 20MB => 5MB\nshaping::uplink::priority_queue::max 60MB => 30MB\n"
+    ]
+    assert ["changed by command" in each for each in said["show"]] == [False, True]
+    assert all("uplink of host, enabled" in each and "acme of tenant" not in each for each in said["show"])
 
 
 async def unchanged(daemon: Daemon) -> bool:

@@ -15,6 +15,7 @@ from remora.cli.simulate import simulate
 from remora.model.exits import Exit
 from support.scripts import CASES, shaping
 
+DOCS = Path(__file__).parents[2] / "docs"
 METER = {"guaranteed": 1_000_000, "burst": 10_000}
 SCRIPT: dict[str, Any] = {
     "version": 1,
@@ -432,7 +433,7 @@ def test_help_teaches_with_an_example_that_runs() -> None:
 @pytest.mark.parametrize("document", ["shaping.md", "load.md"])
 def test_examples_of_the_documents_run(document: str) -> None:
     """Each script of the documents runs, and no step of it is refused."""
-    text = (Path(__file__).parents[2] / "docs" / document).read_text()
+    text = (DOCS / document).read_text()
     blocks = re.findall(r"(?ms)^```json\n(.*?)^```", text)
 
     answers = [run(each) for each in blocks]
