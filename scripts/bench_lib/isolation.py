@@ -6,6 +6,9 @@ each, all have entries: at an endpoint that accepts and never answers, at one th
 refuses, and behind a door to a real broker that is slow and shut every few seconds with records under way. With
 `--http-topics` they are topics over HTTP instead, whose one receiver accepts and never answers. The ratios
 compare the turns; daemon, broker, door and measuring program share this host's processors.
+
+With `--greedy-topics` nobody is in trouble: the other topics, of another destination, are many and have all a backlog,
+and the destinations have equal shares, by a scope with `each`. It is the case `share` of `scripts/bench shaping`.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from bench_lib import programs
+from bench_lib import programs, shaping
 from bench_lib.clusters import BenchError, Clusters, running_clusters
 from bench_lib.delivered import kafka_topics
 from bench_lib.embedded import NOBODY, Embedded, own_topic
@@ -71,6 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--entries", type=int, default=200_000, help="of the healthy backlog (default: 200,000)")
     parser.add_argument("--queues", type=int, default=50, help="whose endpoints are in trouble (default: 50)")
     parser.add_argument("--http-topics", type=int, default=0, help="whose receiver hangs, instead of the others")
+    parser.add_argument("--greedy-topics", type=int, default=0, help="of another destination, instead of the others")
     parser.add_argument("--seconds", type=float, default=15.0, help="of the steady load (default: 15)")
     parser.add_argument("--pace", type=int, default=200, help="events in a second of it (default: 200)")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each; the medians are compared (default: 3)")
@@ -78,6 +82,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure and print; returns the figures."""
+    if options.greedy_topics:
+        fair = {"only": ["share"], "limit": shaping.LIMIT, "topics": options.greedy_topics}
+        return shaping.run(argparse.Namespace(**vars(options) | fair))
     name = f"{options.name}-doors"  # the broker must advertise the door
     with (
         tempfile.TemporaryDirectory(prefix="remora-bench-") as folder,

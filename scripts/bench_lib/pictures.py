@@ -229,6 +229,8 @@ def _idle(figures: Figures) -> list[Panel]:
 
 
 def _isolation(figures: Figures) -> list[Panel]:
+    if "share" in figures:
+        return [Panel("entries/s", {kind: [rate] for kind, rate in figures["share"]["rates"].items()})]
     turns = figures["turns"]
     return [
         Panel("entries/s", {kind: _each(each, "rate") for kind, each in turns.items()}),

@@ -44,6 +44,9 @@ from remora.ports.store import ShardStore
 TITLE = "shaping: what a limited backlog sends, what live events notice of it, and what meters cost"
 CASES = ("hold", "live", "share", "cost")
 
+LIMIT = 20_000_000
+"""Bytes a second."""
+
 PAYLOAD = 1000
 BURST_S = 0.2
 WINDOW_S = 10.0
@@ -77,7 +80,7 @@ _PLENTY = 100_000_000_000
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What `scripts/bench shaping` understands."""
     parser.add_argument("--only", choices=CASES, action="append", help="this case (default: all)")
-    parser.add_argument("--limit", type=int, default=20_000_000, help="bytes a second (default: 20,000,000)")
+    parser.add_argument("--limit", type=int, default=LIMIT, help="bytes a second (default: 20,000,000)")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4], help="of `hold` (default: 1 2 4)")
     parser.add_argument("--seconds", type=float, default=30.0, help="of a limited backlog (default: 30)")
     parser.add_argument("--pace", type=int, default=1000, help="live events a second (default: 1,000)")

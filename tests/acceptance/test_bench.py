@@ -234,6 +234,15 @@ def test_isolation_compares_a_topic_alone_and_beside_bad_ones(tmp_path: Path, na
     assert set(found["ratio"]) == {"rate", "age_p50_s", "age_p99_s", "cpu_s"}
 
 
+@pytest.mark.kafka
+def test_isolation_compares_a_destination_alone_and_beside_a_greedy_one(tmp_path: Path, name: str) -> None:
+    """The only topic of a destination is measured alone and beside many of another one, and the ratio is told."""
+    found = figures(tmp_path, "isolation", "--greedy-topics", "3", "--seconds", "1", "--name", name)
+
+    assert set(found["share"]["rates"]) == {"alone", "beside"}
+    assert found["share"]["ratio"] > 0
+
+
 @pytest.mark.spark
 def test_replay_tells_of_the_generator_alone_and_into_ingest(tmp_path: Path) -> None:
     """Every event of each replay is acknowledged, and rates and lateness are told."""
