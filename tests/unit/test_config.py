@@ -718,6 +718,22 @@ def test_what_may_not_be_meant_is_remarked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("[[shaping.scope]]\nname = 's{}'\nof = 'topic'\n", "shaping.scope"),
+        ("[[ingest.limit]]\nname = 'l{}'\nof = 'topic'\n", "ingest.limit"),
+    ],
+)
+def test_there_is_room_for_so_many_scopes_and_limits(tmp_path: Path, text: str, key: str) -> None:
+    """256 tables of a list are taken, and one more is refused."""
+    config.load(written(tmp_path, "".join(text.format(i) for i in range(256))))
+
+    with pytest.raises(ConfigError) as caught:
+        config.load(written(tmp_path, "".join(text.format(i) for i in range(257))))
+    assert (caught.value.key, "may have 256" in str(caught.value)) == (key, True)
+
+
+@pytest.mark.parametrize(
     ("meters", "without"),
     [
         ({"max": (1, 1, None), "idle": (0, 1, None)}, ["idle"]),

@@ -20,6 +20,16 @@ class Checked:
         yield from ()
 
 
+MOST_TABLES = 256
+"""The most tables of a list of scopes, or of limits: each takes part of the memory in which credit is shared."""
+
+
+def too_many(number: int, path: str) -> Iterator[ConfigError]:
+    """A problem where a list has more tables than it may."""
+    if number > MOST_TABLES:
+        yield ConfigError(path, f"has {number} tables, and may have {MOST_TABLES}")
+
+
 def repeated(names: Iterable[str], path: str) -> Iterator[ConfigError]:
     """A problem for each name that stands for something before."""
     seen: set[str] = set()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from remora.config.addresses import TcpAddress, UnixAddress, parse_listen
-from remora.config.checked import Checked, raised, repeated
+from remora.config.checked import Checked, raised, repeated, too_many
 from remora.config.units import Bytes, Rate, Seconds, Unit
 from remora.model.errors import ConfigError
 from remora.model.traffic import (
@@ -71,6 +71,7 @@ class IngestSettings(Checked):
 
     def problems(self) -> Iterator[ConfigError]:
         """Each rule that these values break."""
+        yield from too_many(len(self.limit), "ingest.limit")
         yield from repeated([each.name for each in self.limit], "ingest.limit")
         for limit in self.limit:
             yield from limit.problems()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from remora.config.checked import Checked, raised, repeated
+from remora.config.checked import Checked, raised, repeated, too_many
 from remora.config.units import Rate, Seconds, Unit, show_duration, show_size
 from remora.model.errors import ConfigError
 from remora.model.traffic import (
@@ -155,12 +155,13 @@ class ShapingSettings(Checked):
     default_class: Literal["realtime", "tail", "backlog", "replay", "idle"] = "tail"
     backlog_age_s: Seconds = 5.0
     relief_at: Annotated[int, Unit("count", 1, 100)] = 80
-    groups: Annotated[int, Unit("count", 1, 10_000)] = 256
+    groups: Annotated[int, Unit("count", 1, 3_000)] = 256
     scope: tuple[ScopeSettings, ...] = ()
     principal: tuple[PrincipalSettings, ...] = ()
 
     def problems(self) -> Iterator[ConfigError]:
         """Each rule that these values break."""
+        yield from too_many(len(self.scope), "shaping.scope")
         yield from repeated([each.name for each in self.scope], "shaping.scope")
         yield from repeated([each.name for each in self.principal], "shaping.principal")
         for scope in self.scope:

@@ -20,7 +20,8 @@ from remora.policy.rates import is_of_limit
 from remora.policy.shaping import PRIORITIES
 
 MOST_GROUPS = 4096
-"""Groups and limits that a host can have at a time."""
+"""Groups and buckets of limits that a host can have at a time: more than `shaping.groups` and the number of scopes and
+limits let it have."""
 
 GRANTED, CAPACITY, SPENT, RETURNED = range(4)
 """The cells of a priority in a worker: the supervisor writes the first two, the worker the others."""

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.config import LimitSettings, MeterSettings, MetersSettings, ScopeSettings
+from remora.config import LimitSettings, MeterSettings, MetersSettings, ScopeSettings, ShapingSettings
+from remora.config.checked import MOST_TABLES
 from remora.metrics import Telemetry
 from remora.model.traffic import Meter, Priority
 from remora.policy.rates import bucket_name
@@ -184,6 +185,25 @@ def test_each_destination_has_a_group_up_to_a_number() -> None:
     assert not host.shaper.want("brokers")
     host.shaper.configure(shaping())
     assert host.shaper.slots == {}
+
+
+def test_all_that_may_be_configured_has_room() -> None:
+    """As many scopes, limits and groups as a configuration may have are dealt to, also after scopes have changed."""
+    each = [replace(a_host(client_low=a_meter(100, 100)), name=f"t{i}", of="topic") for i in range(MOST_TABLES)]
+    other = [replace(scope, name=f"h{i}", each=False) for i, scope in enumerate(each)]
+    rate = {"events": 1, "burst_events": 1, "bytes": 1, "burst": 1}
+    limits = [LimitSettings(name=f"l{i}", of="topic", match=("*",), **rate) for i in range(MOST_TABLES)]
+    host = Host(ShapingSettings(scope=tuple(each), groups=3_000), 1, limits)
+    for number in range(3_100):
+        host.shaper.want(f"t{number % 200}/{number}")
+    for scope in each:
+        host.shaper.want(f"{scope.name}/one more")
+    assert len(host.shaper.slots) == 3_000 + 2 * MOST_TABLES + MOST_TABLES
+
+    host.shaper.configure(ShapingSettings(scope=(*each[:10], *other[10:]), groups=3_000), limits)
+    host.tick()
+
+    assert {f"h{i}" for i in range(10, MOST_TABLES)} <= host.shaper.slots.keys()
 
 
 def test_a_limit_of_ingest_is_full_at_the_start() -> None:
