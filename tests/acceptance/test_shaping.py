@@ -10,6 +10,7 @@ import signal
 import tomllib
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from chaos_lib.shaping import scopes
@@ -182,6 +183,41 @@ async def test_the_worked_examples_run_as_written(folder: Path) -> None:
     ]
     assert ["changed by command" in each for each in said["show"]] == [False, True]
     assert all("uplink of host, enabled" in each and "acme of tenant" not in each for each in said["show"])
+
+
+async def test_a_change_outlives_a_refused_file_and_no_other(folder: Path) -> None:
+    """What a command has changed stays in force while the file is refused, which a metric says, and ends with the next
+    reload, also where the file says what it said."""
+    sections: dict[str, dict[str, object]] = {
+        "sqlite": {"directory": str(folder / "queues"), "files": 1},
+        "shaping": {"scope": [SCOPE]},
+    }
+    async with running_daemon(folder, sections) as daemon:
+
+        async def refused() -> bool:
+            return await daemon.metric("remora_config_last_reload_successful") == 0
+
+        async def shown() -> dict[str, Any]:
+            """What the daemon says; the command would refuse the file as well."""
+            answer: dict[str, Any] = json.loads((await daemon.get("/-/shaping"))[1])
+            return answer
+
+        async def is_of_the_file() -> bool:
+            return not (await shown())["changed"]
+
+        done = await daemon.command("shaping", "set", "--scope", "ALL", "--priority", "max", "--rate", "5MB")
+        assert done.out.decode() == "shaping::uplink::max::rate 0B => 5MB\n"
+        daemon.rewrite(shaping={"scope": [SCOPE, SCOPE]})
+        daemon.send(signal.SIGHUP)
+        await daemon.until(refused, "a file that is refused")
+        meters = {each["bucket"]: each["guaranteed"] for each in (await shown())["scopes"][0]["meters"]}
+        assert meters["max"] == 5_000_000
+        assert not await is_of_the_file()
+
+        daemon.rewrite(shaping={"scope": [SCOPE]})
+        daemon.send(signal.SIGHUP)
+        await daemon.until(is_of_the_file, "what the file says")
+        assert not await refused()
 
 
 async def unchanged(daemon: Daemon) -> bool:
