@@ -202,6 +202,18 @@ async def test_entries_and_seals_by_command(folder: Path) -> None:
         assert (await asyncio.to_thread(run, "next", "orders", "-n", "2"))[0] == 0
 
 
+async def test_a_log_is_shown_as_its_own_sequencer_has_it(folder: Path) -> None:
+    """At the address in its projection, though the configuration has another one; and once that server has ended."""
+    async with a_server(folder, "other") as server, server.client() as client:
+        await client.next_range(IDS, 5)
+        shown = json.loads((await asyncio.to_thread(command, folder, "log", "show", "ids", "--json")).stdout)
+        assert (shown["address"], shown["state"], shown["tail"]) == (server.address, "serving epoch 1", 5)
+        await server.ended(signal.SIGTERM)
+
+    shown = json.loads((await asyncio.to_thread(command, folder, "log", "show", "ids", "--json")).stdout)
+    assert (shown["state"], shown["tail"], shown["stored_tail"]) == ("not served", None, 5)
+
+
 async def test_rates_are_reported(folder: Path) -> None:
     """A line for each interval on standard output, in the words of the historical server."""
     async with a_server(folder, "one", "--report-interval", "1s") as server, server.client() as client:

@@ -111,7 +111,7 @@ def list_command(settings: Settings, as_json: bool) -> None:
 @json_option
 @config_option
 def show(settings: Settings, name: str, pool: str, as_json: bool) -> None:
-    """Show a log: its projection, its tail by the sequencer and by the store, and how much it holds.
+    """Show a log: its projection, its state and tail at its sequencer, its tail by the store, and how much it holds.
 
     \b
     Example:
@@ -120,15 +120,18 @@ def show(settings: Settings, name: str, pool: str, as_json: bool) -> None:
     which = _log(settings, pool, name)
 
     async def look(logs: Logs) -> dict[str, object]:
-        row = _shown(which, await logs.projection(which))
+        projection = await logs.projection(which)
+        row = _shown(which, projection)
         figures = await logs.figures(which)
-        row |= {"tail": None, "stored_tail": figures.tail, "trimmed": figures.trimmed, "keys": figures.keys}
+        row |= {"state": "not served", "tail": None, "stored_tail": figures.tail, "trimmed": figures.trimmed, "keys": figures.keys}
         row["remark"] = ""
         if figures.advised_keys and figures.keys > figures.advised_keys:
             row["remark"] = f"a stripe holds {figures.keys} keys, more than {figures.advised_keys}: trim the log"
         try:
-            async with SequencerClient([settings.sequencer.listen], timeout_s=2.0) as client:
-                row["tail"] = (await client.tail(which)).position
+            addresses = dict.fromkeys(filter(None, (projection.address, settings.sequencer.listen)))
+            async with SequencerClient([*addresses], timeout_s=2.0) as client:
+                token = await client.tail(which)
+                row |= {"state": f"serving epoch {token.epoch}", "tail": token.position}
         except SequencerUnavailable as exc:
             row["sequencer"] = str(exc)
         return row
