@@ -21,7 +21,7 @@ from remora.config import (
     Settings,
 )
 from remora.endpoints.http import HttpEndpoint
-from remora.endpoints.http.answers import LANES
+from remora.endpoints.http.answers import FIRST_IN_PUSH, LANES
 from remora.endpoints.http.endpoint import PROXIES
 from remora.model.errors import EndpointDenied, EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.model.record import Record
@@ -85,6 +85,11 @@ async def push_lanes(route: Route, records: Sequence[Record]) -> dict[int, tuple
     """Pack and push, every lane beside the others, until each has ended; answers which batch failed in each lane."""
     batches, refused = route.pack(records)
     assert refused == []
+    return await push_batches(route, batches)
+
+
+async def push_batches(route: Route, batches: Sequence[Batch]) -> dict[int, tuple[Batch, EndpointError]]:
+    """Push these, every lane beside the others, until each has ended; answers which batch failed in each lane."""
     lanes: defaultdict[int, list[Batch]] = defaultdict(list)
     for batch in batches:
         lanes[batch.lane].append(batch)
@@ -109,15 +114,15 @@ async def send(endpoint: HttpEndpoint, to: Target, records: Sequence[Record], mo
         if not left:
             break
         async with endpoint.route(SHARD, INCARNATION, to) as route:
-            failed = await push_lanes(route, list(left))
+            batches, _ = route.pack(list(left))
+            failed = await push_batches(route, batches)
         missing: set[bytes] = set()
-        batches, _ = route.pack(list(left))
         ended = {lane: (batch.records, exc) for lane, (batch, exc) in failed.items()}
         behind: set[int] = set()
         for batch in batches:
             if batch.lane in behind:
                 missing.update(each.position for each in batch.records)
-            elif batch.lane in ended and [*batch.records] == [*ended[batch.lane][0]]:
+            elif batch.lane in ended and batch.records is ended[batch.lane][0]:
                 behind.add(batch.lane)
                 missing.update(each.position for each in batch.records[ended[batch.lane][1].arrived :])
         failures += [exc for _, exc in failed.values()]
@@ -274,7 +279,7 @@ ANSWERS = {
 @pytest.mark.parametrize("kind", ANSWERS)
 async def test_answers_that_are_no_acknowledgement(watcher: Watcher, kind: str) -> None:
     """What is no whole answer is a transient failure of the record under way; what arrived before is told."""
-    records = make_records(0, 5, keys=1)
+    records = make_records(0, FIRST_IN_PUSH, keys=1)
     bad = ANSWERS[kind]
     async with (
         HttpEndpoint(Settings(http=QUICK), watcher) as endpoint,
@@ -321,10 +326,18 @@ async def test_refusals(endpoint: HttpEndpoint, answer: Reply, error: type[Endpo
 
 @pytest.mark.guarantee("order-per-object")
 async def test_some_answers_of_503(endpoint: HttpEndpoint, watcher: Watcher) -> None:
-    """A receiver that refuses one request in ten gets each record once, in order, and no push fails."""
-    records = make_records(0, 600)
-    count = itertools.count()
-    async with receiving(lambda _: status(503) if next(count) % 10 == 5 else OK) as receiver:
+    """A receiver that refuses one request in ten, none twice, gets each record once, in order, and no push fails."""
+    records = make_records(0, 800)
+    count, refused = itertools.count(), set[bytes]()
+
+    def plan(arrival: Arrival) -> Reply:
+        number = next(count)
+        if number <= LANES[0] or number % 10 != 5 or arrival.body in refused:  # before that nothing need have arrived
+            return OK
+        refused.add(arrival.body)
+        return status(503)
+
+    async with receiving(plan) as receiver:
         failures = await send(endpoint, target(receiver.url), records)
 
     assert failures == []
@@ -388,7 +401,7 @@ async def test_a_push_ends_in_time(watcher: Watcher) -> None:
         loop = asyncio.get_running_loop()
         for number, answer in enumerate(answers):
             loop.call_later(0.6 * (number + 1), answer.set)
-        (batch,), _ = route.pack(make_records(0, 20, keys=1))
+        (batch,), _ = route.pack(make_records(0, FIRST_IN_PUSH, keys=1))
         with pytest.raises(EndpointUnavailable, match="not all within 1 s") as caught:
             await route.push(batch)
 
@@ -408,7 +421,10 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("apart")
 async def test_a_record_that_is_refused_while_others_arrive(endpoint: HttpEndpoint) -> None:
     """It is refused for good after three refusals, told by its place, and what stands behind it was not posted."""
-    poison, other = make_records(0, 5, keys=1), (make_records(1, 1, start=number)[0] for number in itertools.count())
+    poison, other = (
+        make_records(0, FIRST_IN_PUSH, keys=1),
+        (make_records(1, 1, start=number)[0] for number in itertools.count()),
+    )
     async with (
         receiving(lambda arrival: status(422) if arrival.headers["remora-event-id"] == "0.2" else OK) as receiver,
         endpoint.route(SHARD, INCARNATION, target(receiver.url)) as route,

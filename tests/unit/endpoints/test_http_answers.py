@@ -149,8 +149,18 @@ def test_lanes_never_shrink(mean_s: float, has_backlog: bool, lanes: int, is_bat
 
 @pytest.mark.parametrize(
     ("mean_s", "together", "wanted"),
-    [(0, 1, 1024), (0, 100, 1024), (0.5, 1, 4), (0.5, 100, 400), (10, 1, 1), (10, 100, 100), (0.05, 100, 1024)],
+    [
+        (0, 1, 4),
+        (0, 100, 400),
+        (0, 1000, 1024),
+        (0.0005, 1, 1024),
+        (0.5, 1, 2),
+        (0.5, 100, 200),
+        (10, 1, 1),
+        (10, 100, 100),
+        (0.05, 100, 1024),
+    ],
 )
 def test_records_of_a_push(mean_s: float, together: int, wanted: int) -> None:
-    """A push lasts for about two seconds, and is never shorter than a request."""
+    """A push lasts for about a second, is never shorter than a request, and short while no answer is known."""
     assert push_records(mean_s, together) == wanted

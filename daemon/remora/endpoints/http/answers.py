@@ -124,15 +124,16 @@ def lanes_for(lanes: int, mean_s: float, *, has_backlog: bool, is_batched: bool 
     return next((each for each in LANES if each > lanes), lanes)
 
 
-PUSH_S = 2.0
+PUSH_S = 1.0
 MOST_IN_PUSH = 1024
+FIRST_IN_PUSH = 4
 
 
 def push_records(mean_s: float, together: int = 1) -> int:
-    """How many records of a lane one push has: what takes about two seconds, so that a session can end soon.
+    """How many records of a lane one push has: what takes about a second, so that a session can end soon.
 
-    `together` of them go in one request, which takes `mean_s` on average.
+    `together` of them go in one request, which takes `mean_s` on average; 0 where no answer is known yet.
     """
     if mean_s <= 0:
-        return MOST_IN_PUSH
+        return min(MOST_IN_PUSH, together * FIRST_IN_PUSH)
     return min(MOST_IN_PUSH, together * max(1, int(min(MOST_IN_PUSH, PUSH_S / mean_s))))
