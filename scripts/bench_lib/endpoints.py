@@ -1,10 +1,10 @@
 """The same backlog over HTTP and AMQP, delivered by remora and by radosgw to the same receiver, from the same queues.
 
-Beside radosgw: queues that radosgw made, filled anew for each turn, which nginx or a RabbitMQ with a durable queue
-takes; while one delivers, the other does not run. A bare publisher sends the same bodies to that RabbitMQ with 512
-unconfirmed, and does nothing else. Alone, on the embedded store: one event a request and a hundred, a receiver that
-answers one request of a hundred with 503, wrk with the same bodies, and a port that refuses. Copies are what the
-receiver got beyond the backlog. All of it shares this host's processors.
+Beside radosgw: queues that radosgw made, filled anew for each turn, which nginx, a receiver that takes half a second
+for each request, or a RabbitMQ with a durable queue takes; while one delivers, the other does not run. A bare publisher
+sends the same bodies to that RabbitMQ with 512 unconfirmed, and does nothing else. Alone, on the embedded store: one
+event a request and a hundred, a receiver that answers one request of a hundred with 503, wrk with the same bodies, and
+a port that refuses. Copies are what the receiver got beyond the backlog. All of it shares this host's processors.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ schemes = ["kafka", "http", "amqp"]
 deny = []
 """
 WARM_UP_ENTRIES = 1000
+SLOW_ENTRIES = 20_000
+SLOW_S = 0.5
 RECORD_BYTES = 1000
 WRK_S = 5
 REFUSED_S = 10.0
@@ -61,7 +63,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--queues", default="1,11", help="HTTP topics, one number for each comparison (default: 1,11)")
     parser.add_argument("--rounds", type=int, default=2, help="turns of each; the medians are compared (default: 2)")
     parser.add_argument("--release", type=int, choices=(16, 20), default=16, help="of Ceph (default: 16)")
-    parser.add_argument("--only", choices=("http", "amqp", "alone", "publisher"), help="leave the others out")
+    parser.add_argument("--workers", type=int, default=0, help="of remora beside radosgw (default: one a processor)")
+    parser.add_argument("--only", choices=("http", "slow", "amqp", "alone", "publisher"), help="leave the others out")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -98,39 +101,48 @@ class _Beside:
             self._ioctx: rados.Ioctx = stack.enter_context(clusters.queue_objects())
             self._store = await stack.enter_async_context(RadosStore(clusters.administrator))
             sink = stack.enter_context(programs.sink(self._folder))
+            slow = stack.enter_context(programs.slow_sink(self._folder, SLOW_S))
             broker = stack.enter_context(running_rabbitmq())
             exchange, queue = await broker.bound()
             counts = [int(each) for each in options.queues.split(",")]
             http = [f"bench-{self._run_id}-http-{number}" for number in range(max(counts))]
-            amqp = [f"bench-{self._run_id}-amqp"]
+            late, amqp = [f"bench-{self._run_id}-slow"], [f"bench-{self._run_id}-amqp"]
             clusters.start("ceph", "rgw")
             stack.enter_context(queues.topics(clusters, http, sink.url))
+            stack.enter_context(queues.topics(clusters, late, slow.url))
             arguments = {"amqp-exchange": exchange, "amqp-ack-level": "broker"}
             stack.enter_context(queues.topics(clusters, amqp, f"amqp://{broker.address}", arguments))
             stack.callback(clusters.start, "ceph", "rgw")
             clusters.stop("ceph", "rgw")
-            self._all = queues.names(clusters, http + amqp)
+            self._all = queues.names(clusters, http + late + amqp)
             targets = await queues.targets(self._store, self._all)
             self._loads = {
                 name: Load(place, target, RECORD_BYTES, options.release)
                 for place, (name, target) in enumerate(zip(self._all, targets, strict=True))
             }
-            if options.only != "amqp":
+            if options.only in (None, "http"):
                 for count in counts:
                     names = self._all[:count]
                     figures[f"http-{count}"] = await self._compared(f"http {count:2}", names, sink.pid, _posted(sink))
-            if options.only != "http":
+            if options.only in (None, "slow"):
+                figures["slow"] = await self._compared(
+                    "slow  1", self._all[-2:-1], slow.pid, slow.requests, SLOW_ENTRIES
+                )
+            if options.only in (None, "amqp"):
                 names = self._all[-1:]
                 figures["amqp"] = await self._compared("amqp  1", names, broker.pid, lambda: _messages(broker, queue))
                 figures["amqp"]["publisher"] = await self._published(broker, exchange, names[0])
         return figures
 
-    async def _compared(self, what: str, names: Sequence[str], receiver: int, count: Any) -> dict[str, Any]:
+    async def _compared(
+        self, what: str, names: Sequence[str], receiver: int, count: Callable[[], int], most: int = 1 << 62
+    ) -> dict[str, Any]:
+        """Turns of both with backlogs of at most so many entries; `count` tells what the receiver has got so far."""
         turns: defaultdict[str, list[Turn]] = defaultdict(list)
         copies: defaultdict[str, int] = defaultdict(int)
         for number in range(self._options.rounds + 1):
             for kind, deliver in (("remora", self._remora), ("radosgw", self._radosgw)):
-                entries = self._options.entries if number else min(WARM_UP_ENTRIES, self._options.entries)
+                entries = min(most, self._options.entries) if number else min(WARM_UP_ENTRIES, self._options.entries)
                 await self._fill(names, entries)
                 before = count()
                 turn = await self._turn(names, entries, receiver, deliver)
@@ -174,7 +186,10 @@ class _Beside:
         raise BenchError(f"{turn.left:,} entries are left after {FRESH_STARTS} starts")
 
     def _remora(self) -> AbstractContextManager[int]:
-        return programs.remora(self._clusters, self._folder, OWN)
+        workers = self._options.workers
+        return programs.remora(
+            self._clusters, self._folder, OWN + (f"\n[supervisor]\nworkers = {workers}\n" if workers else "")
+        )
 
     def _radosgw(self) -> AbstractContextManager[int]:
         return programs.radosgw(self._clusters)

@@ -9,9 +9,10 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -65,6 +66,19 @@ listen = "unix:{folder}/admin"
 """
 
 
+class SlowSink:
+    """An HTTP server that says yes after a while."""
+
+    def __init__(self, pid: int, port: int) -> None:
+        self.pid = pid
+        self.url = f"http://127.0.0.1:{port}"
+
+    def requests(self) -> int:
+        """How many requests it has answered, without these questions."""
+        with urllib.request.urlopen(self.url, timeout=10) as answer:
+            return int(answer.read())
+
+
 class Sink:
     """An HTTP server that says yes."""
 
@@ -89,15 +103,30 @@ def sink(folder: Path) -> Iterator[Sink]:
     conf.write_text(_NGINX.format(folder=folder, port=port, files=resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     with _running([path, "-c", str(conf), "-e", str(folder / "nginx.log")], folder / "nginx.out") as process:
         served = Sink(process.pid, port)
-        for _ in range(100):
-            try:
-                served.requests()
-                break
-            except OSError:
-                time.sleep(0.05)
-        else:
-            raise BenchError(f"nginx does not answer: {_last_words(folder / 'nginx.log')}")
+        _await(served.requests, "nginx", folder / "nginx.log")
         yield served
+
+
+@contextmanager
+def slow_sink(folder: Path, seconds: float) -> Iterator[SlowSink]:
+    """A receiver that takes so long for each request."""
+    port, log = free_port(), folder / "slow-receiver.log"
+    program = Path(__file__).with_name("slow_receiver.py")
+    with _running([sys.executable, str(program), str(port), str(seconds)], log) as process:
+        served = SlowSink(process.pid, port)
+        _await(served.requests, program.name, log)
+        yield served
+
+
+def _await(look: Callable[[], object], what: str, log: Path) -> None:
+    for _ in range(200):
+        try:
+            look()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise BenchError(f"{what} does not answer: {_last_words(log)}")
 
 
 @contextmanager

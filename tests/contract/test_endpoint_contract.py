@@ -274,8 +274,8 @@ async def test_cancelled_pushes(outlet: Outlet) -> None:
     to = await outlet.topic()
     async with asyncio.timeout(60), outlet.running() as endpoint:
         async with endpoint.route(SHARD, INCARNATION, to) as route:
-            (batch,), _ = route.pack(make_records(0, 20, keys=1))
-            await route.push(batch)
+            for batch in route.pack(make_records(0, 20, keys=1))[0]:
+                await route.push(batch)
         async with endpoint.route(SHARD, INCARNATION, to) as route:
             batches, _ = route.pack(make_records(0, 200, start=20))
             pushes = [asyncio.create_task(route.push(each)) for each in batches]
