@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 from remora.model.ingest import IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
 from remora.model.shard import Shard
@@ -65,6 +65,25 @@ class Ingest(Protocol):
 
     async def abort(self, topic: Topic, reservation: str) -> None:
         """Give the room back. Aborting again is no error; after a commit it is OnceConflict. ReservationUnknown."""
+        ...
+
+
+@runtime_checkable
+class PublishSoon(Protocol):
+    """What a store may offer beside: `publish` without a coroutine, and so without a task, for each request."""
+
+    def publish_soon(
+        self,
+        topic: Topic,
+        events: Sequence[RoutedEvent],
+        once: IdempotencyKey | None,
+        done: Callable[[PublishResult | Exception], None],
+    ) -> None:
+        """Store events as `publish` does, and call `done` in the event loop, later, with what that returns or raises.
+
+        Requests for one topic are stored in the order of the calls. What `publish` raises before anything is stored
+        may be raised at once, and then `done` is not called.
+        """
         ...
 
 

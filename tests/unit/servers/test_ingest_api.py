@@ -24,16 +24,18 @@ from remora.servers.ingest.api import ROUTES, template_of
 from remora.servers.ingest.openapi import DOCUMENT
 from remora.servers.ingest.problems import TOO_MANY, Problem
 from remora.servers.ingest.reading import rooms_of
-from support.ingest import ScriptedStore, Site, ingest_site, ndjson, own_topic, record, records
+from support.ingest import PromptStore, ScriptedStore, Site, ingest_site, ndjson, own_topic, record, records
 
 EVENTS = "/v1/topics/t/events"
 RESERVATIONS = "/v1/topics/t/reservations"
 
 
-@pytest.fixture
-def store() -> ScriptedStore:
-    """A store with the topics t and closed."""
-    return ScriptedStore(own_topic("t"), own_topic("u", closed=True))
+@pytest.fixture(params=[ScriptedStore, PromptStore])
+def store(request: pytest.FixtureRequest) -> ScriptedStore:
+    """A store with the topics t and closed; of either kind, whose requests go either way."""
+    found = request.param(own_topic("t"), own_topic("u", closed=True))
+    assert isinstance(found, ScriptedStore)
+    return found
 
 
 @pytest.fixture

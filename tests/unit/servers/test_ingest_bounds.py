@@ -18,7 +18,18 @@ import pytest
 import zstandard
 
 from remora.servers.ingest import handler, server
-from support.ingest import DEADLINE_S, ScriptedStore, Site, ingest_site, ndjson, own_topic, record, records, until
+from support.ingest import (
+    DEADLINE_S,
+    PromptStore,
+    ScriptedStore,
+    Site,
+    ingest_site,
+    ndjson,
+    own_topic,
+    record,
+    records,
+    until,
+)
 
 EVENTS = "/v1/topics/t/events"
 
@@ -31,10 +42,12 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handler, "LINGER_S", 0.3)
 
 
-@pytest.fixture
-def store() -> ScriptedStore:
-    """A store with one topic."""
-    return ScriptedStore(own_topic("t"))
+@pytest.fixture(params=[ScriptedStore, PromptStore])
+def store(request: pytest.FixtureRequest) -> ScriptedStore:
+    """A store with one topic; of either kind, whose requests go either way."""
+    found = request.param(own_topic("t"))
+    assert isinstance(found, ScriptedStore)
+    return found
 
 
 @asynccontextmanager

@@ -12,57 +12,45 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeVar
 
-import msgspec
-from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.web_request import BaseRequest
-
-from remora.codec.s3_events import MalformedEvent, place
-from remora.config import IngestSettings
-from remora.metrics import Telemetry
+from remora.codec.s3_events import place
 from remora.model.entry import Time
-from remora.model.errors import OnceConflict, ReservationExceeded, StoreError, TopicUnknown
+from remora.model.errors import OnceConflict, ReservationExceeded, TopicUnknown
 from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
 from remora.model.shard import Origin
 from remora.model.topic import SequenceState, Topic
 from remora.policy.rates import Cost
-from remora.ports.producing import IngestStore
-from remora.ports.tracing import NO_TRACER
-from remora.process.host_load import HostLoad
+from remora.ports.producing import PublishSoon
+from remora.servers.ingest.at_once import Client, StraightWay
 from remora.servers.ingest.body import read_body
-from remora.servers.ingest.body_budget import BodyBudget, Share
-from remora.servers.ingest.connections import Connection, Connections
-from remora.servers.ingest.credentials import Credentials
-from remora.servers.ingest.handler import VERSION
-from remora.servers.ingest.limits import IngestLimits, Receipt
+from remora.servers.ingest.body_budget import Share
+from remora.servers.ingest.desk import Desk
+from remora.servers.ingest.head import VERSIONS, path_of
+from remora.servers.ingest.limits import Receipt
 from remora.servers.ingest.openapi import DOCUMENT
 from remora.servers.ingest.problems import (
     BAD_REQUEST,
     DECIDED,
-    DEFECT,
-    FORBIDDEN,
     MISMATCH,
     NO_RESERVATION,
     NO_TOPIC,
     NOT_FOUND,
     STOPPING,
-    UNAUTHORIZED,
     WRONG_METHOD,
     WRONG_TYPE,
     Problem,
-    of_error,
 )
-from remora.servers.ingest.reading import JSON, digest, idempotency_key, is_ndjson, malformed, rooms_of
-from remora.servers.ingest.tokens import ANYBODY, Grant
-from remora.servers.ingest.topics import TopicLookup
+from remora.servers.ingest.reading import JSON, digest, idempotency_key, is_ndjson, rooms_of
+from remora.servers.ingest.request import Request
+from remora.servers.ingest.response import Response
+from remora.servers.ingest.service import Peer
+from remora.servers.ingest.stored import JSON_HEADERS, json_response, stored_response
 from remora.servers.ingest.traced import traced
 
 T = TypeVar("T")
-
-JSON_HEADERS = MappingProxyType({"Content-Type": JSON, "Server": "remora"})
 
 _RESERVATION = re.compile(r"([A-Za-z0-9_-]{1,200})\.[A-Za-z0-9_-]{1,64}")
 
@@ -71,10 +59,9 @@ _RESERVATION = re.compile(r"([A-Za-z0-9_-]{1,200})\.[A-Za-z0-9_-]{1,64}")
 class Call:
     """A request on its way through a handler: what it is for, and the memory that it holds."""
 
-    request: BaseRequest
+    request: Request
     argument: str
     share: Share
-    connection: Connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,129 +78,88 @@ class Operation:
     """What a method of a resource does, and how it is called in metrics."""
 
     kind: str
-    handle: Callable[[Api, Call], Awaitable[web.Response]]
+    handle: Callable[[Api, Call], Awaitable[Response]]
 
 
 class Api:
     """Answers requests. It belongs to one event loop."""
 
-    def __init__(
-        self,
-        settings: IngestSettings,
-        store: IngestStore,
-        telemetry: Telemetry,
-        credentials: Credentials,
-        host: HostLoad,
-        limits: IngestLimits,
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._settings = settings
-        self._store = store
-        self._telemetry = telemetry
-        self._credentials = credentials
-        self.limits = limits
-        self.tracer = NO_TRACER
-        self._topics = TopicLookup(store.own_topics)
-        self.body_budget = BodyBudget(settings.pause_at_bytes, host, telemetry)
-        self.under_way = 0
-        self.stopping = False
-        self.idle = asyncio.Event()
-        self.idle.set()
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._settings = desk.settings
+        self._store = desk.store
+        self._topics = desk.topics
+        self._straight: StraightWay | None = None
+        if isinstance(desk.store.ingest, PublishSoon):
+            self._straight = StraightWay(desk, desk.store.ingest, self._answer_to)
 
-    async def answer(self, request: BaseRequest, connections: Connections) -> web.Response:
+    @property
+    def stopping(self) -> bool:
+        """Whether a connection ends with its next answer."""
+        return self._desk.stopping
+
+    def at_once(self, request: Request, connection: Peer, answered: Callable[[Response], None]) -> bool:
+        """Begin a request that waits for nothing but the store; see `Service`."""
+        head = request.head
+        operation, name = route_of(head.method, head.target)
+        if operation is not _PUBLISH or self._straight is None or head.version not in VERSIONS:
+            return False
+        return self._straight.publish(request, name, Client(connection, answered))
+
+    async def _answer_to(self, request: Request, client: Client) -> None:
+        client.answered(await self.answer(request, client.connection))
+
+    async def answer(self, request: Request, connection: Peer) -> Response:
         """Answer one request, whatever happens."""
-        started = self._loop.time()
-        connection = connections.of(request.protocol)
-        connection.begin()
-        self.under_way += 1
-        self.idle.clear()
+        desk = self._desk
+        began = desk.begin()
         kind = "other"
         try:
-            with self.body_budget.share(connection) as share:
-                kind, work = self._route(request, share, connection)
+            with desk.body_budget.share(connection) as share:
+                kind, work = self._route(request, share)
                 response = await work
         except Exception as exc:  # the top of the loop over requests
-            response = self.refuse(request, exc)
-        finally:
-            self.under_way -= 1
-            if not self.under_way:
-                self.idle.set()
-            connection.answered()
-        if self.stopping:
-            response.force_close()
-        self._telemetry.ingest_answered(kind, response.status, self._loop.time() - started)
+            response = self.refuse(request, exc, connection.peer)
+        except BaseException:
+            desk.abandon()
+            raise
+        desk.end(kind, response, began)
         return response
 
-    def _route(self, request: BaseRequest, share: Share, connection: Connection) -> tuple[str, Awaitable[web.Response]]:
-        if self.stopping:
+    def _route(self, request: Request, share: Share) -> tuple[str, Awaitable[Response]]:
+        head = request.head
+        if self._desk.stopping:
             raise Problem(STOPPING, "the daemon is stopping and takes no more requests")
-        if VERSION in request:
-            raise Problem(BAD_REQUEST, f"expected HTTP/1.1, not {request[VERSION]}")
-        template, argument = template_of(request.path)
+        if head.version not in VERSIONS:
+            raise Problem(BAD_REQUEST, f"expected HTTP/1.1, not HTTP/{head.version}")
+        template, argument = template_of(head.path)
         operations = ROUTES.get(template)
         if operations is None:
             raise Problem(NOT_FOUND, "there is no such resource; /v1/openapi.json tells which there are")
-        operation = operations.get("GET" if request.method == "HEAD" else request.method)
+        operation = operations.get("GET" if head.method == "HEAD" else head.method)
         if operation is None:
             allowed = ", ".join([*operations, *(["HEAD"] if "GET" in operations else [])])
             raise Problem(WRONG_METHOD, f"only {allowed}", headers={"Allow": allowed})
-        return operation.kind, operation.handle(self, Call(request, argument, share, connection))
+        return operation.kind, operation.handle(self, Call(request, argument, share))
 
-    def refuse(self, request: BaseRequest, exc: BaseException | None) -> web.Response:
-        """The answer to a request that failed with this, which is being handled."""
-        if isinstance(exc, MalformedEvent):
-            exc = malformed(exc)
-        elif isinstance(exc, StoreError):
-            exc = of_error(exc)
-        elif isinstance(exc, HttpProcessingError):
-            exc = Problem(BAD_REQUEST, f"not HTTP: {exc.message.splitlines()[0] if exc.message else ''}")
-        elif isinstance(exc, ConnectionError):  # the client is gone, and this is not read
-            exc = Problem(BAD_REQUEST, "the connection ended")
-        elif not isinstance(exc, Problem):
-            self._telemetry.crashed("ingest")
-            exc = Problem(DEFECT, "the daemon's log has the reason")
-        peer = request.remote or ""
-        self._telemetry.ingest_refused(exc.kind.code, exc.kind.status, exc.reason, peer)
-        response = exc.response()
-        if "Expect" in request.headers:
-            response.force_close()  # whether its body follows is up to the client now, so nothing else may
-        return response
-
-    # ------------------------------------------------------------------------------------------ rights
-
-    def _permit(self, call: Call, topic: str) -> str:
-        """The name of the request's token. Raises Problem unless it may send to the topic."""
-        sender = self._sender(call)
-        if not sender.allows(topic):
-            raise Problem(FORBIDDEN, f"this token may not send to {topic}")
-        return sender.name
-
-    def _sender(self, call: Call) -> Grant:
-        tokens = self._credentials.tokens
-        if tokens is None:
-            return ANYBODY
-        scheme, _, token = call.request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer":
-            raise _unauthorized("send the token as Authorization: Bearer", "")
-        grant = tokens.grant(token.strip())
-        if grant is None:
-            raise _unauthorized("this token is not known here", ', error="invalid_token"')
-        return grant
+    def refuse(self, request: Request | None, exc: Exception, peer: str) -> Response:
+        """The answer to what failed with this, which is being handled."""
+        return self._desk.refuse(request.head if request else None, exc, peer)
 
     # ------------------------------------------------------------------------------------------ events
 
-    async def publish(self, call: Call) -> web.Response:
+    async def publish(self, call: Call) -> Response:
         """Store events in one step."""
-        token = self._permit(call, call.argument)
-        ndjson, key = is_ndjson(call.request), idempotency_key(call.request)
+        token = self._desk.permit(call.request.head, call.argument)
+        ndjson, key = is_ndjson(call.request.head.headers), idempotency_key(call.request.head.headers)
         await self._topics.get(call.argument)
-        receipt = self.limits.admit(token, call.argument)
-        receipt.received(call.request.content_length or 0)
+        receipt = self._desk.limits.admit(token, call.argument)
+        receipt.received(call.request.head.length or 0)
         raw = await self._body(call)
         receipt.received(len(raw))
         once = IdempotencyKey(key, await digest(raw, ndjson)) if key else None
         try:
-            with traced(self.tracer, call.request, call.argument) as context:
+            with traced(self._desk.tracer, call.request.head, call.argument) as context:
                 body = Body(raw, ndjson, context)
                 stored, dropped, nbytes = await self._in_topic(
                     call.argument, lambda topic: self._publish(topic, body, once, receipt)
@@ -223,8 +169,8 @@ class Api:
             raise
         if stored.repeated:
             receipt.holds(0)
-        self._count(call.argument, stored, nbytes, dropped)
-        return _json(200, {"stored": stored.events, "repeated": stored.repeated, "dropped_fields": dropped})
+        self._desk.count(call.argument, stored, nbytes, dropped)
+        return stored_response(stored, dropped)
 
     async def _publish(
         self, topic: Topic, body: Body, once: IdempotencyKey | None, receipt: Receipt
@@ -235,13 +181,13 @@ class Api:
         stored = await self._store.ingest.publish(topic, events, once) if events else PublishResult(0)
         return stored, dropped, _nbytes(events)
 
-    async def reserve(self, call: Call) -> web.Response:
+    async def reserve(self, call: Call) -> Response:
         """Reserve room for events to come."""
-        token = self._permit(call, call.argument)
-        if is_ndjson(call.request):
+        token = self._desk.permit(call.request.head, call.argument)
+        if is_ndjson(call.request.head.headers):
             raise Problem(WRONG_TYPE, f"a reservation is {JSON}")
         topic = await self._topics.get(call.argument)
-        receipt = self.limits.admit(token, call.argument)
+        receipt = self._desk.limits.admit(token, call.argument)
         rooms = rooms_of(await self._body(call), topic, self._settings.max_events)
         receipt.received(sum(each.nbytes for each in rooms))
         receipt.holds(len(rooms))
@@ -250,28 +196,28 @@ class Api:
         except BaseException:
             receipt.holds(0)
             raise
-        self.limits.reserved(reservation, receipt)
+        self._desk.limits.reserved(reservation, receipt)
         answer = {
             "reservation": reservation,
-            "expires_in_seconds": int(self.limits.reservation_s),
+            "expires_in_seconds": int(self._desk.limits.reservation_s),
             "events": len(rooms),
         }
-        return _json(201, answer, {"Location": f"/v1/reservations/{reservation}"})
+        return json_response(201, answer, {"Location": f"/v1/reservations/{reservation}"})
 
-    async def commit(self, call: Call) -> web.Response:
+    async def commit(self, call: Call) -> Response:
         """Store the events that room was reserved for."""
         name = await self._topic_of_reservation(call)
-        ndjson = is_ndjson(call.request)
+        ndjson = is_ndjson(call.request.head.headers)
         raw = await self._body(call)
         asked = await digest(raw, ndjson)
-        with traced(self.tracer, call.request, name) as context:
+        with traced(self._desk.tracer, call.request.head, name) as context:
             body = Body(raw, ndjson, context)
             stored, dropped, nbytes = await self._in_topic(
                 name, lambda topic: self._commit(topic, call.argument, body, asked)
             )
-        self.limits.ended(call.argument, Cost(nbytes, stored.events))
-        self._count(name, stored, nbytes, dropped)
-        return _json(200, {"stored": stored.events, "repeated": stored.repeated, "dropped_fields": dropped})
+        self._desk.limits.ended(call.argument, Cost(nbytes, stored.events))
+        self._desk.count(name, stored, nbytes, dropped)
+        return stored_response(stored, dropped)
 
     async def _commit(self, topic: Topic, reservation: str, body: Body, asked: bytes) -> tuple[PublishResult, int, int]:
         events, dropped = await self._placed(body, topic, reservation.encode())
@@ -287,15 +233,15 @@ class Api:
         # The room was reserved for the events alone: the trace context does without, and no event is refused for it.
         return await self._commit(topic, reservation, replace(body, context=b""), asked)
 
-    async def abort(self, call: Call) -> web.Response:
+    async def abort(self, call: Call) -> Response:
         """Give reserved room back."""
         name = await self._topic_of_reservation(call)
         try:
             await self._in_topic(name, lambda topic: self._store.ingest.abort(topic, call.argument))
         except OnceConflict as exc:
             raise Problem(DECIDED, str(exc)) from exc
-        self.limits.ended(call.argument, Cost())
-        return web.Response(status=204, headers={"Server": "remora"})
+        self._desk.limits.ended(call.argument, Cost())
+        return Response(204, headers={"Server": "remora"})
 
     async def _in_topic(self, name: str, work: Callable[[Topic], Awaitable[T]]) -> T:
         """Do something in a topic; once more where it was made anew within the time that we believed to know it."""
@@ -308,7 +254,7 @@ class Api:
     async def _topic_of_reservation(self, call: Call) -> str:
         """The name of the topic that a reservation begins with, when there is one and it may be sent to."""
         match = _RESERVATION.fullmatch(call.argument)
-        self._permit(call, match[1] if match else "")
+        self._desk.permit(call.request.head, match[1] if match else "")
         try:
             if match:
                 return (await self._topics.get(match[1])).name
@@ -319,11 +265,9 @@ class Api:
 
     async def _body(self, call: Call) -> bytes:
         settings = self._settings
-        body = await read_body(
+        return await read_body(
             call.request, call.share, most_bytes=settings.max_request_bytes, timeout_s=settings.request_timeout_s
         )
-        call.connection.complete()
-        return body
 
     async def _placed(self, body: Body, topic: Topic, seed: bytes) -> tuple[list[RoutedEvent], int]:
         """The events of a body, and how many of their members were dropped. Others get their turn meanwhile."""
@@ -341,44 +285,38 @@ class Api:
             dropped += part.dropped
         return events, dropped
 
-    def _count(self, topic: str, stored: PublishResult, nbytes: int, dropped: int) -> None:
-        if stored.repeated:
-            self._telemetry.ingest_repeated(topic)
-        else:
-            self._telemetry.ingested(topic, stored.events, nbytes, dropped)
-
     # -------------------------------------------------------------------------------------------- looks
 
-    async def topics(self, call: Call) -> web.Response:
+    async def topics(self, call: Call) -> Response:
         """The topics that may be sent to."""
-        sender = self._sender(call)
+        sender = self._desk.sender(call.request.head)
         found = (await self._store.catalog.topics()).values()
         shown = [each for each in found if each.origin is Origin.REMORA and sender.allows(each.name)]
-        return _json(200, {"topics": [_topic_json(each) for each in sorted(shown, key=lambda each: each.name)]})
+        return json_response(200, {"topics": [_topic_json(each) for each in sorted(shown, key=lambda each: each.name)]})
 
-    async def topic(self, call: Call) -> web.Response:
+    async def topic(self, call: Call) -> Response:
         """One topic."""
-        self._permit(call, call.argument)
-        return _json(200, _topic_json(await self._topics.get(call.argument)))
+        self._desk.permit(call.request.head, call.argument)
+        return json_response(200, _topic_json(await self._topics.get(call.argument)))
 
-    async def sequence(self, call: Call) -> web.Response:
+    async def sequence(self, call: Call) -> Response:
         """How far a topic's sequence has come."""
-        self._permit(call, call.argument)
+        self._desk.permit(call.request.head, call.argument)
         topic_id, reached = await self._in_topic(call.argument, self._sequence)
-        return _json(
+        return json_response(
             200, {"topic": call.argument, "id": topic_id, "tail": reached.tail, "delivered": reached.delivered}
         )
 
     async def _sequence(self, topic: Topic) -> tuple[str, SequenceState]:
         return topic.id, await self._store.own_topics.sequence(topic)
 
-    async def openapi(self, _: Call) -> web.Response:
+    async def openapi(self, _: Call) -> Response:
         """The description of all this."""
-        return web.Response(body=DOCUMENT, headers=JSON_HEADERS)
+        return Response(200, DOCUMENT, JSON_HEADERS)
 
-    async def health(self, _: Call) -> web.Response:
+    async def health(self, _: Call) -> Response:
         """Whether requests are taken: where they are not, this is refused like all others."""
-        return _json(200, {"ok": True})
+        return json_response(200, {"ok": True})
 
 
 ROUTES: Mapping[str, Mapping[str, Operation]] = MappingProxyType({
@@ -397,6 +335,16 @@ ROUTES: Mapping[str, Mapping[str, Operation]] = MappingProxyType({
 """Every resource by its template in the OpenAPI document, with its methods."""
 
 
+_PUBLISH = ROUTES["/v1/topics/{topic}/events"]["POST"]
+
+
+@lru_cache(maxsize=512)
+def route_of(method: str, target: bytes) -> tuple[Operation | None, str]:
+    """The operation that a request asks for, None where there is none, and what stands for its parameter."""
+    template, argument = template_of(path_of(target))
+    return ROUTES.get(template, {}).get(method), argument
+
+
 def template_of(path: str) -> tuple[str, str]:
     """The template that a decoded path fits, and what stands for its parameter."""
     match path.split("/"):
@@ -408,10 +356,6 @@ def template_of(path: str) -> tuple[str, str]:
             return "/v1/topics/{topic}", name
         case _:
             return path, ""
-
-
-def _unauthorized(detail: str, error: str) -> Problem:
-    return Problem(UNAUTHORIZED, detail, headers={"WWW-Authenticate": f'Bearer realm="remora"{error}'})
 
 
 def _nbytes(events: Sequence[RoutedEvent]) -> int:
@@ -426,9 +370,3 @@ def _topic_json(topic: Topic) -> dict[str, object]:
         "kafka_topic": topic.target.topic,
         "closed": topic.closed,
     }
-
-
-def _json(status: int, value: object, headers: Mapping[str, str] | None = None) -> web.Response:
-    return web.Response(
-        status=status, body=msgspec.json.encode(value), headers={**JSON_HEADERS, **headers} if headers else JSON_HEADERS
-    )

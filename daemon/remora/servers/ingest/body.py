@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.web_request import BaseRequest
-
 from remora.servers.ingest.body_budget import Share, no_memory
 from remora.servers.ingest.encodings import DECODERS, NotDecodable
 from remora.servers.ingest.problems import (
@@ -18,46 +14,45 @@ from remora.servers.ingest.problems import (
     WRONG_TYPE,
     Problem,
 )
+from remora.servers.ingest.request import BodyBroken, BodyStream, Request
+from remora.servers.ingest.response import CONTINUE
 
 _QUOTED = " or ".join(f'"{each}"' for each in DECODERS)
 
 
-async def read_body(request: BaseRequest, share: Share, *, most_bytes: int, timeout_s: float) -> bytes:
+async def read_body(request: Request, share: Share, *, most_bytes: int, timeout_s: float) -> bytes:
     """The whole body, decoded where it is compressed.
 
     Raises Problem when it is larger than `most_bytes`, before it is read if its length is declared; when other requests
     hold all the memory for `timeout_s`; and when it does not arrive within `timeout_s` from then on.
     """
-    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    encoding = request.head.headers.get(b"content-encoding", "identity").strip().lower()
     if encoding != "identity" and encoding not in DECODERS:
         detail = f"Content-Encoding may be {_QUOTED}, not {encoding!r}"
         raise Problem(WRONG_TYPE, detail, headers={"Accept-Encoding": ", ".join(DECODERS)})
-    told = request.content_length
+    told, content = request.head.length, request.content
     if told is not None and told > most_bytes:
         raise _too_large(most_bytes)
-    if not request.body_exists:
-        told = 0
     await share.begin(told if encoding == "identity" or told == 0 else None, timeout_s)
-    await _continue(request)
-    if request.content.is_eof() and encoding == "identity":  # as nearly always: it came with its headers
-        return await _plain(request, share, most_bytes)
+    _continue(request)
+    if content.is_complete and encoding == "identity":  # as nearly always: it came with its headers
+        return await _plain(content, share, most_bytes)
     try:
         async with asyncio.timeout(timeout_s):
             if encoding != "identity":
-                return await _decoded(request, encoding, share, most_bytes)
-            return await _plain(request, share, most_bytes)
+                return await _decoded(content, encoding, share, most_bytes)
+            return await _plain(content, share, most_bytes)
     except TimeoutError as exc:
         if share.is_waiting:
             raise no_memory(timeout_s) from exc
         raise Problem(TIMEOUT, f"the body was not complete within {timeout_s:g} s") from exc
-    except (web.RequestPayloadError, HttpProcessingError) as exc:
+    except BodyBroken as exc:
         raise Problem(BAD_REQUEST, "the body ended early or its chunks are malformed") from exc
 
 
-async def _plain(request: BaseRequest, share: Share, most_bytes: int) -> bytes:
-    content = request.content
-    first = await content.readany()
-    if content.at_eof():
+async def _plain(content: BodyStream, share: Share, most_bytes: int) -> bytes:
+    first = await content.read()
+    if content.is_read:
         if len(first) > most_bytes:
             raise _too_large(most_bytes)
         await share.cover(len(first))
@@ -67,16 +62,16 @@ async def _plain(request: BaseRequest, share: Share, most_bytes: int) -> bytes:
         if len(body) > most_bytes:
             raise _too_large(most_bytes)
         await share.cover(len(body))
-        piece = await content.readany()
+        piece = await content.read()
         if not piece:
             return bytes(body)
         body += piece
 
 
-async def _decoded(request: BaseRequest, encoding: str, share: Share, most_bytes: int) -> bytes:
+async def _decoded(content: BodyStream, encoding: str, share: Share, most_bytes: int) -> bytes:
     decoder, body = DECODERS[encoding](), bytearray()
     try:
-        while data := await request.content.readany():
+        while data := await content.read():
             for piece in decoder.decode(data):
                 body += piece
                 if len(body) > most_bytes:
@@ -92,15 +87,14 @@ async def _decoded(request: BaseRequest, encoding: str, share: Share, most_bytes
     return bytes(body)
 
 
-async def _continue(request: BaseRequest) -> None:
+def _continue(request: Request) -> None:
     """Tell a client that waits for it to go on: curl does for large bodies, and so does radosgw with it."""
-    expected = request.headers.get("Expect")
-    if expected is None:
+    headers = request.head.headers
+    if b"expect" not in headers:
         return
-    if expected.lower() != "100-continue":
+    if headers.get(b"expect").lower() != "100-continue":
         raise Problem(EXPECTATION, "only 100-continue can be expected here")
-    if request.transport is not None:
-        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    request.tell(CONTINUE)
 
 
 def _too_large(most_bytes: int) -> Problem:

@@ -31,6 +31,19 @@ class Reader(Protocol):
         """Read it again."""
 
 
+class _Nobody:
+    """Who reads what has come whole."""
+
+    def hold_for_memory(self) -> None:
+        """There is nothing to hold."""
+
+    def go_on_for_memory(self) -> None:
+        """It was never held."""
+
+
+_NOBODY = _Nobody()
+
+
 class BodyBudget:
     """How many bytes of bodies are held now, and who waits. It belongs to one event loop."""
 
@@ -62,10 +75,25 @@ class BodyBudget:
         try:
             yield share
         finally:
-            if share in self._intake:
-                if self._intake.is_paused:
-                    self._observe()
-                self._let_in(self._intake.end(share))
+            self.end(share)
+
+    def take(self, nbytes: int) -> Share | None:
+        """The share of a request whose body is here already; None where it has to wait. `end` gives it back."""
+        self._observe()
+        if self._intake.is_paused:
+            return None
+        share = Share(self, _NOBODY)
+        share.nbytes = nbytes
+        self._intake.begin(share, nbytes)
+        self._let_in(())
+        return share
+
+    def end(self, share: Share) -> None:
+        """Give back what a share took, and let in who may be now."""
+        if share in self._intake:
+            if self._intake.is_paused:
+                self._observe()
+            self._let_in(self._intake.end(share))
 
     def set_limit(self, limit: int) -> None:
         """Another limit, which counts at once."""

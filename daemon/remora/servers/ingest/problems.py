@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import msgspec
-from aiohttp import web
 
 from remora.model import errors
+from remora.servers.ingest.response import Response
 
 CONTENT_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
@@ -101,14 +101,10 @@ class Problem(Exception):
         self.headers = headers or {}
         self._where = {"record": record, "line": line, "field": field}
 
-    def response(self) -> web.Response:
+    def response(self) -> Response:
         """The answer to give."""
         retry = {"Retry-After": str(RETRY_AFTER_S)} if self.kind.retry else {}
-        return web.Response(
-            status=self.kind.status,
-            body=self.document(),
-            headers={**_HEADERS, **retry, **self.headers},
-        )
+        return Response(self.kind.status, self.document(), {**_HEADERS, **retry, **self.headers})
 
     def document(self) -> bytes:
         """The problem document."""

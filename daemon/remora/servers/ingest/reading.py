@@ -11,12 +11,12 @@ from types import MappingProxyType
 from typing import Annotated, Any
 
 import msgspec
-from aiohttp.web_request import BaseRequest
 
 from remora.codec.s3_events import MOST_BUCKET, MOST_KEY, MalformedEvent, TooManyEvents
 from remora.codec.shard_hash import shards
 from remora.model.ingest import ReservedRoom
 from remora.model.topic import Topic
+from remora.servers.ingest.head import Headers
 from remora.servers.ingest.problems import BAD_REQUEST, MALFORMED, TOO_MANY, WRONG_TYPE, Problem
 
 JSON = "application/json"
@@ -69,9 +69,13 @@ class _Announced:
 _announced_at_most = lru_cache(maxsize=4)(_Announced)
 
 
-def is_ndjson(request: BaseRequest) -> bool:
+def is_ndjson(headers: Headers) -> bool:
     """Whether the body has its records in lines. Raises Problem for what is neither that nor JSON."""
-    given = request.headers.get("Content-Type", "")
+    return _is_ndjson(headers.get(b"content-type"))
+
+
+@lru_cache(maxsize=64)
+def _is_ndjson(given: str) -> bool:
     name, _, parameters = given.partition(";")
     found = _TYPES.get(name.strip().lower())
     charset = _CHARSET.search(parameters)
@@ -80,11 +84,11 @@ def is_ndjson(request: BaseRequest) -> bool:
     return found
 
 
-def idempotency_key(request: BaseRequest) -> str:
+def idempotency_key(headers: Headers) -> str:
     """The header's value; the draft writes it in quotes, many clients do not."""
-    if "Idempotency-Key" not in request.headers:
+    if b"idempotency-key" not in headers:
         return ""
-    given, *more = request.headers.getall("Idempotency-Key")
+    given, *more = headers.every(b"idempotency-key")
     if more:
         raise Problem(BAD_REQUEST, "Idempotency-Key: stands more than once", field="Idempotency-Key")
     key = given[1:-1] if len(given) > 1 and given[0] == given[-1] == '"' else given
@@ -98,11 +102,12 @@ def idempotency_key(request: BaseRequest) -> str:
 async def digest(body: bytes, ndjson: bool) -> bytes:
     """What tells two requests apart that have the same key."""
     if len(body) > DIGEST_AT_ONCE_BYTES:
-        return await asyncio.to_thread(_digest_now, body, ndjson)
-    return _digest_now(body, ndjson)
+        return await asyncio.to_thread(digest_now, body, ndjson)
+    return digest_now(body, ndjson)
 
 
-def _digest_now(body: bytes, ndjson: bool) -> bytes:
+def digest_now(body: bytes, ndjson: bool) -> bytes:
+    """The same, of a short body."""
     return hashlib.blake2b(body, digest_size=16, person=b"ndjson" if ndjson else b"json").digest()
 
 

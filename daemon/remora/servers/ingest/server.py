@@ -8,9 +8,6 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from aiohttp import web
-from aiohttp.web_request import BaseRequest
-
 from remora.config import IngestSettings, Settings
 from remora.metrics import Telemetry
 from remora.ports.producing import IngestStore
@@ -18,7 +15,7 @@ from remora.process.host_load import HostLoad
 from remora.servers.ingest.api import Api
 from remora.servers.ingest.connections import LOOK_S, Connections
 from remora.servers.ingest.credentials import Credentials
-from remora.servers.ingest.handler import Handlers
+from remora.servers.ingest.desk import Desk
 from remora.servers.ingest.limits import IngestLimits
 from remora.servers.ingest.listening import accepting
 from remora.servers.serving import OfHost
@@ -37,14 +34,14 @@ class IngestServer:
         self,
         address: str,
         listeners: Sequence[asyncio.Server],
-        api: Api,
+        desk: Desk,
         connections: Connections,
         credentials: Credentials,
         telemetry: Telemetry,
     ) -> None:
         self.address = address
         self._listeners = listeners
-        self._api = api
+        self._desk = desk
         self._connections = connections
         self._credentials = credentials
         self._telemetry = telemetry
@@ -63,28 +60,28 @@ class IngestServer:
     @property
     def held_bytes(self) -> int:
         """Bytes of bodies of the requests that are under way."""
-        return self._api.body_budget.nbytes
+        return self._desk.body_budget.nbytes
 
     @property
     def waiting(self) -> int:
         """Requests that wait for memory."""
-        return self._api.body_budget.waiting
+        return self._desk.body_budget.waiting
 
     def reload(self, settings: Settings) -> None:
         """Use these limits of tokens and topics from the next request on, and at once that of memory; read tokens and
         certificate again, as happens by itself within a second or two of their change."""
-        self._api.limits.configure(settings.ingest.limit)
-        self._api.body_budget.set_limit(settings.ingest.pause_at_bytes)
+        self._desk.limits.configure(settings.ingest.limit)
+        self._desk.body_budget.set_limit(settings.ingest.pause_at_bytes)
         self._credentials.reload()
 
     def finish(self) -> None:
         """Take no more connections and requests; what is under way goes on. May be called again."""
-        if self._api.stopping:
+        if self._desk.stopping:
             return
-        self._api.stopping = True
+        self._desk.stopping = True
         for each in self._listeners:
             each.close()
-        self._api.body_budget.refuse_waiting()
+        self._desk.body_budget.refuse_waiting()
         self._connections.end_idle()
 
     async def close(self) -> None:
@@ -98,14 +95,14 @@ class IngestServer:
     async def _finished(self, most_s: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(most_s):
-                await self._api.idle.wait()
+                await self._desk.idle.wait()
 
     def _look(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
         self._connections.look()
         self._credentials.refresh()
-        self._telemetry.ingest_load(self.connections, self._api.under_way, self.held_bytes)
-        self._telemetry.ingest_memory(is_paused=self._api.body_budget.look(), waiting=self.waiting)
+        self._telemetry.ingest_load(self.connections, self._desk.under_way, self.held_bytes)
+        self._telemetry.ingest_memory(is_paused=self._desk.body_budget.look(), waiting=self.waiting)
 
 
 @asynccontextmanager
@@ -127,15 +124,10 @@ async def serve_ingest(
     host = host or OfHost(HostLoad.alone())
     limits = IngestLimits(telemetry, host.bank, reservation_s)
     limits.configure(settings.limit)
-    api = Api(settings, store, telemetry, credentials, host.load, limits)
-    api.tracer = host.tracer
-
-    async def answer(request: BaseRequest) -> web.Response:
-        return await api.answer(request, connections)
-
-    handlers = Handlers(answer, api.refuse)
+    desk = Desk(settings, store, telemetry, credentials, host.load, limits)
+    desk.tracer = host.tracer
     connections = Connections(
-        handlers,
+        Api(desk),
         telemetry,
         host.load,
         most=settings.max_connections,
@@ -144,11 +136,10 @@ async def serve_ingest(
         handshakes=credentials.tls is not None,
     )
     async with accepting(sockets, credentials.tls, connections.accept) as (listeners, address):
-        server = IngestServer(address, listeners, api, connections, credentials, telemetry)
+        server = IngestServer(address, listeners, desk, connections, credentials, telemetry)
         telemetry.ingest_serving(address, None if credentials.tokens is None else len(credentials.tokens))
         try:
             yield server
         finally:
             await server.close()
-            await handlers.shutdown(GOODBYE_S)
-            connections.cut_all()
+            await connections.close(GOODBYE_S)

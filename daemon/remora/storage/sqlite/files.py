@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -60,7 +60,7 @@ class File:
         """What its writer did."""
         return self._writer.stats
 
-    async def write(self, job: Job[T], *, durable: bool = True, arrived: Sequence[Shard] = ()) -> T:
+    async def write(self, job: Job[T], *, durable: bool = True, arrived: Collection[Shard] = ()) -> T:
         """What a job returns, once the transaction that it shares with others is committed; see `Job`.
 
         With `durable` it is synced too, else it may be undone by a power cut. `arrived` are the queues that the

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from remora.model.errors import RemoraError
+from remora.model.errors import RemoraError, StoreUnavailable
 from remora.model.shard import Shard
 from remora.ports.tracing import NO_TRACER, Tracer, Work
 from remora.storage.sqlite.files import File
@@ -22,6 +22,21 @@ Request = Callable[[WriteBatch], T]
 
 It may be called again after the transaction was rolled back, and keeps nothing from one call to the next.
 """
+
+Done = Callable[[Any], None]
+"""Gets what a request returns, or the exception that it raises."""
+
+
+class Wants(NamedTuple):
+    """What a request asks for beside itself: about how much it writes, the queues that it appends to, and the context
+    of its trace."""
+
+    nbytes: int = 0
+    arrived: Collection[Shard] = ()
+    context: bytes = b""
+
+
+NOTHING = Wants()
 
 _MOST_REQUESTS = 1024
 _MOST_BYTES = 8 << 20
@@ -37,24 +52,25 @@ class _Group:
     """Requests that one transaction carries out in order; more may join until the first of them runs."""
 
     requests: list[Request[object]] = field(default_factory=list)
-    arrived: list[Shard] = field(default_factory=list)
-    outcomes: asyncio.Task[list[object]] = field(init=False)
+    waiting: list[Done] = field(default_factory=list)
+    arrived: dict[Shard, None] = field(default_factory=dict)
     nbytes: int = 0
     contexts: list[bytes] = field(default_factory=list)
     _is_closed: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def join(self, request: Request[object], nbytes: int, arrived: Sequence[Shard], context: bytes) -> int | None:
-        """Add a request; returns its index in the outcomes, or None when the group is full or has begun to run."""
+    def join(self, request: Request[object], wants: Wants, done: Done) -> bool:
+        """Add a request; False when the group is full or has begun to run."""
         with self._lock:
             if self._is_closed or len(self.requests) >= _MOST_REQUESTS or self.nbytes > _MOST_BYTES:
-                return None
+                return False
             self.requests.append(request)
-        self.nbytes += nbytes
-        self.arrived += arrived
-        if context and len(self.contexts) < MOST_LINKS:
-            self.contexts.append(context)
-        return len(self.requests) - 1
+        self.waiting.append(done)
+        self.nbytes += wants.nbytes
+        self.arrived.update(dict.fromkeys(wants.arrived))
+        if wants.context and len(self.contexts) < MOST_LINKS:
+            self.contexts.append(wants.context)
+        return True
 
     async def gather(self) -> None:
         """Let the requests join that the event loop has already read from their connections.
@@ -83,28 +99,56 @@ class GroupCommit:
 
     def __init__(self, tracer: Tracer = NO_TRACER) -> None:
         self._open: dict[File, _Group] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._tracer = tracer
 
-    async def submit(
-        self, file: File, request: Request[T], nbytes: int = 0, arrived: Sequence[Shard] = (), context: bytes = b""
-    ) -> T:
+    async def submit(self, file: File, request: Request[T], wants: Wants = NOTHING) -> T:
         """Return what the request returns, or raise what it raises, once it is durable.
 
-        `nbytes` is about how much the request writes, `arrived` are the queues that it appends to, `context` is
-        that of its trace. Cancelling the caller does not undo the request.
+        Cancelling the caller does not undo the request.
         """
-        current = self._open.get(file)
-        if current is None or (index := current.join(request, nbytes, arrived, context)) is None:
-            current = self._open[file] = _Group()
-            index = current.join(request, nbytes, arrived, context)
-            # A task of its own: the first caller's cancellation must not end what the others wait for.
-            current.outcomes = asyncio.create_task(self._carry_out(file, current), name=f"ingest {file.path.name}")
-        outcome = (await asyncio.shield(current.outcomes))[index]  # type: ignore[index]  # a new group takes one
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome  # type: ignore[return-value]  # each index has its own type
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-    async def _carry_out(self, file: File, group: _Group) -> list[object]:
+        def done(outcome: object) -> None:
+            if future.done():
+                return
+            if isinstance(outcome, BaseException):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)  # type: ignore[arg-type]  # each request has its own type
+
+        self.submit_soon(file, request, wants, done)
+        return await future
+
+    def submit_soon(self, file: File, request: Request[T], wants: Wants, done: Done) -> None:
+        """The same without waiting: `done` is called in the event loop with what it returns or raises."""
+        current = self._open.get(file)
+        if current is None or not current.join(request, wants, done):
+            current = self._open[file] = _Group()
+            current.join(request, wants, done)
+            # A task of its own: no caller's end must end what the others wait for.
+            task = asyncio.create_task(self._carry_out(file, current), name=f"ingest {file.path.name}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _carry_out(self, file: File, group: _Group) -> None:
+        """Write a group, and tell all that wait for it what came of their requests."""
+        try:
+            outcomes = await self._written(file, group)
+        except Exception as exc:  # handed to the callers, whatever it is
+            outcomes = [exc] * len(group.waiting)
+        except BaseException:
+            for done in group.waiting:
+                done(StoreUnavailable(f"{file.path}: the daemon gave it up"))
+            raise
+        for done, outcome in zip(group.waiting, outcomes, strict=True):
+            try:
+                done(outcome)
+            except Exception as exc:  # a defect of one caller, which the others must not wait for
+                context = {"message": "a request was not told its outcome", "exception": exc}
+                asyncio.get_running_loop().call_exception_handler(context)
+
+    async def _written(self, file: File, group: _Group) -> list[object]:
         try:
             await group.gather()
             span = self._tracer.begin(Work.COMMIT, file.path.name, {}, links=group.contexts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -27,7 +27,7 @@ from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey, PublishResult
 from remora.model.topic import Topic
 from remora.ports.tracing import NO_TRACER, Tracer
 from remora.storage.sqlite.files import Files
-from remora.storage.sqlite.group_commit import GroupCommit
+from remora.storage.sqlite.group_commit import GroupCommit, Wants
 from remora.storage.sqlite.write_batch import AGE, Need, QueueUpdate, TopicRow, WriteBatch
 
 _RESERVATION = f"""
@@ -70,20 +70,25 @@ class Ingest:
         self, topic: Topic, events: Sequence[RoutedEvent], once: IdempotencyKey | None = None
     ) -> PublishResult:
         """Store events; returns when they are durable."""
-        load = _loaded(topic, events)
-        return await self._commits.submit(
-            self._files.file_of(topic.name),
-            _Publish(topic, load, events, once),
-            sum(need.nbytes for _, need in load.values()),
-            [topic.shard(number) for number in load],
-            context_of(events[0].payload) if events else b"",
-        )
+        request, wants = _publishing(topic, events, once)
+        return await self._commits.submit(self._files.file_of(topic.name), request, wants)
+
+    def publish_soon(
+        self,
+        topic: Topic,
+        events: Sequence[RoutedEvent],
+        once: IdempotencyKey | None,
+        done: Callable[[PublishResult | Exception], None],
+    ) -> None:
+        """The same, without a coroutine for each request; see `ports.PublishSoon`."""
+        request, wants = _publishing(topic, events, once)
+        self._commits.submit_soon(self._files.file_of(topic.name), request, wants, done)
 
     async def reserve(self, topic: Topic, rooms: Sequence[ReservedRoom]) -> str:
         """Reserve room in all shards or in none, and answer the reservation's id."""
         reservation = f"{topic.name}.{secrets.token_hex(16)}"
         request = _Reserve(topic, reservation, _needs(topic, rooms), msgspec.msgpack.encode(rooms), len(rooms))
-        return await self._commits.submit(self._files.file_of(topic.name), request, len(request.rooms))
+        return await self._commits.submit(self._files.file_of(topic.name), request, Wants(len(request.rooms)))
 
     async def commit(
         self, topic: Topic, reservation: str, events: Sequence[RoutedEvent], digest: bytes
@@ -92,9 +97,11 @@ class Ingest:
         return await self._commits.submit(
             self._files.file_of(topic.name),
             _Commit(topic, reservation, events, digest),
-            sum(len(each.payload) for each in events),
-            [topic.shard(number) for number in {each.shard for each in events}],
-            context_of(events[0].payload) if events else b"",
+            Wants(
+                sum(len(each.payload) for each in events),
+                [topic.shard(number) for number in {each.shard for each in events}],
+                context_of(events[0].payload) if events else b"",
+            ),
         )
 
     async def abort(self, topic: Topic, reservation: str) -> None:
@@ -119,7 +126,18 @@ def expire(connection: sqlite3.Connection, topic_id: int, older_than_ns: int) ->
 # ------------------------------------------------------------------------------------------- requests
 
 
-@dataclass(frozen=True, slots=True)
+def _publishing(topic: Topic, events: Sequence[RoutedEvent], once: IdempotencyKey | None) -> tuple[_Publish, Wants]:
+    """The request that stores these events, and what it wants."""
+    load = _loaded(topic, events)
+    wants = Wants(
+        sum([need.nbytes for _, need in load.values()]),
+        [topic.shard(number) for number in load],
+        context_of(events[0].payload) if events else b"",
+    )
+    return _Publish(topic, load, events, once), wants
+
+
+@dataclass(slots=True)
 class _Publish:
     topic: Topic
     load: Load

@@ -1,0 +1,35 @@
+"""The body of a request on its way: how much of what a connection reads belongs to it."""
+
+from __future__ import annotations
+
+from remora.servers.ingest.chunks import ChunkDecoder
+from remora.servers.ingest.request import BodyStream
+
+
+class ArrivingBody:
+    """The body that is arriving; without a stream it is thrown away."""
+
+    __slots__ = ("_chunks", "_left", "stream")
+
+    def __init__(self, length: int | None, stream: BodyStream) -> None:
+        self._left = length or 0
+        self._chunks = ChunkDecoder() if length is None else None
+        self.stream: BodyStream | None = stream
+
+    def take(self, ahead: bytearray) -> bool:
+        """Take what belongs to it from the beginning of `ahead`; whether there is room for more. Raises NotHttp."""
+        if self._chunks:
+            data = self._chunks.decode(ahead)
+        else:
+            data = bytes(ahead[: self._left])
+            del ahead[: len(data)]
+            self._left -= len(data)
+        has_room = self.stream.feed(data) if self.stream else True
+        if self.is_whole and self.stream:
+            self.stream.end()
+        return has_room
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it has come."""
+        return self._chunks.is_whole if self._chunks else not self._left

@@ -1,0 +1,80 @@
+"""Decodes a body in chunks (RFC 9112, 7.1), strictly: where one ends must not be a matter of opinion."""
+
+from __future__ import annotations
+
+import re
+
+from remora.servers.ingest.head import NotHttp
+
+MOST_LINE = 1024
+"""Bytes of a chunk's first line, which has its length and extensions that nobody needs."""
+
+MOST_TRAILERS = 8192
+"""Bytes of the trailers, which are passed over."""
+
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e]*)?")
+_TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
+
+
+class ChunkDecoder:
+    """Decodes one body from bytes that come in parts."""
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._is_behind_data = self._is_in_trailers = False
+        self._trailer_bytes = 0
+        self.is_whole = False
+        """Whether its end has come."""
+
+    def decode(self, data: bytearray) -> bytes:
+        """Take what can be decoded from the beginning of `data`, and return what it stands for. Raises NotHttp."""
+        pieces: list[bytes] = []
+        begin = 0
+        while not self.is_whole and begin < len(data):
+            if self._left:
+                piece = bytes(data[begin : begin + self._left])
+                pieces.append(piece)
+                begin += len(piece)
+                self._left -= len(piece)
+                self._is_behind_data = not self._left
+                continue
+            if (line := _line(data, begin)) is None:
+                break
+            begin += len(line) + 2
+            self._take(line)
+        del data[:begin]
+        return b"".join(pieces)
+
+    def _take(self, line: bytes) -> None:
+        """The next line that is not data."""
+        if self._is_behind_data:
+            if line:
+                raise NotHttp("a chunk is longer than it says")
+            self._is_behind_data = False
+        elif self._is_in_trailers:
+            self._take_trailer(line)
+        elif found := _SIZE.fullmatch(line):
+            self._left = int(found[1], 16)
+            self._is_in_trailers = not self._left
+        else:
+            raise NotHttp("a chunk has no length")
+
+    def _take_trailer(self, line: bytes) -> None:
+        if not line:
+            self.is_whole = True
+            return
+        self._trailer_bytes += len(line)
+        if self._trailer_bytes > MOST_TRAILERS or not _TRAILER.fullmatch(line):
+            raise NotHttp("the trailers are too long, or none")
+
+
+def _line(data: bytearray, begin: int) -> bytes | None:
+    """The line that begins here, without its end; None while it is not complete."""
+    end = data.find(b"\n", begin, begin + MOST_LINE + 2)
+    if end < 0:
+        if len(data) - begin > MOST_LINE:
+            raise NotHttp(f"a line between chunks is longer than {MOST_LINE} bytes")
+        return None
+    if data[end - 1 : end] != b"\r" or end == begin:
+        raise NotHttp("a line between chunks does not end in CR LF")
+    return bytes(data[begin : end - 1])

@@ -1,0 +1,26 @@
+"""The answer to events that are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from remora.model.ingest import PublishResult
+from remora.servers.ingest.reading import JSON
+from remora.servers.ingest.response import Response
+
+JSON_HEADERS: Mapping[str, str] = MappingProxyType({"Content-Type": JSON, "Server": "remora"})
+
+
+def json_response(status: int, value: object, headers: Mapping[str, str] | None = None) -> Response:
+    """A value as JSON."""
+    return Response(status, msgspec.json.encode(value), {**JSON_HEADERS, **headers} if headers else JSON_HEADERS)
+
+
+def stored_response(stored: PublishResult, dropped: int) -> Response:
+    """How many events were stored, and of how many members there is nothing left."""
+    repeated = b"true" if stored.repeated else b"false"
+    body = b'{"stored":%d,"repeated":%b,"dropped_fields":%d}' % (stored.events, repeated, dropped)
+    return Response(200, body, JSON_HEADERS)

@@ -1,0 +1,92 @@
+"""The requests of one connection that are under way, and their answers in the order of the requests."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from remora.servers.ingest.request import Request
+from remora.servers.ingest.response import Response
+
+MOST = 32
+"""Requests that a client may send ahead and that are begun before the first of them is answered."""
+
+
+class Turn:
+    """One request, from its head to its answer."""
+
+    __slots__ = ("_changed", "early", "request", "response")
+
+    def __init__(self, changed: Callable[[Turn], None]) -> None:
+        """`changed` is called when there is something to send."""
+        self._changed = changed
+        self.request: Request | None = None
+        """None where what came cannot be read."""
+        self.response: Response | None = None
+        self.early = b""
+        """What is to be sent before the answer, and was not yet."""
+
+    @property
+    def keeps_alive(self) -> bool:
+        """Whether another request may come behind it."""
+        return self.request is not None and self.request.head.keeps_alive
+
+    def say(self, early: bytes) -> None:
+        """Send this, when it is this request's turn."""
+        self.early += early
+        self._changed(self)
+
+    def end(self, response: Response) -> None:
+        """This is the answer."""
+        self.response = response
+        self._changed(self)
+
+    def encoded(self, response: Response) -> bytes:
+        """The answer as it is sent."""
+        head = self.request.head if self.request else None
+        return response.encode(
+            is_head=head is not None and head.method == "HEAD", says_alive=head is not None and head.version == "1.0"
+        )
+
+
+class Turns:
+    """All of them, the oldest first."""
+
+    def __init__(self) -> None:
+        self._all: deque[Turn] = deque()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __contains__(self, turn: Turn) -> bool:
+        return turn in self._all
+
+    def is_last(self, turn: Turn) -> bool:
+        """Whether no request was begun behind it."""
+        return self._all[-1] is turn
+
+    def add(self, turn: Turn) -> None:
+        """The next request."""
+        self._all.append(turn)
+
+    def drop(self, turn: Turn) -> None:
+        """Forget a request: it will never be whole."""
+        self._all.remove(turn)
+
+    def clear(self) -> None:
+        """Forget all of them: nothing is sent any more."""
+        self._all.clear()
+
+    def take(self) -> tuple[bytes, bool]:
+        """What can be sent now, and whether the connection ends with it."""
+        parts: list[bytes] = []
+        turns = self._all
+        while turns and (response := turns[0].response) is not None:
+            parts.append(turns.popleft().encoded(response))
+            if response.closes:
+                turns.clear()
+                return b"".join(parts), True
+        if turns and turns[0].early:
+            parts.append(turns[0].early)
+            turns[0].early = b""
+        return b"".join(parts), False
