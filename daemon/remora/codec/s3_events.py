@@ -79,10 +79,16 @@ def place(body: bytes, topic: Topic, *, ndjson: bool, most: int, created: Time, 
         tests += step.tests
         if count > most:
             raise TooManyEvents(most, None, "", f"more than {most} records in one request")
-        numbers = speedups.shards([key for key, _ in step.keyed], topic.shards)
-        yield Part([RoutedEvent(number, *each) for number, each in zip(numbers, step.keyed, strict=True)], step.dropped)
+        yield Part(_routed(step.keyed, topic.shards), step.dropped)
     if not count and not tests:
         raise MalformedEvent(None, None, "", "there are no records")
+
+
+def _routed(keyed: Sequence[Keyed], shards: int) -> list[RoutedEvent]:
+    if not keyed:
+        return []
+    keys, entries = zip(*keyed, strict=True)
+    return list(map(RoutedEvent, speedups.shards(keys, shards), keys, entries))
 
 
 def _from_lines(body: bytes, encoder: _Encoder) -> Iterator[_Step]:
@@ -129,8 +135,8 @@ class _Encoder:
     def __init__(self, topic: Topic, created: Time, seed: bytes) -> None:
         self._created, self._seed = created, seed
         self._opaque = topic.opaque_data or b""
-        self._literal_keys = _has_literal_keys(topic.target)
-        self._tail = _tail(topic) + _TIME.pack(*created) + _LIMITS.pack(*_limits(topic))
+        self._literal_keys, tail, limits = _of_topic(topic)
+        self._tail = tail + _TIME.pack(*created) + limits
         self._compiled = None
         if speedups.RecordEncoder:
             self._compiled = speedups.RecordEncoder(created, seed, self._opaque, self._tail, self._literal_keys)
@@ -233,7 +239,6 @@ _NO_PAIRS = bytes(8)
 _COUNTED = tuple(n.to_bytes(4, "little") for n in range(2049))
 
 
-@lru_cache(maxsize=256)
 def _has_literal_keys(target: Target) -> bool:
     try:
         return has_literal_keys(target)
@@ -242,9 +247,12 @@ def _has_literal_keys(target: Target) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _tail(topic: Topic) -> bytes:
-    """What stands behind the event in every entry of a topic, up to the time of creation."""
-    return _strings(*(_bytes(text) for text in (topic.target.uri, topic.target.args, topic.target.topic)))
+def _of_topic(topic: Topic) -> tuple[bool, bytes, bytes]:
+    """Whether a topic's keys are literal, and what stands behind the event in each of its entries: up to the time of
+    creation, and behind that."""
+    target = topic.target
+    tail = _strings(*(_bytes(text) for text in (target.uri, target.args, target.topic)))
+    return _has_literal_keys(target), tail, _LIMITS.pack(*_limits(topic))
 
 
 def _limits(topic: Topic) -> tuple[int, int, int]:

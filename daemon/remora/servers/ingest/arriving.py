@@ -16,18 +16,24 @@ class ArrivingBody:
         self._chunks = ChunkDecoder() if length is None else None
         self.stream: BodyStream | None = stream
 
-    def take(self, ahead: bytearray) -> bool:
-        """Take what belongs to it from the beginning of `ahead`; whether there is room for more. Raises NotHttp."""
+    def take(self, data: bytes) -> tuple[bytes, bool]:
+        """Take what belongs to it from the beginning of `data`; what is left, and whether there is room for more.
+
+        Raises NotHttp.
+        """
         if self._chunks:
-            data = self._chunks.decode(ahead)
-        else:
-            data = bytes(ahead[: self._left])
-            del ahead[: len(data)]
+            ahead = bytearray(data)
+            data, rest = self._chunks.decode(ahead), bytes(ahead)
+        elif len(data) <= self._left:
+            rest = b""
             self._left -= len(data)
+        else:
+            data, rest = data[: self._left], data[self._left :]
+            self._left = 0
         has_room = self.stream.feed(data) if self.stream else True
         if self.is_whole and self.stream:
             self.stream.end()
-        return has_room
+        return rest, has_room
 
     @property
     def is_whole(self) -> bool:

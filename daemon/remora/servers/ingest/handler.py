@@ -77,9 +77,9 @@ class Connection(asyncio.Protocol):
     """One connection, and since when it has been in which phase."""
 
     __slots__ = (
-        "_ahead", "_alone", "_body", "_heads", "_host", "_is_advancing", "_is_broken", "_is_ending", "_is_half_closed",
-        "_is_last", "_is_lost", "_loop", "_service", "_since", "_timer", "_transport", "_turns", "_unread_since",
-        "_waits", "peer",
+        "_ahead", "_alone", "_at", "_body", "_heads", "_host", "_is_advancing", "_is_broken", "_is_ending",
+        "_is_half_closed", "_is_last", "_is_lost", "_loop", "_service", "_since", "_timer", "_transport", "_turns",
+        "_unread_since", "_waits", "peer",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -90,7 +90,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._heads = HeadReader()
         self._turns = Turns()
-        self._ahead = bytearray()
+        self._ahead, self._at = b"", 0
         self._alone: Turn | None = None
         self._body: ArrivingBody | None = None
         self._waits = Wait(0)
@@ -170,7 +170,7 @@ class Connection(asyncio.Protocol):
             return
         if self.phase is Phase.IDLE:
             self._since = self._loop.time()
-        self._ahead += data
+        self._ahead = self._ahead + data if self._ahead else data
         self._advance()
         if len(self._ahead) > MOST_AHEAD:
             self._hold_up(Wait.ANSWER)
@@ -197,7 +197,7 @@ class Connection(asyncio.Protocol):
         self._is_lost = self._is_ending = True
         self._forget_half()
         self._turns.clear()
-        self._ahead.clear()
+        self._ahead, self._at = b"", 0
         self._stop_timer()
         self._host.lost(self)
 
@@ -220,13 +220,15 @@ class Connection(asyncio.Protocol):
         try:
             until = self._loop.time() + AT_ONCE_S
             while self._take_body() and self._may_begin() and self._begin_next():
-                if self._ahead and self._loop.time() > until:
+                if self._at < len(self._ahead) and self._loop.time() > until:
                     self._loop.call_soon(self._advance)
                     break
         except NotHttp as exc:
             self._break(exc)
         finally:
             self._is_advancing = False
+        if self._at:
+            self._ahead, self._at = self._ahead[self._at :], 0
         if len(self._ahead) <= MOST_AHEAD:
             self._go_on(Wait.ANSWER)
 
@@ -235,7 +237,9 @@ class Connection(asyncio.Protocol):
         body = self._body
         if body is None:
             return True
-        if not body.take(self._ahead):
+        self._ahead, has_room = body.take(self._ahead[self._at :] if self._at else self._ahead)
+        self._at = 0
+        if not has_room:
             self._hold_up(Wait.READER)
         if not body.is_whole:
             return False
@@ -245,7 +249,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def _may_begin(self) -> bool:
-        return bool(self._ahead) and not (
+        return self._at < len(self._ahead) and not (
             self._alone or self._is_last or self._is_ending or self._unread_since is not None
             or len(self._turns) >= MOST
             or (self._service.stopping and self._turns)
@@ -253,22 +257,22 @@ class Connection(asyncio.Protocol):
 
     def _begin_next(self) -> bool:
         """Begin the next request; whether there was a whole head."""
-        ahead, begin = self._ahead, 0
-        while not self._heads.has_begun and ahead.startswith(b"\r\n", begin):  # RFC 9112, 2.2
-            begin += 2
-        found = self._heads.read(ahead, begin)
+        ahead = self._ahead
+        while not self._heads.has_begun and ahead.startswith(b"\r\n", self._at):  # RFC 9112, 2.2
+            self._at += 2
+        found = self._heads.read(ahead, self._at)
         if found is None:
-            del ahead[:begin]
             return False
         head, end = found
         body = None
         if head.length is not None and len(ahead) - end >= head.length:
-            body = bytes(ahead[end : end + head.length])
+            body = ahead[end : end + head.length]
             end += head.length
         elif self._is_half_closed:
-            ahead.clear()
+            end = len(ahead)  # it will never be whole
+        self._at = end
+        if body is None and self._is_half_closed:
             return False
-        del ahead[:end]
         self._begin(head, body)
         return True
 
@@ -295,7 +299,7 @@ class Connection(asyncio.Protocol):
     def _break(self, exc: NotHttp) -> None:
         """What comes is no request, or no body: the answer says so, and the connection ends with it."""
         self._is_broken = self._is_last = True
-        self._ahead.clear()
+        self._ahead, self._at = b"", 0
         if self._body is None:
             turn = Turn(self._answered)
             self._turns.add(turn)
@@ -340,9 +344,9 @@ class Connection(asyncio.Protocol):
     def _end_gently(self) -> None:
         """Close when all is sent. A client that may still be sending is read on for a while: else the kernel would
         tell it that the connection is broken, and throw the answer away."""
-        may_send = bool(self._ahead or self._body or self._waits) or self._is_broken
+        may_send = bool(self._at < len(self._ahead) or self._body or self._waits) or self._is_broken
         self._is_ending = True
-        self._ahead.clear()
+        self._ahead, self._at = b"", 0
         self._stop_timer()
         self._body = self._alone = None
         if not may_send or self._is_half_closed:

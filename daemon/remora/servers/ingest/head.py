@@ -93,7 +93,7 @@ class HeadReader:
         """Whether a part of a head was read."""
         return self._read > 0
 
-    def read(self, data: bytes | bytearray, begin: int) -> tuple[Head, int] | None:
+    def read(self, data: bytes, begin: int) -> tuple[Head, int] | None:
         """The head that begins in `data` at `begin`, and the place behind it; None while it is not complete.
 
         What was read of it before has to stand there again. Raises NotHttp as soon as it can be none.
@@ -105,7 +105,7 @@ class HeadReader:
             raise NotHttp(f"the head is longer than {MOST_HEAD} bytes")
         if stop - begin > MOST_LINE:
             self._check_lines(data, begin, stop)
-        self._feed(bytes(data[done:stop]))
+        self._feed(data[done:stop])
         if end < 0:
             if self._is_complete:
                 raise NotHttp("a line does not end in CR LF")
@@ -115,7 +115,7 @@ class HeadReader:
         self._fresh()
         return head, stop
 
-    def _check_lines(self, data: bytes | bytearray, begin: int, stop: int) -> None:
+    def _check_lines(self, data: bytes, begin: int, stop: int) -> None:
         """Refuse a line that is too long, also while its end has not come."""
         while True:
             start = begin + self._line
@@ -136,7 +136,7 @@ class HeadReader:
                 raise exc.__context__ from None
             raise NotHttp(_reason(exc)) from exc
 
-    def _head(self, data: bytes | bytearray, begin: int, stop: int) -> Head:
+    def _head(self, data: bytes, begin: int, stop: int) -> Head:
         if not self._is_complete:
             raise NotHttp("it ends early")
         # llhttp would take some of these; a line has one end, and no other.
