@@ -182,7 +182,7 @@ async def test_an_event_is_found_in_one_of_many_topics_of_kafka(kafka: Kafka, tm
             ]
 
 
-async def test_what_is_there_is_said_when_kafka_or_the_daemon_is_silent(kafka: Kafka, tmp_path: Path) -> None:
+async def test_what_is_there_is_said_when_kafka_or_the_daemon_is_silent(tmp_path: Path) -> None:
     """A waiting event is shown although the broker does not answer, and although the daemon or a worker stands still;
     what is asked for in vain is said, and who holds the lock is not taken for another host."""
     async with embedded(tmp_path) as daemon:
