@@ -101,7 +101,7 @@ def list_command(settings: Settings, as_json: bool) -> None:
         return
     for row in rows:
         served = (
-            f"epoch {row['epoch']} at {row['address']}" if row["address"] else f"epoch {row['epoch']}, never served"
+            f"epoch {row['epoch']} at {row['address']}" if row["address"] else f"epoch {row['epoch']}, no sequencer"
         )
         click.echo(f"{row['pool']}/{row['name']}  {row['kind']}  {served}")
 
