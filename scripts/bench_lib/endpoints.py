@@ -301,9 +301,9 @@ async def _delivered(
         with programs.remora_on(embedded) as process:
             turn = await measured(store, [topic], options.entries, {"daemon": process.pid})
             letters = await embedded.metric("remora_parked_entries_total")
-            acknowledged = await embedded.metric("remora_http_requests_total", answer="2xx")
+            requests = round(await embedded.metric("remora_http_requests_total", answer="2xx"))
     return {"rate": turn.rate, "cpu_s_per_1000": turn.daemon_cpu_s_per_1000, "letters": letters,
-            "copies": 0 if args else round(acknowledged) - options.entries}  # fmt: skip
+            "requests": requests, "copies": 0 if args else requests - options.entries}  # fmt: skip
 
 
 def _made(folder: Path, name: str) -> Path:

@@ -4,8 +4,10 @@ Each turn has a daemon and a store of its own. The healthy topic's backlog is de
 then events come in at a steady pace, which gives their age when the broker has them. The other topics, several queues
 each, all have entries: at an endpoint that accepts and never answers, at one that does so within TLS, at one that
 refuses, and behind a door to a real broker that is slow and shut every few seconds with records under way. With
-`--http-topics` they are topics over HTTP instead, whose one receiver accepts and never answers. The ratios
-compare the turns; daemon, broker, door and measuring program share this host's processors.
+`--http-topics` they are topics over HTTP instead, whose one receiver accepts and never answers; there, in turns of both
+kinds, the healthy topic gets its broker only when all others have failed once, so that the backlog meets the state
+that lasts, and not the start. The ratios compare the turns; daemon, broker, door and measuring program share this
+host's processors.
 
 With `--greedy-topics` nobody is in trouble: the other topics, of another destination, are many and have all a backlog,
 and the destinations have equal shares, by a scope with `each`. It is the case `share` of `scripts/bench shaping`.
@@ -25,6 +27,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from bench_lib import programs, shaping
@@ -123,7 +126,12 @@ async def _turn(clusters: Clusters, options: argparse.Namespace, folder: Path, *
             await _trouble(clusters, options, store, slow, stack)
         load = Load(0, topic.target, 1000)
         await _store(store, topic, load, options.entries)
+        if options.http_topics:
+            await store.own_topics.change(replace(topic, target=replace(topic.target, uri=NOBODY)))
         with programs.remora_on(embedded) as process:
+            if options.http_topics:
+                await _settled(embedded, options.http_topics if beside else 0, healthy)
+                await store.own_topics.change(topic)
             rate = await _rate(address, topic, options.entries)
             used, ages = cpu_s(process.pid), await _ages(address, topic, store, load, options)
             used = cpu_s(process.pid) - used
@@ -164,6 +172,24 @@ async def _trouble(
         bad = own_topic(f"{slow}-{name}", target.uri, max(1, options.queues // len(targets)))
         made = await store.own_topics.create(replace(bad, target=target))
         await _store(store, made, Load(1, target, 1000), min(BAD_ENTRIES, options.entries) * made.shards)
+
+
+async def _settled(embedded: Embedded, others: int, healthy: str) -> None:
+    """Return when the shards of the healthy topic, which has no broker yet, and so many other topics have failed.
+
+    One whose destination is in quarantine waits for another that tries it.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        with suppress(aiohttp.ClientError, OSError):  # nobody answers before the daemon has begun
+            shards = (await embedded.status())["shards"]
+            failed = [each["queue"] for each in shards if each["failure"] or each["state"] == "quarantined"]
+            of_healthy = sum(each == healthy or each.startswith(f"{healthy}.") for each in failed)
+            if of_healthy == SHARDS and len(failed) >= SHARDS + others:
+                return
+        if time.monotonic() > deadline:
+            raise BenchError(f"{others} topics were to fail within {PATIENCE_S:.0f} s, and did not")
+        await asyncio.sleep(0.2)
 
 
 @asynccontextmanager

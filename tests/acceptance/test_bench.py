@@ -243,6 +243,32 @@ def test_isolation_compares_a_destination_alone_and_beside_a_greedy_one(tmp_path
     assert found["share"]["ratio"] > 0
 
 
+@pytest.mark.kafka
+def test_isolation_compares_a_topic_beside_http_topics_that_hang(tmp_path: Path, name: str) -> None:
+    """The backlog is delivered once all others have failed, and the ratios are told."""
+    found = figures(
+        tmp_path, "isolation", "--entries", "500", "--http-topics", "5", "--seconds", "1", "--rounds", "1",
+        "--name", name,
+    )  # fmt: skip
+
+    (alone,), (beside,) = found["turns"]["alone"], found["turns"]["beside"]
+    assert beside["failures"] > alone["failures"] > 0
+    assert found["ratio"]["rate"] > 0
+
+
+def test_endpoints_tells_of_remora_alone_over_http(tmp_path: Path) -> None:
+    """Single events, batches and a receiver that refuses some are delivered without a copy, and the ratios are told."""
+    found = figures(tmp_path, "endpoints", "--only", "alone", "--entries", "2000", "--rounds", "1")["alone"]
+
+    assert set(found["ratio"]) == {"one by one", "batches of 100", "1 % of 503", "wrk"}
+    for way in ("one by one", "batches of 100", "1 % of 503"):
+        (turn,) = found[way]
+        assert turn["rate"] > 0
+        assert (turn["copies"], turn["letters"]) == (0, 0)
+    assert found["batches of 100"][0]["requests"] < 500
+    assert found["refused"]["connects_per_s"] < 100
+
+
 @pytest.mark.spark
 def test_replay_tells_of_the_generator_alone_and_into_ingest(tmp_path: Path) -> None:
     """Every event of each replay is acknowledged, and rates and lateness are told."""
