@@ -83,6 +83,7 @@ def exercise(telemetry: Telemetry) -> None:  # noqa: PLR0915 - a line for each e
     telemetry.amqp_connected("rabbit:5672")
     telemetry.amqp_disconnected("rabbit:5672", "the connection broke")
     telemetry.amqp_unroutable("rabbit:5672", "events")
+    telemetry.denied("http")
     telemetry.exact_opened("kafka:9092")
     telemetry.transaction_ended("kafka:9092", "committed", 0.02)
     telemetry.transaction_ended("kafka:9092", "fenced", 0.02)
