@@ -9,6 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -582,12 +583,13 @@ async def test_large_bodies(endpoint: HttpEndpoint) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://127.0.0.1:{port}", "http://localhost:{port}", "http://[::ffff:127.0.0.1]:{port}"]
+    "host",
+    ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "127.1", "2130706433", "0x7f.1", "0", "[::]"],
 )
-async def test_topics_of_s3_users_reach_no_loopback(endpoint: HttpEndpoint, url: str) -> None:
+async def test_topics_of_s3_users_reach_no_loopback(endpoint: HttpEndpoint, host: str) -> None:
     """By default a topic of radosgw's cannot post to this host, whatever it is called; nothing is connected to."""
     async with receiving() as receiver:
-        to = target(url.format(port=receiver.port))
+        to = target(f"http://{host}:{receiver.port}")
         async with endpoint.route(Shard("shard"), INCARNATION, to) as route:
             failed = await push_lanes(route, make_records(0, 3))
         assert await endpoint.up(to) == frozenset()
@@ -595,6 +597,34 @@ async def test_topics_of_s3_users_reach_no_loopback(endpoint: HttpEndpoint, url:
     assert {type(exc) for _, exc in failed.values()} == {EndpointDenied}
     assert all("destinations.deny" in str(exc) for _, exc in failed.values())
     assert receiver.connections == 0
+
+
+@pytest.mark.parametrize("later", [["127.0.0.2"], ["127.0.0.1", "127.0.0.2"]])
+async def test_a_name_that_means_another_address_later(monkeypatch: pytest.MonkeyPatch, later: list[str]) -> None:
+    """A name is judged at each new connection, by every address that it has then: nothing is connected to one of them
+    where another one is denied."""
+    meanings, real = [["127.0.0.1"], later], socket.getaddrinfo
+
+    def rebind(host: Any, port: Any, *args: Any, **kwargs: Any) -> Any:
+        if host != "rebinds.example":
+            return real(host, port, *args, **kwargs)
+        now = meanings.pop(0) if len(meanings) > 1 else meanings[0]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in now]
+
+    monkeypatch.setattr(socket, "getaddrinfo", rebind)
+    settings = Settings(destinations=DestinationsSettings(deny=("127.0.0.2/32",)))
+    async with receiving() as receiver, HttpEndpoint(settings) as endpoint:
+        to = target(f"http://rebinds.example:{receiver.port}")
+        async with endpoint.route(SHARD, INCARNATION, to) as route:
+            assert await push_lanes(route, make_records(0, 1)) == {}
+            receiver.hang_up()
+            await until(lambda: receiver.open == 0, "the connection ends")
+            failed = await push_lanes(route, make_records(1, 1))
+
+    ((_, exc),) = failed.values()
+    assert isinstance(exc, EndpointDenied)
+    assert "127.0.0" not in str(exc).replace("127.0.0.2/32", "")
+    assert receiver.connections == 1
 
 
 async def test_the_daemon_does_not_post_to_itself() -> None:
