@@ -430,6 +430,19 @@ async def test_locks_of_killed_workers_need_not_run_out(folder: Path) -> None:
         assert cookies.isdisjoint(each["cookie"] for each in (await daemon.status())["workers"])
 
 
+async def test_a_variable_that_stands_for_no_option_is_warned_of(folder: Path) -> None:
+    """The daemon starts, takes the options that the environment has, and names the variable that it passes over."""
+    environment = {"REMORA_LGO_LEVEL": "debug", "REMORA_SUPERVISOR_WORKERS": "1"}
+
+    async with running_daemon(folder, sections(folder), env=environment) as daemon:
+        assert len(await daemon.workers()) == 1
+        assert await daemon.stop() == Exit.OK
+
+    (line,) = [line for line in daemon.logged().splitlines() if "config_remark" in line]
+    assert "WARNING" in line
+    assert "REMORA_LGO_LEVEL is passed over: it stands for no option; did you mean REMORA_LOG_LEVEL?" in line
+
+
 async def test_a_reload_before_the_daemon_listens_waits(tmp_path: Path) -> None:
     """SIGHUP that comes while the daemon reads its configuration does not end it: it reads it again once it listens."""
     daemon = Daemon(tmp_path, sections(tmp_path))

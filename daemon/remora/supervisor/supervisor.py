@@ -118,7 +118,8 @@ class Supervisor:
         """Listen, start the workers, reconcile until a stop is asked for, and wait for the end of all workers."""
         settings = self._settings
         self._telemetry.started(__version__, str(self._file), len(self._slots))
-        self._telemetry.config_remarks(self._shaping.remarks)
+        passed_over = [f"{name} is passed over: {why}" for name, why in config.strangers(os.environ)]
+        self._telemetry.config_remarks([*self._shaping.remarks, *passed_over])
         self._watchdog.looked_at = asyncio.get_running_loop().time()
         with (
             self._notifier,
