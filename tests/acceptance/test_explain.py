@@ -233,6 +233,9 @@ async def test_a_dead_letter_is_found_with_its_cause(tmp_path: Path) -> None:
         assert letter["cause"] == "exhausted"
         assert letter["attempts"] >= 1
         assert letter["reason"]
+        of_topic = await text(daemon, "orders")
+        assert "given up since its ledger began: dead lettered 1" in of_topic
+        assert "try: remora dlq list --topic orders" in of_topic
         shown = await text(daemon, "id-k")
         command = next(line for line in shown.splitlines() if "try: " in line).partition("try: remora ")[2]
         done = await daemon.command(*command.split())

@@ -24,9 +24,9 @@ def queue(topic: str, name: str = "", state: str = "delivering", reason: str = "
     """A queue as the status has it."""
     return {
         "queue": name or topic, "topic": topic, "endpoint": "kafka://broker:9092", "delivery": "exactly-once",
-        "state": state, "reason": reason, "since_seconds": 12.0, "failures": 0, "last_failure": None,
-        "next_attempt_seconds": None, "in_flight_bytes": 0, "has_work": True, "progress_age_seconds": 1.0,
-        "remarks": [], "worker": 1, **more,
+        "state": state, "reason": reason, "since_seconds": 12.0, "failures": 0, "failing_seconds": None,
+        "last_failure": None, "next_attempt_seconds": None, "in_flight_bytes": 0, "has_work": True,
+        "progress_age_seconds": 1.0, "remarks": [], "worker": 1, **more,
     }  # fmt: skip
 
 

@@ -63,6 +63,7 @@ async def test_the_next_attempt_comes_when_the_status_says(error: EndpointError,
         await until(lambda: worker.shards and only(worker).next_attempt_s)
         said = only(worker)
         assert said.next_attempt_s is not None
+        assert said.failing_s is not None
         assert 0 < said.next_attempt_s <= max(most_s, PACE.retry_cap_s)
         assert said.last_failure is not None
         assert (said.last_failure.kind, said.last_failure.reason) == (kind, str(error))
@@ -77,6 +78,7 @@ async def test_the_next_attempt_comes_when_the_status_says(error: EndpointError,
         await asyncio.sleep(0.1)
         assert endpoint.tries == tried + 1
         assert only(worker).failures == said.failures + 1
+        assert only(worker).failing_s == pytest.approx(said.failing_s + said.next_attempt_s, abs=0.2)
 
 
 @in_virtual_time
@@ -89,7 +91,7 @@ async def test_the_last_failure_stays_when_deliveries_succeed_again() -> None:
         await drained(store)
 
         said = only(worker)
-        assert (said.failures, said.failure, said.next_attempt_s) == (0, None, None)
+        assert (said.failures, said.failing_s, said.failure, said.next_attempt_s) == (0, None, None, None)
         assert said.last_failure is not None
         assert said.last_failure.reason == "no broker"
 

@@ -77,7 +77,7 @@ async def look_for(
                 holding.append((row, [shard]))
     await _look_at_letters(store, asked, meant, answer)
     if asked.bootstrap is not None:
-        await _look_into_kafka(asked.bootstrap, asked, [row for row, _ in meant], answer)
+        await _look_into_kafka(asked.bootstrap, asked, meant, answer)
     return holding
 
 
@@ -101,13 +101,13 @@ async def _look_into(store: ShardStore, shard: Shard, asked: Asked, answer: Answ
         return
 
 
-async def _look_into_kafka(bootstrap: str, asked: Asked, rows: Sequence[Row], answer: Answer) -> None:
+async def _look_into_kafka(
+    bootstrap: str, asked: Asked, meant: Sequence[tuple[Row, Sequence[Shard]]], answer: Answer
+) -> None:
     """Add the records of the event. A broker that does not answer is asked once; one may lack topics of others."""
     since = time.time() - asked.since_s
-    topics = {each.topic.target.topic for each in rows if each.topic and each.topic.target.scheme == "kafka"}
-    names = sorted(topics | {each.label for each in rows if each.topic is None})
     try:
-        found = await find_delivered(bootstrap, names, asked.needles, since)
+        found = await find_delivered(bootstrap, _topics_of_kafka(meant), asked.needles, since)
     except KafkaNotReachable as exc:
         answer.failures.append(str(exc))
         return
@@ -115,6 +115,13 @@ async def _look_into_kafka(bootstrap: str, asked: Asked, rows: Sequence[Row], an
     answer.unknown += [
         f"whether topic {each!r} of Kafka has it: {bootstrap} has no such topic" for each in found.missing
     ]
+
+
+def _topics_of_kafka(meant: Sequence[tuple[Row, Sequence[Shard]]]) -> list[str]:
+    """The names that topics have in Kafka; those of which no metadata is known are called as their queues are."""
+    rows = [row for row, _ in meant]
+    topics = {each.topic.target.topic for each in rows if each.topic and each.topic.target.scheme == "kafka"}
+    return sorted(topics | {each.label for each in rows if each.topic is None})
 
 
 def _place(queue: str, position: str, data: bytes, needles: Set[bytes]) -> Place | None:
@@ -164,7 +171,7 @@ async def not_known(
     reservations = sum(each.reservations for each in stats.values())
     lines = [
         "whether it was delivered, or expired and was dropped: queues keep no trace of single entries that left them"
-        + ("" if asked.bootstrap else "; with --bootstrap it is looked for in Kafka")
+        + ("; with --bootstrap it is looked for in Kafka" if not asked.bootstrap and _topics_of_kafka(meant) else "")
     ]
     if asked.bootstrap and not answer.failures:
         since = datetime.fromtimestamp(time.time() - asked.since_s, UTC)

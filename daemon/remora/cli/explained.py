@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from remora.cli.rows import Row
 from remora.cli.shard import owner_text
 from remora.cli.status import some
 from remora.model.cookie import WorkerCookie
-from remora.model.ledger import Balance
+from remora.model.ledger import Balance, Tally
 from remora.model.member import is_workers
 from remora.model.shard import LockHolder, ShardStats
 from remora.policy.explanation import Advice, Daemon, Owner, Queue, advice
@@ -80,6 +81,7 @@ def view_queue(
     """Put together what the store and the daemon's status say of a queue."""
     queue, status = stats.shard.queue, said.status
     shard = next((each for each in (status or {}).get("shards", ()) if each["queue"] == queue), None)
+    last = _last_failure(row.label, shard, status or {})
     known = Queue(
         name=queue,
         topic=row.label,
@@ -91,9 +93,9 @@ def view_queue(
         owner=_owner(stats.holder, said.host, is_here=shard is not None),
         owner_name=owner_text(stats.holder).removesuffix(" expired"),
         lease_left_s=stats.holder.lease_left_s if stats.holder else 0.0,
-        daemon=None if status is None else _daemon(queue, shard, status),
+        daemon=None if status is None else _daemon(queue, shard, status, last),
     )
-    return QueueView(row, stats, balance, shard, advice(known), _last_failure(row.label, shard, status or {}))
+    return QueueView(row, stats, balance, shard, advice(known), last)
 
 
 def _last_failure(topic: str, shard: dict[str, Any] | None, status: dict[str, Any]) -> dict[str, Any] | None:
@@ -118,7 +120,7 @@ def _owner(holder: LockHolder | None, host: str, *, is_here: bool) -> Owner:
     return Owner.SILENT if worker.host == host else Owner.ELSEWHERE
 
 
-def _daemon(queue: str, shard: dict[str, Any] | None, status: dict[str, Any]) -> Daemon:
+def _daemon(queue: str, shard: dict[str, Any] | None, status: dict[str, Any], last: dict[str, Any] | None) -> Daemon:
     left = next((each["reason"] for each in status["left"] if each["queue"] == queue), "")
     if shard is None:
         return Daemon(is_draining=status["draining"], not_held=left)
@@ -129,11 +131,18 @@ def _daemon(queue: str, shard: dict[str, Any] | None, status: dict[str, Any]) ->
         since_s=shard["since_seconds"],
         progress_age_s=shard["progress_age_seconds"],
         destination=shard["endpoint"],
-        next_attempt_s=shard.get("next_attempt_seconds"),  # a daemon of an earlier release says nothing of it
+        failing_s=shard.get("failing_seconds"),  # a daemon of an earlier release says nothing of these
+        next_attempt_s=shard.get("next_attempt_seconds"),
+        last_failure=last["reason"] if last else "",
     )
 
 
 # --------------------------------------------------------------------------------------------------------- text
+
+
+def several(count: int, one: str, more: str) -> str:
+    """A number with its noun."""
+    return f"{count} {one if count == 1 else more}"
 
 
 def queue_lines(view: QueueView) -> list[str]:
@@ -158,8 +167,9 @@ def topic_lines(name: str, views: Sequence[QueueView]) -> list[str]:
     endpoints = sorted(
         {each.row.topic.target.redacted for each in views if each.row.topic and each.row.topic.target.uri}
     )
+    counted = f"{several(len(views), 'queue', 'queues')}, {tilde}{several(entries, 'entry', 'entries')}"
     lines = [
-        f"topic {name}: {len(views)} queues, {tilde}{entries} entries, oldest {duration(max(ages, default=None))}",
+        f"topic {name}: {counted}, oldest {duration(max(ages, default=None))}",
         *(f"  endpoint: {each}" for each in endpoints),
     ]
     groups: dict[tuple[str, str], list[QueueView]] = {}
@@ -170,7 +180,17 @@ def topic_lines(name: str, views: Sequence[QueueView]) -> list[str]:
         lines.append(f"  {some(each.queue for each in members)}: {members[0].advice.why}")
         if command:
             lines.append(f"    try: {command}")
-    return lines
+    return [*lines, *_given_up_lines(name, views)]
+
+
+def _given_up_lines(name: str, views: Sequence[QueueView]) -> list[str]:
+    """What has left the queues of a topic undelivered, where anything has."""
+    removed = sum((each.balance.removed for each in views if each.balance), Tally())
+    if not removed.dead_lettered + removed.expired:
+        return []
+    counts = {"dead lettered": removed.dead_lettered, "expired": removed.expired}
+    said = ", ".join(f"{what} {count}" for what, count in counts.items() if count)
+    return [f"  given up since its ledger began: {said}", f"    try: remora dlq list --topic {shlex.quote(name)}"]
 
 
 def _waits_s(view: QueueView) -> float:
@@ -188,16 +208,19 @@ def event_lines(place: Place, views: Sequence[QueueView]) -> list[str]:
     """One place of an event."""
     what = f"{place.event_name} of {place.key}, id {place.event_id}, {duration(time.time() - place.created)} old"
     if place.cause:
-        parked = f"{duration(time.time() - place.parked_at)} ago, after {place.attempts} attempts"
+        parked = (
+            f"{duration(time.time() - place.parked_at)} ago, after {several(place.attempts, 'attempt', 'attempts')}"
+        )
         return [
             f"  {what}",
             f"    dead letter of queue {place.queue} for {place.cause}, {parked}: {place.reason}",
             f"    try: remora dlq show {place.queue} {place.position}",
         ]
     view = next((each for each in views if each.queue == place.queue), None)
+    ahead = several(place.ahead, "other entry", "other entries")
     return [
         f"  {what}",
-        f"    waits in queue {place.queue} at {place.position} behind {place.ahead} other entries",
+        f"    waits in queue {place.queue} at {place.position} behind {ahead}",
         *(f"  {line}" for line in ([*_advice_lines(view.advice), *_attempt_lines(view)] if view else ())),
     ]
 
@@ -268,6 +291,7 @@ def as_json_queue(view: QueueView) -> dict[str, object]:
         "since_seconds": shard.get("since_seconds"),
         "reason": shard.get("reason"),
         "failures": shard.get("failures"),
+        "failing_seconds": shard.get("failing_seconds"),
         "last_failure": view.last_failure,
         "next_attempt_seconds": shard.get("next_attempt_seconds"),
         "worker": shard.get("worker"),

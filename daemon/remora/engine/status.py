@@ -27,7 +27,8 @@ class ShardStatus:
     """A shard as `status` shows it. `since_s` is how long it has been in this state.
 
     `delivery` is the mode that its topic is delivered in, empty before its first session. `failures` are those since
-    something was last delivered, and `failure` is the kind of the last of them; `is_open` whether a way to the endpoint
+    something was last delivered, the first of which was `failing_s` seconds ago, and `failure` is the kind of the last
+    of them; `is_open` whether a way to the endpoint
     is open now. `last_failure` stays when deliveries succeed again. `next_attempt_s` is in how many seconds a pause
     after a failure ends by itself; it is None where none is waited for, as while an attempt is under way.
     """
@@ -47,4 +48,5 @@ class ShardStatus:
     failure: Failure | None = None
     is_open: bool = False
     last_failure: LastFailure | None = None
+    failing_s: float | None = None
     next_attempt_s: float | None = None

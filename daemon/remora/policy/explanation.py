@@ -31,7 +31,9 @@ class Owner(StrEnum):
 class Daemon:
     """What the daemon of this host says of a queue: its state there, or why no worker of it takes the queue.
 
-    `state` is empty where no worker holds it. Times are in seconds; `next_attempt_s` is None where none is waited for.
+    `state` is empty where no worker holds it. Times are in seconds: `since_s` is that of the state, `failing_s` that
+    since the first of the failures in a row, None where there is none or it is not known; `next_attempt_s` is None
+    where none is waited for. `last_failure` is what the last attempt failed with.
     """
 
     is_draining: bool = False
@@ -41,7 +43,14 @@ class Daemon:
     progress_age_s: float = 0.0
     destination: str = ""
     not_held: str = ""
+    failing_s: float | None = None
     next_attempt_s: float | None = None
+    last_failure: str = ""
+
+    @property
+    def fails_for_s(self) -> float:
+        """How long it has failed: a queue leaves its state while another one has its turn, and goes on failing."""
+        return self.since_s if self.failing_s is None else self.failing_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +106,7 @@ def _of_others(queue: Queue) -> Advice | None:
         return Advice("it is released to radosgw until it is claimed", claim)
     if queue.owner is Owner.GATEWAY:
         left = f"the lock of {queue.owner_name} ends in {queue.lease_left_s:.0f} s unless it is renewed"
-        return Advice(f"a radosgw delivers it: {left}", claim)
+        return Advice(f"a radosgw delivers it: {left}", claim, f"radosgw: {queue.owner_name}")
     return None
 
 
@@ -110,26 +119,27 @@ def _empty(queue: Queue) -> Advice | None:
 
 
 def _not_held(queue: Queue) -> Advice | None:
-    lease = f"; its lock ends in {queue.lease_left_s:.0f} s unless it is renewed"
     match queue.owner:
         case Owner.HERE:
             return None
         case Owner.SILENT if queue.daemon is None:
-            return Advice(
-                f"a worker of this host holds it, and its daemon does not answer{lease}", "systemctl status remora"
-            )
+            why, command = "a worker of this host holds it, and its daemon does not answer", "systemctl status remora"
         case Owner.SILENT:
-            return Advice(
-                f"a worker of this host holds it and does not answer: {queue.owner_name}{lease}", "remora status"
-            )
+            why, command = f"a worker of this host holds it and does not answer: {queue.owner_name}", "remora status"
         case Owner.ELSEWHERE if queue.daemon is None:
-            return Advice(
-                f"worker {queue.owner_name} holds it, and no daemon answers on this host{lease}", "remora status"
-            )
+            why, command = f"worker {queue.owner_name} holds it, and no daemon answers on this host", "remora status"
         case Owner.ELSEWHERE:
-            return Advice(f"a worker of another host holds it: {queue.owner_name}{lease}", "remora balance show")
+            why, command = f"a worker of another host holds it: {queue.owner_name}", "remora balance show"
         case Owner.COMMAND:
-            return Advice(f"a command holds it for a moment: {queue.owner_name}{lease}", "")
+            why, command = f"a command holds it for a moment: {queue.owner_name}", ""
+        case _:
+            return _free(queue)
+    lease = f"; its lock ends in {queue.lease_left_s:.0f} s unless it is renewed"
+    return Advice(why + lease, command, why)
+
+
+def _free(queue: Queue) -> Advice:
+    """Nobody has its lock, or who had it does not renew it."""
     lapsed = f"; the lock of {queue.owner_name} has run out" if queue.owner is Owner.LAPSED else ""
     if queue.daemon is None:
         return Advice(f"no worker holds it, and no daemon answers on this host{lapsed}", "systemctl status remora")
@@ -145,13 +155,18 @@ def _held(queue: Queue) -> Advice | None:
     waits = f"{queue.waiting} {'entry waits' if queue.waiting == 1 else 'entries wait'}"
     match daemon.state:
         case "retrying":
-            text = f"attempts have failed for {daemon.since_s:.0f} s, and go on until one succeeds{_next(daemon)}{why}"
+            text = (
+                f"attempts have failed for {daemon.fails_for_s:.0f} s, and go on until one succeeds{_next(daemon)}{why}"
+            )
             return Advice(text, _command("topic show", queue.topic), f"retrying{why}")
         case "stopped":
-            text = f"it stands still until an operator mends the cause, for {daemon.since_s:.0f} s{_next(daemon)}{why}"
+            text = (
+                f"it stands still until an operator mends the cause, for {daemon.fails_for_s:.0f} s{_next(daemon)}{why}"
+            )
             return Advice(text, _command("topic show", queue.topic), f"stopped{why}")
         case "quarantined":
-            text = f"its destination is in quarantine and gets a trickle only{why}"
+            last = f"; the last attempt failed with: {daemon.last_failure}" if daemon.last_failure else ""
+            text = f"its destination is in quarantine and gets a trickle only{why}{last}"
             return Advice(text, _command("quarantine release", daemon.destination))
         case "shaped":
             return Advice(f"it waits for credit to send{why}", "remora shaping show")

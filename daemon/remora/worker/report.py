@@ -128,10 +128,15 @@ def _shard_json(each: ShardStatus) -> dict[str, object]:
         "reason": each.reason,
         "since_seconds": round(each.since_s, 3),
         "failures": each.failures,
+        "failing_seconds": _rounded(each.failing_s),
         "last_failure": each.last_failure,
-        "next_attempt_seconds": None if each.next_attempt_s is None else round(each.next_attempt_s, 3),
+        "next_attempt_seconds": _rounded(each.next_attempt_s),
         "in_flight_bytes": each.in_flight_bytes,
         "has_work": each.has_work,
         "progress_age_seconds": round(each.progress_age_s, 3),
         "remarks": list(each.remarks),
     }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)

@@ -75,6 +75,16 @@ def says(state: str, reason: str = "", **more: object) -> Queue:
             "remora topic show orders",
         ),
         (
+            says("retrying", "refused", since_s=1.2, failing_s=61.7),
+            "attempts have failed for 62 s, and go on until one succeeds: refused",
+            "remora topic show orders",
+        ),
+        (
+            says("quarantined", "another tries it", destination="kafka://b:9092", last_failure="no answer"),
+            "a trickle only: another tries it; the last attempt failed with: no answer",
+            "remora quarantine release kafka://b:9092",
+        ),
+        (
             says("stopped", "wrong login", next_attempt_s=4.2),
             "mends the cause, for 0 s, the next attempt in 4 s: wrong login",
             "remora topic show orders",

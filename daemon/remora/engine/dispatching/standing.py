@@ -43,6 +43,7 @@ class Standing:
         self._failures_before = 0
         self._last_kind: Failure | None = None
         self._failed: _Failed | None = None
+        self._fails_since = 0.0
         self._next_at: float | None = None
         self.last_failure = ""
         """What failed last, until something was delivered since."""
@@ -59,9 +60,12 @@ class Standing:
 
     def failed(self, exc: RemoraError, kind: str) -> None:
         """An attempt failed; `kind` is one that `Telemetry.failed` knows, and a `Failure` where a pause follows."""
+        now = asyncio.get_running_loop().time()
+        if not self._failures:
+            self._fails_since = now
         self._failures += 1
         self.last_failure = str(exc)
-        self._failed = _Failed(kind, str(exc), asyncio.get_running_loop().time())
+        self._failed = _Failed(kind, str(exc), now)
         if isinstance(kind, Failure):
             self._last_kind = kind
         self._reads.pages_delivered = 0
@@ -120,6 +124,7 @@ class Standing:
             failure=self._last_kind,
             is_open=session is not None,
             last_failure=self._failed.shown(now) if self._failed else None,
+            failing_s=now - self._fails_since if self._failures else None,
             next_attempt_s=None if self._next_at is None else max(0.0, self._next_at - now),
         )
 
