@@ -113,6 +113,34 @@ async def test_requests_that_come_together_share_a_sync(store: SqliteStore) -> N
         assert await pending(store, topic) == by_shard(topic, *requests)
 
 
+async def test_requests_without_a_coroutine_are_answered_as_others(store: SqliteStore) -> None:
+    """In the order of the calls and in one transaction: what is stored, what is a repeat, and what is refused."""
+    topic = await store.own_topics.create(own_topic("t"))
+    gone = replace(topic, id="another")
+    once = IdempotencyKey("k", b"d" * 16)
+    events, more = spread(topic, 5), spread(topic, 3, "x")
+    told: list[PublishResult | Exception] = []
+    all_told = asyncio.Event()
+
+    def done(outcome: PublishResult | Exception) -> None:
+        told.append(outcome)
+        if len(told) == 5:
+            all_told.set()
+
+    requests = [(topic, events, once), (topic, events, once), (gone, more, None), (topic, more, None)]
+    for request in (*requests, (topic, events, IdempotencyKey("k", b"e" * 16))):
+        store.ingest.publish_soon(*request, done)
+    assert told == []
+    async with asyncio.timeout(30):
+        await all_told.wait()
+
+    assert told[:2] == [PublishResult(5), PublishResult(5, repeated=True)]
+    assert isinstance(told[2], TopicUnknown)
+    assert told[3] == PublishResult(3)
+    assert isinstance(told[4], OnceConflict)
+    assert await pending(store, topic) == by_shard(topic, events, more)
+
+
 async def test_refusals_are_each_ones_own(store: SqliteStore) -> None:
     """Of requests that come together some may be refused, each for its own reason, and the others are stored."""
     topic = await store.own_topics.create(own_topic("t"))

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from remora.model.shard import Shard
 from remora.storage.sqlite.files import File
-from remora.storage.sqlite.group_commit import GroupCommit
+from remora.storage.sqlite.group_commit import NOTHING, GroupCommit
 
 
 class IdleFile:
@@ -62,3 +62,26 @@ async def test_a_stream_of_requests_does_not_hold_up_the_first_ones() -> None:
 
     assert [each for group in transactions for each in group] == list(range(40))
     assert max(map(len, transactions)) <= 10
+
+
+async def test_a_caller_that_fails_is_no_trouble_to_the_others() -> None:
+    """All are told what came of their requests, in their order, and the defect is reported."""
+    told: list[int] = []
+    reported: list[str] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(repr(context["exception"])))
+    commits = GroupCommit()
+
+    def failing(outcome: int) -> None:
+        raise ValueError(outcome)
+
+    with closing(sqlite3.connect(":memory:")) as connection:
+        file = IdleFile(connection)
+        for number, done in enumerate((told.append, failing, told.append)):
+            request = cast(Any, lambda batch, number=number: number)
+            commits.submit_soon(cast(File, file), request, NOTHING, done)
+        last = await commits.submit(cast(File, file), cast(Any, lambda batch: 3))
+
+    assert (told, last) == ([0, 2], 3)
+    assert reported == ["ValueError(1)"]
+    assert file.transactions == [[0, 1, 2, 3]]
