@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -101,6 +102,33 @@ async def test_a_failure_costs_what_was_handed_over() -> None:
 
     assert handed == pytest.approx(30 * size, rel=0.05)
     assert probe == pytest.approx(PROBE_ENTRIES * size, rel=0.05)
+
+
+@BOTH
+@in_virtual_time
+async def test_what_is_sent_counts_and_not_what_was_expected(mode: Delivery) -> None:
+    """However many entries a listing might have brought, the bytes that went are granted, in a scope that is enabled;
+    in one that is not they have passed."""
+    it = Shaped(shaping(a_host(client_normal=MUCH, client_low=MUCH)), mode)
+    it.make("t", 3)
+
+    def counted(what: str) -> float:
+        both = ("client_normal", "client_low")
+        return sum(it.metric(f"remora_shaping_{what}_bytes_total", scope="uplink", priority=each) for each in both)
+
+    async with it.running():
+        await drained(it.store)
+        first = nbytes(it, "t")
+        assert (counted("granted"), counted("passed")) == (first, 0)
+        it.configure(shaping(replace(a_host(client_normal=MUCH, client_low=MUCH), enabled=False)))
+        it.store.queues["t"].append(raw_entry("k", 3))  # by what was granted before, maybe
+        await drained(it.store)
+        counts, sent = (counted("granted"), counted("passed")), nbytes(it, "t")
+        assert sum(counts) == sent
+        it.store.queues["t"].append(raw_entry("k", 4))
+        await drained(it.store)
+
+    assert (counted("granted"), counted("passed")) == (counts[0], counts[1] + nbytes(it, "t") - sent)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])

@@ -84,6 +84,7 @@ class Grant:
     def hand(self, nbytes: int) -> None:
         """`nbytes` of them are handed to the endpoint, and count whatever becomes of them."""
         self.handed += nbytes
+        self.gate.count(self.request, nbytes)
 
     def close(self) -> None:
         """Nothing more of it will be sent."""
@@ -263,7 +264,7 @@ class Gate:
             is_charged = account.enabled
             if is_charged:
                 account.charge(_MEMBER, request.priority, wish.want)
-            account.count(_MEMBER, request.priority, wish.want, charged=is_charged)
+            self._count(name, request.priority, wish.want, charged=is_charged)
 
     def _enter(self, pending: Pending) -> None:
         if self._waiting.ask(pending.request):
@@ -303,28 +304,13 @@ class Gate:
         return _RANK[kind] if kind is not None else len(_RANK)  # of a group that is no more nobody waits
 
     def _open(self, name: str) -> Account:
-        scope, telemetry, budgets = scope_of(name), self._telemetry, self._budgets
-        returned: dict[tuple[str, bool], int] = {}  # what came back, which the next grants make up for: counters grow
-
-        def count(priority: str, nbytes: int, charged: bool) -> None:
-            due = nbytes - returned.pop((priority, charged), 0)
-            if due < 0:
-                returned[priority, charged] = -due
-                return
-            telemetry.shaping_granted(scope, priority, due, charged)
-            budgets.granted(name, due)
-
-        return self._bank.account(name, count)
+        return self._bank.account(name, _uncounted)
 
     # ---------------------------------------------------------------------------------------- granting
 
     def settle(self, request: Request, granted: int, actual: int) -> None:
         """A grant was really worth this much."""
         self.count_unacked(request, actual - granted)
-        charged = {name for name, _, _ in request.charges}
-        for name in request.path:
-            if actual != granted and name in self._accounts:
-                self._accounts[name].count(_MEMBER, request.priority, actual - granted, charged=name in charged)
         has_come_back = False
         for name, _, times_disabled in request.charges:
             account = self._accounts.get(name)
@@ -337,6 +323,18 @@ class Gate:
                 has_come_back = True
         if has_come_back and self._waiting:
             self._look()
+
+    def count(self, request: Request, nbytes: int) -> None:
+        """So many bytes of a grant are used."""
+        charged = {name for name, _, _ in request.charges}
+        for name in request.path:
+            self._count(name, request.priority, nbytes, charged=name in charged)
+
+    def _count(self, name: str, priority: str, nbytes: int, *, charged: bool) -> None:
+        scope = scope_of(name)
+        if scope in self._kinds:
+            self._telemetry.shaping_granted(scope, priority, nbytes, charged)
+            self._budgets.granted(name, nbytes)
 
     def count_unacked(self, request: Request, nbytes: int) -> None:
         """So many bytes more, or fewer, are granted to a request and acknowledged by no endpoint."""
@@ -368,3 +366,7 @@ class Gate:
         self._look()
         if self._pending:
             self._tick_soon()
+
+
+def _uncounted(_priority: str, _nbytes: int, _charged: bool) -> None:
+    """Nothing: a grant counts when its bytes are handed over, since it is expected to be larger."""
