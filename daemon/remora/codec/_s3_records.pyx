@@ -511,7 +511,11 @@ cdef bytes pairs_of(State* s):
     if s.is_mapping and len(dict(metadata)) < len(metadata):
         return None
     parts = []
-    for each in (sorted_metadata(metadata), sorted_tags(tags)):
+    if len(metadata) > 1:
+        metadata = sorted_metadata(metadata)
+    if len(tags) > 1:
+        tags = sorted_tags(tags)
+    for each in (metadata, tags):
         parts.append(len(each).to_bytes(4, "little"))
         for key, value in each:
             parts.append(counted(key))

@@ -8,8 +8,8 @@ that every message comes from there. The three are tested to give the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
 from struct import Struct
 from typing import NamedTuple
 
@@ -84,17 +84,21 @@ def place(body: bytes, topic: Topic, *, ndjson: bool, most: int, created: Time, 
         raise MalformedEvent(None, None, "", "there are no records")
 
 
+_new_routed_event: Callable[[Iterable[object]], RoutedEvent] = partial(tuple.__new__, RoutedEvent)
+"""Makes one from its three parts, unchecked: in half the time."""
+
+
 def _routed(keyed: Sequence[Keyed], shards: int) -> list[RoutedEvent]:
     if not keyed:
         return []
     keys, entries = zip(*keyed, strict=True)
-    return list(map(RoutedEvent, speedups.shards(keys, shards), keys, entries))
+    return list(map(_new_routed_event, zip(speedups.shards(keys, shards), keys, entries, strict=True)))
 
 
 def _from_lines(body: bytes, encoder: _Encoder) -> Iterator[_Step]:
     """The events of a body of lines."""
     record, line, start = 0, 1, 0
-    while start < len(body):
+    while start < len(body):  # the lines of a part are counted only where another part comes behind it
         end = body.find(b"\n", start + _STEP_BYTES) + 1 if len(body) - start > _STEP_BYTES else 0
         text = body[start : end or len(body)]
         if step := encoder.quick_lines(text, record):
@@ -104,7 +108,9 @@ def _from_lines(body: bytes, encoder: _Encoder) -> Iterator[_Step]:
             for step in encoder.plain(s3_records.in_lines(text.split(b"\n"), record, line)):
                 record += len(step.keyed)
                 yield step
-        line, start = line + text.count(b"\n"), start + len(text)
+        start += len(text)
+        if start < len(body):
+            line += text.count(b"\n")
 
 
 _HEAD, _NEXT, _TAIL = b'{"Records":[', b'},{"eventVersion":', b"]}"
