@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Coroutine, Iterable
 from itertools import pairwise
 from typing import Any, cast
@@ -327,3 +328,17 @@ def test_a_head_gives_its_headers_by_any_case() -> None:
     assert head.headers.every(b"x-key") == ["a b", "c"]
     assert head.headers.get(b"y", "?") == ""
     assert (head.length, head.keeps_alive, head.version, head.path) == (0, True, "1.1", "/")
+
+
+async def test_a_request_is_let_go_with_its_answer() -> None:
+    """Its body is not kept until the garbage collector runs, which is seldom in a worker."""
+    gc.collect()
+    gc.disable()
+    try:
+        for at_once in (True, False):
+            body = POST + b"Content-Length: 3\r\n\r\nabc"
+            _, statuses, _ = await spoken([body * 2, body[:-1], b"c"], at_once=at_once)
+            assert statuses == [200] * 3
+        assert [each for each in gc.get_objects() if isinstance(each, Request)] == []
+    finally:
+        gc.enable()

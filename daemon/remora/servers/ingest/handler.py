@@ -278,20 +278,19 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, head: Head, body: bytes | None) -> None:
         self._is_last = not head.keeps_alive
-        turn = Turn(self._answered)
+        turn = Turn(head, self._answered)
         self._turns.add(turn)
-        if body is not None:
-            turn.request = Request(head, body, None, turn.say)
-            if self._service.at_once(turn.request, self, turn.end):
-                return
-        else:
+        stream = None
+        if body is None:
             stream = BodyStream(lambda: self._go_on(Wait.READER))
             self._body = ArrivingBody(head.length, stream)
-            turn.request = Request(head, None, stream, turn.say)
-            if self._host.is_paused:
-                self._hold_up(Wait.MEMORY)  # until the request has looked for itself, before which its body would come
+        request = Request(head, body, stream, turn.say)
+        if body is not None and self._service.at_once(request, self, turn.end):
+            return
+        if body is None and self._host.is_paused:
+            self._hold_up(Wait.MEMORY)  # until the request has looked for itself, before which its body would come
         self._alone = turn
-        self._host.start(self._answer(turn, turn.request))
+        self._host.start(self._answer(turn, request))
 
     async def _answer(self, turn: Turn, request: Request) -> None:
         turn.end(await self._service.answer(request, self))
@@ -301,7 +300,7 @@ class Connection(asyncio.Protocol):
         self._is_broken = self._is_last = True
         self._ahead, self._at = b"", 0
         if self._body is None:
-            turn = Turn(self._answered)
+            turn = Turn(None, self._answered)
             self._turns.add(turn)
             turn.end(self._service.refuse(None, exc, self.peer))
         elif self._body.stream:

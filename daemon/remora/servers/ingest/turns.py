@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from remora.servers.ingest.request import Request
+from remora.servers.ingest.head import Head
 from remora.servers.ingest.response import Response
 
 MOST = 32
@@ -13,15 +13,14 @@ MOST = 32
 
 
 class Turn:
-    """One request, from its head to its answer."""
+    """One request, from its head to its answer. It does not hold the request, whose body ends with its answer."""
 
-    __slots__ = ("_changed", "early", "request", "response")
+    __slots__ = ("_changed", "_head", "early", "response")
 
-    def __init__(self, changed: Callable[[Turn], None]) -> None:
-        """`changed` is called when there is something to send."""
+    def __init__(self, head: Head | None, changed: Callable[[Turn], None]) -> None:
+        """`head` is None where what came cannot be read; `changed` is called when there is something to send."""
+        self._head = head
         self._changed = changed
-        self.request: Request | None = None
-        """None where what came cannot be read."""
         self.response: Response | None = None
         self.early = b""
         """What is to be sent before the answer, and was not yet."""
@@ -29,7 +28,7 @@ class Turn:
     @property
     def keeps_alive(self) -> bool:
         """Whether another request may come behind it."""
-        return self.request is not None and self.request.head.keeps_alive
+        return self._head is not None and self._head.keeps_alive
 
     def say(self, early: bytes) -> None:
         """Send this, when it is this request's turn."""
@@ -43,7 +42,7 @@ class Turn:
 
     def encoded(self, response: Response) -> bytes:
         """The answer as it is sent."""
-        head = self.request.head if self.request else None
+        head = self._head
         return response.encode(
             is_head=head is not None and head.method == "HEAD", says_alive=head is not None and head.version == "1.0"
         )
