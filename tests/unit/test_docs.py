@@ -196,6 +196,17 @@ def test_the_files_of_the_architecture_exist() -> None:
     assert len(named) > 100
 
 
+def test_the_architecture_names_all_state_on_rados() -> None:
+    """Each object, attribute and key `remora.NAME` of the store on RADOS is in the tables of ARCHITECTURE.md."""
+    code = "\n".join(path.read_text() for path in (ROOT / "daemon/remora/storage/rados").glob("*.py"))
+    named = set(re.findall(r"\"(remora\.[a-z]+)\b", code))
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    tables = text[text.index("## Where state is kept on RADOS") : text.index("**All or none")]
+
+    assert {name for name in named if f"`{name}" not in tables} == set()
+    assert len(named) > 15
+
+
 def test_the_reading_path_is_as_long_as_it_says() -> None:
     """It has at most 1,200 lines in files of at most 300, and the figures in ARCHITECTURE.md are those of the files."""
     text = (ROOT / "ARCHITECTURE.md").read_text()
