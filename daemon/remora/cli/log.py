@@ -123,7 +123,13 @@ def show(settings: Settings, name: str, pool: str, as_json: bool) -> None:
         projection = await logs.projection(which)
         row = _shown(which, projection)
         figures = await logs.figures(which)
-        row |= {"state": "not served", "tail": None, "stored_tail": figures.tail, "trimmed": figures.trimmed, "keys": figures.keys}
+        row |= {
+            "state": "not served",
+            "tail": None,
+            "stored_tail": figures.tail,
+            "trimmed": figures.trimmed,
+            "keys": figures.keys,
+        }
         row["remark"] = ""
         if figures.advised_keys and figures.keys > figures.advised_keys:
             row["remark"] = f"a stripe holds {figures.keys} keys, more than {figures.advised_keys}: trim the log"
