@@ -82,6 +82,7 @@ BAD: list[tuple[object, str]] = [
     (b"\xff", "is no JSON"),
     ("[" * 100_000, "is no JSON"),
     ('{"version": NaN}', "is no JSON"),
+    ("9" * 5_000, "is no JSON: a number has 5000 digits"),
     (5, "must be an object"),
     ({}, "version: is missing"),
     ({**SCRIPT, "version": 2}, "version: must be 1"),

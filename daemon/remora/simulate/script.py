@@ -13,6 +13,9 @@ from remora.simulate.form import Kind, NoScript, Optional, Twice, joined, member
 
 VERSION = 1
 
+MOST_DIGITS = 1000
+"""Far more than any number may have; Python reads no more than some thousand."""
+
 
 class Model(Protocol):
     """One policy that runs: each step of a script calls it."""
@@ -43,7 +46,7 @@ class Script:
 def read(data: bytes) -> Any:
     """The JSON of a file. Raises NoScript."""
     try:
-        return json.loads(data, object_pairs_hook=_object, parse_constant=_constant)
+        return json.loads(data, object_pairs_hook=_object, parse_constant=_constant, parse_int=_integer)
     except (ValueError, RecursionError) as exc:
         raise NoScript("", f"is no JSON: {exc}") from exc
 
@@ -119,6 +122,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = name if name in found and twice is None else twice
         found[name] = value
     return found if twice is None else Twice(found, twice)
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"a number has {len(digits)} digits")
+    return int(digits)
 
 
 def _constant(name: str) -> Any:
