@@ -24,6 +24,9 @@ from remora.simulate.script import Form
 STRATEGIES = ("threshold", "overload", "count")
 MOST_WORKERS = 20_000
 MOST_SHARDS = 1_000_000
+MOST_DESTINATIONS = 100_000
+MOST_SKEW = 20
+"""With this exponent the second shard already has a millionth of what the first one has."""
 LEAST_INTERVAL_S = 1
 MOST_SECONDS = 31 * 86_400
 """A run of a month; what is longer is a slip, and would hardly end."""
@@ -102,7 +105,9 @@ def _check(config: SimpleNamespace) -> None:
     one_of(config.strategy, STRATEGIES, "strategy")
     shed.check_weights(config)
     not_negative(**{name: value for name, value in vars(config).items() if name != "seed"})
-    at_least(1, workers=config.workers, destinations=config.destinations)
+    at_least(1, workers=config.workers)
+    within(1, MOST_DESTINATIONS, destinations=config.destinations)
+    within(0, MOST_SKEW, skew=config.skew)
     if config.load is not None:
         at_least(1, shards=config.shards)
         not_negative("load.", **vars(config.load))
