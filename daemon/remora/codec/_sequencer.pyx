@@ -38,6 +38,7 @@ cdef enum:
     MOST_UNSENT = 1 << 20
     MOST_FRAME_BYTES = 1024
     MOST_COUNT = 100
+    MOST_PACKED = 128 << 10
     NESTED = 30
     MOST_REPLY_BYTES = 4 + 1 + 10 + (1 + 2 + 10 * MOST_COUNT) + (1 + 5) + (1 + 10)
     FIRST_ROOM = 64 << 10
@@ -364,14 +365,14 @@ cdef class Core:
         """
         cdef const uint8_t* at = begin
         cdef const uint8_t* end = begin + bytes_
-        cdef Py_ssize_t frame
+        cdef Py_ssize_t frame, before, packed = 0
         cdef uint32_t size
         cdef Request request
         cdef Counter counter
         cdef Known* known
         cdef bint closes = False
         self._waits = None
-        while end - at >= 4:
+        while end - at >= 4 and packed <= MOST_PACKED:
             known = self._find(at, end)
             if known != NULL:
                 counter = <Counter>known.counter
@@ -398,11 +399,14 @@ cdef class Core:
                 closes = True
                 break
             self._reserve(used[0], MOST_REPLY_BYTES)
+            before = used[0]
             frame = self._reply(at, frame, &request, used)
             if frame == 0:
                 self._waits = LogName(request.pool[: request.pool_size], request.name[: request.name_size])
                 break
             at += frame
+            if request.count > 1:
+                packed += used[0] - before
         consumed[0] = at - begin
         return closes
 

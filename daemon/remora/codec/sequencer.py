@@ -26,6 +26,10 @@ MOST_FRAME_BYTES = 1024
 
 MOST_COUNT = 100
 MOST_RANGE = 4096
+MOST_PACKED = 128 << 10
+"""Bytes of replies with several positions, above which no more requests of a connection are answered at once: these
+replies are fifty times as long as their requests."""
+
 MOST_KNOWN = 4096
 """Frames that are remembered."""
 
@@ -286,13 +290,20 @@ class Answer(NamedTuple):
     """What came of the bytes of a connection.
 
     `consumed` bytes are done with. With `closes` the connection is to be closed behind the replies. `waits` is a log
-    that the next request asks for and whose bound must be raised before it is answered.
+    that the next request asks for and whose bound must be raised before it is answered. Without either, and where
+    `has_more` says so of the rest, more is to be answered once these replies are sent.
     """
 
     replies: bytes
     consumed: int
     closes: bool = False
     waits: LogName | None = None
+
+
+def has_more(rest: bytes) -> bool:
+    """Whether what was not consumed begins with a frame that is whole, or that is none."""
+    size = int.from_bytes(rest[:4], "big")
+    return len(rest) >= 4 and (not 0 < size <= MOST_FRAME_BYTES or len(rest) >= 4 + size)
 
 
 _new = tuple.__new__
@@ -348,13 +359,13 @@ class Core:
             self.low.discard(log)
 
     def answer(self, data: bytes) -> Answer:
-        """Answer all whole frames at the front of what a connection has sent."""
+        """Answer the whole frames at the front of what a connection has sent, all but for MOST_PACKED."""
         counter = self._known.get(data)
         if counter is not None and counter.position < counter.bound:
             return _new(Answer, (self._hand_out(counter, 1), len(data), False, None))
         replies: list[bytes] = []
-        place, end = 0, len(data)
-        while place + 4 <= end:
+        place, end, packed = 0, len(data), 0
+        while place + 4 <= end and packed <= MOST_PACKED:
             size = int.from_bytes(data[place : place + 4], "big")
             if not 0 < size <= MOST_FRAME_BYTES:
                 return Answer(b"".join(replies), place, closes=True)
@@ -381,6 +392,8 @@ class Core:
                 return Answer(b"".join(replies), place, waits=LogName(request.pool, request.name))
             replies.append(made)
             place = after
+            if request.count > 1:
+                packed += len(made)
         return Answer(b"".join(replies), place)
 
     def _run(self, data: bytes, place: int, frame: bytes) -> int:

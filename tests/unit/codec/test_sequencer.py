@@ -15,7 +15,17 @@ from hypothesis import strategies as st
 
 from remora.codec import sequencer as in_python
 from remora.codec import speedups
-from remora.codec.sequencer import INIT_LOG, MOST_FRAME_BYTES, STALE_EPOCH, Answer, Result, parse_request, reply
+from remora.codec.sequencer import (
+    INIT_LOG,
+    MOST_FRAME_BYTES,
+    MOST_PACKED,
+    STALE_EPOCH,
+    Answer,
+    Result,
+    has_more,
+    parse_request,
+    reply,
+)
 from remora.model.errors import CodecError
 from remora.model.log import LogName
 
@@ -427,3 +437,42 @@ def test_a_log_that_is_low_is_named_once_for_each_bound() -> None:
     core.raise_bound(LOG, 1, 20)
 
     assert (before, after, of_another_epoch, core.low) == (set(), {LOG}, {LOG}, set())
+
+
+@given(st.lists(st.sampled_from([{"count": 100}, {"count": 1}, {}, {"range": 9}]), min_size=1, max_size=9))
+def test_replies_that_are_much_longer_than_their_requests_come_in_parts(kinds: list[dict[str, Any]]) -> None:
+    """Not much more than MOST_PACKED bytes of them at a time; all parts are what the requests would get one by one."""
+    core, other = a_core(), a_core()
+    frames = [request(**kind) for kind in kinds] * 700
+    rest, found = b"".join(frames), b""
+    while True:
+        answer = core.answer(rest)
+        found, rest = found + answer.replies, rest[answer.consumed :]
+        packed = sum(len(each) for each in _frames(answer.replies) if each[4:5] == b"\x0a")
+        assert packed <= MOST_PACKED + MOST_FRAME_BYTES
+        assert not answer.closes
+        assert answer.waits is None
+        if not has_more(rest):
+            break
+
+    assert rest == b""
+    assert found == b"".join(other.answer(frame).replies for frame in frames)
+
+
+def _frames(replies: bytes) -> list[bytes]:
+    found, place = [], 0
+    while place < len(replies):
+        end = place + 4 + int.from_bytes(replies[place : place + 4], "big")
+        found.append(replies[place:end])
+        place = end
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rest", "more"),
+    [(b"", False), (bytes(3), False), (bytes(4), True), (b"\0\0\5\0", True), (b"\0\0\0\2a", False),
+     (b"\0\0\0\2ab", True)],
+)  # fmt: skip
+def test_more_is_left_where_a_frame_is_whole_or_wrong(rest: bytes, more: bool) -> None:
+    """A part of a frame is no reason to go on, a header that closes the connection is one."""
+    assert has_more(rest) == more

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from remora.codec import speedups
-from remora.codec.sequencer import INIT_LOG, Core, reply
+from remora.codec.sequencer import INIT_LOG, MOST_PACKED, Core, packed_reply, reply
 from remora.model.log import LogName
 from remora.servers.sequencer import Closed, Rounds
 from remora.servers.sequencer import rounds as module
@@ -27,8 +27,8 @@ from support.sequencer import FAR, LOG, OTHER, listening
 PATIENCE_S = 60
 
 
-def request(log: LogName = LOG, epoch: int = 1) -> bytes:
-    body = b"\x08%c\x12%c%b\x1a%c%b\x20\x01" % (epoch, len(log.pool), log.pool, len(log.name), log.name)
+def request(log: LogName = LOG, epoch: int = 1, more: bytes = b"") -> bytes:
+    body = b"\x08%c\x12%c%b\x1a%c%b\x20\x01%b" % (epoch, len(log.pool), log.pool, len(log.name), log.name, more)
     return struct.pack(">I", len(body)) + body
 
 
@@ -394,3 +394,24 @@ async def test_the_end_waits_for_nobody_who_is_owed_nothing() -> None:
     assert rounds.figures.closed[Closed.SHUTDOWN] == 1
     assert await reader.read() == b""
     writer.close()
+
+
+@kinds
+async def test_replies_of_many_positions_are_bounded(path: Path | None) -> None:
+    """Of requests for a hundred positions each a client that reads nothing has few replies kept; it gets all of them
+    when it reads, also when it has sent all."""
+    async with serving(path, a_core()) as (rounds, connect):
+        reader, writer = await connect()
+        transport: Any = writer.transport
+        transport.pause_reading()
+        writer.write(request(more=b"\x28\x64") * 3000)
+        writer.write_eof()
+        await until(lambda: any(each.has_more for each in rounds._connections.values()))
+
+        for _ in range(100):
+            await asyncio.sleep(0)
+            assert all(len(each.out) < MOST_PACKED + 2048 for each in rounds._connections.values())
+        transport.resume_reading()
+
+        assert await reader.read() == b"".join(packed_reply(first, 100) for first in range(1, 300_001, 100))
+        writer.close()

@@ -15,7 +15,7 @@ import pytest
 
 from remora.client import SequencerClient
 from remora.codec import speedups
-from remora.codec.sequencer import INIT_LOG, Core, reply
+from remora.codec.sequencer import INIT_LOG, Core, packed_reply, reply
 from remora.config import SequencerSettings
 from remora.model.errors import ConfigError
 from remora.servers.sequencer import Closed, Rounds, SecureConnections, tls_context
@@ -114,6 +114,23 @@ async def test_networks_that_may_be_plain_are(files: Files) -> None:
         writer.write(request())
 
         assert await reader.readexactly(6) == reply(1)
+        writer.close()
+
+
+async def test_replies_of_many_positions_over_tls(files: Files) -> None:
+    """Thousands of requests for a hundred positions each get all their replies, though they are not read at first."""
+    async with serving(files, a_core()) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=files.known)
+        frame = request()
+        transport: Any = writer.transport
+        transport.pause_reading()
+        writer.write((struct.pack(">I", len(frame) - 2) + frame[4:] + b"\x28\x64") * 3000)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        transport.resume_reading()
+
+        wanted = b"".join(packed_reply(first, 100) for first in range(1, 300_001, 100))
+        assert await reader.readexactly(len(wanted)) == wanted
         writer.close()
 
 

@@ -36,6 +36,7 @@ class Connection:
 
     `step` says which of FIRST_READS is `most` and `least`. `waits` is the log whose bound its next request waits for.
     `is_plain` where there is none of all this: the next bytes are read and answered without a look at the rest.
+    `has_more` where `rest` has whole frames, which are answered when `out` is sent.
     `lingers` where everything is sent and its client has still to close it.
     """
 
@@ -51,6 +52,7 @@ class Connection:
     since: float = 0.0
     ended: bool = False
     closing: Closed | None = None
+    has_more: bool = False
     lingers: bool = False
     waits: LogName | None = None
     interest: int = select.EPOLLIN

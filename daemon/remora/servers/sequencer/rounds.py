@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from remora.codec.sequencer import Answer, Core
+from remora.codec.sequencer import Answer, Core, has_more
 from remora.model.log import LogName
 from remora.servers.sequencer.closing import LEAVE_S, LINGER_S, PARTIAL_FRAME_S, Closed
 from remora.servers.sequencer.connection import FIRST_READS, READ, Connection
@@ -206,7 +206,7 @@ class Rounds:
                 self._close(connection, Closed.BY_CLIENT)  # no peer is left to read what it waits for
                 continue
             elif not connection.out:
-                self._read(connection)
+                self._go_on(connection)
             touched.append(connection)
         self._send_all(touched)
         self._after()
@@ -247,7 +247,7 @@ class Rounds:
                 self._close(connection, Closed.BY_CLIENT)  # no peer is left to read what it waits for
             else:
                 if not connection.out:
-                    self._read(connection)
+                    self._go_on(connection)
                 touched.append(connection)
         for connection, replies in plain:
             try:
@@ -302,6 +302,13 @@ class Rounds:
     def _count(self, why: Closed) -> None:
         self.figures.closed[why] += 1
 
+    def _go_on(self, connection: Connection) -> None:
+        """Answer what is left of the last read, or else read."""
+        if connection.has_more:
+            self._answer(connection, b"")
+        else:
+            self._read(connection)
+
     def _read(self, connection: Connection) -> None:
         try:
             data = connection.recv(connection.most)
@@ -337,11 +344,14 @@ class Rounds:
             connection.since = self._loop.time()
         connection.out += answer.replies
         connection.rest = data[answer.consumed :]
+        connection.has_more = False
         if answer.closes:
             connection.closing = Closed.MALFORMED
         elif answer.waits is not None:
             connection.waits = answer.waits
             self._waiting.setdefault(answer.waits, set()).add(connection)
+        elif connection.rest and has_more(connection.rest):
+            connection.has_more = True
         elif connection.ended:
             connection.closing = Closed.BY_CLIENT
 
@@ -374,7 +384,7 @@ class Rounds:
 
     def _listen(self, connection: Connection) -> None:
         """Have epoll tell what this connection waits for, and nothing else."""
-        if connection.out:
+        if connection.out or (connection.has_more and connection.closing is None):
             interest = select.EPOLLOUT
         elif connection.waits is not None or connection.ended:
             interest = 0

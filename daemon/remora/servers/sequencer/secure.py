@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import cast
 
-from remora.codec.sequencer import Core
+from remora.codec.sequencer import Core, has_more
 from remora.config import SequencerSettings
 from remora.model.errors import ConfigError
 from remora.model.log import LogName
@@ -154,7 +154,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Answer what is whole."""
-        if self._waits is not None or self._transport.is_closing():
+        if self._waits is not None or self._is_full or self._transport.is_closing():
             self._rest += data  # it was under way when reading was paused
             return
         self._group.before()
@@ -162,6 +162,14 @@ class _Connection(asyncio.Protocol):
         self._group.after()
 
     def _answer(self, data: bytes) -> None:
+        """Answer what is whole, as long as the replies are taken."""
+        self._answer_once(data)
+        while not self._is_full and self._waits is None and has_more(self._rest):
+            if self._transport.is_closing():
+                return
+            self._answer_once(b"")
+
+    def _answer_once(self, data: bytes) -> None:
         data = self._rest + data
         self._group.core.client = self._number
         answer = self._group.core.answer(data)
@@ -194,7 +202,10 @@ class _Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """It has taken them."""
         self._is_full = False
-        self._read_again()
+        if self._rest and self._waits is None:
+            self.go_on()
+        else:
+            self._read_again()
 
     def _read_again(self) -> None:
         if self._waits is None and not self._is_full and not self._transport.is_closing():
