@@ -72,14 +72,12 @@ async def make_odd_objects(user: User, bucket: str, versioned: str) -> None:
     await s3.delete_object(Bucket=versioned, Key="v\x7f", VersionId=first["VersionId"])
 
 
-async def make_objects_for_headers(user: User, bucket: str) -> list[str]:
-    """Objects whose keys make headers that HTTP allows, and some that end together; returns the keys that stay."""
-    keys = ["plain", "with  spaces", "100%", 'quote"', "ünï/€/😀"]
-    await user.put(bucket, *keys, "gone 1", "gone 2")
+async def make_objects_for_headers(user: User, bucket: str) -> None:
+    """Objects whose keys make headers that HTTP allows; ten events of several kinds."""
+    await user.put(bucket, "plain", "with  spaces", "100%", 'quote"', "ünï/€/😀", "gone 1", "gone 2")
     await user.s3.copy_object(Bucket=bucket, Key="copied", CopySource={"Bucket": bucket, "Key": "plain"})
-    doomed = [{"Key": each} for each in ("gone 1", "gone 2")]
-    await user.s3.delete_objects(Bucket=bucket, Delete={"Objects": doomed})
-    return keys
+    for key in ("gone 1", "gone 2"):  # not by DeleteObjects: release 16.2.15 crashes at that
+        await user.s3.delete_object(Bucket=bucket, Key=key)
 
 
 async def post(url: str, records: Sequence[Record], args: str = "") -> None:
