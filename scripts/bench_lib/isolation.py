@@ -183,7 +183,7 @@ async def _settled(embedded: Embedded, others: int, healthy: str) -> None:
     while True:
         with suppress(aiohttp.ClientError, OSError):  # nobody answers before the daemon has begun
             shards = (await embedded.status())["shards"]
-            failed = [each["queue"] for each in shards if each["failure"] or each["state"] == "quarantined"]
+            failed = [each["queue"] for each in shards if each["failures"] or each["state"] == "quarantined"]
             of_healthy = sum(each == healthy or each.startswith(f"{healthy}.") for each in failed)
             if of_healthy == SHARDS and len(failed) >= SHARDS + others:
                 return
