@@ -32,7 +32,9 @@ class Parts:
         self.scope = scope
         self.place = Destination(1 << 20, ByteBudget(1 << 20))
         schemes = Schemes(frozenset({"kafka"}), frozenset({"kafka"}))
-        self.outlet = Outlet(scope, Outlets({"kafka": FakeEndpoint()}, lambda: schemes, lambda _: self.place))
+        self.outlet = Outlet(
+            scope.context, scope.lease, Outlets({"kafka": FakeEndpoint()}, lambda: schemes, lambda _: self.place)
+        )
         self.standing = Standing(scope, self.outlet)
         self.oldest = OldestEntry(scope, self.outlet, self.standing)
 
@@ -62,11 +64,11 @@ async def test_what_is_delivered_ends_a_row_of_failures() -> None:
     made = await parts()
     made.outlet.aim(a_topic())
     made.standing.failed(AWAY, Failure.TRANSIENT)
-    failing = made.standing.status(None).failure
+    failing = made.standing.status().failure
 
     made.standing.recovered()
 
-    assert (failing, made.standing.status(None).failure) == (Failure.TRANSIENT, None)
+    assert (failing, made.standing.status().failure) == (Failure.TRANSIENT, None)
     made.standing.failed(AWAY, Failure.TRANSIENT)
     assert made.standing.failed_in_a_row() == 1
 
@@ -80,7 +82,7 @@ async def test_a_shard_that_finishes_is_in_no_other_state() -> None:
     await asyncio.sleep(5)
     made.standing.enter(State.STOPPED, "no answer")
 
-    shown = made.standing.status(None)
+    shown = made.standing.status()
 
     assert (shown.state, shown.since_s) == (State.FINISHING, 5)
 
@@ -95,7 +97,7 @@ async def test_a_topic_that_nothing_else_tells_is_read_from_its_oldest_entry() -
     assert found is not None
     assert found.target.scheme == "kafka"
     assert await without.oldest.find_topic() is None
-    assert without.standing.status(None).state is State.IDLE
+    assert without.standing.status().state is State.IDLE
 
 
 @in_virtual_time

@@ -18,7 +18,7 @@ from remora.config import DeliverySettings
 from remora.engine.byte_budget import ByteBudget
 from remora.engine.delivery.lane_queues import InFlightBatch, LaneQueues
 from remora.engine.delivery.page_ahead import PageAhead
-from remora.engine.eviction import Givers, Shortage
+from remora.engine.eviction import Givers
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointUnavailable, RemoraError, StoreUnavailable
 from remora.model.ledger import Cause, Tally
@@ -27,6 +27,7 @@ from remora.model.shard import LockToken
 from remora.model.topic import Delivery
 from remora.model.traffic import Priority
 from remora.policy.acks import PageAcks
+from remora.policy.eviction import Shortage
 from remora.ports.endpoint import Batch
 from support.clock import in_virtual_time
 from support.entries import raw_entry

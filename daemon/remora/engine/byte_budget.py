@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from remora.engine.eviction import Shortage
 from remora.model.traffic import Priority
+from remora.policy.eviction import Shortage
 
 _RANKS = {priority: rank for rank, priority in enumerate(Priority)}
 

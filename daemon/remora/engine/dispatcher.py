@@ -45,7 +45,7 @@ class Dispatcher:
         self._scope = scope = DispatchScope(context, lease, rng)
         self._context, self._lease, self._finishing = context, lease, scope.finishing
         self._progress, self._shaped = scope.state.progress, scope.state.shaped
-        self._outlet = outlet = Outlet(scope, outlets)
+        self._outlet = outlet = Outlet(context, lease, outlets)
         self._standing = standing = Standing(scope, outlet)
         self._head = HeadExpiry(context, lease, scope.state, scope.finishing.is_set)
         self._oldest = OldestEntry(scope, outlet, standing)
@@ -67,7 +67,9 @@ class Dispatcher:
 
     def status(self) -> ShardStatus:
         """How this shard is doing."""
-        return self._standing.status(self._session)
+        session = self._session
+        is_full = session is not None and session.reader.entries.is_waiting
+        return self._standing.status(is_open=session is not None, is_full=is_full)
 
     def arrived(self) -> None:
         """The store announced new entries."""

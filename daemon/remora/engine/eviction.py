@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
 from remora.model.traffic import Priority
-from remora.policy.eviction import ReadAhead, turn_back
+from remora.policy.eviction import ReadAhead, Shortage, turn_back
 
 _ORDER = tuple(Priority)
 
@@ -26,16 +25,6 @@ class Giver(Protocol):
     def turn_back(self, pages: int, priority: Priority) -> None:
         """Give back what so many of them hold, the newest first: they are read again."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Shortage:
-    """A bound of `limit` bytes, of which `held` are taken, where a shard of this priority needs `need` more."""
-
-    limit: int
-    held: int
-    need: int
-    priority: Priority
 
 
 class Givers:

@@ -12,6 +12,16 @@ _ORDER = tuple(Priority)
 
 
 @dataclass(frozen=True, slots=True)
+class Shortage:
+    """A bound of `limit` bytes, of which `held` are taken, where a shard of this priority needs `need` more."""
+
+    limit: int
+    held: int
+    need: int
+    priority: Priority
+
+
+@dataclass(frozen=True, slots=True)
 class ReadAhead:
     """A shard's listings of which nothing was sent: their bytes, the oldest first."""
 

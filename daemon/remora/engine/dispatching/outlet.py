@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from remora.codec.topic import class_remarks, limit_remarks, usable_delivery
+from remora.engine.delivery.worker_context import WorkerContext
 from remora.engine.destination import Destination
-from remora.engine.dispatching.scope import DispatchScope
+from remora.engine.lease import Lease
 from remora.model.topic import Delivery, Target, Topic
 from remora.policy.eligible import Schemes, reason_to_leave
 from remora.policy.lifetime import Limits
@@ -29,8 +30,8 @@ class Outlets:
 class Outlet:
     """See the module. Every session begins with another look at the topic; what one look found stays until the next."""
 
-    def __init__(self, scope: DispatchScope, outlets: Outlets) -> None:
-        self._context, self._lease = scope.context, scope.lease
+    def __init__(self, context: WorkerContext, lease: Lease, outlets: Outlets) -> None:
+        self._context, self._lease = context, lease
         self._outlets = outlets
         self.topic: Topic | None = None
         """Whose entries they are, as the last look found; None before the first."""

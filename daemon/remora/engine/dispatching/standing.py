@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from remora.engine.delivery.session import Session
 from remora.engine.dispatching.outlet import Outlet
 from remora.engine.dispatching.scope import DispatchScope
 from remora.engine.status import ShardStatus, State
@@ -100,11 +99,14 @@ class Standing:
             if self._outlet.destination is not None:
                 self._outlet.destination.recovered()
 
-    def status(self, session: Session | None) -> ShardStatus:
-        """The shard as `remora status` shows it; `session` is the one that runs now."""
+    def status(self, *, is_open: bool = False, is_full: bool = False) -> ShardStatus:
+        """The shard as `remora status` shows it.
+
+        `is_open` while a session runs, `is_full` where that waits because as many entries are under way as may be.
+        """
         now = asyncio.get_running_loop().time()
         outlet, topic = self._outlet, self._outlet.topic
-        state, reason, since = self._shown(session, now)
+        state, reason, since = self._shown(is_full, now)
         remarks = outlet.remarks
         if state is State.IDLE and self.last_failure:
             remarks = (*remarks, f"nothing waits; the last attempt failed: {self.last_failure}")
@@ -122,7 +124,7 @@ class Standing:
             progress_age_s=now - self._progress.progress_at,
             remarks=remarks,
             failure=self._last_kind,
-            is_open=session is not None,
+            is_open=is_open,
             last_failure=self._failed.shown(now) if self._failed else None,
             failing_s=now - self._fails_since if self._failures else None,
             next_attempt_s=None if self._next_at is None else max(0.0, self._next_at - now),
@@ -137,7 +139,7 @@ class Standing:
         finally:
             self._next_at = None
 
-    def _shown(self, session: Session | None, now: float) -> tuple[State, str, float]:
+    def _shown(self, is_full: bool, now: float) -> tuple[State, str, float]:
         """State, reason and since when: of a shard that delivers, what keeps it from doing so at this moment."""
         state, reason, since, empty_since = self._state, self._reason, self._since, self._progress.empty_since
         if state is State.DELIVERING and empty_since is not None and is_quiet(now - empty_since):
@@ -147,6 +149,6 @@ class Standing:
         pending = self._shaped.pending
         if state is State.DELIVERING and pending is not None and pending.grant is None:
             state, reason, since = State.SHAPED, pending.reason, pending.asked_at
-        if state is State.DELIVERING and session is not None and session.reader.entries.is_waiting:
+        if state is State.DELIVERING and is_full:
             reason = "as many entries are under way as delivery.max_unacked or destination_max_unacked allow"
         return state, reason, since
