@@ -150,7 +150,8 @@ async def test_radosgw_posts_the_same_bytes(zone: Zone, tmp_path: Path) -> None:
 async def test_radosgw_posts_the_same_cloudevents(zone: Zone, tmp_path: Path) -> None:
     """With cloudevents=true each request has radosgw's own headers, value for value, but that the subject is encoded.
 
-    The time has nine digits in both, of which the entry's body, and so remora, knows six. Release 16 ignores the argument, and remora's requests have all that its requests have.
+    The time has nine digits in both, of which the entry's body, and so remora, knows six. Release 16 ignores the
+    argument, and remora's requests have all that its requests have.
     """
     topic = fresh("cloud")
     config = write_config(tmp_path / "remora.toml", zone.sections)
