@@ -184,7 +184,10 @@ class Connection(asyncio.Protocol):
         self._forget_half()
         transport = self._transport
         is_open = transport.get_extra_info("sslcontext") is None and not _is_gone(transport)
-        return is_open and not self._is_ending and bool(self._turns)
+        if not is_open or self._is_ending or not (self._turns or self._ahead):
+            return False
+        self._loop.call_soon(self._advance)  # which ends the connection where nothing of it is whole
+        return True
 
     def pause_writing(self) -> None:
         self._unread_since = self._loop.time()
@@ -213,16 +216,24 @@ class Connection(asyncio.Protocol):
     # ----------------------------------------------------------------------------------------- requests
 
     def _advance(self) -> None:
-        """Begin the requests that have come, as far as they may begin."""
-        if self._is_advancing or not self._ahead:
+        """Begin the requests that have come, as far as they may begin; end where nothing more can come."""
+        if self._is_advancing:
             return
-        self._is_advancing = True
+        if self._ahead and not self._begin_all():
+            self._loop.call_soon(self._advance)
+            return
+        if self._is_half_closed:
+            self._forget_half()
+            if not self._turns and self._unread_since is None and not self._is_ending:
+                self.end()
+
+    def _begin_all(self) -> bool:
+        """Begin what may begin; False where there is more, and it is the turn of others."""
+        self._is_advancing, has_time = True, True
+        until = self._loop.time() + AT_ONCE_S
         try:
-            until = self._loop.time() + AT_ONCE_S
-            while self._take_body() and self._may_begin() and self._begin_next():
-                if self._at < len(self._ahead) and self._loop.time() > until:
-                    self._loop.call_soon(self._advance)
-                    break
+            while has_time and self._take_body() and self._may_begin() and self._begin_next():
+                has_time = self._at == len(self._ahead) or self._loop.time() < until
         except NotHttp as exc:
             self._break(exc)
         finally:
@@ -231,6 +242,7 @@ class Connection(asyncio.Protocol):
             self._ahead, self._at = self._ahead[self._at :], 0
         if len(self._ahead) <= MOST_AHEAD:
             self._go_on(Wait.ANSWER)
+        return has_time
 
     def _take_body(self) -> bool:
         """Take what there is of the body under way; whether no more of it is to come."""
@@ -268,11 +280,7 @@ class Connection(asyncio.Protocol):
         if head.length is not None and len(ahead) - end >= head.length:
             body = ahead[end : end + head.length]
             end += head.length
-        elif self._is_half_closed:
-            end = len(ahead)  # it will never be whole
         self._at = end
-        if body is None and self._is_half_closed:
-            return False
         self._begin(head, body)
         return True
 
@@ -337,8 +345,6 @@ class Connection(asyncio.Protocol):
         if not self._turns:
             self._since = self._loop.time()
         self._advance()
-        if self._is_half_closed and not self._turns:
-            self.end()
 
     def _end_gently(self) -> None:
         """Close when all is sent. A client that may still be sending is read on for a while: else the kernel would
