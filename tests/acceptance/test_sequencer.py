@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import signal
 import socket
 import ssl
 import subprocess
-import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
@@ -25,12 +23,12 @@ from remora.model.exits import Exit
 from remora.model.log import LogName
 from support.certificates import certificate
 from support.daemon import Sections, rados_section, write_config
+from support.sequencer_process import PATIENT_S, a_server, command
 
 IDS, LOG = LogName(b"remora", b"ids"), LogName(b"remora", b"orders")
 NEXT = bytes.fromhex("00000011 0801 1206 72656d6f7261 1a03 696473 2001".replace(" ", ""))
 """`next` of the log remora/ids in epoch 1, as ZLog's client of 2014 writes it."""
 LEASE_S = 1
-PATIENT_S = 120.0
 
 
 @pytest.fixture
@@ -47,52 +45,6 @@ def folder() -> Iterator[Path]:
             kind = "counter" if log == "ids" else "log"
             assert command(path, "log", "create", log, "--kind", kind).returncode == 0
         yield path
-
-
-def command(folder: Path, *words: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Run a command of remora's with the folder's configuration."""
-    environment = os.environ | {"REMORA_CONFIG": str(folder / "remora.toml")}
-    return subprocess.run(
-        [sys.executable, "-m", "remora", *words], env=environment, input=data, capture_output=True, check=False,
-        timeout=PATIENT_S,
-    )  # fmt: skip
-
-
-class Server:
-    """A running sequencer."""
-
-    def __init__(self, process: asyncio.subprocess.Process, address: str) -> None:
-        self.process = process
-        self.address = address
-
-    def client(self, *others: Server) -> SequencerClient:
-        """A client of this server, and of others after it."""
-        return SequencerClient([self.address, *(each.address for each in others)], timeout_s=PATIENT_S)
-
-    async def ended(self, how: signal.Signals) -> int:
-        """Send a signal, and wait for the exit code."""
-        self.process.send_signal(how)
-        return await self.process.wait()
-
-
-@asynccontextmanager
-async def a_server(folder: Path, name: str = "one", *options: str) -> AsyncIterator[Server]:
-    """A sequencer that listens, on a socket of this name."""
-    listen = name.removeprefix("tcp:") if name.startswith("tcp:") else f"unix:{folder}/{name}.sock"
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "remora", "sequencer", "-c", str(folder / "remora.toml"), "--listen", listen, *options,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stderr is not None
-    try:
-        async with asyncio.timeout(PATIENT_S):
-            while b"listens on" not in (line := await process.stderr.readline()):
-                assert line, "the sequencer ended"
-        yield Server(process, line.decode().split()[-1])
-    finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
 
 
 def asked(address: str, frames: bytes, replies: int) -> list[bytes]:

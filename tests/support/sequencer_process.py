@@ -1,0 +1,64 @@
+"""`remora sequencer` as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from remora.client import SequencerClient
+
+PATIENT_S = 120.0
+
+
+def command(folder: Path, *words: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """Run a command of remora's with the folder's configuration."""
+    environment = os.environ | {"REMORA_CONFIG": str(folder / "remora.toml")}
+    return subprocess.run(
+        [sys.executable, "-m", "remora", *words], env=environment, input=data, capture_output=True, check=False,
+        timeout=PATIENT_S,
+    )  # fmt: skip
+
+
+class Server:
+    """A running sequencer."""
+
+    def __init__(self, process: asyncio.subprocess.Process, address: str) -> None:
+        self.process = process
+        self.address = address
+
+    def client(self, *others: Server) -> SequencerClient:
+        """A client of this server, and of others after it."""
+        return SequencerClient([self.address, *(each.address for each in others)], timeout_s=PATIENT_S)
+
+    async def ended(self, how: signal.Signals) -> int:
+        """Send a signal, and wait for the exit code."""
+        self.process.send_signal(how)
+        return await self.process.wait()
+
+
+@asynccontextmanager
+async def a_server(
+    folder: Path, name: str = "one", *options: str, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[Server]:
+    """A sequencer that listens, on a socket of this name."""
+    listen = name.removeprefix("tcp:") if name.startswith("tcp:") else f"unix:{folder}/{name}.sock"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "remora", "sequencer", "-c", str(folder / "remora.toml"), "--listen", listen, *options,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | (environment or {}),
+    )  # fmt: skip
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(PATIENT_S):
+            while b"listens on" not in (line := await process.stderr.readline()):
+                assert line, "the sequencer ended"
+        yield Server(process, line.decode().split()[-1])
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

@@ -1,0 +1,61 @@
+"""Sequencers that stand still at a step of their work, as if they were halted or killed just there."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from support.programs import program
+from support.stores import until
+
+SOURCE = Path(__file__).with_name("stop_at_step.c")
+WRITE_LOCK = "120 120"
+"""The byte of a `-shm` file that who writes to the database holds (SQLite's WAL_WRITE_LOCK)."""
+
+
+class Stopping:
+    """Has processes that run with its `environment` stop at a step; see stop_at_step.c."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` is where the library is compiled to."""
+        self._library = folder / "stop_at_step.so"
+        self._orders = folder / "stop_at"
+        flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
+        subprocess.run([program("cc", "gcc"), *flags, "-o", self._library, SOURCE, "-ldl"], check=True)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What a process that is to stop has in its environment."""
+        return {"LD_PRELOAD": str(self._library), "STOP_AT": str(self._orders)}
+
+    def order(self, step: int) -> None:
+        """Have the process stop at this step, counted from now; the first is 1."""
+        made = self._orders.with_suffix(".new")
+        made.write_text(str(step))
+        made.rename(self._orders)
+
+
+async def until_stopped(pid: int, within_s: float) -> None:
+    """Wait until all threads of a process stand still."""
+
+    async def stands_still() -> bool:
+        return _states(pid) == {"T"}
+
+    await until(stands_still, within_s)
+
+
+def _states(pid: int) -> set[str]:
+    """The states of a process's threads, as /proc names them."""
+    found = set()
+    for each in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            found.add(each.read_text().rpartition(")")[2].split()[0])
+    return found
+
+
+def is_writing(pid: int) -> bool:
+    """Whether a process is in the midst of a transaction that writes to an embedded store."""
+    locks = Path("/proc/locks").read_text().splitlines()
+    return any(f" WRITE {pid} " in each and each.endswith(WRITE_LOCK) for each in locks)
