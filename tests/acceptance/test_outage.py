@@ -116,7 +116,8 @@ async def test_the_status_page_shows_a_frozen_broker_and_its_return(fragile_kafk
             try:
                 await publish("k0", "k1")
                 await tab.shows("#problem-list li", f"{topic}, ")
-                await tab.shows("#topics td", "ago, transient: ")
+                await tab.shows("#topics td", "ago, transient")
+                await tab.shows("#topics td", "next attempt in ")
             finally:
                 fragile_kafka.stop(how=signal.SIGCONT)
             await tab.hides("#problems")
