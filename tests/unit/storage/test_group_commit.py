@@ -12,6 +12,7 @@ from typing import Any, cast
 from remora.model.shard import Shard
 from remora.storage.sqlite.files import File
 from remora.storage.sqlite.group_commit import NOTHING, GroupCommit
+from support.clock import in_virtual_time
 
 
 class IdleFile:
@@ -19,16 +20,20 @@ class IdleFile:
 
     path = Path("queues-000.db")
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, seconds: float = 0.0) -> None:
+        """Each transaction takes so many `seconds`."""
         self.transactions: list[list[object]] = []
         self._connection = connection
+        self._seconds = seconds
 
     async def write(
         self, job: Callable[[sqlite3.Connection], list[object]], *, durable: bool, arrived: Sequence[Shard]
     ) -> list[object]:
         assert durable
-        self.transactions.append(job(self._connection))
-        return self.transactions[-1]
+        self.transactions.append(outcomes := job(self._connection))
+        if self._seconds:
+            await asyncio.sleep(self._seconds)
+        return outcomes
 
 
 async def submitted(turns: Sequence[int]) -> list[list[object]]:
@@ -62,6 +67,45 @@ async def test_a_stream_of_requests_does_not_hold_up_the_first_ones() -> None:
 
     assert [each for group in transactions for each in group] == list(range(40))
     assert max(map(len, transactions)) <= 10
+
+
+async def clients_in_turn(rounds: int, pauses_s: Sequence[float]) -> tuple[list[int], float]:
+    """How many requests each transaction of 4 ms carried, and how long all took.
+
+    Each client sends its next request so long after the answer to the one before.
+    """
+    commits, loop = GroupCommit(), asyncio.get_running_loop()
+    began = loop.time()
+
+    async def client(file: IdleFile, pause_s: float) -> None:
+        for _ in range(rounds):
+            await commits.submit(cast(File, file), cast(Any, lambda batch: 0))
+            await asyncio.sleep(pause_s)
+
+    with closing(sqlite3.connect(":memory:")) as connection:
+        file = IdleFile(connection, 0.004)
+        async with asyncio.TaskGroup() as tasks:
+            for pause_s in pauses_s:
+                tasks.create_task(client(file, pause_s))
+        return [len(each) for each in file.transactions], loop.time() - began
+
+
+@in_virtual_time
+async def test_clients_that_wait_for_answers_share_each_transaction() -> None:
+    """The first one that is back waits for the others, which are so within half of a transaction's time."""
+    sizes, _ = await clients_in_turn(5, [0.0001, 0.0005, 0.001, 0.0015])
+
+    assert sizes == [4] * 5
+
+
+@in_virtual_time
+async def test_who_does_not_come_is_waited_for_once() -> None:
+    """Two clients of which one is slow: the other one loses half a transaction's time, and nothing from then on."""
+    sizes, _ = await clients_in_turn(2, [0.0, 1.0])
+    assert sizes == [2, 1, 1]
+
+    alone, seconds = await clients_in_turn(10, [0.0])
+    assert (alone, round(seconds, 6)) == ([1] * 10, 0.04)
 
 
 async def test_a_caller_that_fails_is_no_trouble_to_the_others() -> None:

@@ -6,11 +6,14 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 from remora.model.errors import RemoraError, StoreUnavailable
 from remora.model.shard import Shard
+from remora.policy.gathering import Past, wait_s
 from remora.ports.tracing import NO_TRACER, Tracer, Work
 from remora.storage.sqlite.files import File
 from remora.storage.sqlite.write_batch import WriteBatch
@@ -38,6 +41,8 @@ class Wants(NamedTuple):
 
 NOTHING = Wants()
 
+_FIRST = Past()
+
 _MOST_REQUESTS = 1024
 _MOST_BYTES = 8 << 20
 MOST_LINKS = 32
@@ -56,6 +61,8 @@ class _Group:
     arrived: dict[Shard, None] = field(default_factory=dict)
     nbytes: int = 0
     contexts: list[bytes] = field(default_factory=list)
+    wanted: int = 0
+    enough: asyncio.Event = field(default_factory=asyncio.Event)
     _is_closed: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -65,6 +72,8 @@ class _Group:
             if self._is_closed or len(self.requests) >= _MOST_REQUESTS or self.nbytes > _MOST_BYTES:
                 return False
             self.requests.append(request)
+        if len(self.requests) == self.wanted:
+            self.enough.set()
         self.waiting.append(done)
         self.nbytes += wants.nbytes
         self.arrived.update(dict.fromkeys(wants.arrived))
@@ -72,8 +81,9 @@ class _Group:
             self.contexts.append(wants.context)
         return True
 
-    async def gather(self) -> None:
-        """Let the requests join that the event loop has already read from their connections.
+    async def gather(self, past: Past) -> None:
+        """Let the requests join that the event loop has already read from their connections, and those that follow
+        the answers of the transaction before.
 
         The writer starts within microseconds once it is idle. Without this it would sync for the first request alone,
         and requests that were sent together would be spread over many small transactions.
@@ -82,7 +92,12 @@ class _Group:
             joined = len(self.requests)
             await asyncio.sleep(0)
             if len(self.requests) == joined:
-                return
+                break
+        if most_s := wait_s(len(self.requests), past):
+            self.wanted = past.requests
+            with suppress(TimeoutError):
+                async with asyncio.timeout(most_s):
+                    await self.enough.wait()
 
     def run(self, connection: sqlite3.Connection) -> list[object]:
         """The writer's job: returns the outcome of each request, an exception where it was refused."""
@@ -99,6 +114,7 @@ class GroupCommit:
 
     def __init__(self, tracer: Tracer = NO_TRACER) -> None:
         self._open: dict[File, _Group] = {}
+        self._past: WeakKeyDictionary[File, Past] = WeakKeyDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
         self._tracer = tracer
 
@@ -150,13 +166,15 @@ class GroupCommit:
 
     async def _written(self, file: File, group: _Group) -> list[object]:
         try:
-            await group.gather()
+            await group.gather(self._past.get(file, _FIRST))
+            began = asyncio.get_running_loop().time()
             span = self._tracer.begin(Work.COMMIT, file.path.name, {}, links=group.contexts)
             try:
                 outcomes = await file.write(group.run, durable=True, arrived=group.arrived)
             except RemoraError as exc:
                 span.end(str(exc))
                 raise
+            self._past[file] = Past(len(group.requests), asyncio.get_running_loop().time() - began)
             span.end(attributes={"remora.requests": len(group.requests), "remora.bytes": group.nbytes})
             return outcomes
         finally:
