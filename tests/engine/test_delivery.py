@@ -634,26 +634,6 @@ async def test_a_stale_route_is_left_only_when_nothing_is_under_way() -> None:
     assert len(endpoint.arrived) == 20_000
 
 
-@in_virtual_time
-async def test_a_stale_route_is_left_as_soon_as_a_batch_has_arrived() -> None:
-    """A route that becomes stale while many batches wait, and no room is left to read, begins none of them."""
-    store, endpoint = FakeStore(), FakeEndpoint(lanes=4)
-    store.make("t", *(raw_entry(f"k{i % 4}", i) for i in range(1000)))
-    store.metadata["t"] = a_topic()
-    endpoint.batch_records = 1
-    endpoint.fate = lambda route, _: Fate(wait_s=1.0 if route is endpoint.routes[0] else 0.001)
-
-    async with running(a_worker(store, endpoint, DeliverySettings(shard_bytes=256 << 10))):
-        await asyncio.sleep(3)
-        endpoint.routes[0].stale = True
-        await drained(store)
-
-        assert asyncio.get_running_loop().time() < 10
-    assert len(endpoint.routes) == 2
-    assert all(numbers == sorted(numbers) for numbers in first_occurrences(endpoint).values())
-    assert len(endpoint.arrived) == 1000
-
-
 @pytest.mark.guarantee("no-loss", "nothing-leaves-silently", "order-per-object")
 @settings(max_examples=60, deadline=None)
 @given(st.data())

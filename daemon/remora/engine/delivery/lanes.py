@@ -217,8 +217,6 @@ class LaneSender:
                 if self._route.acks_show_load:
                     self._scope.context.pace.acknowledged(now() - began)
                 self._arrived(load, load.batch.records)
-                if self._route.stale:  # what waits goes by the next one, and need not be begun by this one
-                    self._session.turn_back()
         self._lanes.end(lane)
         self._look_settled()
 
