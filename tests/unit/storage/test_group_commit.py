@@ -92,10 +92,11 @@ async def clients_in_turn(rounds: int, pauses_s: Sequence[float]) -> tuple[list[
 
 @in_virtual_time
 async def test_clients_that_wait_for_answers_share_each_transaction() -> None:
-    """The first one that is back waits for the others, which are so within half of a transaction's time."""
-    sizes, _ = await clients_in_turn(5, [0.0001, 0.0005, 0.001, 0.0015])
+    """The first one that is back waits for the others, and no longer than until the last one is back, too."""
+    sizes, seconds = await clients_in_turn(5, [0.0001, 0.0005, 0.001, 0.0015])
 
     assert sizes == [4] * 5
+    assert round(seconds, 6) == round(5 * (0.004 + 0.0015), 6)
 
 
 @in_virtual_time
