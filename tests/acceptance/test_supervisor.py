@@ -258,12 +258,12 @@ async def test_a_worker_that_cannot_start_ends_the_start(folder: Path) -> None:
         await daemon.close()
 
 
-async def first_worker(daemon: Daemon) -> int:
-    """The pid of a worker, as soon as there is one."""
+async def beginning_workers(daemon: Daemon, number: int) -> list[int]:
+    """The pids of the workers, as soon as so many have been started: each runs its own program."""
     async with asyncio.timeout(30):
-        while not (daemon.is_running and (found := children(daemon.pid))):  # noqa: ASYNC110  # it is another process
+        while not (daemon.is_running and daemon.logged().count(" worker_started: ") >= number):  # noqa: ASYNC110  # a log
             await asyncio.sleep(0.005)
-    return found[0]
+    return children(daemon.pid)
 
 
 async def test_a_worker_killed_at_the_start_ends_the_start(folder: Path) -> None:
@@ -271,11 +271,29 @@ async def test_a_worker_killed_at_the_start_ends_the_start(folder: Path) -> None
     daemon = Daemon(folder, sections(folder))
     start = asyncio.create_task(daemon.start())
     try:
-        os.kill(await first_worker(daemon), signal.SIGKILL)
+        os.kill((await beginning_workers(daemon, 1))[0], signal.SIGKILL)
 
         with pytest.raises(AssertionError, match=f"remora ended with {Exit.FAILURE.value}"):
             await start
         assert "killed by SIGKILL" in daemon.logged()
+    finally:
+        await asyncio.wait([start])
+        await daemon.close()
+
+
+async def test_a_ready_worker_that_is_killed_during_the_start_is_replaced(folder: Path) -> None:
+    """One that was ready while another still begins does not end the start: its successor and the other serve."""
+    daemon = Daemon(folder, sections(folder))
+    start = asyncio.create_task(daemon.start())
+    try:
+        quick, slow = await beginning_workers(daemon, 2)
+        with frozen(slow):
+            await logs(daemon, "worker_ready")
+            os.kill(quick, signal.SIGKILL)
+            await logs(daemon, "worker_ended")
+
+        await start
+        assert {quick, slow} & set((await daemon.workers()).values()) == {slow}
     finally:
         await asyncio.wait([start])
         await daemon.close()

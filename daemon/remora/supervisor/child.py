@@ -90,8 +90,9 @@ class Child:
             self.tell(start)
             hearing = asyncio.ensure_future(self._hear())
             await ended.wait()
-            self.code = self._process.wait()
+            code = self._process.wait()
             await hearing  # its last words are in the pipe, and the pipe ends with it
+            self.code = code
         finally:
             loop.remove_reader(descriptor)
             os.close(descriptor)

@@ -97,6 +97,8 @@ class Supervisor:
         self._stops = 0
         self._drains = False
         self._failure: WorkerFailed | None = None
+        self._was_ready = False
+        """Whether a worker has ever been ready: those that are started from then on replace others."""
         self._listeners: Mapping[str, Sequence[socket.socket]] = {}
         self._load = host_load.shared_memory(len(self._slots))
         self._credit = credit.shared_memory(len(self._slots))
@@ -210,21 +212,21 @@ class Supervisor:
             dead=tuple(self._dead),
             sweeps=slot.number == 1,
             drains=self._drains,
-            group_size=1 if self._view.has_started else len(self._slots),
-            replaces=self._view.has_started,
+            group_size=1 if self._was_ready else len(self._slots),
+            replaces=self._was_ready,
         )
         self._watchdog.watch(slot.number, now, patience_s=START_S)
         self._tasks.create_task(child.run(channel, start), name=f"worker {slot.number}")
         self._telemetry.worker_started(slot.number, child.pid)
 
     def _reap(self, slot: Slot, child: Child, now: float) -> None:
-        """A worker ended by itself: that ends a start, and later on it is replaced."""
+        """A worker ended by itself: before it was ready that ends a start, otherwise it is replaced."""
         slot.child = None
         host_load.clear(self._load, slot.number - 1)
         self._shaper.leave(slot.number - 1)
         self._watchdog.forget(slot.number)
         self._view.ended(child.cookie)
-        if not self._view.has_started:
+        if not self._view.has_started and child.ready_at is None:
             self._failure = self._failure or _failed(child)
             return
         if child.code != Exit.OK:
@@ -249,6 +251,7 @@ class Supervisor:
             case Shares(shares=shares):
                 self._shaper.share(child.number - 1, shares)
             case Ready():
+                self._was_ready = True
                 self._watchdog.watch(child.number, now)
                 self._telemetry.worker_ready(child.number, child.pid, now - child.started_at)
                 self._news.set()
