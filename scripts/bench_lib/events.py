@@ -47,6 +47,18 @@ class Bodies:
         return b"\n".join([(turn + end).join(self._pieces) for end in self._ends])
 
 
+class Documents:
+    """Documents of one record, as radosgw posts them; every one has a new event id and a new key."""
+
+    def __init__(self, record_bytes: int) -> None:
+        self._pieces = _single(record_bytes).encode().split(_STAND_IN.encode())
+        self._turns = itertools.count()
+
+    def next(self) -> bytes:
+        """One body."""
+        return (b"%010d" % next(self._turns)).join(self._pieces)
+
+
 def write_wrk_script(path: Path, record_bytes: int) -> None:
     """A script for wrk that posts one record at a time, and prints its figures as a line of JSON."""
     quoted = ", ".join(f"[==[{piece}]==]" for piece in _single(record_bytes).split(_STAND_IN))

@@ -30,7 +30,8 @@ from bench_lib import against, disk, enqueue, programs
 from bench_lib.clusters import BenchError, Clusters, running_clusters
 from bench_lib.delivered import Delivered, arrived, kafka_topics, read_back
 from bench_lib.embedded import NOBODY, Embedded
-from bench_lib.events import Bodies, write_wrk_script
+from bench_lib.events import Bodies, Documents, write_wrk_script
+from bench_lib.pacing import paced
 from bench_lib.processes import children_cpu_s, memory_bytes, preferred, spent
 from remora.client import IngestClient
 from remora.model.topic import Topic
@@ -70,12 +71,16 @@ class Sent:
 
 @dataclass(frozen=True)
 class Turn:
-    """One load. `syncs` are those of the disk; `drained_after_s` counts from the load's end until Kafka had all."""
+    """One load, as quick as it goes or at the rate that was asked for.
+
+    `syncs` are those of the disk; `drained_after_s` counts from the load's end until Kafka had all.
+    """
 
     load: str
     delivering: bool
     events: int
     rate: float
+    asked_rate: float | None
     p50_s: float
     p99_s: float
     cpu_s_per_1000: dict[str, float]
@@ -107,6 +112,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="run in another checkout, too, in turns with this one, and compare; without radosgw",
     )  # fmt: skip
     parser.add_argument("--rounds", type=int, default=3, help="of each checkout, with --against (default: 3)")
+    parser.add_argument(
+        "--half", action="store_true",
+        help="send each load again at half of its rate, and time each request from when it is due",
+    )  # fmt: skip
     parser.add_argument("--without-radosgw", action="store_true", help="leave the yardstick out, and need no Ceph")
     parser.add_argument("--nice", type=int, default=0, help="of all measured processes; -20 on a host that is shared")
 
@@ -157,9 +166,12 @@ class _Ingest:
             if options.only == ("store" if delivering else "deliver"):
                 continue
             for number, load in enumerate(loads):
-                turn = await self._turn(load, delivering, f"bench-{self._run_id}-{number}{'d' if delivering else 's'}")
-                _print_turn(turn, syncs_per_s, self._yardstick)
-                turns.append(turn)
+                name = f"bench-{self._run_id}-{number}{'d' if delivering else 's'}"
+                turns.append(await self._turn(load, delivering, name))
+                _print_turn(turns[-1], syncs_per_s, self._yardstick)
+                if options.half:
+                    turns.append(await self._turn(load, delivering, f"{name}h", rate=turns[-1].rate / 2))
+                    _print_turn(turns[-1], syncs_per_s, self._yardstick)
         figures: dict[str, Any] = {
             "disk_syncs_per_s": syncs_per_s,
             "turns": [asdict(turn) for turn in turns],
@@ -188,7 +200,9 @@ class _Ingest:
         print(f"the daemon's processor time for an event is {cost:.3f} times that without a sequence")
         return {"rates": {str(kind): values for kind, values in rates.items()}, "ratio": ratio, "cpu_ratio": cost}
 
-    async def _turn(self, load: Load, delivering: bool, name: str, *, is_sequenced: bool = False) -> Turn:
+    async def _turn(
+        self, load: Load, delivering: bool, name: str, *, is_sequenced: bool = False, rate: float | None = None
+    ) -> Turn:
         folder = self._folder / name
         folder.mkdir()
         embedded = Embedded(folder, queue_bytes=1 << 30, ingest=f"127.0.0.1:{programs.free_port()}")
@@ -196,7 +210,7 @@ class _Ingest:
             async with self._endpoint(delivering, name) as endpoint:
                 shards = self._options.shards
                 (topic,) = await embedded.make_topics([name], endpoint, shards, is_sequenced=is_sequenced)
-                return await self._measured(load, delivering, topic, embedded)
+                return await self._measured(load, delivering, topic, embedded, rate)
         finally:
             shutil.rmtree(folder)
 
@@ -209,7 +223,9 @@ class _Ingest:
         async with kafka_topics(address, [name], self._options.partitions):
             yield f"kafka://{address}"
 
-    async def _measured(self, load: Load, delivering: bool, topic: Topic, embedded: Embedded) -> Turn:
+    async def _measured(
+        self, load: Load, delivering: bool, topic: Topic, embedded: Embedded, rate: float | None
+    ) -> Turn:
         options, name = self._options, topic.name
         with programs.remora_on(embedded) as process:
             await programs.listening(process, embedded)
@@ -217,9 +233,8 @@ class _Ingest:
             if delivering:
                 pids["broker"] = self._clusters.kafka["pids"]["broker.1"]
             with preferred([*pids.values(), os.getpid()], options.nice):
-                send = self._send_batches if load.batch > 1 else self._send_singles
                 syncs, before = await embedded.metric(SYNCS), spent(pids) | {"children": children_cpu_s()}
-                sent = await send(load, name, embedded)
+                sent = await self._send(load, name, embedded, rate)
                 after = spent(pids) | {"children": children_cpu_s()}
                 drained_after_s = await self._drained(name, sent.events) if delivering else None
                 synced = await self._synced(embedded, syncs)  # what delivering writes is not synced
@@ -240,6 +255,7 @@ class _Ingest:
             delivering=delivering,
             events=sent.events,
             rate=sent.events / sent.seconds,
+            asked_rate=rate,
             p50_s=sent.p50_s,
             p99_s=sent.p99_s,
             cpu_s_per_1000={each: seconds * 1000 / sent.events for each, seconds in used.items()},
@@ -259,6 +275,29 @@ class _Ingest:
                 return synced
             if time.monotonic() > deadline:
                 raise BenchError(f"{SYNCS} does not count what was stored {METRIC_WITHIN_S:.0f} s ago")
+
+    async def _send(self, load: Load, name: str, embedded: Embedded, rate: float | None) -> Sent:
+        if rate is not None:
+            return await self._send_paced(load, name, embedded, rate)
+        if load.batch > 1:
+            return await self._send_batches(load, name, embedded)
+        return await self._send_singles(load, name, embedded)
+
+    async def _send_paced(self, load: Load, name: str, embedded: Embedded, rate: float) -> Sent:
+        record_bytes = self._options.payload
+        bodies = Bodies(load.batch, record_bytes) if load.batch > 1 else Documents(record_bytes)
+        kind = "application/x-ndjson" if load.batch > 1 else "application/json"
+        head = f"POST /v1/topics/{name}/events HTTP/1.1\r\nHost: {embedded.ingest}\r\nContent-Type: {kind}\r\n"
+
+        def request() -> bytes:
+            key = f"Idempotency-Key: {uuid.uuid4().hex}\r\n" if load.batch > 1 else ""
+            body = bodies.next()
+            return f"{head}{key}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+        began = time.monotonic()
+        latencies = await paced(embedded.ingest, load.connections, request, rate / load.batch, self._options.seconds)
+        cuts = statistics.quantiles(latencies, n=100)
+        return Sent(len(latencies) * load.batch, time.monotonic() - began, cuts[49], cuts[98])
 
     async def _send_batches(self, load: Load, name: str, embedded: Embedded) -> Sent:
         bodies = Bodies(load.batch, self._options.payload)
@@ -310,7 +349,8 @@ class _Ingest:
 
 
 def _title(turn: Turn) -> str:
-    return f"{turn.load}, {'delivering' if turn.delivering else 'storing only'}"
+    pace = "" if turn.asked_rate is None else ", at half"
+    return f"{turn.load}, {'delivering' if turn.delivering else 'storing only'}{pace}"
 
 
 def _print_turn(turn: Turn, disk_syncs_per_s: float, yardstick: enqueue.Enqueued | None) -> None:

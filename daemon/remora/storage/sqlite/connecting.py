@@ -32,6 +32,9 @@ def connect(path: Path, *, reader: bool, patience_s: float = 0.0) -> sqlite3.Con
         # count as the process's memory.
         connection.execute("PRAGMA secure_delete = 0")
         connection.execute("PRAGMA mmap_size = 0")
+        # What a statement or a savepoint would have to undo stands in memory: beyond 64 KiB SQLite would write it to a
+        # file in the folder for temporary files, made and removed in each transaction, which may be full or missing.
+        connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
         connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_BYTES // PAGE_BYTES}")
         if reader:

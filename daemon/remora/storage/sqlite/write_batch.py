@@ -238,8 +238,11 @@ class WriteBatch:
 
 
 def _insertion(into: str, columns: int, rows: int) -> str:
+    """The statement. A row that is there already undoes the whole job, so that the statement need not undo itself: with
+    OR FAIL, SQLite keeps no copy of each page that it changes for that.
+    """
     row = f"({','.join(repeat('?', columns))})"
-    return f"INSERT INTO {into} VALUES {','.join(repeat(row, rows))}"  # noqa: S608 - constants of this module
+    return f"INSERT OR FAIL INTO {into} VALUES {','.join(repeat(row, rows))}"  # noqa: S608 - constants of this module
 
 
 def _flat_entries(queue: QueueUpdate) -> Iterable[int | bytes]:
