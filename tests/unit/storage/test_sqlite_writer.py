@@ -8,7 +8,7 @@ import resource
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -150,6 +150,35 @@ async def test_single_failing_job_is_undone(writer: Writer, path: Path) -> None:
 
     assert await writer.write(insert(1), durable=True) == 1
     assert rows(path) == [1]
+
+
+def temporary_files() -> list[str]:
+    """The files of SQLite's that this process has open and that are deleted already."""
+    found = []
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found.append(str(each.readlink()))
+    return [name for name in found if "etilqs" in name]
+
+
+async def test_what_may_be_undone_makes_no_temporary_file(writer: Writer, path: Path) -> None:
+    """A job that changed many pages is undone from memory, without a file in the folder for temporary ones."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executemany("INSERT INTO t VALUES (?, zeroblob(3000))", [(number,) for number in range(100)])
+    seen: list[str] = ["not run"]
+
+    def changes_and_fails(connection: sqlite3.Connection) -> None:
+        connection.execute("UPDATE t SET y = randomblob(3000)")
+        seen[:] = temporary_files()
+        raise StoreError("why")
+
+    answers = await together(writer, (insert("a"), False), (changes_and_fails, False))
+
+    assert answers[0] == "a"
+    assert isinstance(answers[1], StoreError)
+    assert seen == []
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM t WHERE y = zeroblob(3000)").fetchone() == (100,)
 
 
 async def test_nobody_waits_for_ever(writer: Writer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
