@@ -387,7 +387,7 @@ async def test_a_drained_host_gives_its_shards_away(folder: Path) -> None:
     async with serving(folder, ownership={"host_id": "first"}) as first:
         others = sections(folder, ownership={"host_id": "second"}, supervisor={"workers": 1})
         async with running_daemon(folder, others) as second:
-            done = await first.command("drain", "--timeout", "60")
+            done = await first.command("drain", "--timeout", "1m")
 
             assert (done.code, done.err) == (Exit.OK, "")
             assert await holders(first) == {}

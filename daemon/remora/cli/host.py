@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from remora.cli import admin_client
-from remora.cli.options import config_option
+from remora.cli.options import config_option, seconds
 from remora.cli.output import run_async
 from remora.config import AdminSettings, Settings
 from remora.model.exits import Exit
@@ -20,8 +20,8 @@ LOOK_INTERVAL_S = 0.25
 @click.command()
 @config_option
 @click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(min=0), default=60.0, show_default=True,
-    help="Seconds to wait until this host holds no queue any more.",
+    "--timeout", "timeout_s", metavar="DURATION", default="60s", show_default=True, callback=seconds,
+    help="How long to wait until this host holds no queue any more; seconds or with a unit.",
 )  # fmt: skip
 @click.option("--undo", is_flag=True, help="Take part again, at once.")
 def drain(settings: Settings, timeout_s: float, undo: bool) -> None:
@@ -34,7 +34,7 @@ def drain(settings: Settings, timeout_s: float, undo: bool) -> None:
 
     \b
     Example:
-      remora drain --timeout 120 && systemctl stop remora
+      remora drain --timeout 2m && systemctl stop remora
     """
     left = run_async(_drained(settings.admin, timeout_s, on=not undo))
     if undo:
