@@ -35,7 +35,7 @@ def figures(tmp_path: Path, *arguments: str) -> Any:
     file = tmp_path / "figures.json"
     picture = tmp_path / "figures.png"
     argv = [str(BENCH), *arguments, "--keep", "--json", str(file), "--picture", str(picture)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=280)
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert arguments[0] == "all" or picture.read_bytes()[:4] == b"\x89PNG"
     return json.loads(file.read_text())
