@@ -221,31 +221,24 @@ class Writer:
 
     def _begin(self, durable: bool) -> sqlite3.Connection:
         until = time.monotonic() + _BUSY_FOR_S
-        connection: sqlite3.Connection | None = None
-        has_waited = False
         while True:
             try:
-                connection = connection or self._prepared(durable)
-                connection.execute("BEGIN IMMEDIATE")
+                return self._begun(durable)
             except sqlite3.OperationalError as exc:
                 if not is_busy(exc):
                     raise
                 if time.monotonic() > until:
                     raise StoreUnavailable(f"{self._path}: others kept it busy for {_BUSY_FOR_S:g} s") from exc
                 time.sleep(_BUSY_PAUSE_S)
-                has_waited = True
-            else:
-                if has_waited:
-                    self._check()
-                return connection
 
-    def _prepared(self, durable: bool) -> sqlite3.Connection:
+    def _begun(self, durable: bool) -> sqlite3.Connection:
         self._check()
         connection = self._connection = self._connection or connect(self._path, reader=False)
         if durable is not self._is_durable:
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._is_durable = durable
         self._leave_room(connection)
+        connection.execute("BEGIN IMMEDIATE")
         return connection
 
     def _leave_room(self, connection: sqlite3.Connection) -> None:
