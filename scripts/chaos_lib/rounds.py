@@ -74,14 +74,12 @@ class Daemon:
     kills: list[Kill] = field(default_factory=list)
     struck: Counter[str] = field(default_factory=Counter)
     started_at: float = 0.0
-    _log_start: int = 0
     _process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
         self.answers.clear()
         self.started_at = time.monotonic()
         with self.embedded.log.open("ab") as log:
-            self._log_start = log.tell()
             self._process = await asyncio.create_subprocess_exec(
                 REMORA,
                 *self.embedded.command,
@@ -108,15 +106,11 @@ class Daemon:
     async def until_all_are_ready(self) -> None:
         """Wait until all its workers are ready: one that is killed before ends the start, as it has to."""
         deadline = self.started_at + START_S
-        while self._said("worker_ready") < max(1, self._said("worker_started")):
+        while not (await self.embedded.status())["ready"]:
             self.check()
             if time.monotonic() > deadline:
                 raise ChaosError(f"not all workers are ready within {START_S:.0f} s: {self.last_words()}")
             await asyncio.sleep(0.02)
-
-    def _said(self, event: str) -> int:
-        """How often it has logged this since its start."""
-        return self.embedded.log.read_bytes()[self._log_start :].count(f" {event}: ".encode())
 
     def check(self) -> None:
         """Raise ChaosError when the daemon has ended by itself."""
