@@ -127,6 +127,8 @@ def _numbers(text: str) -> list[int]:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure and print; returns the figures."""
     if options.against:
+        if options.half:
+            raise BenchError("--half and --against do not go together")
         return against.ingest_in_turns(options)
     kinds = [] if options.without_radosgw else ["ceph"]
     kinds += [] if options.only == "store" else ["kafka"]
@@ -167,11 +169,13 @@ class _Ingest:
                 continue
             for number, load in enumerate(loads):
                 name = f"bench-{self._run_id}-{number}{'d' if delivering else 's'}"
-                turns.append(await self._turn(load, delivering, name))
-                _print_turn(turns[-1], syncs_per_s, self._yardstick)
+                turn = await self._turn(load, delivering, name)
+                turns.append(turn)
+                _print_turn(turn, syncs_per_s, self._yardstick)
                 if options.half:
-                    turns.append(await self._turn(load, delivering, f"{name}h", rate=turns[-1].rate / 2))
-                    _print_turn(turns[-1], syncs_per_s, self._yardstick)
+                    turn = await self._turn(load, delivering, f"{name}h", rate=turn.rate / 2)
+                    turns.append(turn)
+                    _print_turn(turn, syncs_per_s, self._yardstick)
         figures: dict[str, Any] = {
             "disk_syncs_per_s": syncs_per_s,
             "turns": [asdict(turn) for turn in turns],

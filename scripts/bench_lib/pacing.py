@@ -33,8 +33,8 @@ class _Connection(asyncio.Protocol):
         self._due = 0.0
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport
-        self.refused = 0
-        self.is_broken = False
+        self.failure = ""
+        """What went wrong on it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is of no such class
@@ -50,14 +50,14 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The parser's call at the end of an answer."""
-        if self._parser.get_status_code() >= 300:
-            self.refused += 1
+        if (status := self._parser.get_status_code()) >= 300:
+            self.failure = f"a request was refused with {status}"
         else:
             self._answered(time.monotonic() - self._due)
-        self._freed(self)
+            self._freed(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.is_broken = True
+        self.failure = self.failure or "a connection ended"
 
     def close(self) -> None:
         self._transport.abort()
@@ -73,26 +73,25 @@ async def paced(
     host, _, port = address.rpartition(":")
     free: deque[_Connection] = deque()
     latencies: list[float] = []
-    opened = []
-    for _ in range(connections):
-        _, protocol = await asyncio.get_running_loop().create_connection(
-            lambda: _Connection(free.append, latencies.append), host, int(port)
-        )
-        opened.append(protocol)
-    began, sent, most = time.monotonic(), 0, round(requests_per_s * seconds)
-    prepared: deque[bytes] = deque()
-    while len(latencies) < most:
-        now = time.monotonic() - began
-        while free and sent < most and sent <= now * requests_per_s:
-            free.popleft().send(began + sent / requests_per_s, prepared.popleft() if prepared else request())
-            sent += 1
-        if len(prepared) < connections:
-            prepared.append(request())  # so that making it is no part of the time
-        if any(each.refused or each.is_broken for each in opened):
-            raise BenchError(f"{sum(each.refused for each in opened)} requests were refused, or a connection ended")
-        if now > seconds + ANSWERS_WITHIN_S:
-            raise BenchError(f"{most - len(latencies)} of {most} requests have no answer")
-        await asyncio.sleep(TICK_S)
-    for each in opened:
-        each.close()
+    opened: list[_Connection] = []
+    try:
+        for _ in range(connections):
+            _, protocol = await asyncio.get_running_loop().create_connection(
+                lambda: _Connection(free.append, latencies.append), host, int(port)
+            )
+            opened.append(protocol)
+        began, sent, most = time.monotonic(), 0, round(requests_per_s * seconds)
+        while len(latencies) < most:
+            now = time.monotonic() - began
+            while free and sent < most and sent <= now * requests_per_s:
+                free.popleft().send(began + sent / requests_per_s, request())
+                sent += 1
+            if failure := next((each.failure for each in opened if each.failure), ""):
+                raise BenchError(failure)
+            if now > seconds + ANSWERS_WITHIN_S:
+                raise BenchError(f"{most - len(latencies)} of {most} requests have no answer")
+            await asyncio.sleep(TICK_S)
+    finally:
+        for each in opened:
+            each.close()
     return latencies

@@ -205,6 +205,23 @@ def test_ingest_is_measured_beside_what_radosgw_asks_of_ceph(tmp_path: Path, nam
             assert turn["events"] <= turn["delivered"]["events"] <= turn["events"] + 4
 
 
+def test_ingest_is_measured_at_half_of_each_rate(tmp_path: Path) -> None:
+    """Each load is sent again at half of its own rate, and not a request more or less than that makes."""
+    program("wrk", "wrk")
+    found = figures(
+        tmp_path, "ingest", "--seconds", "2", "--batch", "10", "--connections", "2", "--singles", "4", "--half",
+        "--only", "store", "--without-radosgw",
+    )  # fmt: skip
+
+    full, half = found["turns"][::2], found["turns"][1::2]
+    assert [turn["load"] for turn in full] == [turn["load"] for turn in half]
+    for at_full, at_half, batch in zip(full, half, [10, 1], strict=True):
+        assert at_full["asked_rate"] is None
+        assert at_half["asked_rate"] == at_full["rate"] / 2
+        assert at_half["events"] == round(at_half["asked_rate"] / batch * 2) * batch
+        assert 0 < at_half["p50_s"] <= at_half["p99_s"]
+
+
 @pytest.mark.kafka
 def test_idle_tells_of_an_idle_daemon_and_of_a_restart(tmp_path: Path, name: str) -> None:
     """An idle daemon's share of a processor and its memory are told, and a restart that loses nothing of a backlog."""
