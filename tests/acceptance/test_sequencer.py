@@ -270,6 +270,7 @@ async def send_without_end(writer: asyncio.StreamWriter) -> None:
         while True:
             writer.write(NEXT * 64)
             await writer.drain()
+            await asyncio.sleep(0)  # drain gives the loop to no reader while the server takes all that comes
 
 
 def positions(stream: bytes) -> Iterator[int]:

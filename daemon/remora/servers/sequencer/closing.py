@@ -10,6 +10,9 @@ PARTIAL_FRAME_S = 30.0
 LINGER_S = 2.0
 """How long a client may take to close a connection that was ended for what it sent."""
 
+GRACE_S = 0.5
+"""How long a server that stops waits for clients that seem to have all their replies to close their connections."""
+
 LEAVE_S = 10.0
 """How long a server that stops sends the replies that are under way, while clients take them."""
 

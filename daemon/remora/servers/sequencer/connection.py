@@ -62,9 +62,8 @@ class Connection:
         self.step, (self.most, self.least) = step, FIRST_READS[step]
 
     def owed(self) -> int:
-        """Bytes of replies that the other side has not got yet; what a Unix socket has taken is there at once."""
-        if self.socket.family == socket.AF_UNIX:
-            return len(self.out)
+        """Bytes of replies that the other side has not got yet; on a Unix socket, about those that its client has not
+        read, which unix(7) counts with their overhead."""
         return len(self.out) + self._count(termios.TIOCOUTQ)
 
     def unread(self) -> int:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from remora.codec.sequencer import Answer, Core, has_more
 from remora.model.log import LogName
-from remora.servers.sequencer.closing import LEAVE_S, LINGER_S, PARTIAL_FRAME_S, Closed
+from remora.servers.sequencer.closing import GRACE_S, LEAVE_S, LINGER_S, PARTIAL_FRAME_S, Closed
 from remora.servers.sequencer.connection import FIRST_READS, READ, Connection
 from remora.servers.sequencer.secure import SecureConnections
 
@@ -119,23 +119,35 @@ class Rounds:
         self._epoll.close()
 
     async def _send_what_is_owed(self) -> None:
-        """Close all connections, those with replies under way when their clients have taken them, or take no more of
-        them: a reply that is lost is a hole in its log. Bytes that are unread would have a client find a reset."""
-        for each in list(self._connections.values()):
-            if each.closing is None and not each.owed() and not each.unread():
+        """End all connections; close those with replies under way when their clients have taken them, or take no more
+        of them: a reply that is lost is a hole in its log. Bytes that are unread would have a client find a reset.
+
+        Those that are idle are closed after a moment. A client that sends to a closed connection fails, and may do so
+        before it has read the replies that it has; by then it can have seen the end.
+        """
+        connections = list(self._connections.values())
+        idle = [each for each in connections if each.closing is None and not each.owed() and not each.unread()]
+        for each in connections:
+            each.closing = each.closing or Closed.SHUTDOWN
+        self._send_all(connections)
+        await self._all_closed(GRACE_S)
+        for each in idle:
+            if each.socket.fileno() >= 0:  # its client has not closed it
                 self._close(each, Closed.SHUTDOWN)
-            else:
-                each.closing = each.closing or Closed.SHUTDOWN
-        self._send_all(list(self._connections.values()))
         ends, before = self._loop.time() + LEAVE_S, -1
         while self._connections and self._loop.time() < ends:
             owed = sum(each.owed() for each in self._connections.values())
             if owed == before:
                 return
             before = owed
+            await self._all_closed(LINGER_S)
+
+    async def _all_closed(self, within_s: float) -> None:
+        """Return when there is no connection any more, or after a time."""
+        if self._connections:
             self._is_empty.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._is_empty.wait(), LINGER_S)
+                await asyncio.wait_for(self._is_empty.wait(), within_s)
 
     def _listen_on(self, accepts: bool) -> None:
         """Begin to accept connections, or leave them to wait."""
