@@ -102,6 +102,48 @@ def some_of(items: Iterator[tuple[int, int]], data: st.DataObject) -> Iterator[t
             return
 
 
+@given(logs, st.data())
+def test_a_checkpoint_is_the_least_of_what_waits(arrivals: list[tuple[int, int]], data: st.DataObject) -> None:
+    """Each partition goes on at its least record that was read and has not gone on, or behind the last one."""
+    order = CommitOrder[Place]("t1")
+    ends: dict[int, int] = {}
+    waiting: list[tuple[int, int, int]] = []
+
+    for number, partition in arrivals:
+        offset = ends.get(partition, 0) + data.draw(st.integers(0, 3))  # an end mark of a transaction has an offset too
+        ends[partition] = offset + 1
+        order.add(partition, offset, b"t1:%d" % number, Place("", partition))
+        waiting.append((number, partition, offset))
+        letting_go = order.pass_to(data.draw(st.integers(0, 25))) if data.draw(st.booleans()) else order.follow()
+        for _ in letting_go:
+            if data.draw(st.booleans()):
+                break
+        waiting = [each for each in waiting if each[0] > order.upto]
+        starts = {at: min([offset for _, p, offset in waiting if p == at], default=end) for at, end in ends.items()}
+
+        found = order.checkpoint()
+
+        assert found.after == order.upto
+        assert all(found.offsets[at] <= start for at, start in starts.items()), "nothing that waits is left out"
+        if not order.held:
+            assert found.offsets == ends
+
+
+def test_a_checkpoint_after_each_event_of_a_long_wait() -> None:
+    """Two hundred thousand events wait for one; each of them has its checkpoint when it goes on at last."""
+    count = 200_000
+    order = CommitOrder[int]("t1")
+    for number in range(2, count):
+        order.add(number % PARTITIONS, number, b"t1:%d" % number, number)
+    order.add(0, count, b"t1:1", 1)
+
+    for number, _ in order.follow():
+        if number < count - PARTITIONS:
+            assert min(order.checkpoint().offsets.values()) == number + 1
+
+    assert order.checkpoint() == Checkpoint(count - 1, {0: count + 1, 1: count, 2: count - 2})
+
+
 def test_a_hole_holds_up_what_is_behind_it() -> None:
     """Until it is filled, or known never to be; records of another topic's id and without a number are passed over."""
     order = CommitOrder[str]("t1")

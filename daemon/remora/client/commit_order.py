@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -50,6 +51,32 @@ class _Held(NamedTuple, Generic[R]):
     record: R
 
 
+class _Partition:
+    """How far a partition was read, and which of its records wait: told in O(1), however many do."""
+
+    __slots__ = ("_gone", "_waiting", "end")
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        self._waiting: deque[int] = deque()
+        self._gone: set[int] = set()
+
+    @property
+    def resume_at(self) -> int:
+        """The least offset of a record that waits, or else the one behind the last that was read."""
+        return self._waiting[0] if self._waiting else self.end
+
+    def hold(self, offset: int) -> None:
+        """A record waits. The offsets of a partition increase."""
+        self._waiting.append(offset)
+
+    def let_go(self, offset: int) -> None:
+        """A record waits no more."""
+        self._gone.add(offset)
+        while self._waiting and self._waiting[0] in self._gone:
+            self._gone.discard(self._waiting.popleft())
+
+
 class CommitOrder(Generic[R]):
     """Merges the records of all partitions by number. Belongs to one task.
 
@@ -62,7 +89,7 @@ class CommitOrder(Generic[R]):
         """`topic_id` is as `IngestClient.sequence` has it; records of another topic are passed over."""
         start = checkpoint or Checkpoint()
         self._prefix = topic_id.encode() + b":"
-        self._offsets = dict(start.offsets)
+        self._partitions = {partition: _Partition(offset) for partition, offset in start.offsets.items()}
         self._heap: list[_Held[R]] = []
         self.upto = start.after
         """Every event up to this number has been let go, or will never come."""
@@ -74,9 +101,12 @@ class CommitOrder(Generic[R]):
 
     def add(self, partition: int, offset: int, header: bytes | None, record: R) -> None:
         """Take the next record of a partition, with its header `remora-seq` if it has one."""
-        self._offsets[partition] = offset + 1
+        if (place := self._partitions.get(partition)) is None:
+            place = self._partitions[partition] = _Partition(offset)
+        place.end = offset + 1
         number = self._number(header)
         if number > self.upto:
+            place.hold(offset)
             heapq.heappush(self._heap, _Held(number, partition, offset, record))
 
     def follow(self) -> Iterator[tuple[int, R]]:
@@ -98,15 +128,13 @@ class CommitOrder(Generic[R]):
         yield from self.follow()
 
     def checkpoint(self) -> Checkpoint:
-        """Where to go on behind the last event that was let go."""
-        offsets = dict(self._offsets)
-        for each in self._heap:
-            offsets[each.partition] = min(offsets[each.partition], each.offset)
-        return Checkpoint(self.upto, offsets)
+        """Where to go on behind the last event that was let go. Costs as little after each event as now and then."""
+        return Checkpoint(self.upto, {partition: each.resume_at for partition, each in self._partitions.items()})
 
     def _pop(self) -> tuple[int, R] | None:
         """The record of the least number; None for a copy."""
-        number, _, _, record = heapq.heappop(self._heap)
+        number, partition, offset, record = heapq.heappop(self._heap)
+        self._partitions[partition].let_go(offset)
         if number <= self.upto:
             return None
         self.upto = number
