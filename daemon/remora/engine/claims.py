@@ -64,30 +64,34 @@ async def claim(store: DeliveryStore, shard: Shard) -> LockHolder:
 async def release(store: DeliveryStore, shard: Shard) -> LockHolder | None:
     """Have all workers leave a queue until it is claimed; returns who held it, None when it was free.
 
-    The worker that holds it finishes what it has under way; one that takes too long over that loses its lock. A
-    radosgw keeps the lock that it has. To a queue of remora's own no radosgw comes: there the lock is broken, and the
-    queue taken again.
+    The worker that holds it finishes what it has under way; one that takes too long over that loses its lock, and so
+    does a worker that took the queue meanwhile, before it read of the release. A radosgw keeps the lock that it has.
+    To a queue of remora's own no radosgw comes: there the lock is broken, and the queue taken again.
     """
     holder = (await store.inspection.stats(shard)).holder
     if shard.origin is Origin.RADOSGW:
         await store.releases.set_released([shard], released=True)
         if holder is None or not holder.cookie.startswith(WORKER_COOKIE):
             return holder
-        await _wait_while_held(store, shard, holder)
-    if holder is not None:
-        await store.locks.evict(shard, holder)
+        left = await _wait_while_held(store, shard, holder)
+    else:
+        left = holder
+    if left is not None:
+        await store.locks.evict(shard, left)
     return holder
 
 
-async def _wait_while_held(store: DeliveryStore, shard: Shard, holder: LockHolder) -> None:
-    """Wait until this holder has let the queue go, for a moment only."""
+async def _wait_while_held(store: DeliveryStore, shard: Shard, holder: LockHolder) -> LockHolder | None:
+    """Wait until no worker holds the queue, for a moment only; returns the worker that holds it still."""
+    left: LockHolder | None = holder
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(RELEASE_S):
             while True:
-                now = (await store.inspection.stats(shard)).holder
-                if now is None or now.cookie != holder.cookie:
-                    return
+                left = (await store.inspection.stats(shard)).holder
+                if left is None or not left.cookie.startswith(WORKER_COOKIE):
+                    return None
                 await asyncio.sleep(POLL_S)
+    return left
 
 
 async def _seize(store: DeliveryStore, shard: Shard, holder: LockHolder | None) -> LockToken:
