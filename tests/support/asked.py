@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 from remora.replay.results import Verdict
-from remora.replay.verify.job import Question, Window
 from remora.replay.verify.judgement import Rules
 from remora.replay.verify.kafka import UNCOMMITTED, Patience, Source
+from remora.replay.verify.question import Question, Window
 from support.kafka import Kafka
 from support.replayed import Rec, fill, new_topic
 

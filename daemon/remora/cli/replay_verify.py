@@ -33,9 +33,10 @@ from remora.replay.layout import Run, RunDirectory
 from remora.replay.results import FAIL, INVALID, Verdict
 from remora.replay.session import session
 from remora.replay.steps import told
-from remora.replay.verify.job import Findings, Question, Window, verify_run, verify_topic
+from remora.replay.verify.job import verify_run, verify_topic
 from remora.replay.verify.judgement import Rules
 from remora.replay.verify.kafka import COMMITTED, UNCOMMITTED, Patience, Source
+from remora.replay.verify.question import Findings, Question, Window
 
 _CODES = {FAIL: 3, INVALID: 4}
 

@@ -1,0 +1,129 @@
+"""The verdict on a run: what came to Kafka beside what was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from remora.replay.layout import Run
+from remora.replay.results import Example
+from remora.replay.verify import counting, examples, frames, kafka, series
+from remora.replay.verify.examples import is_unfinished
+from remora.replay.verify.findings import Observations, findings, gaps_of, marks, numbers_of
+from remora.replay.verify.frames import THERE
+from remora.replay.verify.question import Findings
+from remora.replay.verify.reading import FrozenTopic
+from remora.replay.verify.records import records
+from remora.replay.verify.series import Axis
+
+
+@dataclass(frozen=True, slots=True)
+class JournalTotals:
+    """What the journals say of the whole run: when it began, and how it waited for rate limits."""
+
+    origin_us: int
+    waits: dict[str, int]
+
+
+def judged_run(
+    spark: SparkSession, run: Run, topic: FrozenTopic, compared: DataFrame, others: DataFrame, told: JournalTotals
+) -> Findings:
+    """The verdict on the `compared` events and records of a run, and the `others` of its topic.
+
+    `run` is the replay, and `told` what its journals say as a whole.
+    """
+    origin_us = told.origin_us
+    is_judged, tell = topic.question.window.holds(), topic.question.tell
+    judged = others.filter(is_judged)
+    log = counting.log(topic.records)
+    tell("comparing them with the journals")
+    events = counting.row(counting.count_events(compared))
+    elsewhere, outside = None, 0
+    if events.missing:
+        tell(f"looking for {events.missing:,} events outside the window")
+        elsewhere = _elsewhere(spark, topic)
+        compared = frames.with_outside(compared, _outside(elsewhere, run, compared))
+        outside = compared.filter(frames.is_missing() & F.col("is_outside")).count()
+    tell("counting the order of keys and the chain of positions")
+    of_others = counting.row(counting.count_others(others, is_judged))
+    keys = frames.of_keys(compared, len(topic.frozen.offsets))
+    gaps, numbered = gaps_of(topic, elsewhere), numbers_of(topic, log.numbered, elsewhere)
+    counts = {
+        "in_trace": events.in_trace,
+        "offered": events.offered,
+        "sent": events.sent,
+        "acked": events.acked,
+        "rejected": events.rejected,
+        "unknown": events.unknown,
+        "dropped": events.dropped,
+        **told.waits,
+        "in_kafka": events.named + of_others.judged,
+        "outside": of_others.outside,
+        "distinct": events.distinct,
+        "duplicates": events.duplicates,
+        "resent": events.resent,
+        "lost": events.missing - outside,
+        "out_of_window": outside,
+        "ghosts": events.ghosts,
+        "altered": events.altered,
+        "foreign": events.foreign + of_others.foreign,
+        "malformed": of_others.malformed,
+        **counting.row(counting.count_keys(keys, final_state_wrong=is_unfinished())).asDict(),
+        **counting.row(counting.count_gaps(gaps)).asDict(),
+        "unchained": of_others.unchained + events.unchained,
+        **numbered.counts,
+    }
+    tell("measuring latencies")
+    axis = Axis.over(origin_us, max(events.last_us or origin_us, origin_us))
+    clocks = series.SCHEDULED if run.speed > 0 else series.UNSCHEDULED
+    stamp = counting.stamp(log)
+    drawing = series.Drawing(
+        axis,
+        series.moments_of_run(compared, axis),
+        lambda: marks(compared.filter(F.col("kind") == THERE), axis, counts),
+        log.partitions,
+        keys,
+        of_keys=series.TO_LOG,
+    )
+    measured = series.measure(
+        series.samples_of_run(compared, axis, clocks),
+        {metric: text.format(stamp=stamp) for metric, text in clocks.items()},
+        drawing if topic.question.draws else None,
+    )
+    gap_us = (events.last_due_us - events.first_due_us) / max(1, events.offered - 1) if events.offered else 0.0
+    shown: dict[str, Callable[[], tuple[Example, ...]]] = {
+        "lost": lambda: examples.lost(compared),
+        "out_of_window": lambda: examples.outside(compared),
+        "ghosts": lambda: examples.ghosts(compared),
+        "altered": lambda: examples.altered(compared),
+        "foreign": lambda: examples.foreign(compared, judged),
+        "malformed": lambda: examples.malformed(judged),
+        "duplicates": lambda: examples.copies(compared.filter(F.col("kind") == THERE)),
+        "inversions": lambda: examples.inversions(compared),
+        "keys_in_several_partitions": lambda: examples.scattered(keys),
+        "keys_misplaced": lambda: examples.misplaced(keys),
+        "final_state_wrong": lambda: examples.unfinished(keys),
+        "chain_gaps": lambda: examples.broken(gaps),
+        **numbered.shown,
+    }
+    return findings(topic, Observations(log, counts, shown, measured), run, gap_us)
+
+
+def _elsewhere(spark: SparkSession, topic: FrozenTopic) -> DataFrame:
+    """The records outside of what was read, which Kafka's time stamps chose."""
+    question = topic.question
+    spans = kafka.around(question.source, topic.frozen.offsets, behind=question.window.to_us is not None)
+    rows = topic.records.limit(0)
+    for span in spans:
+        rows = rows.union(records(kafka.read(spark, question.source, span)))
+    return rows
+
+
+def _outside(elsewhere: DataFrame, run: Run, compared: DataFrame) -> DataFrame:
+    """The missing events (`seq`) that are elsewhere. Of the records there no more is asked than whose they are."""
+    named = elsewhere.filter(F.col("problem").isNull() & (F.col("run_id") == run.run_id)).select("seq", "kseq")
+    missing = compared.filter(frames.is_missing()).select("seq", "kseq")
+    return missing.join(named, on=["seq", "kseq"], how="left_semi").select("seq")

@@ -1,0 +1,52 @@
+"""The question of a verification, and its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from remora.replay.results import Series, Verdict
+from remora.replay.verify.judgement import Rules
+from remora.replay.verify.kafka import Offsets, Patience, Source
+
+
+@dataclass(frozen=True)
+class Window:
+    """What of a topic is judged, by Kafka's time stamps; None is without a bound. Records within `edge_us` before and
+    behind it are read as well, for what they tell of their neighbours."""
+
+    from_us: int | None
+    to_us: int | None
+    edge_us: int
+
+    def holds(self) -> Column:
+        """Whether a record is judged."""
+        since = F.lit(True) if self.from_us is None else F.col("log_us") >= self.from_us
+        return since if self.to_us is None else since & (F.col("log_us") < self.to_us)
+
+
+@dataclass(frozen=True)
+class Question:
+    """The question of a verification. `recalled` are the offsets of an earlier verdict, else they are frozen now.
+    `draws` says whether the series is wanted too. `tell` is given the name of each step as it begins."""
+
+    source: Source
+    window: Window
+    patience: Patience
+    recalled: Offsets | None
+    letters: str | None
+    rules: Rules
+    draws: bool = True
+    tell: Callable[[str], None] = lambda step: None
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The verdict, what the report draws where that was wanted, and whether records came while the ends were fixed."""
+
+    verdict: Verdict
+    series: Series | None
+    is_quiet: bool
