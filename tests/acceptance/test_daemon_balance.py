@@ -116,7 +116,7 @@ async def test_queues_move_away_from_a_busy_worker_and_nothing_is_sent_twice(kaf
             await stream.send()
             return await daemon.metric("remora_shard_moves_total", kind="load") >= 1
 
-        await daemon.until(moved, "a queue that moves for its load", 90)
+        await daemon.until(moved, "a queue that moves for its load")
         after = await held(daemon)
         assert [queue for number, queue in enumerate(queues) if number in busy and after.get(queue) != owners[queue]]
         assert await daemon.metric("remora_shard_moves_total", kind="planned") == planned
@@ -190,7 +190,7 @@ async def test_queues_move_away_from_a_throttled_host_and_nothing_is_sent_twice(
             await stream.send()
             return len(await held(host)) > shards // 2
 
-        await host.until(shared, "an even share of the queues", 90)
+        await host.until(shared, "an even share of the queues")
         async with throttled((await throttled_host.workers()).values()):
             await host.until(moved, "a queue that leaves the throttled host", 180)
         moves = [await each.metric("remora_shard_moves_total", kind="load") for each in (throttled_host, host)]

@@ -27,9 +27,14 @@ async def in_flight(daemon: Daemon, topic: str) -> bool:
     return bool(shard and shard["in_flight_bytes"])
 
 
-async def let_go(daemon: Daemon, topic: str, within_s: float) -> str:
+async def _locks(queues: Queues, topic: str) -> bool:
+    """Whether a gateway gets the lock of a queue."""
+    return queues.gateway.lock(topic)
+
+
+async def let_go(daemon: Daemon, topic: str) -> str:
     """Why a daemon let a queue go."""
-    left = await daemon.until(lambda: daemon.left(topic), f"letting go of {topic}", within_s)
+    left = await daemon.until(lambda: daemon.left(topic), f"letting go of {topic}")
     return str(left["reason"])
 
 
@@ -54,7 +59,7 @@ async def test_stolen_lock(queues: Queues, fragile_kafka: Kafka, tmp_path: Path)
         finally:
             fragile_kafka.stop(how=signal.SIGCONT)
 
-        assert "lock" in await let_go(daemon, topic, 30)
+        assert "lock" in await let_go(daemon, topic)
 
         arrived = await read_until(fragile_kafka.address, topic, 11)
         assert len(arrived) > 10, "some of what was in flight has arrived"
@@ -80,7 +85,7 @@ async def test_deleted_queue(queues: Queues, kafka: Kafka, tmp_path: Path) -> No
         async def unknown() -> bool:
             return not (await daemon.shard(doomed) or await daemon.left(doomed))
 
-        await daemon.until(unknown, "letting go", 60)
+        await daemon.until(unknown, "letting go")
         before = await daemon.metric("remora_delivered_entries_total", topic=other)
         await delivers(daemon, other, int(before) + 200)
         assert not queues.gateway.exists(doomed)
@@ -100,7 +105,7 @@ async def test_deleted_object(queues: Queues, kafka: Kafka, tmp_path: Path) -> N
 
         queues.gateway.ioctx.remove_object(topic)
 
-        assert "there is no" in await let_go(daemon, topic, 5)
+        assert "there is no" in await let_go(daemon, topic)
         readings = await daemon.metric("remora_lock_acquisitions_total")
         assert await daemon.stop() == Exit.OK
         assert readings == 1
@@ -130,7 +135,7 @@ async def test_claim_from_a_gateway(queues: Queues, kafka: Kafka, tmp_path: Path
     assert queues.gateway.lock(topic)
     await queues.fill(topic, 10)
     async with running_daemon(tmp_path, quick(queues)) as daemon:
-        assert "held by another" in await let_go(daemon, topic, 10)
+        assert "held by another" in await let_go(daemon, topic)
 
         claimed = await daemon.command("shard", "claim", topic)
 
@@ -142,8 +147,8 @@ async def test_claim_from_a_gateway(queues: Queues, kafka: Kafka, tmp_path: Path
         released = await daemon.command("shard", "release", topic)
 
         assert released.code == Exit.OK, released.err
-        assert await let_go(daemon, topic, 10)
-        assert queues.gateway.lock(topic), "the gateway gets it"
+        assert await let_go(daemon, topic)
+        await daemon.until(lambda: _locks(queues, topic), "the gateway getting it")
 
 
 @pytest.mark.guarantee("radosgw-and-remora-side-by-side")
@@ -156,14 +161,13 @@ async def test_a_released_queue_stays_released(queues: Queues, kafka: Kafka, tmp
 
         released = await daemon.command("shard", "release", "--topic", topic)
         assert released.code == Exit.OK, released.err
-        assert queues.gateway.lockers(topic) == ()
-        assert await let_go(daemon, topic, 10) == RELEASED
-        assert queues.gateway.lock(topic), "a gateway gets it"
+        assert await let_go(daemon, topic) == RELEASED
+        await daemon.until(lambda: _locks(queues, topic), "a gateway getting it")
         queues.gateway.unlock(topic)
         assert await daemon.stop() == Exit.OK
         await queues.fill(topic, 10, start=10)
         await daemon.start()
-        assert await let_go(daemon, topic, 10) == RELEASED
+        assert await let_go(daemon, topic) == RELEASED
 
         assert queues.gateway.lock(topic)
 
@@ -171,7 +175,7 @@ async def test_a_released_queue_stays_released(queues: Queues, kafka: Kafka, tmp
             left = await daemon.left(topic)
             return bool(left) and left["reason"] == RELEASED and "gatewaycookie016" in left["owner"]
 
-        await daemon.until(named, "the gateway in the status", 60)
+        await daemon.until(named, "the gateway in the status")
         (row,) = (await daemon.command("shard", "list", "--json")).json
         assert (row["released"], row["owner"]["is_remora"]) == (True, False)
         text = (await daemon.command("shard", "list")).out.decode()
@@ -202,4 +206,4 @@ async def test_a_second_daemon_takes_a_killed_ones_queues(queues: Queues, kafka:
         async def taken() -> bool:
             return len((await second.status())["shards"]) == len(topics)
 
-        await second.until(taken, "the other's queues", 45)
+        await second.until(taken, "the other's queues")

@@ -113,7 +113,7 @@ async def test_monitor_away_at_start(ceph: Ceph, queues: Queues, kafka: Kafka, t
             async def says_why() -> bool:
                 return "no monitor" in (await daemon.status())["store"]["state"]
 
-            await daemon.until(says_why, "a reason", 60)
+            await daemon.until(says_why, "a reason")
             code, text = await daemon.get("/-/ready")
             assert code == 503
             assert "no monitor" in text

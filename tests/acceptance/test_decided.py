@@ -78,7 +78,7 @@ async def test_a_raised_limit_sends_no_dead_letter(kafka: Kafka, folder: Path) -
             async def enough() -> bool:
                 return await daemon.metric("remora_failures_total", topic=topic) >= times
 
-            await daemon.until(enough, f"{times} failures of {topic}", timeout_s=90)
+            await daemon.until(enough, f"{times} failures of {topic}")
 
         async def settled() -> bool:
             return (await books(daemon, topic))[2] == 0
@@ -95,7 +95,7 @@ async def test_a_raised_limit_sends_no_dead_letter(kafka: Kafka, folder: Path) -
         await tried(3 + await daemon.metric("remora_failures_total", topic=topic))
         assert await read_all(kafka.address, topic) == []
         await create_topic(kafka.address, letter_topic)
-        await daemon.until(settled, "an empty queue", timeout_s=90)
+        await daemon.until(settled, "an empty queue")
 
         assert [each.event_id for each in await read_all(kafka.address, topic)] == ["id-2", "id-3"]
         assert await letters(daemon, topic) == ["too_large"]
@@ -105,7 +105,7 @@ async def test_a_raised_limit_sends_no_dead_letter(kafka: Kafka, folder: Path) -
         redriven = await daemon.command("dlq", "redrive", "--topic", topic, "--yes")
         assert (redriven.code, redriven.out) == (Exit.OK, b"1 re-driven\n"), redriven.err
         found = await read_until(kafka.address, topic, 3)
-        await daemon.until(settled, "an empty queue", timeout_s=90)
+        await daemon.until(settled, "an empty queue")
         assert [each.event_id for each in found] == ["id-2", "id-3", "id-1"]
         assert await letters(daemon, topic) == []
         assert await books(daemon, topic) == (3, 1, 0)

@@ -73,7 +73,7 @@ async def parked(daemon: Daemon, topic: str, count: int) -> None:
         names = "remora_parked_entries_total", "remora_removed_entries_total"
         return min([await daemon.metric(name, topic=topic) for name in names]) >= count
 
-    await daemon.until(enough, f"{count} entries of {topic} to be parked", timeout_s=60)
+    await daemon.until(enough, f"{count} entries of {topic} to be parked")
 
 
 def noted(folder: Path) -> int:

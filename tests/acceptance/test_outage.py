@@ -57,7 +57,7 @@ async def test_a_thawed_broker_is_used_though_every_pause_is_long(fragile_kafka:
                 return await daemon.metric("remora_delivered_entries_total", topic=topic) >= count
 
             await publish(0)
-            await daemon.until(lambda: delivered_all(20), "deliveries", 60)
+            await daemon.until(lambda: delivered_all(20), "deliveries")
             fragile_kafka.stop(how=signal.SIGSTOP)
             try:
                 await publish(20)

@@ -66,7 +66,7 @@ async def test_a_trace_through_radosgw(
         replay = ("replay", "run", tmp_path / "trace", "--out", run, "--topic", topic, "--speed", "0")
         done = await remora(*replay, "--s3", zone16.env["s3"]["endpoint"], "--create-buckets")
         assert done.exit_code == 0, done.output
-        await daemon.until(lambda: is_empty(zone16, topic), "an empty queue", 60)
+        await daemon.until(lambda: is_empty(zone16, topic), "an empty queue")
         done = await remora("replay", "verify", run, "--bootstrap", kafka.address, "--no-series")
 
     assert done.exit_code == 0, done.output

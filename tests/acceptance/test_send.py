@@ -168,7 +168,7 @@ async def test_records_are_sent_as_they_come_until_it_is_interrupted(folder: Pat
             async def are_stored() -> bool:
                 return await daemon.metric("remora_ingested_events_total") == 30
 
-            await daemon.until(are_stored, "30 events", 60)
+            await daemon.until(are_stored, "30 events")
             process.send_signal(signal.SIGINT)
             # Its input stays open: the end does not wait for more of it.
             async with asyncio.timeout(60):

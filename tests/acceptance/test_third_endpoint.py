@@ -52,7 +52,7 @@ async def test_the_daemon_delivers_to_it(folder: Path, copy: Path) -> None:
             async def is_empty() -> bool:
                 return (await store.inspection.stats(topic.first_shard)).entries == 0
 
-            await daemon.until(is_empty, "the queue is drained", 90)
+            await daemon.until(is_empty, "the queue is drained")
 
     records = [json.loads(line)["Records"][0] for line in file.read_text().splitlines()]
     assert [each["responseElements"]["x-amz-request-id"] for each in records] == [f"req.{i}" for i in range(EVENTS)]

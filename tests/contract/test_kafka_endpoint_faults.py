@@ -305,8 +305,9 @@ async def test_closing_without_a_broker(
     loop = asyncio.get_running_loop()
     complaints: list[object] = []
     loop.set_exception_handler(lambda _, context: complaints.append(context))
+    patient = KafkaSettings(delivery_timeout_s=60)
     try:
-        async with KafkaEndpoint(KafkaSettings(), watcher) as endpoint:
+        async with KafkaEndpoint(patient, watcher) as endpoint:
             route = await endpoint.route(SHARD, INCARNATION, target(fragile_kafka, topic)).__aenter__()
             await push_all(route, make_records(0, 10))
             fragile_kafka.stop(how=how)
@@ -322,7 +323,7 @@ async def test_closing_without_a_broker(
         else:
             await fragile_kafka.start()
 
-    assert took < 9
+    assert took < patient.delivery_timeout_s
     assert complaints == []
     assert "never retrieved" not in caplog.text
     assert [each.get_name() for each in asyncio.all_tasks() if "kafka" in repr(each.get_coro()).lower()] == []

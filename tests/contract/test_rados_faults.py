@@ -92,7 +92,7 @@ async def test_frozen_osds(ceph: Ceph, settings: RadosSettings, gateway: Gateway
             await thawed(ceph, *OSDS)
 
         assert [type(answer) for answer in answers] == [StoreUnavailable] * len(calls)
-        assert QUICK_S * 0.9 < took < QUICK_S + 4
+        assert QUICK_S * 0.9 < took < QUICK_S + 20
         await works_again(store)
         await renew(store, token, 90)
         assert told == [True, False, True]
