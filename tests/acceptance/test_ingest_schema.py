@@ -23,6 +23,7 @@ from remora.metrics import Telemetry
 from remora.servers.ingest.api import ROUTES
 from remora.storage.sqlite import SqliteStore
 from support.ingest import listening_ingest, own_topic
+from support.samples import sample_value
 
 GOOD, BAD = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
 OPERATIONS = [f"{method} {path}" for path, methods in ROUTES.items() for method in methods if "openapi" not in path]
@@ -121,4 +122,4 @@ def test_answers_are_as_the_document_says(label: str, mode: GenerationMode, site
         case.validate_response(answer, checks=checks(*["positive_data_acceptance"] if excused else []))
 
     answered()
-    assert site.telemetry.registry.get_sample_value("remora_crashes_total") == 0
+    assert sample_value(site.telemetry.registry, "remora_crashes_total") == 0

@@ -26,6 +26,7 @@ from support.awaits import Awaits, loaded_with_places
 from support.bad_endpoints import hanging_endpoint
 from support.entries import raw_entry
 from support.kafka import Kafka, create_topic, until
+from support.samples import sample_value
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -150,10 +151,10 @@ class Trials:
 def trouble(telemetry: Telemetry) -> int:
     """How often the bad topic failed, foreseen or not."""
     values = [
-        telemetry.registry.get_sample_value("remora_failures_total", {"topic": "bad", "kind": kind})
+        sample_value(telemetry.registry, "remora_failures_total", {"topic": "bad", "kind": kind})
         for kind in ("transient", "configuration", "fenced")
     ]
-    return int(sum(filter(None, [*values, telemetry.registry.get_sample_value("remora_crashes_total")])))
+    return int(sum(filter(None, [*values, sample_value(telemetry.registry, "remora_crashes_total")])))
 
 
 @pytest.mark.guarantee("one-topics-trouble-stays-its-own")

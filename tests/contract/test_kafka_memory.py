@@ -23,6 +23,7 @@ from remora.model.topic import Target
 from support.certificates import certificate
 from support.entries import raw_entry
 from support.kafka import Kafka, until
+from support.samples import sample_value
 
 RESTLESS = DeliverySettings(retry_base_s=0.001, retry_cap_s=0.001, configuration_recheck_s=0.001)
 """A topic that cannot be delivered is tried again at once."""
@@ -62,7 +63,7 @@ async def failing(uri: str, args: str) -> AsyncIterator[Telemetry]:
 
 def failures(telemetry: Telemetry) -> int:
     kinds = ("transient", "configuration", "fenced")
-    values = [telemetry.registry.get_sample_value("remora_failures_total", {"topic": "bad", "kind": k}) for k in kinds]
+    values = [sample_value(telemetry.registry, "remora_failures_total", {"topic": "bad", "kind": k}) for k in kinds]
     return int(sum(filter(None, values)))
 
 

@@ -12,6 +12,7 @@ from remora.config import TracesSettings
 from remora.metrics import Telemetry
 from remora.ports.tracing import Work
 from remora.tracing.otlp import open_otlp
+from support.samples import sample_value
 
 ELSEWHERE = b"HTTP/1.1 307 Temporary Redirect\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n"
 TAKEN = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\n\r\n"
@@ -57,7 +58,7 @@ async def test_a_span_is_counted_by_the_status_of_its_answer(answer: bytes, ends
             tracer.begin(Work.REQUEST, "t", {}).end()
 
     counted = {
-        each: telemetry.registry.get_sample_value("remora_spans_total", {"state": each}) or 0
+        each: sample_value(telemetry.registry, "remora_spans_total", {"state": each}) or 0
         for each in ("sampled", "exported", "failed")
     }
     assert counted == {"sampled": 1, "exported": 0, "failed": 0} | {state: 1}

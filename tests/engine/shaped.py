@@ -19,6 +19,7 @@ from remora.model.record import Record
 from remora.model.topic import Delivery
 from support.credit import Host, a_host, a_meter, shaping
 from support.entries import raw_entry
+from support.samples import sample_value
 
 BOTH = pytest.mark.parametrize("mode", Delivery)
 NOTHING = a_meter(0, 0)
@@ -61,7 +62,7 @@ class Shaped:
         return self.host.level(0, priority)
 
     def metric(self, name: str, **labels: str) -> float:
-        return self.telemetry.registry.get_sample_value(name, labels) or 0.0
+        return sample_value(self.telemetry.registry, name, labels) or 0.0
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

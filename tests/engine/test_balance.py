@@ -20,6 +20,7 @@ from remora.model.member import COMMAND_COOKIE, Ask, Member
 from remora.model.shard import Shard
 from support.clock import in_virtual_time
 from support.entries import raw_entry
+from support.samples import sample_value
 
 MIB = 1 << 20
 CAN_MIB = 100.0
@@ -90,13 +91,13 @@ class Fleet:
 
     def moves(self, kind: str) -> float:
         return sum(
-            each.registry.get_sample_value("remora_shard_moves_total", {"kind": kind}) or 0 for each in self.telemetries
+            sample_value(each.registry, "remora_shard_moves_total", {"kind": kind}) or 0 for each in self.telemetries
         )
 
     def skipped(self, reason: str) -> float:
         """How often no shard was given away for this reason."""
         return sum(
-            each.registry.get_sample_value("remora_balance_skipped_total", {"reason": reason}) or 0
+            sample_value(each.registry, "remora_balance_skipped_total", {"reason": reason}) or 0
             for each in self.telemetries
         )
 
@@ -212,7 +213,7 @@ async def test_a_reload_turns_balance_by_load_off_and_on() -> None:
 
         def usages() -> list[float | None]:
             name = "remora_usage_ratio"
-            return [each.registry.get_sample_value(name, {"resource": "cpu"}) for each in fleet.telemetries]
+            return [sample_value(each.registry, name, {"resource": "cpu"}) for each in fleet.telemetries]
 
         assert usages() == [0.0, 0.0]
         use("count")
@@ -352,7 +353,7 @@ async def test_what_is_read_and_what_arrives_is_traffic_of_its_shard(
         passed = meters.traffic.take()
 
     def counted(name: str) -> float:
-        return telemetry.registry.get_sample_value(f"remora_{name}_total", {"topic": "t"}) or 0
+        return sample_value(telemetry.registry, f"remora_{name}_total", {"topic": "t"}) or 0
 
     assert passed.read == counted("listed_bytes") > 0
     assert passed.acknowledged == counted("delivered_bytes") > 0

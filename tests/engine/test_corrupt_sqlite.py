@@ -19,6 +19,7 @@ from remora.model.record import DeadLetter
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
 from support.entries import raw_entry
+from support.samples import sample_value
 from support.sqlite import held
 from support.stores import change, own_topic
 
@@ -97,7 +98,7 @@ async def test_changed_bytes_are_not_delivered(
     ]
     assert all("not those that were committed" in each.reason for each in letters)
     labels = {"topic": "t", "cause": "corrupt"}
-    assert telemetry.registry.get_sample_value("remora_parked_entries_total", labels) == 2
+    assert sample_value(telemetry.registry, "remora_parked_entries_total", labels) == 2
 
 
 async def test_changed_bytes_while_nothing_can_be_sent(settings: SqliteSettings) -> None:

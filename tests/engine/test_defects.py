@@ -20,6 +20,7 @@ from remora.model.topic import Source
 from support.awaits import SHARD, Awaits, loaded_with_places
 from support.clock import ClockLoop
 from support.entries import raw_entry
+from support.samples import sample_value
 
 MODES = [(mode, tells) for mode in ("at-least-once", "exactly-once") for tells in (True, False)]
 
@@ -110,7 +111,7 @@ async def run_once(awaits: Awaits, mode: str, tells: bool) -> tuple[int, int]:
     assert {(letter.queue, letter.cause) for letter in store.parked.values()} == {
         ("bad", "undecodable"), ("bad", "refused"), ("bad", "too_large"), ("good", "too_large"),
     }  # fmt: skip
-    crashes = telemetry.registry.get_sample_value("remora_crashes_total")
+    crashes = sample_value(telemetry.registry, "remora_crashes_total")
     assert crashes is not None
     return int(crashes), awaits.hits
 

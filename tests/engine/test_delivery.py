@@ -27,6 +27,7 @@ from remora.policy.pace import LEAST_PER_SECOND
 from remora.ports.endpoint import Batch
 from support.clock import in_virtual_time
 from support.entries import raw_entry
+from support.samples import sample_value
 
 
 def first_occurrences(endpoint: FakeEndpoint) -> dict[bytes, list[int]]:
@@ -407,7 +408,7 @@ async def test_a_removal_that_the_store_refuses_is_counted() -> None:
         await asyncio.sleep(5)
 
         assert queue.waiting == 10
-        assert telemetry.registry.get_sample_value("remora_removals_refused_total") == 1
+        assert sample_value(telemetry.registry, "remora_removals_refused_total") == 1
 
 
 @pytest.mark.guarantee("radosgw-and-remora-side-by-side")

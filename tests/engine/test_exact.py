@@ -33,6 +33,7 @@ from remora.model.topic import Topic
 from remora.ports.endpoint import Batch
 from support.clock import in_virtual_time
 from support.entries import raw_entry
+from support.samples import sample_value
 
 EXACT = DeliverySettings(mode="exactly-once", retry_cap_s=5)
 
@@ -738,6 +739,6 @@ def test_no_schedule_of_faults_loses_doubles_or_reorders(seed: int, tells: bool)
 
         assert sorted(numbers(endpoint)) == list(range(len(queue.entries)))
         assert queue.ledger == Tally(delivered=len(queue.entries))
-        assert telemetry.registry.get_sample_value("remora_crashes_total") == 0
+        assert sample_value(telemetry.registry, "remora_crashes_total") == 0
 
     play()

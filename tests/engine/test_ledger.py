@@ -6,6 +6,7 @@ import sqlite3
 import time
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,13 +22,14 @@ from remora.ports.endpoint import Batch
 from remora.storage.sqlite import SqliteStore
 from support.clock import in_virtual_time
 from support.entries import raw_entry
+from support.samples import sample_value
 from support.stores import own_topic
 
 GARBAGE = b"\x07no entry"
 
 
 def unaccounted(telemetry: Telemetry, topic: str = "t") -> float | None:
-    return telemetry.registry.get_sample_value("remora_ledger_unaccounted_entries", {"topic": topic})
+    return sample_value(telemetry.registry, "remora_ledger_unaccounted_entries", {"topic": topic})
 
 
 @pytest.mark.guarantee("nothing-leaves-silently")
@@ -58,7 +60,7 @@ async def test_each_cause_is_told_apart() -> None:
 
     assert queue.ledger == Tally(delivered=43, dead_lettered=4, expired=3)
     assert unaccounted(telemetry) == 0
-    figures = telemetry.registry.get_sample_value
+    figures = partial(sample_value, telemetry.registry)
     assert figures("remora_ledger_committed_entries", {"topic": "t"}) == 50
     assert figures("remora_ledger_pending_entries", {"topic": "t"}) == 0
     assert figures("remora_ledger_removed_entries", {"topic": "t", "cause": "delivered"}) == 43

@@ -14,6 +14,7 @@ from remora.model.record import Page
 from remora.model.shard import LockToken, Shard
 from support.clock import in_virtual_time
 from support.entries import raw_entry
+from support.samples import sample_value
 
 
 def a_store(*queues: str, tells: bool = True) -> FakeStore:
@@ -25,7 +26,7 @@ def a_store(*queues: str, tells: bool = True) -> FakeStore:
 
 
 def sample(telemetry: Telemetry, name: str, **labels: str) -> float | None:
-    return telemetry.registry.get_sample_value(name, labels)
+    return sample_value(telemetry.registry, name, labels)
 
 
 @in_virtual_time

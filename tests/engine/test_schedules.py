@@ -37,6 +37,7 @@ from remora.model.shard import Shard
 from remora.ports.endpoint import Batch
 from support.clock import in_virtual_time
 from support.entries import raw_entry
+from support.samples import sample_value
 
 START_S = 1_700_000_000.0
 TROUBLE_S = 90.0
@@ -210,6 +211,6 @@ def test_no_change_of_limits_or_owners_undoes_a_decision(seed: int, is_exact: bo
                 await drained(world.store)
 
         world.check()
-        assert telemetry.registry.get_sample_value("remora_crashes_total") == 0
+        assert sample_value(telemetry.registry, "remora_crashes_total") == 0
 
     play()

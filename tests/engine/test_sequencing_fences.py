@@ -18,6 +18,7 @@ from remora.model.log import MOST_POSITION, Cell, LogKind, LogLock, LogName, Pos
 from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite import logs as sqlite_logs
 from remora.storage.sqlite.logs import Logs
+from support.samples import sample_value
 from support.sequencing import INIT_LOG, LEASE_S, Server, shown
 
 LOG, IDS = LogName(b"pool", b"log"), LogName(b"pool", b"ids")
@@ -138,5 +139,5 @@ async def test_skipped_positions_are_counted(stores: Sequence[Logs], log: LogNam
     first = await other.position(log, 3)
     await other.sequencing.close()
 
-    skipped = [each.sequencing._telemetry.registry.get_sample_value(SKIPPED) for each in (frozen, other)]
+    skipped = [sample_value(each.sequencing._telemetry.registry, SKIPPED) for each in (frozen, other)]
     assert skipped == [first - 1 - 3 if kind is LogKind.COUNTER else 0, 0]

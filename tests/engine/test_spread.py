@@ -23,6 +23,7 @@ from remora.model.shard import Shard
 from remora.ports.endpoint import Batch
 from support.clock import in_virtual_time
 from support.entries import raw_entry
+from support.samples import sample_value
 
 
 class Crew:
@@ -54,7 +55,7 @@ class Crew:
     def moves(self, kind: str) -> float:
         """How many shards came from another worker, for this reason."""
         return sum(
-            each.registry.get_sample_value("remora_shard_moves_total", {"kind": kind}) or 0 for each in self.telemetries
+            sample_value(each.registry, "remora_shard_moves_total", {"kind": kind}) or 0 for each in self.telemetries
         )
 
     async def settled(self, *held: int, within_s: float = 60) -> None:

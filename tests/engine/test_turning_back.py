@@ -31,6 +31,7 @@ from remora.policy.eviction import Shortage
 from remora.ports.endpoint import Batch
 from support.clock import in_virtual_time
 from support.entries import raw_entry
+from support.samples import sample_value
 
 OLD_S = 1_700_000_000.0
 SLOW_S = 30.0
@@ -78,7 +79,7 @@ class SlowEndpoint(FakeEndpoint):
 
 def turned_back(telemetry: Telemetry, priority: Priority) -> float:
     name = "remora_turned_back_entries_total"
-    return telemetry.registry.get_sample_value(name, {"priority": str(priority)}) or 0.0
+    return sample_value(telemetry.registry, name, {"priority": str(priority)}) or 0.0
 
 
 def settings_of(mode: Delivery) -> DeliverySettings:
@@ -134,7 +135,7 @@ async def test_a_live_shard_finds_room_beside_others(how: str, mode: Delivery, w
     for name in BACKLOGS:
         assert endpoint.numbers(name) == list(range(len(store.queues[name].entries)))
     listed = sum(
-        telemetry.registry.get_sample_value("remora_listed_entries_total", {"topic": each}) or 0 for each in BACKLOGS
+        sample_value(telemetry.registry, "remora_listed_entries_total", {"topic": each}) or 0 for each in BACKLOGS
     )
     assert listed - sum(len(store.queues[name].entries) for name in BACKLOGS) == turned_back(telemetry, priority)
     assert (worker.budget.held, worker.entries.held) == (0, 0)

@@ -22,6 +22,7 @@ from remora.model.shard import LockToken
 from remora.model.topic import Delivery
 from support.clock import in_virtual_time
 from support.entries import raw_entry
+from support.samples import sample_value
 
 BOTH = pytest.mark.parametrize("mode", Delivery)
 SHARDS = 11
@@ -80,7 +81,7 @@ async def test_no_more_entries_of_a_topic_are_under_way_than_allowed(mode: Deliv
     assert store.most_of_all > 100
     assert len(endpoint.arrived) == 2 * SHARDS * EACH
     assert worker.entries.held == 0
-    assert telemetry.registry.get_sample_value("remora_unacknowledged_waits_total", {"of": "topic"})
+    assert sample_value(telemetry.registry, "remora_unacknowledged_waits_total", {"of": "topic"})
 
 
 @BOTH
@@ -98,7 +99,7 @@ async def test_no_more_entries_of_a_destination_are_under_way_than_allowed(mode:
     assert max(store.most.values()) == 80
     assert len(endpoint.arrived) == 2 * SHARDS * EACH
     assert worker.entries.held == 0
-    assert telemetry.registry.get_sample_value("remora_unacknowledged_waits_total", {"of": "destination"})
+    assert sample_value(telemetry.registry, "remora_unacknowledged_waits_total", {"of": "destination"})
 
 
 @BOTH

@@ -27,6 +27,7 @@ from remora.process.host_load import HostLoad
 from remora.process.sockets import ingest_sockets
 from remora.servers.ingest import IngestServer, serve_ingest
 from remora.servers.serving import OfHost
+from support.samples import sample_value
 
 DEADLINE_S = 30.0
 
@@ -183,7 +184,7 @@ class Site:
 
     def metric(self, name: str, **labels: str) -> float:
         """A sample's value; 0 where there is none."""
-        return self.telemetry.registry.get_sample_value(name, labels) or 0.0
+        return sample_value(self.telemetry.registry, name, labels) or 0.0
 
 
 @asynccontextmanager

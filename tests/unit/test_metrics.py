@@ -10,6 +10,7 @@ from prometheus_client import generate_latest
 
 from remora.metrics import Telemetry
 from support.programs import program
+from support.samples import sample_value
 from support.telemetry import NOW_NS, exercise
 
 
@@ -38,7 +39,7 @@ def telemetry(clock: Clock, caplog: pytest.LogCaptureFixture) -> Telemetry:
 
 def value(telemetry: Telemetry, name: str, **labels: str) -> float | None:
     """One sample of the registry."""
-    return telemetry.registry.get_sample_value(name, labels)
+    return sample_value(telemetry.registry, name, labels)
 
 
 def events(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -18,6 +18,7 @@ from remora.policy.rates import bucket_name
 from remora.policy.shaping import PRIORITIES, Group
 from support.clock import ClockLoop, in_virtual_time
 from support.credit import Host, a_host, a_meter, shaping
+from support.samples import sample_value
 
 LOW = Priority.CLIENT_LOW
 HIGH = Priority.CLIENT_HIGH
@@ -126,7 +127,7 @@ def test_a_group_that_is_made_anew_counts_from_nothing() -> None:
 
     def counted() -> float | None:
         labels = {"scope": "uplink", "priority": LOW}
-        return telemetry.registry.get_sample_value("remora_shaping_donated_bytes_total", labels)
+        return sample_value(telemetry.registry, "remora_shaping_donated_bytes_total", labels)
 
     earlier = work(10)
     before = host.shaper._report(telemetry, {})
