@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from remora.metrics.sequencer import SequencerFigures, SequencerTelemetry
-from support.samples import sample_value
 
 
 def value(telemetry: SequencerTelemetry, name: str, **labels: str) -> float | None:
-    found: float | None = sample_value(telemetry.registry, name, labels)
+    found: float | None = telemetry.registry.get_sample_value(name, labels)
     return found
 
 
