@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
+from random import Random
 
 import pytest
 
 from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate, Verdict
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings, OwnershipSettings, QuarantineSettings
+from remora.engine.quarantines import MOST_NAMED, Quarantines
 from remora.engine.status import State
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
@@ -45,7 +48,7 @@ class Broker:
         self.error: EndpointError | None = error
         self.under_way = 0
         self.most = 0
-        self.tries = 0
+        self.tried: list[str] = []
         self.endpoint = FakeEndpoint(lanes=1)
         self.endpoint.fate = self._fate
         self.endpoint.verdict = lambda *_: Verdict(happens=False, error=self.error) if self.error else Verdict()
@@ -53,7 +56,7 @@ class Broker:
     def _fate(self, route: FakeRoute, _: Batch) -> Fate:
         if route.target.uri != BAD or self.error is None:
             return Fate()
-        self.tries += 1
+        self.tried.append(route.target.topic)
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         asyncio.get_running_loop().call_later(5, self._answered)
@@ -61,6 +64,11 @@ class Broker:
 
     def _answered(self) -> None:
         self.under_way -= 1
+
+    @property
+    def tries(self) -> int:
+        """How often a destination that is away was tried."""
+        return len(self.tried)
 
 
 def states(worker: Worker, prefix: str) -> list[State]:
@@ -139,9 +147,50 @@ async def test_the_first_success_brings_all_shards_back() -> None:
 
 
 @in_virtual_time
+async def test_other_workers_hear_of_the_worst_destinations() -> None:
+    """Of twenty destinations in quarantine a row names the sixteen with the most errors in the window that began it,
+    whichever came last; one that is released is not among them."""
+    quarantines = Quarantines(ALWAYS, Telemetry(), Random(7))
+    errors = {f"kafka://b{number:02}:9092": 5 + 7 * number % 20 for number in range(20)}
+    for half in (list(errors)[:10], list(errors)[10:]):
+        for name in half:
+            for _ in range(errors[name]):
+                quarantines.failed(name, "timeout")
+        quarantines.close(asyncio.get_running_loop().time())
+        await asyncio.sleep(60)
+    by_errors = sorted(errors, key=lambda name: -errors[name])
+
+    assert len(quarantines.left_s) == 20
+    assert quarantines.named == tuple(sorted(by_errors[:MOST_NAMED]))
+    quarantines.release(by_errors[0])
+    assert quarantines.named == tuple(sorted(by_errors[1 : MOST_NAMED + 1]))
+
+
+@in_virtual_time
+async def test_the_shards_whose_oldest_entries_wait_longest_try() -> None:
+    """Of a hundred shards, which all had their last progress at once, that with the oldest entry tries first, then that
+    with the next one, however they are called and whichever came first."""
+    store, broker, count, now = a_store(0), Broker(), 100, time.time()
+    ages = {f"bad{number:04}": 37 * number % count for number in range(count)}
+    for name, age in ages.items():
+        store.make(name, raw_entry("k", 1, topic=name, created=now - 100 - age))
+        store.metadata[name] = a_topic(name, uri=BAD, to=name)
+
+    async with running(a_worker(store, broker.endpoint, quarantine=ALWAYS)) as _:
+        await asyncio.sleep(300)
+        broker.tried.clear()
+        await asyncio.sleep(600)
+
+        tried = [ages[name] for name in broker.tried]
+        assert len(tried) > 20
+        assert tried == sorted(tried, reverse=True)
+        broker.error = None
+
+
+@in_virtual_time
 async def test_a_thousand_shards_wait_for_one_that_tries() -> None:
-    """Behind a broker that never answers one of 1,000 shards tries at a time for twenty minutes, and holds its
-    entries; a second after the first success all of them have delivered."""
+    """Behind a broker that never answers one of 1,000 shards tries at a time for an hour, and holds its entries; a
+    second after the first success all of them have delivered."""
     store, broker, telemetry = a_store(1_000), Broker(), Telemetry()
     long = replace(ALWAYS, interval_s=10.0, time_s=7_200.0)
     usual = OwnershipSettings()
@@ -151,7 +200,7 @@ async def test_a_thousand_shards_wait_for_one_that_tries() -> None:
         await asyncio.sleep(300)
         assert states(worker, "bad").count(State.QUARANTINED) >= 999
         broker.most = broker.under_way
-        for _ in range(4):
+        for _ in range(12):
             await asyncio.sleep(300)
             held = [each.in_flight_bytes for each in worker.shards]
             assert sum(each > 0 for each in held) <= 1

@@ -1,12 +1,14 @@
 """The destinations that fail this worker, and which of their shards may try them meanwhile.
 
 `policy.quarantine` decides which destinations these are. Of the shards of one of them a single one tries at a time, at
-its own back-off: that one whose last progress is the longest ago. The others wait without an attempt, and hold nothing.
+its own back-off: of those that have tried least often that one whose oldest entry waits longest. So none that fails for
+a reason of its own keeps the others from trying. Those wait without an attempt, and hold nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from random import Random
 
@@ -33,13 +35,17 @@ class Turns:
         self.since = 0.0
         self.is_over = False
         self._waiting: dict[object, tuple[float, asyncio.Event]] = {}
+        self._tries = Counter[object]()
 
-    def take(self, shard: object, progress_at: float, now: float) -> bool:
-        """Whether it is this shard's turn; if not it waits, and comes the earlier the longer ago its progress is."""
+    def take(self, shard: object, since: float, now: float) -> bool:
+        """Whether it is this shard's turn; if not it waits, and comes after those that tried less.
+
+        `since` is when its oldest entry was committed: among equals the earliest comes first. `now` is the loop's time.
+        """
         if self.trier is None:
-            self.trier, self.since = shard, now
+            self._begin(shard, now)
         if self.trier is not shard:
-            self._waiting.setdefault(shard, (progress_at, asyncio.Event()))
+            self._waiting.setdefault(shard, (since, asyncio.Event()))
             return False
         self._waiting.pop(shard, None)
         return True
@@ -60,10 +66,15 @@ class Turns:
 
     def next(self, now: float) -> None:
         """Another shard's turn, if one waits."""
-        self.trier = min(self._waiting, key=lambda shard: self._waiting[shard][0], default=None)
-        self.since = now
-        if self.trier is not None:
-            self._waiting.pop(self.trier)[1].set()
+        self.trier = None
+        if self._waiting:
+            shard = min(self._waiting, key=lambda each: (self._tries[each], self._waiting[each][0]))
+            self._begin(shard, now)
+            self._waiting.pop(shard)[1].set()
+
+    def _begin(self, shard: object, now: float) -> None:
+        self.trier, self.since = shard, now
+        self._tries[shard] += 1
 
     def end(self) -> None:
         """All may try."""
@@ -84,6 +95,7 @@ class Quarantines:
         self._policy = Quarantine(settings.options)
         self._failed: dict[str, int] = {}
         self._turns: dict[str, Turns] = {}
+        self._errors: dict[str, int] = {}
 
     async def run(self) -> None:
         """Close window after window."""
@@ -96,7 +108,7 @@ class Quarantines:
         self._policy.use(self.settings.options)
         closed = self._policy.close(now, {name: self._rng.random() for name in self._failed})
         for name in closed.entered:
-            self._turns[name] = Turns()
+            self._turns[name], self._errors[name] = Turns(), self._failed[name]
             self._telemetry.quarantined(name, self._failed[name], self.settings.time_s)
             asyncio.get_running_loop().call_at(now + self.settings.time_s, self._end_those_over)
         for _ in closed.skipped:
@@ -137,9 +149,9 @@ class Quarantines:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """Those that other workers hear of: those that came last, since they last the longest."""
-        left_s = self.left_s
-        return tuple(sorted(row_room.named(sorted(left_s, key=lambda name: -left_s[name])[:MOST_NAMED])))
+        """Those that other workers hear of: the worst, by the errors of the window that began their quarantine."""
+        worst = sorted(self.left_s, key=lambda name: -self._errors.get(name, 0))
+        return tuple(sorted(row_room.named(worst[:MOST_NAMED])))
 
     def _end_those_over(self) -> None:
         left = self._policy.until(_now() + EDGE_S)
@@ -147,6 +159,7 @@ class Quarantines:
             self._end(name, "its time is over" if self.settings.enabled else "it is switched off")
 
     def _end(self, destination: str, why: str) -> None:
+        del self._errors[destination]
         self._turns.pop(destination).end()
         self._telemetry.quarantine_ended(destination, why, len(self._turns))
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 from remora.codec.event_entry import attributes
+from remora.codec.rendering_plain import age_s
 from remora.engine.delivery.letters import dead_letter_all
 from remora.engine.delivery.triage import Rejected
 from remora.engine.dispatching.outlet import Outlet
@@ -29,13 +33,30 @@ class OldestEntry:
 
         The look is checked by the store: so who lost the lock while frozen seldom comes so far as to fence its owner.
         """
-        if (await self._read()).entries:
-            return True
+        return await self._found() is not None
+
+    async def waits_since(self) -> float | None:
+        """As `waits`: when the oldest entry was committed, in Unix seconds, and None for False.
+
+        Where an entry does not tell, it is the time of the shard's last progress.
+        """
+        if (page := await self._found()) is None:
+            return None
+        now_ns = time.time_ns()
+        if (age := age_s(page.entries[0], now_ns)) is None:
+            age = asyncio.get_running_loop().time() - self._scope.state.progress.progress_at
+        return now_ns / 1e9 - age
+
+    async def _found(self) -> Page | None:
+        """The oldest entry; None where nothing waits, after a moment in which something might have come."""
+        page = await self._read()
+        if page.entries:
+            return page
         self._scope.state.shaped.cancel()
         if not self._context.store.arrivals.notifies:
             changes = self._context.catalogue.wait_for_change(self._lease.shard, self._outlet.seen)
             await self._scope.first_of(self._context.settings.idle_max_s, changes)
-        return False
+        return None
 
     async def find_topic(self) -> Topic | None:
         """The topic's attributes from its metadata, else from the oldest entry's own copy; None if there is none."""

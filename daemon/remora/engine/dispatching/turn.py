@@ -34,10 +34,11 @@ class Turn:
         turns = self._quarantines.turns(target.redacted)
         if turns is None:
             return True
-        if not await oldest.waits():
+        since = await oldest.waits_since()
+        if since is None:
             self.end()
             return False
-        if turns.take(self, self._scope.state.progress.progress_at, asyncio.get_running_loop().time()):
+        if turns.take(self, since, asyncio.get_running_loop().time()):
             return True
         await self._wait(turns, waits)
         return False
