@@ -76,6 +76,23 @@ async def test_a_release_waits_for_each_worker_that_takes_the_queue_meanwhile() 
 
 
 @in_virtual_time
+async def test_a_release_leaves_a_claim_its_lock() -> None:
+    """What somebody claims while a release waits is claimed: the lock of the claim is not broken."""
+    store = a_store()
+    store.steal("t", "remora/h/b/w1")
+
+    async with asyncio.TaskGroup() as tasks:
+        releasing = tasks.create_task(release(store, QUEUE))
+        await asyncio.sleep(1)
+        store.steal("t", "remora/claim/x")
+        await releasing
+
+    holder = store.queues["t"].holder
+    assert holder is not None
+    assert holder.cookie == "remora/claim/x"
+
+
+@in_virtual_time
 async def test_a_gateway_keeps_what_is_released_to_it() -> None:
     """Where a gateway holds the queue already, its lock stays, and no worker takes the queue when that ends."""
     store, endpoint = a_store(), FakeEndpoint()

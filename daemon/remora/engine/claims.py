@@ -68,14 +68,12 @@ async def release(store: DeliveryStore, shard: Shard) -> LockHolder | None:
     does a worker that took the queue meanwhile, before it read of the release. A radosgw keeps the lock that it has.
     To a queue of remora's own no radosgw comes: there the lock is broken, and the queue taken again.
     """
-    holder = (await store.inspection.stats(shard)).holder
+    left = holder = (await store.inspection.stats(shard)).holder
     if shard.origin is Origin.RADOSGW:
         await store.releases.set_released([shard], released=True)
         if holder is None or not holder.cookie.startswith(WORKER_COOKIE):
             return holder
         left = await _wait_while_held(store, shard, holder)
-    else:
-        left = holder
     if left is not None:
         await store.locks.evict(shard, left)
     return holder
@@ -88,7 +86,7 @@ async def _wait_while_held(store: DeliveryStore, shard: Shard, holder: LockHolde
         async with asyncio.timeout(RELEASE_S):
             while True:
                 left = (await store.inspection.stats(shard)).holder
-                if left is None or not left.cookie.startswith(WORKER_COOKIE):
+                if left is None or not member.is_workers(left.cookie):
                     return None
                 await asyncio.sleep(POLL_S)
     return left
