@@ -31,12 +31,12 @@ LATE = EndpointUnavailable("no answer in time", "timeout")
 
 
 def a_store(bad: int, good: int = 0) -> FakeStore:
-    """A store with this many topics for each of two destinations, in which entries wait."""
+    """A store with this many topics for each of two destinations, in which entries wait; the first have the oldest."""
     store = FakeStore(tells=True)
     for kind, uri, count in (("bad", BAD, bad), ("good", GOOD, good)):
         for number in range(count):
             name = f"{kind}{number:04}"
-            store.make(name, *(raw_entry(f"k{i}", i, topic=name) for i in range(5)))
+            store.make(name, *(raw_entry(f"k{i}", i, topic=name, created=1.7e9 + number) for i in range(5)))
             store.metadata[name] = a_topic(name, uri=uri, to=name)
     return store
 

@@ -30,7 +30,9 @@ MOST_NAMED = 16
 class Turns:
     """Lets one shard of a destination try at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, errors: int) -> None:
+        """`errors` are those of the window that began the quarantine."""
+        self.errors = errors
         self.trier: object | None = None
         self.since = 0.0
         self.is_over = False
@@ -95,7 +97,6 @@ class Quarantines:
         self._policy = Quarantine(settings.options)
         self._failed: dict[str, int] = {}
         self._turns: dict[str, Turns] = {}
-        self._errors: dict[str, int] = {}
 
     async def run(self) -> None:
         """Close window after window."""
@@ -108,7 +109,7 @@ class Quarantines:
         self._policy.use(self.settings.options)
         closed = self._policy.close(now, {name: self._rng.random() for name in self._failed})
         for name in closed.entered:
-            self._turns[name], self._errors[name] = Turns(), self._failed[name]
+            self._turns[name] = Turns(self._failed[name])
             self._telemetry.quarantined(name, self._failed[name], self.settings.time_s)
             asyncio.get_running_loop().call_at(now + self.settings.time_s, self._end_those_over)
         for _ in closed.skipped:
@@ -150,7 +151,7 @@ class Quarantines:
     @property
     def named(self) -> tuple[str, ...]:
         """Those that other workers hear of: the worst, by the errors of the window that began their quarantine."""
-        worst = sorted(self.left_s, key=lambda name: -self._errors.get(name, 0))
+        worst = sorted(self._turns, key=lambda name: -self._turns[name].errors)
         return tuple(sorted(row_room.named(worst[:MOST_NAMED])))
 
     def _end_those_over(self) -> None:
@@ -159,7 +160,6 @@ class Quarantines:
             self._end(name, "its time is over" if self.settings.enabled else "it is switched off")
 
     def _end(self, destination: str, why: str) -> None:
-        del self._errors[destination]
         self._turns.pop(destination).end()
         self._telemetry.quarantine_ended(destination, why, len(self._turns))
 
