@@ -115,7 +115,7 @@ async def is_draining(daemon: Daemon) -> bool:
 
 @pytest.mark.guarantee("no-loss", "order-per-object")
 async def test_sigkill_under_load(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
-    """A killed daemon that is started again continues within the lease; nothing is lost and the order holds."""
+    """A killed daemon that is started again continues; nothing is lost and the order holds."""
     topic = await a_topic(queues, kafka)
 
     async with queues.under_load(topic) as load, running_daemon(tmp_path, quick(queues)) as daemon:
