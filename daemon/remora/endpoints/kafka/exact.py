@@ -55,11 +55,11 @@ def producer_name(queue: str, incarnation: str) -> str:
     return f"{NAME_PREFIX}{re.sub(r'[^A-Za-z0-9._-]', '_', queue)[:MOST_QUEUE_CHARS]}.{incarnation}"
 
 
-class Turns:
+class Places:
     """Places for routes to one cluster: given in the order in which they were asked for."""
 
     def __init__(self, places: int) -> None:
-        self._places = asyncio.Semaphore(places)
+        self._free = asyncio.Semaphore(places)
         self._waiting = 0
         self._taken = 0
 
@@ -77,7 +77,7 @@ class Turns:
         """Wait for a place."""
         self._waiting += 1
         try:
-            await self._places.acquire()
+            await self._free.acquire()
         finally:
             self._waiting -= 1
         self._taken += 1
@@ -85,7 +85,7 @@ class Turns:
     def give_back(self) -> None:
         """Let the next one have the place."""
         self._taken -= 1
-        self._places.release()
+        self._free.release()
 
 
 class ExactRoutes:
@@ -96,32 +96,32 @@ class ExactRoutes:
         self._observer = observer
         self._smaller = smaller
         self._tasks = tasks
-        self._turns: dict[Connection, Turns] = {}
+        self._places_of: dict[Connection, Places] = {}
 
     @asynccontextmanager
     async def route(
         self, connection: Connection, shard: Shard, incarnation: str, meant: KafkaTarget
     ) -> AsyncIterator[ExactKafkaRoute]:
-        """A route with a producer of its own, which fences the shard's earlier ones; waits for its turn first.
+        """A route with a producer of its own, which fences the shard's earlier ones; waits for a place first.
 
         What is left open is aborted in the background, and only then is the place given on.
         """
-        turns = self._turns.setdefault(connection, Turns(self._settings.exact_producers))
-        await turns.take()
+        places = self._places_of.setdefault(connection, Places(self._settings.exact_producers))
+        await places.take()
         opening = Opening(connection, self._settings, self._observer, self._smaller, self._tasks)
         try:
             opened = await opening.open(producer_name(shard.queue, incarnation), shard, incarnation, meant)
-            yield ExactKafkaRoute(opened, connection, turns, self._settings, self._observer, self._smaller)
+            yield ExactKafkaRoute(opened, connection, places, self._settings, self._observer, self._smaller)
         finally:
-            self._tasks.begin(self._close(opening, connection, turns), name=f"close {connection.cluster}")
+            self._tasks.begin(self._close(opening, connection, places), name=f"close {connection.cluster}")
 
-    async def _close(self, opening: Opening, connection: Connection, turns: Turns) -> None:
+    async def _close(self, opening: Opening, connection: Connection, places: Places) -> None:
         try:
             await opening.close()
         finally:
-            turns.give_back()
-            if turns.is_idle:
-                self._turns.pop(connection, None)
+            places.give_back()
+            if places.is_idle:
+                self._places_of.pop(connection, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,14 +241,14 @@ class ExactKafkaRoute:
         self,
         opened: Opened,
         connection: Connection,
-        turns: Turns,
+        places: Places,
         settings: KafkaSettings,
         observer: KafkaObserver,
         smaller: SmallerBatches,
     ) -> None:
         self._opened = opened
         self._connection = connection
-        self._turns = turns
+        self._places = places
         self._settings = settings
         self._observer = observer
         self._smaller = smaller
@@ -264,7 +264,7 @@ class ExactKafkaRoute:
     def stale(self) -> bool:
         if not self._has_moved:
             self._has_moved = any(self._sees_other(topic, count) for topic, count in self._opened.partitions.items())
-        turn_is_over = self._turns.are_awaited and asyncio.get_running_loop().time() >= self._turn_ends
+        turn_is_over = self._places.are_awaited and asyncio.get_running_loop().time() >= self._turn_ends
         return self._has_moved or turn_is_over
 
     def _sees_other(self, topic: str, count: int) -> bool:

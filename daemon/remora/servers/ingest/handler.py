@@ -20,9 +20,9 @@ from typing import Any, Protocol, cast
 
 from remora.servers.ingest.arriving import ArrivingBody
 from remora.servers.ingest.head import Head, HeadReader, NotHttp
+from remora.servers.ingest.pipeline import MOST, PendingRequest, Pipeline
 from remora.servers.ingest.request import BodyStream, Request
 from remora.servers.ingest.service import Service
-from remora.servers.ingest.turns import MOST, Turn, Turns
 
 LINGER_S = 2.0
 """After a refusal the rest of a body is read and thrown away for so long, so that the client sees the answer."""
@@ -78,7 +78,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_ahead", "_alone", "_at", "_body", "_heads", "_host", "_is_advancing", "_is_broken", "_is_ending",
-        "_is_half_closed", "_is_last", "_is_lost", "_loop", "_service", "_since", "_timer", "_transport", "_turns",
+        "_is_half_closed", "_is_last", "_is_lost", "_loop", "_pipeline", "_service", "_since", "_timer", "_transport",
         "_unread_since", "_waits", "peer",
     )  # fmt: skip
 
@@ -89,9 +89,9 @@ class Connection(asyncio.Protocol):
         self._service = service
         self._loop = asyncio.get_running_loop()
         self._heads = HeadReader()
-        self._turns = Turns()
+        self._pipeline = Pipeline()
         self._ahead, self._at = b"", 0
-        self._alone: Turn | None = None
+        self._alone: PendingRequest | None = None
         self._body: ArrivingBody | None = None
         self._waits = Wait(0)
         self.peer = ""
@@ -109,7 +109,7 @@ class Connection(asyncio.Protocol):
         """What it waits for now."""
         if self._is_ending or (self._body and not self._body.stream):
             return Phase.END
-        if self._turns:
+        if self._pipeline:
             return Phase.BODY if self._body else Phase.ANSWER
         return Phase.HEADERS if self._ahead else Phase.IDLE
 
@@ -184,7 +184,7 @@ class Connection(asyncio.Protocol):
         self._forget_half()
         transport = self._transport
         is_open = transport.get_extra_info("sslcontext") is None and not _is_gone(transport)
-        if not is_open or self._is_ending or not (self._turns or self._ahead):
+        if not is_open or self._is_ending or not (self._pipeline or self._ahead):
             return False
         self._loop.call_soon(self._advance)  # which ends the connection where nothing of it is whole
         return True
@@ -199,7 +199,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = self._is_ending = True
         self._forget_half()
-        self._turns.clear()
+        self._pipeline.clear()
         self._ahead, self._at = b"", 0
         self._stop_timer()
         self._host.lost(self)
@@ -209,8 +209,8 @@ class Connection(asyncio.Protocol):
             return
         if self._body.stream:
             self._body.stream.fail("the connection ended")
-        if self._alone and self._alone in self._turns:
-            self._turns.drop(self._alone)
+        if self._alone and self._alone in self._pipeline:
+            self._pipeline.drop(self._alone)
         self._alone = self._body = None
 
     # ----------------------------------------------------------------------------------------- requests
@@ -224,7 +224,7 @@ class Connection(asyncio.Protocol):
             return
         if self._is_half_closed:
             self._forget_half()
-            if not self._turns and self._unread_since is None and not self._is_ending:
+            if not self._pipeline and self._unread_since is None and not self._is_ending:
                 self.end()
 
     def _begin_all(self) -> bool:
@@ -263,8 +263,8 @@ class Connection(asyncio.Protocol):
     def _may_begin(self) -> bool:
         return self._at < len(self._ahead) and not (
             self._alone or self._is_last or self._is_ending or self._unread_since is not None
-            or len(self._turns) >= MOST
-            or (self._service.stopping and self._turns)
+            or len(self._pipeline) >= MOST
+            or (self._service.stopping and self._pipeline)
         )  # fmt: skip
 
     def _begin_next(self) -> bool:
@@ -286,31 +286,31 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, head: Head, body: bytes | None) -> None:
         self._is_last = not head.keeps_alive
-        turn = Turn(head, self._answered)
-        self._turns.add(turn)
+        pending = PendingRequest(head, self._answered)
+        self._pipeline.add(pending)
         stream = None
         if body is None:
             stream = BodyStream(lambda: self._go_on(Wait.READER))
             self._body = ArrivingBody(head.length, stream)
-        request = Request(head, body, stream, turn.say)
-        if body is not None and self._service.at_once(request, self, turn.end):
+        request = Request(head, body, stream, pending.say)
+        if body is not None and self._service.at_once(request, self, pending.end):
             return
         if body is None and self._host.is_paused:
             self._hold_up(Wait.MEMORY)  # until the request has looked for itself, before which its body would come
-        self._alone = turn
-        self._host.start(self._answer(turn, request))
+        self._alone = pending
+        self._host.start(self._answer(pending, request))
 
-    async def _answer(self, turn: Turn, request: Request) -> None:
-        turn.end(await self._service.answer(request, self))
+    async def _answer(self, pending: PendingRequest, request: Request) -> None:
+        pending.end(await self._service.answer(request, self))
 
     def _break(self, exc: NotHttp) -> None:
         """What comes is no request, or no body: the answer says so, and the connection ends with it."""
         self._is_broken = self._is_last = True
         self._ahead, self._at = b"", 0
         if self._body is None:
-            turn = Turn(None, self._answered)
-            self._turns.add(turn)
-            turn.end(self._service.refuse(None, exc, self.peer))
+            pending = PendingRequest(None, self._answered)
+            self._pipeline.add(pending)
+            pending.end(self._service.refuse(None, exc, self.peer))
         elif self._body.stream:
             self._body.stream.fail(str(exc))
         else:
@@ -318,16 +318,18 @@ class Connection(asyncio.Protocol):
 
     # ------------------------------------------------------------------------------------------ answers
 
-    def _answered(self, turn: Turn) -> None:
+    def _answered(self, pending: PendingRequest) -> None:
         """A request has its answer, or something to send before it."""
-        if turn not in self._turns:  # the client is gone, or has sent half of it
+        if pending not in self._pipeline:  # the client is gone, or has sent half of it
             return
-        if (response := turn.response) is not None:
-            if not turn.keeps_alive or (self._turns.is_last(turn) and (self._is_broken or self._service.stopping)):
+        if (response := pending.response) is not None:
+            if not pending.keeps_alive or (
+                self._pipeline.is_last(pending) and (self._is_broken or self._service.stopping)
+            ):
                 response.close()
-            if turn is self._alone:
+            if pending is self._alone:
                 self._alone = None
-        data, is_last = self._turns.take()
+        data, is_last = self._pipeline.take()
         if data:
             self._transport.write(data)  # uvloop sends once what is written in one turn of the loop
         if is_last:
@@ -342,7 +344,7 @@ class Connection(asyncio.Protocol):
                 self._body.stream = None
                 self._timer = self._loop.call_later(LINGER_S, self.end)
             self._go_on(Wait.MEMORY | Wait.READER)
-        if not self._turns:
+        if not self._pipeline:
             self._since = self._loop.time()
         self._advance()
 

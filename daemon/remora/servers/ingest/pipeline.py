@@ -12,12 +12,12 @@ MOST = 32
 """Requests that a client may send ahead and that are begun before the first of them is answered."""
 
 
-class Turn:
+class PendingRequest:
     """One request, from its head to its answer. It does not hold the request, whose body ends with its answer."""
 
     __slots__ = ("_changed", "_head", "early", "response")
 
-    def __init__(self, head: Head | None, changed: Callable[[Turn], None]) -> None:
+    def __init__(self, head: Head | None, changed: Callable[[PendingRequest], None]) -> None:
         """`head` is None where what came cannot be read; `changed` is called when there is something to send."""
         self._head = head
         self._changed = changed
@@ -48,29 +48,29 @@ class Turn:
         )
 
 
-class Turns:
-    """All of them, the oldest first."""
+class Pipeline:
+    """The requests of a connection that are under way, the oldest first (HTTP pipelining, RFC 9112, 9.3.2)."""
 
     def __init__(self) -> None:
-        self._all: deque[Turn] = deque()
+        self._all: deque[PendingRequest] = deque()
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def __contains__(self, turn: Turn) -> bool:
-        return turn in self._all
+    def __contains__(self, pending: PendingRequest) -> bool:
+        return pending in self._all
 
-    def is_last(self, turn: Turn) -> bool:
+    def is_last(self, pending: PendingRequest) -> bool:
         """Whether no request was begun behind it."""
-        return self._all[-1] is turn
+        return self._all[-1] is pending
 
-    def add(self, turn: Turn) -> None:
+    def add(self, pending: PendingRequest) -> None:
         """The next request."""
-        self._all.append(turn)
+        self._all.append(pending)
 
-    def drop(self, turn: Turn) -> None:
+    def drop(self, pending: PendingRequest) -> None:
         """Forget a request: it will never be whole."""
-        self._all.remove(turn)
+        self._all.remove(pending)
 
     def clear(self) -> None:
         """Forget all of them: nothing is sent any more."""
@@ -79,13 +79,13 @@ class Turns:
     def take(self) -> tuple[bytes, bool]:
         """What can be sent now, and whether the connection ends with it."""
         parts: list[bytes] = []
-        turns = self._all
-        while turns and (response := turns[0].response) is not None:
-            parts.append(turns.popleft().encoded(response))
+        requests = self._all
+        while requests and (response := requests[0].response) is not None:
+            parts.append(requests.popleft().encoded(response))
             if response.closes:
-                turns.clear()
+                requests.clear()
                 return b"".join(parts), True
-        if turns and turns[0].early:
-            parts.append(turns[0].early)
-            turns[0].early = b""
+        if requests and requests[0].early:
+            parts.append(requests[0].early)
+            requests[0].early = b""
         return b"".join(parts), False
