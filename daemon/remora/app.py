@@ -21,6 +21,7 @@ from typing import Protocol, Self
 
 from remora.codec.topic import delivery_of, has_literal_keys, usable_delivery
 from remora.config import Settings
+from remora.endpoints.reasons import Reasons
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointMisconfigured, StoreMisconfigured
 from remora.model.ingest import RESERVATION_AGE_S
@@ -292,10 +293,12 @@ def check_target(target: Target, settings: Settings) -> list[str]:
     if (make := ENDPOINTS.get(target.scheme)) is None:
         *first, last = (f"{each}://" for each in sorted(SCHEMES))
         raise EndpointMisconfigured(f"remora delivers to {', '.join(first)} and {last} endpoints only")
-    has_literal_keys(target)
-    endpoint = make(settings, None)
-    _, remarks = _mode(target, endpoint, settings)
-    return [*endpoint.check(target), *remarks]
+    reasons, endpoint = Reasons(), make(settings, None)
+    found = reasons.read([], endpoint.check, target)
+    reasons.read(False, has_literal_keys, target)
+    _, remarks = reasons.read((Delivery.AT_LEAST_ONCE, []), _mode, target, endpoint, settings)
+    reasons.refuse()
+    return [*found, *remarks]
 
 
 def _mode(target: Target, endpoint: Endpoint, settings: Settings) -> tuple[Delivery, list[str]]:

@@ -362,6 +362,10 @@ endpoint = 'kafka://u:p@b'
 retry-sleep-duration = 'x'
 args = { usessl = true, password = 'p' }
 [other]
+[topic.e]
+endpoint = 'kafka://-b,b:0'
+shards = 0
+args = { mechanism = 'NONE', usessl = true }
 """)
 
     assert done.code == Exit.CONFIG
@@ -376,6 +380,14 @@ args = { usessl = true, password = 'p' }
         ("topic.d.args.usessl", 12),
         ("topic.d.args.password", 12),
         ("topic.d.retry-sleep-duration", 11),
+        ("topic.e.shards", 16),
+        ("topic.e.args.usessl", 17),
+        ("topic.e", 14),
+    ]
+    assert done.err.splitlines()[-1].partition(": topic.e: ")[2].split("; ") == [
+        "broker 1 of the endpoint is not a host name or address",
+        "broker 2 of the endpoint: the port is not a number from 1 to 65535",
+        "mechanism: only PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, GSSAPI can be used (line 14)",
     ]
 
 

@@ -47,6 +47,9 @@ class Table(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", kw_only=
 _FIELDS = MappingProxyType({each.encode_name: each for each in msgspec.structs.fields(Table)})
 """The options of a table by the names that they have there."""
 
+_OF_TARGET = ("endpoint", "kafka-topic", "args", "delivery", "password-file", "ssl-key-password-file")
+"""Those of them that say where events go."""
+
 
 class Declared(msgspec.Struct, frozen=True):
     """A topic as the file wants it; `closed` is None where the file does not say."""
@@ -98,24 +101,23 @@ class _Reading:
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.problems: list[tuple[str, str]] = []
+        self._is_target_read = True  # else another reason of its endpoint's would follow from one that is told
         self._folder = folder
         self._settings = settings
 
     def topic(self, name: str, raw: Mapping[str, Any]) -> Declared | None:
         """The topic of a table; None where something is wrong with it."""
         table = self._table(raw)
-        given = self._given(table)
-        if self.problems:
-            return None
         plain = Topic(
             name, "", name, Target("", "", name), shards=table.shards, origin=Origin.REMORA, is_sequenced=table.sequence
         )
-        topic = given.on(plain)
-        try:
-            return Declared(topic, table.closed, app.check_target(topic.target, self._settings))
-        except EndpointMisconfigured as exc:
-            self.problems.append(("", str(exc)))
-            return None
+        topic, remarks = self._given(table).on(plain), list[str]()
+        if self._is_target_read:
+            try:
+                remarks = app.check_target(topic.target, self._settings)
+            except EndpointMisconfigured as exc:
+                self.problems.append(("", str(exc)))
+        return None if self.problems else Declared(topic, table.closed, remarks)
 
     def _table(self, raw: Mapping[str, Any]) -> Table:
         """The values of a table that have the right shape, and defaults for the others."""
@@ -131,8 +133,10 @@ class _Reading:
             except msgspec.ValidationError as exc:
                 reason, _, place = str(exc).partition(" - at `$")
                 self.problems.append((f".{key}{place.rstrip('`')}", f"{reason[:1].lower()}{reason[1:]}"))
+                self._is_target_read &= key not in _OF_TARGET
         if "endpoint" not in raw:
             self.problems.append(("", "missing required field `endpoint`"))
+            self._is_target_read = False
         return Table(**{"endpoint": "", **values})
 
     def _given(self, table: Table) -> Given:
@@ -157,12 +161,13 @@ class _Reading:
     def _argument(self, name: str, value: object) -> str:
         if name in SECRETS:
             self.problems.append((f".args.{name}", f"a password does not belong into the file: use {SECRETS[name]}"))
+            self._is_target_read = False
         elif why := unknown_argument(name):
             self.problems.append((f".args.{name}", why))
         elif not isinstance(value, str | bool | int):
-            self.problems.append(
-                (f".args.{name}", f"expected text, true or false, or a whole number, not {toml_name(value)}")
-            )
+            why = f"expected text, true or false, or a whole number, not {toml_name(value)}"
+            self.problems.append((f".args.{name}", why))
+            self._is_target_read = False
         return str(value).lower() if isinstance(value, bool) else str(value)
 
     def _password(self, key: str, file: str | None) -> str | None:
@@ -176,6 +181,7 @@ class _Reading:
             self.problems.append((f".{key}", f"cannot read {self._folder / file}: {exc.strerror}"))
         except ValueError as exc:
             self.problems.append((f".{key}", str(exc)))
+        self._is_target_read = False
         return None
 
     def _seconds(self, key: str, value: str | int | None) -> int | None:

@@ -120,6 +120,25 @@ def test_refused(uri: str, args: str, topic: str, reason: str) -> None:
     assert SECRET not in str(caught.value)
 
 
+def test_all_reasons() -> None:
+    """All that is wrong with a target is told at once, in the order of its parts and each thing once."""
+    args = "amqp-version=1-0&amqp-ack-level=leader&verify-ssl=perhaps&remora-dead-letter-topic=t"
+
+    with pytest.raises(EndpointMisconfigured) as caught:
+        parse_target(target("amqps://alice@one:0/a/b", args, "t"))
+
+    assert str(caught.value).split("; ") == [
+        "amqp-version must be 0-9-1",
+        "amqp-ack-level must be none, broker or routable",
+        "amqp-exchange is missing",
+        "remora-dead-letter-topic: events and dead letters must not share a routing key",
+        "verify-ssl must be true or false",
+        "a user without a password",
+        "the port is not a number from 1 to 65535",
+        "a virtual host's name ends at the next '/': write %2F for one that belongs to it",
+    ]
+
+
 @pytest.mark.parametrize(
     ("uri", "args", "remark"),
     [

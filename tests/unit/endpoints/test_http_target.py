@@ -145,6 +145,31 @@ def test_refused(uri: str, args: str, reason: str) -> None:
     assert SECRET not in str(caught.value)
 
 
+def test_all_reasons() -> None:
+    """All that is wrong with a target is told at once, in the order of its parts and each thing once."""
+    args = (
+        "verify-ssl=perhaps&cloudevents=si&remora-batch=all&remora-batch-records=0&remora-ce-id=entry"
+        "&remora-dead-letter-topic=dlq&remora-credential=.hidden&http-ack-level=all"
+    )
+
+    with pytest.raises(EndpointMisconfigured) as caught:
+        parse_target(target("https://alice@one:0/", args))
+
+    assert str(caught.value).split("; ") == [
+        "a user without a password",
+        "verify-ssl must be true or false",
+        "remora-ce-id must be request or position",
+        "remora-dead-letter-topic: http endpoints take no dead letters",
+        "the store keeps them",
+        "the endpoint's port is not a number from 1 to 65535",
+        "remora-credential: letters, digits, '.', '_' and '-', and no '.' in front",
+        "cloudevents must be true or false",
+        "remora-batch must be records, ndjson or cloudevents",
+        "remora-batch-records must be a number from 1 to 10000",
+        "http-ack-level must be any, non-error, or a status from 100 to 599",
+    ]
+
+
 @pytest.mark.parametrize(
     ("uri", "args", "remarks"),
     [

@@ -161,6 +161,27 @@ def test_refused(uri: str, args: str, reason: str) -> None:
     assert SECRET not in str(caught.value)
 
 
+def test_all_reasons() -> None:
+    """All that is wrong with a target is told at once, in the order of its parts and each thing once."""
+    args = (
+        "kafka-brokers=two:x&use-ssl=true&verify-ssl=perhaps&mechanism=X&kafka-ack-level=all"
+        "&remora-dead-letter-topic=events"
+    )
+
+    with pytest.raises(EndpointMisconfigured) as caught:
+        parse_target(target(f"kafka://alice:{SECRET}@-one,two:0", args))
+
+    assert str(caught.value).split("; ") == [
+        "broker 1 of the endpoint is not a host name or address",
+        "broker 2 of the endpoint: the port is not a number from 1 to 65535",
+        "broker 1 of kafka-brokers: the port is not a number from 1 to 65535",
+        "mechanism: only PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, GSSAPI can be used",
+        "verify-ssl must be true or false",
+        "remora-dead-letter-topic: events and dead letters must not share a topic",
+        "kafka-ack-level must be none or broker",
+    ]
+
+
 def test_dead_letter_topic() -> None:
     """Dead letters go to a Kafka topic only where the target names one."""
     assert parse_target(target("kafka://one")).letters == ""

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.endpoints.amqp.frames import MOST_SHORT_BYTES
 from remora.endpoints.arguments import CLIENT_CERTIFICATE, boolean, broker_tls, remarks_on_others
+from remora.endpoints.reasons import Reasons
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
@@ -56,27 +57,29 @@ class AmqpTarget:
 
 
 def parse_target(target: Target) -> AmqpTarget:
-    """Read a topic's endpoint and its arguments. Raises EndpointMisconfigured with the reason."""
+    """Read a topic's endpoint and its arguments. Raises EndpointMisconfigured with all that is wrong with them."""
     if target.scheme not in PORTS:
         raise EndpointMisconfigured("the endpoint is not an amqp:// or amqps:// URI")
+    reasons = Reasons()
     args = parse_args(target.args)
     if args.get("amqp-version") not in (None, "", "0-9-1"):
-        raise EndpointMisconfigured("amqp-version must be 0-9-1")
+        reasons.add("amqp-version must be 0-9-1")
     level = args.get("amqp-ack-level") or "broker"
     if level not in LEVELS:
-        raise EndpointMisconfigured(f"amqp-ack-level must be {', '.join(LEVELS[:-1])} or {LEVELS[-1]}")
+        reasons.add(f"amqp-ack-level must be {', '.join(LEVELS[:-1])} or {LEVELS[-1]}")
     exchange = args.get("amqp-exchange", "")
     if not exchange:
-        raise EndpointMisconfigured("amqp-exchange is missing")
+        reasons.add("amqp-exchange is missing")
     letters = args.get(DEAD_LETTER_TOPIC, "")
     for name, text in (("amqp-exchange", exchange), ("the routing key", target.topic), (DEAD_LETTER_TOPIC, letters)):
-        _check_short(name, text)
+        reasons.read(None, _check_short, name, text)
     if not target.topic:
-        raise EndpointMisconfigured("the routing key, which is the topic's name, is empty")
-    if letters == target.topic:
-        raise EndpointMisconfigured(f"{DEAD_LETTER_TOPIC}: events and dead letters must not share a routing key")
-    server = _server(target, args)
+        reasons.add("the routing key, which is the topic's name, is empty")
+    elif letters == target.topic:
+        reasons.add(f"{DEAD_LETTER_TOPIC}: events and dead letters must not share a routing key")
+    server = _server(target, args, reasons)
     remarks = tuple(_remarks(server, args, level))
+    reasons.refuse()
     return AmqpTarget(server, exchange, target.topic, level == "routable", letters, remarks)
 
 
@@ -91,19 +94,21 @@ def _check_short(name: str, text: str) -> None:
         raise EndpointMisconfigured(f"{name} must not contain a zero byte")
 
 
-def _server(target: Target, args: Mapping[str, str]) -> Server:
+def _server(target: Target, args: Mapping[str, str], reasons: Reasons) -> Server:
+    tls = reasons.read(None, _tls, target.scheme, args)
     rest = target.uri.partition("://")[2]
     if not rest.isascii() or any(each <= " " or each == "\x7f" for each in rest):
-        raise EndpointMisconfigured("the endpoint holds a space, or something else than printable ASCII")
+        reasons.add("the endpoint holds a space, or something else than printable ASCII")
+        return Server("", 0, tls=tls)
     authority, slash, path = rest.partition("/")
     user_info, at, place = authority.rpartition("@")
-    user, password = _login(user_info if at else None, args)
-    host, port = _place(place, PORTS[target.scheme])
+    user, password = reasons.read(("", ""), _login, user_info if at else None, args)
+    host, port = reasons.read(("", 0), _place, place, PORTS[target.scheme])
     vhost = unquote(path) if slash else "/"
     if "/" in path:
-        raise EndpointMisconfigured("a virtual host's name ends at the next '/': write %2F for one that belongs to it")
-    _check_short("the virtual host's name", vhost)
-    return Server(host, port, vhost, user, password, _tls(target.scheme, args))
+        reasons.add("a virtual host's name ends at the next '/': write %2F for one that belongs to it")
+    reasons.read(None, _check_short, "the virtual host's name", vhost)
+    return Server(host, port, vhost, user, password, tls)
 
 
 def _login(user_info: str | None, args: Mapping[str, str]) -> tuple[str, str]:

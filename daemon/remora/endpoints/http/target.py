@@ -14,6 +14,7 @@ from urllib.parse import unquote_to_bytes
 
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.endpoints.arguments import CLIENT_CERTIFICATE, boolean, remarks_on_others
+from remora.endpoints.reasons import Reasons
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
@@ -87,35 +88,35 @@ class HttpTarget:
 
 
 def parse_target(target: Target) -> HttpTarget:
-    """Read a topic's endpoint and its arguments. Raises EndpointMisconfigured with the reason."""
+    """Read a topic's endpoint and its arguments. Raises EndpointMisconfigured with all that is wrong with them."""
     scheme = target.scheme
     if scheme not in DEFAULT_PORTS:
         raise EndpointMisconfigured("the endpoint is not an http:// or https:// URI")
     if not re.fullmatch(r"[!-~]+", target.uri):
         raise EndpointMisconfigured("the endpoint holds a space, a control character, or one that is not ASCII")
+    reasons = Reasons()
     args = parse_args(target.args)
     user_info, authority, path, fragment = _split(target.uri)
-    server = _server(scheme, authority)
-    login, tls = _login(user_info, args), _tls(scheme, args)
+    login, tls = reasons.read(None, _login, user_info, args), reasons.read(None, _tls, scheme, args)
+    ids = reasons.read("", _word, args, "remora-ce-id", ("request", "position"), "request")
     if args.get(DEAD_LETTER_TOPIC):
-        raise EndpointMisconfigured(f"{DEAD_LETTER_TOPIC}: http endpoints take no dead letters; the store keeps them")
-    ids = _word(args, "remora-ce-id", ("request", "position"), "request")
-    batching = _batching(args)
+        reasons.add(f"{DEAD_LETTER_TOPIC}: http endpoints take no dead letters; the store keeps them")
     found = HttpTarget(
-        server=server,
+        server=reasons.read(Server(scheme, "", 0), _server, scheme, authority),
         host=authority if not authority.endswith(f":{DEFAULT_PORTS[scheme]}") else authority.rpartition(":")[0],
         path=path,
         login=login,
         tls=tls,
-        credential=_credential(args),
-        cloudevents=boolean(args, "cloudevents", default=False),
+        credential=reasons.read("", _credential, args),
+        cloudevents=reasons.read(False, boolean, args, "cloudevents", default=False),
         positions_as_ids=ids == "position",
-        idempotency_keys=boolean(args, "remora-idempotency-key", default=False),
-        batching=batching,
-        remarks=(*(["the endpoint's #fragment is not sent"] if fragment else []), *_remarks(scheme, args, login, tls)),
+        idempotency_keys=reasons.read(False, boolean, args, "remora-idempotency-key", default=False),
+        batching=_batching(args, reasons),
+        remarks=reasons.read((), lambda: tuple(_remarks(scheme, args, login, tls, fragment))),
     )
-    if found.cloudevents and batching is not None and batching.kind != "cloudevents":
-        raise EndpointMisconfigured(f"remora-batch={batching.kind} and cloudevents=true exclude each other")
+    if found.cloudevents and found.batching is not None and found.batching.kind != "cloudevents":
+        reasons.add(f"remora-batch={found.batching.kind} and cloudevents=true exclude each other")
+    reasons.refuse()
     return found
 
 
@@ -191,10 +192,10 @@ def _credential(args: Mapping[str, str]) -> str:
     return name
 
 
-def _batching(args: Mapping[str, str]) -> Batching | None:
-    kind = _word(args, "remora-batch", BATCHES, "")
-    records = _number(args, "remora-batch-records", BATCH_RECORDS, MOST_BATCH_RECORDS)
-    nbytes = _number(args, "remora-batch-bytes", BATCH_BYTES, MOST_BATCH_BYTES)
+def _batching(args: Mapping[str, str], reasons: Reasons) -> Batching | None:
+    kind = reasons.read("", _word, args, "remora-batch", BATCHES, "")
+    records = reasons.read(0, _number, args, "remora-batch-records", BATCH_RECORDS, MOST_BATCH_RECORDS)
+    nbytes = reasons.read(0, _number, args, "remora-batch-bytes", BATCH_BYTES, MOST_BATCH_BYTES)
     return Batching(kind, records, nbytes) if kind else None
 
 
@@ -214,7 +215,11 @@ def _number(args: Mapping[str, str], name: str, default: int, most: int) -> int:
     return int(text)
 
 
-def _remarks(scheme: str, args: Mapping[str, str], login: Login | None, tls: Tls | None) -> Iterator[str]:
+def _remarks(
+    scheme: str, args: Mapping[str, str], login: Login | None, tls: Tls | None, fragment: str
+) -> Iterator[str]:
+    if fragment:
+        yield "the endpoint's #fragment is not sent"
     if login is not None and scheme == "http":
         yield "the password travels unencrypted, because the endpoint is not https"
     if tls is None:

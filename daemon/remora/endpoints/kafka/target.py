@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
 from remora.endpoints.arguments import CLIENT_CERTIFICATE, boolean, broker_tls, remarks_on_others
+from remora.endpoints.reasons import Reasons
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
@@ -99,26 +100,23 @@ class KafkaTarget:
 
 
 def parse_target(target: Target) -> KafkaTarget:
-    """Read a topic's endpoint and its arguments. Raises EndpointMisconfigured with the reason."""
+    """Read a topic's endpoint and its arguments. Raises EndpointMisconfigured with all that is wrong with them."""
     if target.scheme != "kafka":
         raise EndpointMisconfigured("the endpoint is not a kafka:// URI")
+    reasons = Reasons()
     if not _is_topic(target.topic):
-        raise EndpointMisconfigured(f"Kafka allows no topic of the name {target.topic!r}")
+        reasons.add(f"Kafka allows no topic of the name {target.topic!r}")
     args = parse_args(target.args)
     user_info, hosts, rest = _split_uri(target.uri)
-    brokers = [*_brokers(hosts, "the endpoint"), *_brokers(args.get("kafka-brokers", ""), "kafka-brokers")]
-    if not brokers:
-        raise EndpointMisconfigured("the endpoint names no broker")
-    if len(brokers) > MOST_BROKERS:
-        raise EndpointMisconfigured(
-            f"{len(brokers)} brokers are named; {MOST_BROKERS} are the most, and a few are enough"
-        )
-    mechanism = _mechanism(args)
-    login = _login(user_info, args, mechanism) if mechanism != KERBEROS else None
-    kerberos = _kerberos(args) if mechanism == KERBEROS else None
-    cluster = Cluster(tuple(dict.fromkeys(brokers)), login, _tls(args), kerberos)
-    remarks = tuple(_remarks(cluster, args, user_info, rest))
-    return KafkaTarget(cluster, target.topic, remarks, _letters(target.topic, args))
+    brokers = _brokers(hosts, args, reasons)
+    mechanism = reasons.read("", _mechanism, args)
+    login = reasons.read(None, _login, user_info, args, mechanism) if mechanism != KERBEROS else None
+    kerberos = reasons.read(None, _kerberos, args) if mechanism == KERBEROS else None
+    cluster = Cluster(brokers, login, reasons.read(None, _tls, args), kerberos)
+    letters = reasons.read("", _letters, target.topic, args)
+    remarks = reasons.read(tuple[str, ...](), lambda: tuple(_remarks(cluster, args, user_info, rest)))
+    reasons.refuse()
+    return KafkaTarget(cluster, target.topic, remarks, letters)
 
 
 def _is_topic(name: str) -> bool:
@@ -143,10 +141,21 @@ def _split_uri(uri: str) -> tuple[str, str, str]:
     return user_info, authority[0], hosts[authority.end() :]
 
 
-def _brokers(text: str, where: str) -> Iterator[Broker]:
-    for number, part in enumerate(text.split(","), 1):
-        if part.strip():
-            yield _broker(part.strip(), f"broker {number} of {where}")
+def _brokers(hosts: str, args: Mapping[str, str], reasons: Reasons) -> tuple[Broker, ...]:
+    """The brokers of the URI and of the arguments, each once."""
+    named = [
+        (part.strip(), f"broker {number} of {where}")
+        for text, where in ((hosts, "the endpoint"), (args.get("kafka-brokers", ""), "kafka-brokers"))
+        for number, part in enumerate(text.split(","), 1)
+        if part.strip()
+    ]
+    if not named:
+        reasons.add("the endpoint names no broker")
+    if len(named) > MOST_BROKERS:
+        reasons.add(f"{len(named)} brokers are named; {MOST_BROKERS} are the most, and a few are enough")
+        return ()
+    found = [reasons.read(None, _broker, text, which) for text, which in named]
+    return tuple(dict.fromkeys(each for each in found if each is not None))
 
 
 def _broker(text: str, which: str) -> Broker:
