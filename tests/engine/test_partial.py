@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -71,6 +72,45 @@ async def test_a_refused_record_is_parked_where_it_stands() -> None:
     assert numbers(endpoint) == [i for i in range(100) if b"id-%d" % i not in poison]
     assert sorted(each.cause for each in store.parked.values()) == ["refused"] * 4
     assert len(endpoint.routes) == 1
+
+
+class Refusing(FakeEndpoint):
+    """Refuses `id-0` as HTTP endpoints do: for good where other records arrive meanwhile, else as misconfigured."""
+
+    def __init__(self, on_failure: Callable[[], object]) -> None:
+        super().__init__(lanes=1000)
+        self.batch_records = 1
+        self._on_failure = on_failure
+        self._has_failed = False
+
+    async def take(self, route: FakeRoute, batch: Batch) -> None:
+        if batch.records[0].event_id != b"id-0":
+            await super().take(route, batch)
+            return
+        before = len(self.arrived)
+        await asyncio.sleep(2)
+        if not self._has_failed:
+            self._has_failed = True
+            self._on_failure()
+            raise EndpointUnavailable("b is away").at(0, 1)
+        if len(self.arrived) == before:
+            raise EndpointMisconfigured("b refuses everything").at(0, 3)
+        raise EntryRefused("422").at(0, 3)
+
+
+@in_virtual_time
+async def test_a_refused_record_before_many_that_are_done_is_parked() -> None:
+    """After a failure the next attempt reads past what has arrived, up to records that show that others are taken."""
+    store = FakeStore()
+    queue = store.make("t", *(raw_entry(f"k{i}", i) for i in range(100)))
+    store.metadata["t"] = a_topic()
+    endpoint = Refusing(lambda: queue.append(*(raw_entry(f"k{i}", i) for i in range(100, 140))))
+
+    async with running(a_worker(store, endpoint)):
+        await drained(store)
+
+    assert sorted(numbers(endpoint)) == list(range(1, 140))
+    assert [each.cause for each in store.parked.values()] == ["refused"]
 
 
 @in_virtual_time

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from remora.codec.topic import DEAD_LETTER_TOPIC, parse_args
@@ -21,6 +21,7 @@ from remora.endpoints.http.answers import (
     QUICK_TRIES,
     Evidence,
     Finding,
+    RefusedRecords,
     Verdict,
     lanes_for,
     push_records,
@@ -88,6 +89,7 @@ class Receiver:
     mean_s: float = 0.0
     acks: int = 0
     acked_at: float = float("-inf")
+    refused: RefusedRecords = field(default_factory=RefusedRecords)
     failed: bool = False
     by_operator: bool = True
 
@@ -95,6 +97,7 @@ class Receiver:
         """`records` records were acknowledged in one request, after `seconds`."""
         self.acks += records
         self.acked_at = now
+        self.refused.acked()
         self.failed = False
         self.mean_s += (seconds - self.mean_s) * _WEIGHT
 
@@ -377,7 +380,9 @@ class HttpRoute:
                 unavailable.retry_after_s = asked_s
                 raise unavailable
             case Verdict.POISON:
-                match refusals.evidence.add(status, self._receiver.acks):
+                acks = self._receiver.acks
+                is_alone = self._receiver.refused.add(self._maker.place(posting.oldest), status, acks)
+                match refusals.evidence.add(status, acks, is_alone=is_alone):
                     case Finding.ASK_AGAIN:
                         return POISON_APART_S
                     case Finding.PARK:

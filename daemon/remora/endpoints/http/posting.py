@@ -37,6 +37,11 @@ class Posting:
         """Whether all of it was acknowledged."""
         return self.arrived == len(self._records)
 
+    @property
+    def oldest(self) -> Record:
+        """The first record that was not acknowledged."""
+        return self._records[self.arrived]
+
     def next_request(self) -> bytes | None:
         """The request to post now; None when all was acknowledged, or the push is to stop."""
         at = self.arrived

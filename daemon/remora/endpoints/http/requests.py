@@ -127,6 +127,10 @@ class RequestMaker:
         self._head = b"\r\n".join(lines)
         self._is_plain = not (target.cloudevents or target.idempotency_keys or self._secrets)
 
+    def place(self, record: Record) -> tuple[bytes, bytes]:
+        """Where a record stands: its shard, and its position with the incarnation of the queue."""
+        return self._shard, self._prefix + record.position
+
     def one(self, record: Record, timestamp: int) -> bytes:
         """The request for one record; `timestamp` is now, in seconds since the epoch."""
         _, body, event_id, _, position, next_position, _, sequence, trace = record

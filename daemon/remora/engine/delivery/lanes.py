@@ -25,6 +25,7 @@ from remora.model.errors import EndpointError, EntryRefused, StoreError
 from remora.model.ledger import Cause
 from remora.model.record import Page, Record
 from remora.policy.acks import PageAcks
+from remora.policy.retry import PROBE_ENTRIES
 from remora.ports.endpoint import Route
 
 GATHER_S = 0.05
@@ -51,6 +52,7 @@ class LaneSender:
         self._last_storing: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()
         self._proved = asyncio.Event()
+        self._probing = 0  # records of this session: what was done before it proves nothing
 
     @property
     def is_busy(self) -> bool:
@@ -100,7 +102,7 @@ class LaneSender:
                 await asyncio.sleep(0)  # the request leaves before packing takes the processor
                 batches, is_last = await self._load(page), not page.truncated
                 del page  # many shards wait below, or for room: what they have delivered must not stay in memory
-                if not self._reads.pages_delivered:
+                if not self._reads.pages_delivered and self._probing >= PROBE_ENTRIES:
                     await self._proved.wait()  # after a failure: nothing more until the probe has arrived
                 elif is_last:
                     await self._gather(batches)
@@ -156,6 +158,7 @@ class LaneSender:
         A page that came after others were turned back would overtake them.
         """
         added, triaged = self._session.take_in(page)
+        self._probing += len(triaged.records)
         credit = self._reader.credit.settle(page, triaged.records)
         for ordinal in triaged.skipped:
             self._finish(page, added, [ordinal], self._redelivery.done.pop(page.positions[ordinal]))
