@@ -133,7 +133,11 @@ async def test_an_event_that_was_delivered_is_found_in_kafka(kafka: Kafka, tmp_p
         async def delivered() -> bool:
             return await daemon.metric("remora_delivered_entries_total", topic=topic) == 2
 
+        async def removed() -> bool:
+            return await daemon.metric("remora_removed_entries_total", topic=topic) == 2
+
         await daemon.until(delivered, "deliveries")
+        await daemon.until(removed, "removals")
         for what in ("id-k", "b/k"):
             found = await explained(daemon, what, "--topic", topic, "--bootstrap", kafka.address)
             assert (found["waiting"], found["not_known"]) == ([], [])
@@ -185,7 +189,7 @@ async def test_an_event_is_found_in_one_of_many_topics_of_kafka(kafka: Kafka, tm
 async def test_what_is_there_is_said_when_kafka_or_the_daemon_is_silent(tmp_path: Path) -> None:
     """A waiting event is shown although the broker does not answer, and although the daemon or a worker stands still;
     what is asked for in vain is said, and who holds the lock is not taken for another host."""
-    async with embedded(tmp_path) as daemon:
+    async with embedded(tmp_path, supervisor={"watchdog": "80s"}) as daemon:
         await made(daemon, "orders", NOBODY, "k")
         held = await retries(daemon, "orders")
         done = await daemon.command("explain", "b/k", "--bootstrap", "127.0.0.1:1")

@@ -48,6 +48,9 @@ async def change_shaping(admin: AdminSettings, change: msgspec.Struct) -> list[s
     return lines
 
 
+ANSWER_S = 10.0
+"""How long an answer may take: a supervisor itself waits 3 s for a worker that is silent."""
+
 _OF_STATUS = frozenset({"version", "draining", "workers", "topics", "shards", "left"})
 """Some of what the status of a daemon has, and that of a sequencer or of another program has not."""
 
@@ -77,7 +80,7 @@ async def _ask(
     shown = _shown(admin)
     try:
         async with (
-            aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=5)) as session,
+            aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=ANSWER_S)) as session,
             # Whatever the address is called: a drain is only taken from who asks for this host as such.
             session.request(method, url, params=query, data=body, headers={"Host": "localhost"}) as response,
         ):
