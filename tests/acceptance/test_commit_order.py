@@ -51,7 +51,7 @@ class Sender:
 
     async def run(self, over: asyncio.Event) -> None:
         now = asyncio.get_running_loop().time
-        async with IngestClient(self.daemon.ingest) as client:
+        async with IngestClient(self.daemon.ingest, deadline_s=600) as client:
             for number in itertools.count():
                 if over.is_set():
                     return
@@ -63,7 +63,7 @@ class Sender:
     async def until(self, more: int) -> None:
         """Return when this many more requests have been answered."""
         wanted = len(self.answered) + more
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(600):
             while len(self.answered) < wanted:  # noqa: ASYNC110 - each is answered in a task of its own
                 await asyncio.sleep(0.01)
 

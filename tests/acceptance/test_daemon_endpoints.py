@@ -12,7 +12,18 @@ from remora.policy.readiness import STALLED_AFTER_S
 from support.daemon import Daemon, running_daemon
 from support.kafka import Kafka, create_topic
 from support.kerberos import join_realm
-from support.queues import Described, Queues, a_topic, assert_clean, assert_whole, delivers, numbered, one_voice, quick
+from support.queues import (
+    Described,
+    Queues,
+    a_topic,
+    assert_clean,
+    assert_whole,
+    calm,
+    delivers,
+    numbered,
+    one_voice,
+    quick,
+)
 
 pytestmark = [pytest.mark.ceph, pytest.mark.kafka]
 
@@ -29,6 +40,11 @@ async def stopped(daemon: Daemon, topic: str, state: str = "stopped") -> str:
     return str(await daemon.until(reason, f"{topic} {state}"))
 
 
+async def is_ready(daemon: Daemon, path: str = "/-/ready") -> bool:
+    """Whether it is, all its workers having answered within their time."""
+    return (await daemon.get(path))[0] == 200
+
+
 def said(daemon: Daemon, event: str, topic: str, *fields: str) -> int:
     """How often the log says this of a topic, with these fields."""
     wanted = (f" {event}: ", f" topic={topic} ", *(f" {field} " for field in fields))
@@ -39,18 +55,20 @@ def said(daemon: Daemon, event: str, topic: str, *fields: str) -> int:
 async def test_broker_killed_under_load(queues: Queues, fragile_kafka: Kafka, tmp_path: Path) -> None:
     """A broker that dies and comes back costs nothing but time: the status says why, and the host stays ready."""
     topic = await a_topic(queues, fragile_kafka)
-    async with queues.under_load(topic) as load, running_daemon(tmp_path, one_voice(queues)) as daemon:
+    async with queues.under_load(topic) as load, running_daemon(tmp_path, quick(queues, **one_voice())) as daemon:
         await delivers(daemon, topic, 300)
         fragile_kafka.stop()
         try:
             assert fragile_kafka.address in await stopped(daemon, topic, "retrying")
 
             async def is_stalled() -> bool:
-                return bool((await daemon.shard(topic))["progress_age_seconds"] > STALLED_AFTER_S)
+                shard = await daemon.shard(topic)
+                return bool(shard and shard["progress_age_seconds"] > STALLED_AFTER_S)
 
             await daemon.until(is_stalled, "a stall")
-            for path in ("/-/ready", "/-/ready/delivery"):
-                assert (await daemon.get(path))[0] == 200, "one topic's endpoint is no affair of the host's"
+            # One topic's endpoint is no affair of the host's.
+            await daemon.until(lambda: is_ready(daemon), "a ready host")
+            await daemon.until(lambda: is_ready(daemon, "/-/ready/delivery"), "a host that would deliver")
             shown = (await daemon.command("status")).out.decode()
             assert fragile_kafka.address in shown
             assert await daemon.metric("remora_topic_failing", topic=topic, kind="transient") == 1
@@ -60,7 +78,7 @@ async def test_broker_killed_under_load(queues: Queues, fragile_kafka: Kafka, tm
 
         await delivers(daemon, topic, load.end)
 
-        assert (await daemon.get("/-/ready"))[0] == 200
+        await daemon.until(lambda: is_ready(daemon), "a ready host")
         assert await daemon.metric("remora_topic_failing", topic=topic) == 0
         await load.finish()
         await queues.drained(topic)
@@ -73,7 +91,8 @@ async def test_missing_topic(queues: Queues, kafka: Kafka, tmp_path: Path) -> No
     """A topic that Kafka does not have stops alone, is complained of once, and flows seconds after it is made."""
     missing, other = queues.make(f"kafka://{kafka.address}"), await a_topic(queues, kafka)
     await queues.fill(missing, 100)
-    async with queues.under_load(other) as load, running_daemon(tmp_path, one_voice(queues)) as daemon:
+    options = calm(queues, **one_voice())
+    async with queues.under_load(other) as load, running_daemon(tmp_path, options) as daemon:
         reason = await stopped(daemon, missing)
         assert missing in reason
 
@@ -85,7 +104,7 @@ async def test_missing_topic(queues: Queues, kafka: Kafka, tmp_path: Path) -> No
         assert await daemon.metric("remora_topic_failing", topic=missing, kind="configuration") == 1
         assert await daemon.metric("remora_delivered_entries_total", topic=other) > 0
         assert await daemon.metric("remora_failures_total", topic=other) == 0
-        assert (await daemon.get("/-/ready"))[0] == 200
+        await daemon.until(lambda: is_ready(daemon), "a ready host")
 
         await create_topic(kafka.address, missing)
 
@@ -141,7 +160,7 @@ async def test_misconfigured_topics(queues: Queues, kafka: Kafka, tmp_path: Path
     for name in (*names.values(), *good):
         await queues.fill(name, 50)
 
-    async with running_daemon(tmp_path, one_voice(queues, level="debug")) as daemon:
+    async with running_daemon(tmp_path, calm(queues, **one_voice(level="debug"))) as daemon:
         for name in good:
             await delivers(daemon, name, 50)
         reasons = {kind: await stopped(daemon, name) for kind, name in names.items()}
@@ -198,7 +217,7 @@ async def test_corrected_topic(queues: Queues, kafka: Kafka, tmp_path: Path) -> 
     """Corrected attributes are used long before the next look at them is due, by the entries that waited too."""
     topic = queues.make("kafka://127.0.0.1:port", name=await create_topic(kafka.address))
     await queues.fill(topic, 50)
-    async with running_daemon(tmp_path, quick(queues, delivery={"configuration_recheck": "10m"})) as daemon:
+    async with running_daemon(tmp_path, calm(queues, delivery={"configuration_recheck": "10m"})) as daemon:
         assert "port" in await stopped(daemon, topic)
 
         queues.describe(Described(topic, f"kafka://{kafka.address}"))
@@ -213,7 +232,7 @@ async def test_broker_away_at_start(queues: Queues, fragile_kafka: Kafka, tmp_pa
     await queues.fill(topic, 100)
     fragile_kafka.stop()
     try:
-        async with running_daemon(tmp_path, quick(queues)) as daemon:
+        async with running_daemon(tmp_path, calm(queues)) as daemon:
             assert await stopped(daemon, topic, "retrying")
             assert await daemon.stop() == Exit.OK
             await daemon.start()

@@ -13,10 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from remora.model.exits import Exit
 from support.consumer import check, read_until
-from support.daemon import remora, running_daemon
+from support.daemon import Daemon, remora, running_daemon
 from support.kafka import Kafka, create_topic
 from support.programs import program
-from support.queues import Queues, delivers, one_voice, quick
+from support.queues import Queues, calm, delivers, one_voice
 
 pytestmark = [pytest.mark.ceph, pytest.mark.kafka]
 
@@ -38,7 +38,7 @@ async def test_dead_letters(queues: Queues, kafka: Kafka, tmp_path: Path) -> Non
     await queues.commit(topic, large)
     await queues.fill(topic, 10, start=20)
 
-    async with running_daemon(tmp_path, quick(queues, kafka={"compression": "none"})) as daemon:
+    async with running_daemon(tmp_path, calm(queues, kafka={"compression": "none"})) as daemon:
         await delivers(daemon, topic, 30)
         await queues.drained(topic)
 
@@ -89,17 +89,26 @@ async def test_dead_letters(queues: Queues, kafka: Kafka, tmp_path: Path) -> Non
     assert verdict.is_clean, verdict
 
 
+async def removed(daemon: Daemon, topic: str, count: int) -> None:
+    """Return when the daemon has counted the removal of this many entries, which it does after the queue is empty."""
+
+    async def counted() -> bool:
+        return await daemon.metric("remora_removed_entries_total", topic=topic) == count
+
+    await daemon.until(counted, "the removal to be counted")
+
+
 async def test_queue_of_garbage(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
     """A queue that holds nothing else is emptied into dead letters, with as many log lines as one of them needs."""
     topic = queues.make(f"kafka://{kafka.address}", name=await create_topic(kafka.address))
     await queues.commit(topic, *(GARBAGE + bytes([i]) for i in range(200)))
 
-    async with running_daemon(tmp_path, one_voice(queues)) as daemon:
+    async with running_daemon(tmp_path, calm(queues, **one_voice())) as daemon:
         await queues.drained(topic)
 
         assert len((await daemon.command("dlq", "list", topic, "--json")).json) == 200
         assert daemon.logged().count("entry_parked") == 1
-        assert await daemon.metric("remora_removed_entries_total", topic=topic) == 200
+        await removed(daemon, topic, 200)
 
 
 async def test_metrics_are_what_happened(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
@@ -110,14 +119,10 @@ async def test_metrics_are_what_happened(queues: Queues, kafka: Kafka, tmp_path:
     await queues.fill(topic, 30, start=70)
     entries = await queues.contents(topic)
 
-    async with running_daemon(tmp_path, quick(queues)) as daemon:
+    async with running_daemon(tmp_path, calm(queues)) as daemon:
         await delivers(daemon, topic, 100)
         await queues.drained(topic)
-
-        async def all_removed() -> bool:
-            return await daemon.metric("remora_removed_entries_total", topic=topic) == 101
-
-        await daemon.until(all_removed, "the removal to be counted")
+        await removed(daemon, topic, 101)
         _, page = await daemon.get("/metrics")
         records = await read_until(kafka.address, topic, 100)
         assert await daemon.stop() == Exit.OK
@@ -136,7 +141,7 @@ async def test_metrics_are_what_happened(queues: Queues, kafka: Kafka, tmp_path:
     assert found["remora_parked_entries_total", ("cause", "undecodable"), mine] == 1
     assert found["remora_event_age_seconds_count", mine] == 100
     assert found["remora_event_age_seconds_bucket", ("le", "+Inf"), mine] == 100
-    assert 0 < found["remora_event_age_seconds_sum", mine] < 100 * 60
+    assert 0 < found["remora_event_age_seconds_sum", mine] < 100 * 600
     assert found["remora_owned_shards",] == found["remora_eligible_shards",] == 1
     assert found["remora_lock_acquisitions_total",] == 1
     assert found["remora_ready",] == found["remora_store_connected",] == 1

@@ -46,13 +46,22 @@ async def test_many_queues(queues: Queues, kafka: Kafka, tmp_path: Path) -> None
         async def all_held() -> bool:
             return await daemon.metric("remora_owned_shards") == QUEUES
 
+        async def at_rest() -> bool:
+            """None of them is on its way from one worker to the other, nor waits for anything."""
+            status = await daemon.status()
+            return len(status["shards"]) == QUEUES and not (
+                status["left"] or any(each["reason"] for each in status["shards"])
+            )
+
+        async def counted() -> bool:
+            return await daemon.metric("remora_delivered_entries_total") == 1
+
         await daemon.until(all_held, "all queues to be held")
         assert await daemon.metric("remora_eligible_shards") == QUEUES
-        assert not (await daemon.status())["left"]
-        assert not [each for each in (await daemon.status())["shards"] if each["reason"]]
+        await daemon.until(at_rest, "all queues to be at rest")
         await queues.commit(names[-1], raw_entry("k", 0, uri=uri, topic=topic))
         assert_clean(await numbered(kafka.address, topic, 1))
-        assert await daemon.metric("remora_delivered_entries_total") == 1
+        await daemon.until(counted, "the delivery to be counted")
 
         started, before = time.monotonic(), await daemon.metric("process_cpu_seconds_total")
 
@@ -61,7 +70,7 @@ async def test_many_queues(queues: Queues, kafka: Kafka, tmp_path: Path) -> None
 
         await daemon.until(was_idle, "some idle seconds")
         spent = await daemon.metric("process_cpu_seconds_total") - before
-        assert spent < IDLE_S, "less than one core, the looks of this test included"
+        assert spent < time.monotonic() - started, "less than one core, the looks of this test included"
 
         stopping = time.monotonic()
         assert await daemon.stop() == Exit.OK

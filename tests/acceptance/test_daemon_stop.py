@@ -13,9 +13,9 @@ import pytest
 
 from remora.model.exits import Exit
 from remora.model.shard import Shard
-from support.daemon import Daemon, running_daemon
+from support.daemon import STOP_S, Daemon, running_daemon
 from support.kafka import Kafka
-from support.queues import Queues, a_topic, assert_clean, assert_whole, delivers, numbered, quick
+from support.queues import Queues, a_topic, assert_clean, assert_whole, calm, delivers, numbered, quick
 
 pytestmark = [pytest.mark.ceph, pytest.mark.kafka]
 
@@ -44,7 +44,7 @@ async def test_rolling_restart_under_load(queues: Queues, kafka: Kafka, tmp_path
     one that is started in its place, goes on within seconds, and nothing is lost or delivered twice."""
     topic = await a_topic(queues, kafka)
     await queues.fill(topic, 500)
-    options = quick(queues, ownership={"lease": "90s"})  # who had to wait for it would wait long
+    options = calm(queues)  # who had to wait for the lease would wait long
 
     async with queues.under_load(topic, start=500) as load, running_daemon(tmp_path, options) as first:
         await delivers(first, topic, 600)
@@ -75,7 +75,7 @@ async def test_drain_timeout(queues: Queues, tmp_path: Path) -> None:
     async with deaf_endpoint() as uri:
         topic = queues.make(uri)
         await queues.fill(topic, 10)
-        times = {"connect_timeout": "30s", "delivery_timeout": "1s"}
+        times = {"connect_timeout": "10m", "delivery_timeout": "1s"}
         options = quick(queues, kafka=times, delivery={"drain_timeout": "2s"})
         async with running_daemon(tmp_path, options) as daemon:
             await daemon.until(lambda: daemon.shard(topic), "a lock")
@@ -85,7 +85,7 @@ async def test_drain_timeout(queues: Queues, tmp_path: Path) -> None:
             took = time.monotonic() - started
 
             assert code == Exit.DRAIN_TIMEOUT
-            assert 2 <= took < 25
+            assert 2 <= took < STOP_S
             assert "drain_timeout" in daemon.logged()
         assert (await queues.store.inspection.stats(Shard(topic))).holder is None
         assert len(await queues.contents(topic)) == 10
@@ -96,7 +96,7 @@ async def test_second_sigterm(queues: Queues, tmp_path: Path) -> None:
     async with deaf_endpoint() as uri:
         topic = queues.make(uri)
         await queues.fill(topic, 10)
-        options = quick(queues, kafka={"connect_timeout": "60s"}, delivery={"drain_timeout": "60s"})
+        options = quick(queues, kafka={"connect_timeout": "10m"}, delivery={"drain_timeout": "10m"})
         async with running_daemon(tmp_path, options) as daemon:
             await daemon.until(lambda: daemon.shard(topic), "a lock")
             daemon.send(signal.SIGTERM)
@@ -105,7 +105,7 @@ async def test_second_sigterm(queues: Queues, tmp_path: Path) -> None:
 
             daemon.send(signal.SIGTERM)
 
-            assert await daemon.ended(50) == Exit.DRAIN_TIMEOUT, "long before drain_timeout"
+            assert await daemon.ended() == Exit.DRAIN_TIMEOUT, "long before drain_timeout"
         assert (await queues.store.inspection.stats(Shard(topic))).holder is None
 
 
@@ -140,10 +140,11 @@ async def test_frozen_owner(queues: Queues, kafka: Kafka, tmp_path: Path) -> Non
     async with (
         queues.under_load(topic) as load,
         running_daemon(tmp_path, quick(queues)) as first,
-        running_daemon(tmp_path, quick(queues)) as second,
+        running_daemon(tmp_path, quick(queues, supervisor={"workers": 1})) as second,
     ):
         await delivers(first, topic, 100)
-        assert await second.shard(topic) is None
+        left = await second.until(lambda: second.left(topic), "a look at the lock")
+        assert left["owner"]
         await first.freeze_all()
 
         await delivers(second, topic, 200)
@@ -154,7 +155,7 @@ async def test_frozen_owner(queues: Queues, kafka: Kafka, tmp_path: Path) -> Non
         await queues.drained(topic)
         assert await first.metric("remora_lock_losses_total") == 1
         assert await second.metric("remora_lock_takeovers_total") == 1
-        assert await second.shard(topic)
+        await second.until(lambda: second.shard(topic), "the owner")
         removed = [await each.metric("remora_removed_entries_total", topic=topic) for each in (first, second)]
         # A removal whose answer was slept through is done and not counted; one that was done twice would be.
         assert load.end - 1024 < sum(removed) <= load.end

@@ -93,7 +93,7 @@ async def test_the_image_delivers_on_a_kubelets_volumes(
             assert stored.code == Exit.OK, stored.err
             sent += keys
             records = await read_until(kafka.address, topic, len(sent))
-            drained = await container.command("drain", "--timeout", "20")
+            drained = await container.command("drain", "--timeout", "120")
 
             assert drained.code == Exit.OK, drained.err
             assert await container.stop() == Exit.OK, await container.log()

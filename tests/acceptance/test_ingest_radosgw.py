@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.consumer import read_until
-from support.daemon import Sections, running_daemon
+from support.daemon import PATIENT, Sections, merged, running_daemon
 from support.http_sink import http_sink
 from support.kafka import Kafka, create_topic
 from support.s3 import User, Zone, fresh
@@ -59,13 +59,13 @@ async def test_what_radosgw_posts_is_stored_delivered_and_equal(zone: Zone, kafk
     """Kafka gets every event once, as a plain HTTP endpoint gets it from the same radosgw, to the byte."""
     topic = fresh("gw")
     await create_topic(kafka.address, topic)
-    sections: Sections = {
+    given: Sections = {
         "store": {"kind": "sqlite"},
         "sqlite": {"directory": str(tmp_path / "queues"), "files": 1},
         "ingest": {"listen": "127.0.0.1:0"},
         "ownership": {"discovery_interval": "500ms"},
     }
-    async with running_daemon(tmp_path, sections) as daemon, http_sink() as sink, zone.user() as user:
+    async with running_daemon(tmp_path, merged(PATIENT, given)) as daemon, http_sink() as sink, zone.user() as user:
         made = await daemon.command("topic", "create", topic, "--endpoint", f"kafka://{kafka.address}")
         assert made.code == 0, made.err
         address = (await daemon.status())["ingest"]

@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from remora.model.exits import Exit
 from remora.model.ingest import RoutedEvent
 from remora.storage.sqlite import SqliteStore
 from support.consumer import read_until
-from support.daemon import Daemon, running_daemon
+from support.daemon import PATIENT, Daemon, Options, merged, running_daemon
 from support.entries import raw_entry
 from support.kafka import Kafka, create_topic
 
@@ -28,8 +28,8 @@ NOBODY = "kafka://127.0.0.1:1"
 """An endpoint that refuses every connection."""
 
 
-def sections(folder: Path) -> dict[str, Mapping[str, object]]:
-    return {
+def sections(folder: Path) -> Options:
+    return merged(PATIENT, {
         "supervisor": {"workers": 1},
         "store": {"kind": "sqlite"},
         "sqlite": {"directory": str(folder / "queues"), "files": 1},
@@ -37,7 +37,7 @@ def sections(folder: Path) -> dict[str, Mapping[str, object]]:
         "ownership": {"discovery_interval": "500ms"},
         "delivery": {"retry_cap": "500ms"},
         "kafka": {"connect_timeout": "3s"},
-    }
+    })  # fmt: skip
 
 
 async def publish(folder: Path, topic: str, numbers: Sequence[int], keys: int = 4) -> None:

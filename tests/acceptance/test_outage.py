@@ -17,8 +17,8 @@ from support.consumer import check, read_until
 from support.daemon import Daemon, Sections, running_daemon
 from support.ingest import records
 from support.kafka import Kafka, create_topic
+from support.ports import free_port
 from support.queues import assert_clean, assert_whole
-from support.rabbitmq import free_ports
 
 pytestmark = pytest.mark.kafka
 
@@ -95,7 +95,7 @@ async def reloaded(daemon: Daemon) -> bool:
 async def test_the_status_page_shows_a_frozen_broker_and_its_return(fragile_kafka: Kafka) -> None:
     """In a browser the topic stands among those that do not deliver, with the reason, until the broker is back."""
     topic = await create_topic(fragile_kafka.address, f"page-{uuid.uuid4().hex[:10]}")
-    (port,) = free_ports(1)
+    port = free_port()
     with tempfile.TemporaryDirectory(prefix="remora-") as name:
         folder = Path(name)
         sections: Sections = {

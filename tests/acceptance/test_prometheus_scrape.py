@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
@@ -19,6 +18,7 @@ from remora.metrics.sequencer import SequencerFigures, SequencerTelemetry
 from remora.model.health import Health
 from remora.process.sockets import listening_sockets
 from remora.servers.admin import Sources, serve_admin
+from support.ports import free_port
 from support.programs import program
 from support.telemetry import exercise
 
@@ -37,7 +37,7 @@ class Scrapes:
     async def metrics(self) -> Iterable[Metric]:
         self._seen += 1
         self._count()
-        if self._seen == 3:  # the first two have been stored by then
+        if self._seen == 3:
             self.three.set()
         return list(self._registry.collect())
 
@@ -50,18 +50,10 @@ async def _unasked() -> NoReturn:
     raise AssertionError("Prometheus asks for metrics only")
 
 
-def free_port() -> int:
-    """A port that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @contextlib.asynccontextmanager
 async def prometheus(folder: Path, target: str, sequencer: str, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
     """Prometheus with the shipped files, changed only in whom it asks and how often; it asks a sequencer, too."""
-    shipped = (CONFIG / "prometheus.yml").read_text().replace("  #", "  ").replace(": 15s", ": 1s")
+    shipped = (CONFIG / "prometheus.yml").read_text().replace("  #", "  ").replace(": 15s", ": 5s")
     assert "127.0.0.1:9750" in shipped
     assert "127.0.0.1:9752" in shipped
     changed = shipped.replace("127.0.0.1:9750", target).replace("127.0.0.1:9752", sequencer)
@@ -104,6 +96,12 @@ class Api:
         async with self._session.get(f"{self._url}/rules") as reply:
             answer = await reply.json()
         return {rule["name"]: rule["health"] for group in answer["data"]["groups"] for rule in group["rules"]}
+
+
+async def are_stored(api: Api) -> bool:
+    """Whether two scrapes at least of both instances are stored."""
+    counts = await api.query("min_over_time(up[10m]) * count_over_time(up[10m])")
+    return len(counts) == 2 and min(counts.values()) >= 2
 
 
 def a_sequencer() -> SequencerTelemetry:
@@ -157,13 +155,15 @@ async def test_a_real_prometheus_scrapes_stores_and_evaluates(tmp_path: Path) ->
         port = free_port()
         server = await stack.enter_async_context(prometheus(tmp_path, addresses[0], addresses[1], port))
         api = Api(await stack.enter_async_context(aiohttp.ClientSession()), port)
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(240):
             for each in (scrapes, others):
                 ends = [asyncio.create_task(each.three.wait()), asyncio.create_task(server.wait())]
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 for end in ends:
                     end.cancel()
                 assert each.three.is_set(), "Prometheus ended"
+            while not await are_stored(api):  # noqa: ASYNC110 - another program stores them
+                await asyncio.sleep(0.2)
 
         up = await api.query("up")
         delivered = await api.query("sum by (topic) (remora_delivered_entries_total)")

@@ -28,7 +28,25 @@ REMORA = (sys.executable, "-m", "remora")
 """The command, with the interpreter that runs the tests."""
 
 START_S = 180.0
-STOP_S = 120.0
+STOP_S = 180.0
+ANSWER_S = 120.0
+"""No test is about these: they end what hangs, on a machine that does other work."""
+
+
+Options = dict[str, dict[str, object]]
+"""What a configuration file says, by its sections."""
+
+PATIENT: Sections = {
+    "supervisor": {"watchdog": "80s"},
+    "kafka": {"delivery_timeout": "100s", "transaction_timeout": "110s"},
+    "delivery": {"drain_timeout": "120s"},
+}
+"""For tests in which nothing is away: nothing is sent again because a process stood still for some seconds."""
+
+
+def merged(one: Sections, other: Sections) -> Options:
+    """The options of both; where they differ those of the other."""
+    return {name: {**one.get(name, {}), **other.get(name, {})} for name in (*one, *other)}
 
 
 def rados_section(settings: RadosSettings) -> dict[str, object]:
@@ -229,7 +247,7 @@ class Daemon:
                 self.send(signal.SIGTERM)
                 self.thaw_all()
             try:
-                await self.ended(10)
+                await self.ended(60)
             except TimeoutError:
                 await self.kill_all()
         self._socket.unlink(missing_ok=True)
@@ -249,7 +267,7 @@ class Daemon:
         on_socket = listen.startswith("unix:")
         connector = aiohttp.UnixConnector(listen.removeprefix("unix:")) if on_socket else None
         async with (
-            aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=10)) as session,
+            aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=ANSWER_S)) as session,
             session.get(f"http://{'localhost' if on_socket else listen}{path}", headers=headers) as answer,
         ):
             return answer.status, await answer.text()
@@ -277,10 +295,11 @@ class Daemon:
                 left = await self.left(queue)
                 return bool((left and left["owner"]) or await self.shard(queue))
 
+            async def claimed(queue: str = queue) -> bool:
+                return bool(await self.shard(queue)) or (await self.command("shard", "claim", queue)).code == 0
+
             await self.until(decided, f"an owner of {queue}")
-            if not await self.shard(queue):
-                done = await self.command("shard", "claim", queue)
-                assert done.code == 0, done.err
+            await self.until(claimed, f"the claim of {queue}")
 
     async def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's samples that have these labels."""

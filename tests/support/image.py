@@ -16,6 +16,7 @@ import pytest
 
 from support.daemon import Ended
 from support.kafka import until
+from support.ports import free_port
 from support.programs import program
 
 _DEV_IMAGE = Path(__file__).parents[2] / "scripts/dev/image"
@@ -94,7 +95,7 @@ async def running_container(
     image: Image, user: str, volumes: Mapping[Path, str], *options: str, environment: Mapping[str, str]
 ) -> AsyncIterator[Container]:
     """A hardened container that takes events in, removed afterwards. It has one worker, and a port of its own."""
-    name, port = f"remora-test-{uuid.uuid4().hex[:12]}", _free_port()
+    name, port = f"remora-test-{uuid.uuid4().hex[:12]}", free_port()
     given = {"REMORA_SUPERVISOR_WORKERS": "1", "REMORA_ADMIN_LISTEN": f"0.0.0.0:{port}", **environment}
     container = Container(image, name, f"127.0.0.1:{port}")
     done = await image.podman(
@@ -105,7 +106,7 @@ async def running_container(
     try:
         assert done.code == 0, done.err
         try:
-            await until(container.is_ready, "the container is ready", 60)
+            await until(container.is_ready, "the container is ready", 240)
         except AssertionError as error:
             raise AssertionError(f"{error}: {await container.log()}") from None
         yield container
@@ -115,12 +116,6 @@ async def running_container(
 
 def _each(option: str, values: Sequence[str]) -> list[str]:
     return [word for value in values for word in (option, value)]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def memory_limit(pid: int) -> int:

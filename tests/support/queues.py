@@ -19,7 +19,7 @@ from remora.model.topic import UNSET
 from remora.storage.rados import RadosStore
 from support.ceph import Gateway
 from support.consumer import Verdict, check, read_until
-from support.daemon import Daemon, rados_section
+from support.daemon import Daemon, Options, merged, rados_section
 from support.entries import raw_entry
 from support.kafka import Kafka, create_topic
 
@@ -150,7 +150,7 @@ class Queues:
         """All entries that wait."""
         return [entry async for _, entry in self.store.inspection.dump(Shard(queue))]
 
-    async def drained(self, queue: str, within_s: float = 60.0) -> None:
+    async def drained(self, queue: str, within_s: float = 180.0) -> None:
         """Return when nothing waits any more."""
         deadline = time.monotonic() + within_s
         while (await self.store.inspection.stats(Shard(queue))).entries:
@@ -182,9 +182,9 @@ async def queues(settings: RadosSettings, gateway: Gateway, namespace: str) -> A
         yield Queues(own, gateway, store)
 
 
-def quick(queues: Queues, **sections: Mapping[str, object]) -> dict[str, dict[str, object]]:
+def quick(queues: Queues, **sections: Mapping[str, object]) -> Options:
     """A daemon's configuration for these queues, with short times; `sections` say what is to be otherwise."""
-    found: dict[str, dict[str, object]] = {
+    found: Options = {
         "supervisor": {"watchdog": "4s"},
         "store": {"kind": "rados"},
         "ingest": {"listen": ""},
@@ -198,14 +198,24 @@ def quick(queues: Queues, **sections: Mapping[str, object]) -> dict[str, dict[st
         "delivery": {"retry_cap": "1s", "configuration_recheck": "1s"},
         "kafka": {"delivery_timeout": "5s", "connect_timeout": "3s", "ca_directories": "/"},
     }
-    for name, options in sections.items():
-        found[name] = found.get(name, {}) | dict(options)
-    return found
+    return merged(found, sections)
 
 
-def one_voice(queues: Queues, **log: object) -> dict[str, dict[str, object]]:
-    """As `quick`, with one worker that says each thing once: two may each say it of a queue that they pass on."""
-    return quick(queues, supervisor={"workers": 1}, log={"repeat_interval": "1h", **log})
+def calm(queues: Queues, **sections: Mapping[str, object]) -> Options:
+    """As `quick`, for tests in which nothing is away: nothing is lost, tried again or sent twice for being slow."""
+    times = {
+        "supervisor": {"watchdog": "5m"},
+        "rados": {"op_timeout": "60s"},
+        "ownership": {"lease": "10m", "renew_interval": "2m", "trust_margin": "5s"},
+        "delivery": {"drain_timeout": "120s"},
+        "kafka": {"delivery_timeout": "100s", "transaction_timeout": "110s", "connect_timeout": "60s"},
+    }
+    return quick(queues, **merged(times, sections))
+
+
+def one_voice(**log: object) -> Options:
+    """Options of one worker that says each thing once: two may each say it of a queue that they pass on."""
+    return {"supervisor": {"workers": 1}, "log": {"repeat_interval": "1h", **log}}
 
 
 async def a_topic(queues: Queues, kafka: Kafka) -> str:

@@ -13,7 +13,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import tempfile
 import uuid
@@ -26,6 +25,7 @@ import pika
 import pytest
 
 from support.certificates import certificate
+from support.ports import free_ports
 
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 CONTROL = SERVER.with_name("rabbitmqctl")
@@ -211,13 +211,6 @@ class RabbitMQ:
                     found.append(Message(body, method.routing_key, properties))
 
         return await asyncio.to_thread(take)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nothing listens on."""
-    with contextlib.ExitStack() as stack:
-        taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in taken]
 
 
 def _definitions() -> dict[str, object]:

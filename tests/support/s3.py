@@ -26,6 +26,7 @@ from aiobotocore.session import get_session
 
 from remora.codec.lock_ops import encode_break
 from support.ceph import Ceph, Gateway
+from support.daemon import PATIENT, Options, merged
 
 _DEV_CEPH = Path(__file__).parents[2] / "scripts/dev-ceph"
 _CEPH20_ROOT = _DEV_CEPH.parent / "dev/ceph20-root"
@@ -50,9 +51,9 @@ class Zone:
         return {"conf": self.env["conf"], "name": self.env["client"], "keyring": self.env["keyring"]}
 
     @property
-    def sections(self) -> dict[str, dict[str, object]]:
+    def sections(self) -> Options:
         """The configuration of a daemon that delivers this zone's queues, and takes in nothing itself."""
-        return {"store": {"kind": "rados"}, "ingest": {"listen": ""}, "rados": self.rados}
+        return merged(PATIENT, {"store": {"kind": "rados"}, "ingest": {"listen": ""}, "rados": self.rados})
 
     def queue(self, topic: str) -> str:
         """The name of the queue of a topic without a tenant."""

@@ -1,8 +1,8 @@
 """What all workers of a host hold together of connections and bytes: the bounds are the host's.
 
 The workers accept from the same sockets, and the kernel gives one of them more than another: a share for each would
-have one refuse while others have room. So each writes what it holds into memory that all of them see. Two that look at
-the same moment may go one too far, which a bound of this kind can bear.
+have one refuse while others have room. So each writes what it holds into memory that all of them see. Workers that look
+at the same moment may each fill the room that all of them see, within microseconds: a bound of this kind can bear it.
 
 A cell is an aligned number of 8 bytes in a `memoryview`, which is read and written in one piece, and has one writer.
 """
