@@ -25,8 +25,7 @@ from support.kafka_sender import INCARNATION, ShardSender, make_records, push_al
 from support.rabbitmq import MAX_MESSAGE_BYTES, PASSWORD, Hearer, Message, RabbitMQ, bodies
 
 SHARD = Shard("tenant:orders")
-SETTINGS = AmqpSettings(connect_timeout_s=10)
-QUICK = AmqpSettings(connect_timeout_s=10, delivery_timeout_s=1, heartbeat_s=1)
+SETTINGS = AmqpSettings(connect_timeout_s=30, delivery_timeout_s=60)
 ANYWHERE = TlsFiles(("/",), ("/",))
 
 
@@ -48,7 +47,7 @@ def target(rabbitmq: RabbitMQ, exchange: str, topic: str = "events", args: str =
 
 
 async def deliver(endpoint: Endpoint, meant: Target, records: Sequence[Record]) -> None:
-    async with asyncio.timeout(60), endpoint.route(SHARD, INCARNATION, meant) as route:
+    async with asyncio.timeout(120), endpoint.route(SHARD, INCARNATION, meant) as route:
         assert await push_all(route, records) == []
 
 
@@ -352,7 +351,7 @@ async def test_blocked(fragile_rabbitmq: RabbitMQ, hearer: Hearer) -> None:
     broker = fragile_rabbitmq
     exchange, queue = await broker.bound()
     meant, records = target(broker, exchange), make_records(0, 60)
-    async with AmqpEndpoint(QUICK, hearer) as endpoint:
+    async with AmqpEndpoint(replace(SETTINGS, delivery_timeout_s=10), hearer) as endpoint:
         await deliver(endpoint, meant, records[:20])
         await broker.control("set_vm_memory_high_watermark", "0")
         try:

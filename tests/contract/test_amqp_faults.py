@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from pamqp import commands, frame
@@ -23,8 +23,7 @@ from support.kafka_sender import INCARNATION, make_records, push_all
 from support.rabbitmq import Hearer
 
 SHARD = Shard("orders")
-SETTINGS = AmqpSettings(connect_timeout_s=5, delivery_timeout_s=5)
-QUICK = AmqpSettings(connect_timeout_s=0.3, delivery_timeout_s=0.3)
+SETTINGS = AmqpSettings(connect_timeout_s=20, delivery_timeout_s=20)
 
 Script = Callable[[Peer], Awaitable[None]]
 
@@ -40,7 +39,7 @@ async def push(endpoint: AmqpEndpoint, address: str, records: list[Record]) -> N
 
 async def failure(script: Script, kind: type[EndpointError], settings: AmqpSettings = SETTINGS) -> str:
     """Why nothing can be delivered to a broker with this script."""
-    async with asyncio.timeout(30), scripted(script) as address, AmqpEndpoint(settings) as endpoint:
+    async with asyncio.timeout(120), scripted(script) as address, AmqpEndpoint(settings) as endpoint:
         with pytest.raises(kind) as caught:
             await push(endpoint, address, make_records(0, 3, keys=1))
     return str(caught.value)
@@ -74,7 +73,9 @@ def answers(*methods: tuple[int, object]) -> Script:
 
 async def test_a_mute_port() -> None:
     """A port that accepts and never answers is transient, within the time to connect."""
-    assert "no answer in time" in await failure(says(b""), EndpointUnavailable, QUICK)
+    settings = replace(SETTINGS, connect_timeout_s=0.3)
+
+    assert "no answer in time" in await failure(says(b""), EndpointUnavailable, settings)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ async def test_byte_by_byte() -> None:
             peer.send(commands.Basic.Ack(message.tag))
 
     records = make_records(0, 3, keys=1, size=10_000)
-    async with asyncio.timeout(30), scripted(script) as address, AmqpEndpoint(SETTINGS) as endpoint:
+    async with asyncio.timeout(120), scripted(script) as address, AmqpEndpoint(SETTINGS) as endpoint:
         await push(endpoint, address, records)
 
     assert got == [each.body for each in records]
@@ -194,7 +195,9 @@ async def test_answers_to_a_message(methods: list[tuple[int, object]], kind: typ
 
 async def test_no_confirm() -> None:
     """A message that is not confirmed in time is transient."""
-    assert "not confirmed within" in await failure(answers(), EndpointUnavailable, QUICK)
+    settings = replace(SETTINGS, delivery_timeout_s=0.3)
+
+    assert "not confirmed within" in await failure(answers(), EndpointUnavailable, settings)
 
 
 async def test_confirms_in_any_order() -> None:
@@ -211,7 +214,7 @@ async def test_confirms_in_any_order() -> None:
 
     records = make_records(0, 4, keys=4)
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(120),
         scripted(script) as address,
         AmqpEndpoint(SETTINGS) as endpoint,
         endpoint.route(SHARD, INCARNATION, target(address)) as route,
@@ -239,7 +242,7 @@ async def test_one_message_of_a_lane() -> None:
             confirmed += 1
             peer.send(commands.Basic.Ack(number))
 
-    async with asyncio.timeout(30), scripted(script) as address, AmqpEndpoint(SETTINGS) as endpoint:
+    async with asyncio.timeout(120), scripted(script) as address, AmqpEndpoint(SETTINGS) as endpoint:
         await push(endpoint, address, make_records(0, 5, keys=1))
 
     assert confirmed == 5
@@ -267,12 +270,13 @@ class LateBroker:
 
 @contextlib.asynccontextmanager
 async def given_up(record: Record) -> AsyncIterator[tuple[LateBroker, AmqpEndpoint, str]]:
-    """A broker, at this address, that has a message which it did not confirm in time."""
-    broker, settings = LateBroker(), AmqpSettings(connect_timeout_s=5, delivery_timeout_s=0.3)
-    async with asyncio.timeout(30), scripted(broker.serve) as address, AmqpEndpoint(settings) as endpoint:
+    """A broker, at this address, that has a message which it did not confirm in time; what comes next has more time."""
+    broker, settings = LateBroker(), replace(SETTINGS, delivery_timeout_s=0.3)
+    async with asyncio.timeout(120), scripted(broker.serve) as address, AmqpEndpoint(settings) as endpoint:
         async with endpoint.route(SHARD, INCARNATION, target(address)) as route:
             with pytest.raises(EndpointUnavailable, match="not confirmed within"):
                 await push_all(route, [record])
+        endpoint._settings = SETTINGS
         yield broker, endpoint, address
 
 
@@ -328,7 +332,7 @@ async def test_flow() -> None:
     stopped, pushed = asyncio.Event(), asyncio.Event()
     first, second = make_records(0, 2, keys=1)
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(120),
         scripted(script) as address,
         AmqpEndpoint(SETTINGS) as endpoint,
         endpoint.route(SHARD, INCARNATION, target(address)) as route,
@@ -356,10 +360,10 @@ async def test_blocked_before_anything_was_sent() -> None:
         peer.send(commands.Basic.Ack(1))
 
     entered, given_up = asyncio.Event(), asyncio.Event()
-    settings = AmqpSettings(connect_timeout_s=5, delivery_timeout_s=0.3)
+    settings = replace(SETTINGS, delivery_timeout_s=0.3)
     first, second = make_records(0, 2, keys=1)
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(120),
         scripted(script) as address,
         AmqpEndpoint(settings) as endpoint,
         endpoint.route(SHARD, INCARNATION, target(address)) as route,
@@ -370,6 +374,7 @@ async def test_blocked_before_anything_was_sent() -> None:
             await push_all(route, [first])
         with pytest.raises(EndpointUnavailable, match="blocks publishers"):
             await push(endpoint, address, [second])
+        route._settings = SETTINGS  # what comes next is to arrive
         given_up.set()
         await until(lambda: route._connection.blocked is None, "the broker goes on")
         await push_all(route, [second])
@@ -380,8 +385,8 @@ async def test_blocked_before_anything_was_sent() -> None:
 async def test_two_heartbeats_missed() -> None:
     """A broker that sends no heartbeats any more is given up, and so are its messages."""
     hearer = Hearer()
-    settings = AmqpSettings(connect_timeout_s=5, delivery_timeout_s=60, heartbeat_s=0.2)
-    async with asyncio.timeout(30), scripted(answers()) as address, AmqpEndpoint(settings, hearer) as endpoint:
+    settings = replace(SETTINGS, delivery_timeout_s=60, heartbeat_s=0.2)
+    async with asyncio.timeout(120), scripted(answers()) as address, AmqpEndpoint(settings, hearer) as endpoint:
         with pytest.raises(EndpointUnavailable, match="two heartbeats were missed"):
             await push(endpoint, address, make_records(0, 1))
 
@@ -401,8 +406,8 @@ async def test_a_channel_that_is_closed_while_it_opens() -> None:
         peer.send(commands.Basic.Ack((await peer.published()).tag))
 
     hearer = Hearer()
-    settings = AmqpSettings(connect_timeout_s=0.5, delivery_timeout_s=5)
-    async with asyncio.timeout(30), scripted(script) as address, AmqpEndpoint(settings, hearer) as endpoint:
+    settings = replace(SETTINGS, connect_timeout_s=3)
+    async with asyncio.timeout(120), scripted(script) as address, AmqpEndpoint(settings, hearer) as endpoint:
         with pytest.raises(EndpointUnavailable, match="no answer in time"):
             await push(endpoint, address, make_records(0, 1))
         (slot,) = endpoint._pool._slots.values()

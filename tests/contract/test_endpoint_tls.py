@@ -34,12 +34,16 @@ Endpoints = dict[str, Endpoint]
 
 
 @pytest.fixture
-async def endpoints(tmp_path: Path) -> AsyncIterator[Endpoints]:
-    """Endpoints of both kinds, by their scheme, which read authorities of the test's folder."""
+async def endpoints(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Endpoints]:
+    """Endpoints of both kinds, by their scheme, which read authorities of the test's folder.
+
+    They give up soon where a server waits, and have a minute for every other answer.
+    """
+    connect_s = CONNECT_S if request.node.callspec.params.get("how") == "waits" else 60.0
     settings = Settings(
         kafka=KafkaSettings(ca_directories=str(tmp_path)),
-        http=HttpSettings(connect_timeout_s=CONNECT_S),
-        amqp=AmqpSettings(connect_timeout_s=CONNECT_S),
+        http=HttpSettings(connect_timeout_s=connect_s),
+        amqp=AmqpSettings(connect_timeout_s=connect_s),
     )
     files = TlsFiles(settings.kafka.ca_places, ())
     async with HttpEndpoint(settings) as http, AmqpEndpoint(settings.amqp, files=files) as amqp:
@@ -50,7 +54,7 @@ async def failure(endpoint: Endpoint, scheme: str, port: int, trusted: Certifica
     """Why nothing is delivered there."""
     target = Target(f"{scheme}://localhost:{port}", f"amqp-exchange=x&ca-location={trusted.certificate}", "t")
     with pytest.raises(EndpointError) as caught:
-        async with asyncio.timeout(60), endpoint.route(SHARD, INCARNATION, target) as route:
+        async with asyncio.timeout(120), endpoint.route(SHARD, INCARNATION, target) as route:
             await push_all(route, make_records(0, 1))
     return caught.value
 

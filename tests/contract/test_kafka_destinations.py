@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from remora.config import KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointDenied
 from remora.model.shard import Shard
 from remora.model.topic import Target
 from remora.policy.destinations import DEFAULT_DENY, DestinationRules, read_rules
 from support.kafka import Kafka, create_topic, read_topic
-from support.kafka_sender import INCARNATION, make_records, push_all
+from support.kafka_sender import INCARNATION, PATIENT, make_records, push_all
 
 pytestmark = pytest.mark.kafka
 
@@ -25,7 +24,7 @@ SHARD = Shard("shard")
 async def refusals(uri: str, rules: DestinationRules) -> set[str]:
     """Why a target is denied, to deliver to it in either mode; none of its brokers counts as up then."""
     target, whys = Target(uri, "", "events"), set()
-    async with asyncio.timeout(30), KafkaEndpoint(KafkaSettings(), rules=rules) as endpoint:
+    async with asyncio.timeout(120), KafkaEndpoint(PATIENT, rules=rules) as endpoint:
         for way in (endpoint.route, endpoint.exact):
             with pytest.raises(EndpointDenied) as caught:
                 async with way(SHARD, INCARNATION, target):
@@ -52,7 +51,7 @@ async def test_default_rules_leave_brokers_to_the_operator(kafka: Kafka) -> None
     topic, rules = await create_topic(kafka.address), read_rules(DEFAULT_DENY, (), [("127.0.0.1", 9750)])
 
     async with (
-        KafkaEndpoint(KafkaSettings(), rules=rules) as endpoint,
+        KafkaEndpoint(PATIENT, rules=rules) as endpoint,
         endpoint.route(SHARD, INCARNATION, Target(f"kafka://{kafka.address}", "", topic)) as route,
     ):
         await push_all(route, make_records(0, 10))
@@ -84,7 +83,7 @@ async def test_a_name_that_changes_its_address(kafka: Kafka, monkeypatch: pytest
         return real(answers[-1], *args, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", turncoat)
-    async with KafkaEndpoint(KafkaSettings(), rules=read_rules(["127.0.0.1/32"], (), ())) as endpoint:
+    async with KafkaEndpoint(PATIENT, rules=read_rules(["127.0.0.1/32"], (), ())) as endpoint:
         with pytest.raises(EndpointDenied, match=r"turncoat.test:[0-9]+: .* destinations.deny"):
             async with endpoint.route(SHARD, INCARNATION, Target(f"kafka://turncoat.test:{port}", "", "events")):
                 pass

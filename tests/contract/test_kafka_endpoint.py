@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 
-from remora.config import KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.model.shard import Shard
@@ -23,7 +23,7 @@ from support.kafka import (
     read_topic,
     until,
 )
-from support.kafka_sender import INCARNATION, ShardSender, Watcher, make_records, push_all, target, verdict
+from support.kafka_sender import INCARNATION, PATIENT, ShardSender, Watcher, make_records, push_all, target, verdict
 
 pytestmark = pytest.mark.kafka
 
@@ -60,7 +60,7 @@ async def test_compressions(kafka: Kafka, compression: Any) -> None:
     records = make_records(0, 200)
 
     async with (
-        KafkaEndpoint(KafkaSettings(compression=compression)) as endpoint,
+        KafkaEndpoint(replace(PATIENT, compression=compression)) as endpoint,
         endpoint.route(SHARD, INCARNATION, target(kafka, topic)) as route,
     ):
         await push_all(route, records)
@@ -74,7 +74,7 @@ async def test_order_of_many_shards(kafka: Kafka, producers: int) -> None:
     """Many shards that pipeline into the same partitions arrive whole, once, and in order per key."""
     topic = await create_topic(kafka.address, partitions=4)
     records = [make_records(shard, 3000) for shard in range(6)]
-    settings = KafkaSettings(producers_per_endpoint=producers, max_batch_bytes=4096)
+    settings = replace(PATIENT, producers_per_endpoint=producers, max_batch_bytes=4096)
 
     async with KafkaEndpoint(settings) as endpoint:
         senders = [ShardSender(endpoint, f"q.{shard}", target(kafka, topic)) for shard in range(6)]
@@ -98,7 +98,7 @@ async def test_missing_then_created(kafka: Kafka, endpoint: KafkaEndpoint) -> No
 
     await create_topic(kafka.address, name)
 
-    async with asyncio.timeout(60), endpoint.route(SHARD, INCARNATION, target(kafka, name)) as route:
+    async with asyncio.timeout(120), endpoint.route(SHARD, INCARNATION, target(kafka, name)) as route:
         await push_all(route, make_records(0, 10))
     assert len(await read_topic(kafka.address, name)) == 10
 
@@ -106,10 +106,11 @@ async def test_missing_then_created(kafka: Kafka, endpoint: KafkaEndpoint) -> No
 async def test_deleted_and_created_again(kafka: Kafka, watcher: Watcher) -> None:
     """A topic deleted under a route fails its pushes in time; created again, it is delivered to at once."""
     topic = await create_topic(kafka.address)
-    async with KafkaEndpoint(KafkaSettings(delivery_timeout_s=2), watcher) as endpoint:
+    async with KafkaEndpoint(PATIENT, watcher) as endpoint:
         async with endpoint.route(SHARD, INCARNATION, target(kafka, topic)) as route:
             await push_all(route, make_records(0, 10))
             await delete_topic(kafka.address, topic)
+            route._settings = replace(PATIENT, delivery_timeout_s=2)
             async with asyncio.timeout(60):
                 with pytest.raises(EndpointUnavailable):
                     await push_all(route, make_records(0, 10, start=10))
@@ -118,7 +119,7 @@ async def test_deleted_and_created_again(kafka: Kafka, watcher: Watcher) -> None
                 pass
         await create_topic(kafka.address, topic, partitions=2)
 
-        async with asyncio.timeout(60), endpoint.route(SHARD, INCARNATION, target(kafka, topic)) as route:
+        async with asyncio.timeout(120), endpoint.route(SHARD, INCARNATION, target(kafka, topic)) as route:
             await push_all(route, make_records(0, 10, start=20))
 
     assert len(await read_topic(kafka.address, topic)) == 10
@@ -128,7 +129,7 @@ async def test_deleted_and_created_again(kafka: Kafka, watcher: Watcher) -> None
 async def test_growth(kafka: Kafka, watcher: Watcher) -> None:
     """More partitions make a route stale; what it has packed still arrives, and a new one uses them all."""
     topic = await create_topic(kafka.address, partitions=2)
-    settings = KafkaSettings(metadata_max_age_s=0.2)
+    settings = replace(PATIENT, metadata_max_age_s=0.2)
     async with KafkaEndpoint(settings, watcher) as endpoint:
         async with endpoint.route(SHARD, INCARNATION, target(kafka, topic)) as route:
             batches, _ = route.pack(make_records(0, 50))
@@ -328,12 +329,12 @@ async def test_idle(kafka: Kafka, watcher: Watcher) -> None:
     """An unused producer is closed, also under an open route, and opened again by the next push."""
     topic = await create_topic(kafka.address)
     async with (
-        KafkaEndpoint(KafkaSettings(idle_timeout_s=0.2), watcher) as endpoint,
+        KafkaEndpoint(replace(PATIENT, idle_timeout_s=0.2), watcher) as endpoint,
         endpoint.route(SHARD, INCARNATION, target(kafka, topic)) as route,
     ):
         await push_all(route, make_records(0, 5))
         await until(lambda: watcher.closed == 1, "the idle producer is closed")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             await push_all(route, make_records(0, 5, start=5))
 
     assert watcher.opened == watcher.closed == 2
@@ -365,7 +366,7 @@ async def test_cancelled_push(kafka: Kafka, endpoint: KafkaEndpoint, watcher: Wa
 async def test_closed_endpoint(kafka: Kafka, watcher: Watcher) -> None:
     """Leaving the endpoint closes every producer, and a route that is still open fails its pushes."""
     topic = await create_topic(kafka.address)
-    async with KafkaEndpoint(KafkaSettings(), watcher) as endpoint:
+    async with KafkaEndpoint(PATIENT, watcher) as endpoint:
         context = endpoint.route(SHARD, INCARNATION, target(kafka, topic))
         route = await context.__aenter__()
         await push_all(route, make_records(0, 5))

@@ -26,18 +26,24 @@ from remora.model.shard import Shard
 from remora.model.topic import Target
 from support.certificates import certificate, encrypt
 from support.kafka import Kafka, create_topic, read_topic, running_kafka
-from support.kafka_sender import INCARNATION, ShardSender, Watcher, make_records, push_all, verdict
+from support.kafka_sender import INCARNATION, PATIENT, ShardSender, Watcher, make_records, push_all, verdict
 
 pytestmark = pytest.mark.kafka
 
 SHARD = Shard("shard")
 
-ANYWHERE = KafkaSettings(ca_directories="/", client_files="/")
+ANYWHERE = replace(PATIENT, ca_directories="/", client_files="/")
 """A test's files lie in temporary directories."""
 
 
 WRONG = "wr0ng-pa55word"
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+
+
+@pytest.fixture(autouse=True)
+def patient_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that has refused us has time for the look that finds out why."""
+    monkeypatch.setattr("remora.endpoints.kafka.connecting.LOOK_TIMEOUT_S", 30.0)
 
 
 def login(kafka: Kafka, mechanism: str = "PLAIN", password: str = "") -> str:
@@ -50,7 +56,7 @@ def tls(kafka: Kafka, ca: str = "ca") -> str:
 
 async def deliver(uri: str, args: str, topic: str, settings: KafkaSettings = ANYWHERE) -> None:
     async with (
-        asyncio.timeout(60),
+        asyncio.timeout(120),
         KafkaEndpoint(settings) as endpoint,
         endpoint.route(SHARD, INCARNATION, Target(uri, args, topic)) as route,
     ):
@@ -58,8 +64,8 @@ async def deliver(uri: str, args: str, topic: str, settings: KafkaSettings = ANY
 
 
 async def refusal(uri: str, args: str, settings: KafkaSettings | None = None) -> str:
-    """Why a target is misconfigured, which must be found out in the time to connect."""
-    async with KafkaEndpoint(settings or ANYWHERE) as endpoint, asyncio.timeout(60):
+    """Why a target is misconfigured."""
+    async with KafkaEndpoint(settings or ANYWHERE) as endpoint, asyncio.timeout(120):
         with pytest.raises(EndpointMisconfigured) as caught:
             async with endpoint.route(SHARD, INCARNATION, Target(uri, args, "events")):
                 pass
@@ -121,7 +127,7 @@ async def test_client_certificate(kafka: Kafka) -> None:
     topic, records = await create_topic(kafka.address), make_records(0, 20)
     target = Target(f"kafka://{kafka.env['mutual_ssl_bootstrap']}", client(kafka), topic)
 
-    async with asyncio.timeout(30), KafkaEndpoint(ANYWHERE) as endpoint:
+    async with asyncio.timeout(120), KafkaEndpoint(ANYWHERE) as endpoint:
         async with endpoint.route(SHARD, INCARNATION, target) as route:
             await push_all(route, records[:10])
         async with endpoint.exact(SHARD, INCARNATION, target) as exact:
@@ -156,7 +162,7 @@ async def test_replaced_client_certificate(kafka: Kafka, tmp_path: Path) -> None
         for kind in ("crt", "key"):
             shutil.copy(f"{kafka.env[who]}.{kind}", f"{place}.{kind}")
 
-    async with asyncio.timeout(30), KafkaEndpoint(ANYWHERE, watcher) as endpoint:
+    async with asyncio.timeout(120), KafkaEndpoint(ANYWHERE, watcher) as endpoint:
         for who in ("stranger", "client"):
             renew(who)
             with pytest.raises(EndpointMisconfigured) if who == "stranger" else nullcontext():
@@ -388,7 +394,7 @@ async def test_permissions(strict_kafka: Kafka) -> None:
         await strict_kafka.tool("AclCommand", *allow, topic, "--operation", "Write")
         noisy = [each._replace(body=b"%d," % each.ordinal + Random(0).randbytes(9000)) for each in make_records(0, 20)]
         sender = ShardSender(endpoint, "shard", target)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await sender.send(noisy)
 
     assert watcher.assumed == [(topic, 1_048_588)]

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,7 +21,6 @@ from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.transaction import EndTxnRequest
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
-from remora.config import KafkaSettings
 from remora.endpoints.kafka import ExactKafkaRoute, KafkaEndpoint
 from remora.endpoints.kafka.exact import mark_of, position_of, producer_name
 from remora.endpoints.kafka.transactions import Mark, TransactionalProducer
@@ -31,7 +31,7 @@ from remora.model.topic import Target
 from remora.ports.endpoint import ExactRoute
 from support.entries import raw_entry
 from support.kafka import Kafka, create_topic, limit_topic, read_committed, settled, until
-from support.kafka_sender import INCARNATION, Watcher, make_records, target, verdict
+from support.kafka_sender import INCARNATION, PATIENT, Watcher, make_records, target, verdict
 
 pytestmark = [pytest.mark.kafka, pytest.mark.guarantee("exactly-once")]
 
@@ -101,7 +101,7 @@ async def test_many_batches_of_a_partition(kafka: Kafka) -> None:
     records = make_records(0, 2000, keys=3)
 
     async with (
-        KafkaEndpoint(KafkaSettings(max_batch_bytes=2048)) as endpoint,
+        KafkaEndpoint(replace(PATIENT, max_batch_bytes=2048)) as endpoint,
         endpoint.exact(SHARD, INCARNATION, target(kafka, topic)) as route,
     ):
         await commit(route, records)
@@ -147,8 +147,8 @@ async def test_fenced(kafka: Kafka, watcher: Watcher) -> None:
     topic = await make_topic(kafka)
     old, new = make_records(0, 100), make_records(0, 100, start=100)
     async with (
-        KafkaEndpoint(KafkaSettings(), watcher) as one,
-        KafkaEndpoint(KafkaSettings()) as two,
+        KafkaEndpoint(PATIENT, watcher) as one,
+        KafkaEndpoint(PATIENT) as two,
         one.exact(SHARD, INCARNATION, target(kafka, topic)) as first,
     ):
         await commit(first, old)
@@ -448,7 +448,7 @@ async def test_turns(kafka: Kafka, watcher: Watcher) -> None:
     """No more routes are open than allowed; one that others wait for becomes stale, and they follow in order."""
     topic = await make_topic(kafka)
     entered: list[int] = []
-    async with KafkaEndpoint(KafkaSettings(exact_producers=1), watcher) as endpoint:
+    async with KafkaEndpoint(replace(PATIENT, exact_producers=1), watcher) as endpoint:
 
         async def deliver(number: int) -> None:
             async with endpoint.exact(Shard(f"q.{number}"), INCARNATION, target(kafka, topic)) as route:
@@ -475,7 +475,7 @@ async def test_one_destination_does_not_use_up_another(kafka: Kafka) -> None:
     """Places are counted for each destination, also when one of them does not answer at all."""
     topic = await make_topic(kafka)
     silent = socket.create_server(("127.0.0.1", 0))
-    async with KafkaEndpoint(KafkaSettings(exact_producers=1, connect_timeout_s=60)) as endpoint:
+    async with KafkaEndpoint(replace(PATIENT, exact_producers=1, connect_timeout_s=60)) as endpoint:
         hanging = Target(f"kafka://127.0.0.1:{silent.getsockname()[1]}", "", topic)
         stuck = asyncio.create_task(endpoint.exact(Shard("stuck"), INCARNATION, hanging).__aenter__())
         for number in range(2):

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 import pytest
 
 from remora.codec.topic import DEAD_LETTER_TOPIC
-from remora.config import KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointMisconfigured
 from remora.model.record import DeadLetter
@@ -15,13 +14,14 @@ from remora.model.shard import Shard
 from remora.model.topic import Target
 from support.entries import raw_entry
 from support.kafka import Kafka, create_topic, read_topic
+from support.kafka_sender import PATIENT
 
 pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture
 async def endpoint() -> AsyncIterator[KafkaEndpoint]:
-    async with KafkaEndpoint(KafkaSettings()) as running:
+    async with KafkaEndpoint(PATIENT) as running:
         yield running
 
 

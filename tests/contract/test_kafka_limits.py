@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -9,13 +10,14 @@ import pytest
 
 from engine.fakes import FakeStore
 from engine.runs import QUICK, a_topic, running
-from remora.config import DeliverySettings, KafkaSettings
+from remora.config import DeliverySettings
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.topic import Delivery
 from support.entries import raw_entry
 from support.kafka import Kafka, create_topic, read_committed, until, widen_topic
+from support.kafka_sender import PATIENT
 
 pytestmark = pytest.mark.kafka
 
@@ -23,11 +25,12 @@ pytestmark = pytest.mark.kafka
 @pytest.mark.parametrize("mode", Delivery)
 async def test_raised_under_an_open_route(kafka: Kafka, mode: Delivery, monkeypatch: pytest.MonkeyPatch) -> None:
     """An entry that is larger than the limit was when the route was opened is delivered, not a dead letter."""
+    monkeypatch.setattr("remora.policy.idle.PASSIVATE_AFTER_S", 600.0)  # while the limit is raised the queue is empty
     topic = await create_topic(kafka.address, partitions=1, max_message_bytes=3000)
     store, telemetry = FakeStore(tells=True), Telemetry()
     queue = store.make("t", raw_entry("k", 0, topic=topic))
     store.metadata["t"] = a_topic(uri=f"kafka://{kafka.address}", to=topic)
-    async with KafkaEndpoint(KafkaSettings(compression="none"), telemetry) as endpoint:
+    async with KafkaEndpoint(replace(PATIENT, compression="none"), telemetry) as endpoint:
         opened = 0
 
         def enter_counted(*args: Any, **options: Any) -> Any:

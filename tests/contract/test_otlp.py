@@ -12,6 +12,7 @@ from remora.config import TracesSettings
 from remora.metrics import Telemetry
 from remora.ports.tracing import Work
 from remora.tracing.otlp import open_otlp
+from support.kafka import until
 from support.samples import sample_value
 
 ELSEWHERE = b"HTTP/1.1 307 Temporary Redirect\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n"
@@ -52,13 +53,16 @@ async def receiver(answer: bytes, *, ends: bool) -> AsyncIterator[str]:
 async def test_a_span_is_counted_by_the_status_of_its_answer(answer: bytes, ends: bool, state: str) -> None:
     """A success counts however its body comes; a redirect and what is no HTTP are losses."""
     telemetry = Telemetry()
+
+    def count(state: str) -> float:
+        return sample_value(telemetry.registry, "remora_spans_total", {"state": state}) or 0
+
     async with receiver(answer, ends=ends) as url:
-        settings = TracesSettings(endpoint=url, sample=100, timeout_s=1.0)
+        # What fails is tried again for as long as that.
+        settings = TracesSettings(endpoint=url, sample=100, timeout_s=30.0 if state == "exported" else 1.0)
         async with open_otlp(settings, telemetry, "w") as tracer:
             tracer.begin(Work.REQUEST, "t", {}).end()
+        await until(lambda: count("exported") + count("failed") > 0, "it is counted")
 
-    counted = {
-        each: sample_value(telemetry.registry, "remora_spans_total", {"state": each}) or 0
-        for each in ("sampled", "exported", "failed")
-    }
+    counted = {each: count(each) for each in ("sampled", "exported", "failed")}
     assert counted == {"sampled": 1, "exported": 0, "failed": 0} | {state: 1}

@@ -20,6 +20,9 @@ from support.kafka import Kafka, until
 
 INCARNATION = "inc"
 
+PATIENT = KafkaSettings(delivery_timeout_s=60, connect_timeout_s=30, transaction_timeout_s=90)
+"""Where nothing is to time out, however busy the machine is."""
+
 
 class Watcher:
     """Remembers what an endpoint told."""
@@ -76,7 +79,7 @@ def watcher() -> Watcher:
 @pytest.fixture
 async def endpoint(watcher: Watcher) -> AsyncIterator[KafkaEndpoint]:
     """A running endpoint that reports to the watcher."""
-    async with KafkaEndpoint(KafkaSettings(), watcher) as running:
+    async with KafkaEndpoint(PATIENT, watcher) as running:
         yield running
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
-from remora.config import AmqpSettings, DestinationsSettings, HttpSettings, KafkaSettings, Settings
+from remora.config import AmqpSettings, DestinationsSettings, HttpSettings, Settings
 from remora.endpoints.amqp import AmqpEndpoint
 from remora.endpoints.http import HttpEndpoint
 from remora.endpoints.kafka import KafkaEndpoint
@@ -22,7 +22,7 @@ from remora.model.record import Record
 from remora.model.topic import Target
 from remora.ports.endpoint import Endpoint
 from support.kafka import Kafka, create_topic, limit_topic, read_topic
-from support.kafka_sender import Watcher
+from support.kafka_sender import PATIENT, Watcher
 from support.rabbitmq import MAX_MESSAGE_BYTES, PASSWORD, Hearer, RabbitMQ
 from support.receiver import OK, Arrival, Receiver, Reply, status
 from support.streams import serving_streams
@@ -146,7 +146,7 @@ class KafkaOutlet:
 
     @contextlib.asynccontextmanager
     async def running(self, *, is_quick: bool = False, idle_timeout_s: float = 60.0) -> AsyncIterator[Endpoint]:
-        settings = KafkaSettings(ca_directories="/", idle_timeout_s=idle_timeout_s)
+        settings = replace(PATIENT, ca_directories="/", idle_timeout_s=idle_timeout_s)
         if is_quick:
             settings = replace(settings, connect_timeout_s=1.0, delivery_timeout_s=2.0)
         async with KafkaEndpoint(settings, self._watcher) as endpoint:
@@ -223,7 +223,7 @@ class HttpOutlet:
 
     @contextlib.asynccontextmanager
     async def running(self, *, is_quick: bool = False, idle_timeout_s: float = 60.0) -> AsyncIterator[Endpoint]:
-        http = HttpSettings(idle_timeout_s=idle_timeout_s)
+        http = HttpSettings(idle_timeout_s=idle_timeout_s, connect_timeout_s=30.0, request_timeout_s=20.0)
         if is_quick:
             http = replace(http, connect_timeout_s=1.0, request_timeout_s=1.0)
         settings = Settings(http=http, destinations=DestinationsSettings(deny=()))
@@ -320,7 +320,7 @@ class AmqpOutlet:
 
     @contextlib.asynccontextmanager
     async def running(self, *, is_quick: bool = False, idle_timeout_s: float = 60.0) -> AsyncIterator[Endpoint]:
-        settings = AmqpSettings(idle_timeout_s=idle_timeout_s, connect_timeout_s=10.0)
+        settings = AmqpSettings(idle_timeout_s=idle_timeout_s, connect_timeout_s=30.0, delivery_timeout_s=60.0)
         if is_quick:
             settings = replace(settings, connect_timeout_s=1.0, delivery_timeout_s=1.0, heartbeat_s=1.0)
         async with AmqpEndpoint(settings, self._hearer, TlsFiles(("/",), ("/",))) as endpoint:
