@@ -459,6 +459,30 @@ async def test_a_record_that_is_refused_while_others_arrive(endpoint: HttpEndpoi
 
 
 @pytest.mark.usefixtures("apart")
+async def test_a_record_that_stays_alone_after_a_failure(endpoint: HttpEndpoint) -> None:
+    """It is refused for good where the receiver acknowledged others since it first refused it, though none is posted
+    beside it; one that the receiver refuses for the first time then is no poison yet."""
+    others, alone, another = make_records(0, 4, keys=4), make_records(1, 1, start=4), make_records(2, 1, start=5)
+    answers = itertools.chain([status(422), status(503)], itertools.repeat(status(422)))
+
+    def plan(arrival: Arrival) -> Reply:
+        return OK if arrival.headers["remora-event-id"].startswith("0.") else next(answers)
+
+    async with receiving(plan) as receiver:
+        async with endpoint.route(SHARD, INCARNATION, target(receiver.url)) as route:
+            ((_, before),) = (await push_lanes(route, alone)).values()
+        async with endpoint.route(SHARD, INCARNATION, target(receiver.url)) as route:
+            assert await push_lanes(route, others) == {}
+            ((_, then),) = (await push_lanes(route, alone)).values()
+            ((_, of_another),) = (await push_lanes(route, another)).values()
+
+    assert isinstance(before, EndpointUnavailable)
+    assert isinstance(then, EntryRefused)
+    assert (then.arrived, then.tries) == (0, 3)
+    assert isinstance(of_another, EndpointMisconfigured)
+
+
+@pytest.mark.usefixtures("apart")
 async def test_a_receiver_that_refuses_everything(endpoint: HttpEndpoint) -> None:
     """Where nothing is acknowledged meanwhile, refusals stop the topic and make no dead letter."""
     async with (
