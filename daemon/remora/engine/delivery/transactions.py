@@ -149,7 +149,8 @@ class TransactionSender:
     async def _take_turn(self) -> None:
         """Hold the bytes of the next page, and where there is a backlog those of a whole transaction.
 
-        A transaction with no room or no credit to grow goes as it is: no open one waits for what others give back.
+        A transaction with no room or no credit to grow goes as it is: no open one waits for what others give back. Who
+        waits for room holds none that is empty, or shards would wait for each other.
         """
         if not self._reader.entries.may_list:
             self._give_room_back()  # what entries left that were smaller than expected must not pile up
@@ -158,6 +159,7 @@ class TransactionSender:
         wanted = self._left_entries() if self._backlog else self._page_entries()
         room = self._reader.take_turn_now(wanted)
         if not room:
+            self._give_room_back()
             if self._open is not None:
                 self._open.is_due = True
                 self._changed.set()
