@@ -29,7 +29,8 @@ from remora.servers.ingest import IngestServer, serve_ingest
 from remora.servers.serving import OfHost
 from support.samples import sample_value
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
+"""How long a test waits for what is bound to come: it is no measure of anything."""
 
 
 def own_topic(name: str, **changes: Any) -> Topic:
@@ -204,19 +205,20 @@ async def listening_ingest(
 
 @asynccontextmanager
 async def ingest_site(store: IngestStore, folder: Path, **settings: Any) -> AsyncIterator[Site]:
-    """A server on a socket in the folder, unless the settings say where.
+    """A server on a socket in the folder that gives its clients an hour, unless the settings say otherwise.
 
     Its limits are those of a `bank`, and its place among the workers of a host is that of a `load`.
     """
     bank, load = settings.pop("bank", None), settings.pop("load", None)
     path = folder / "ingest.sock"
-    given = IngestSettings(**{"listen": f"unix:{path}"} | settings)
+    usual: dict[str, Any] = {"listen": f"unix:{path}", "request_timeout_s": 3600.0, "idle_timeout_s": 3600.0}
+    given = IngestSettings(**usual | settings)
     telemetry = Telemetry()
     async with listening_ingest(given, store, telemetry, bank, load) as server:
         on_socket = server.address.startswith("unix:")
         connector = aiohttp.UnixConnector(str(path)) if on_socket else aiohttp.TCPConnector(ssl=False)
         base = "http://remora" if on_socket else server.address
-        timeout = aiohttp.ClientTimeout(total=60)
+        timeout = aiohttp.ClientTimeout(total=DEADLINE_S)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:
             yield Site(server, telemetry, session, Settings(ingest=given), base)
 
@@ -244,8 +246,12 @@ def ndjson(*values: Any) -> bytes:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Return when it is true."""
-    deadline = time.monotonic() + DEADLINE_S
+    """Return when it is true; it is asked again and again up to a deadline, and once behind it.
+
+    A process that stood still meanwhile may find the deadline past and the condition true.
+    """
+    deadline, is_over = time.monotonic() + DEADLINE_S, False
     while not condition():
-        assert time.monotonic() < deadline
+        assert not is_over, f"not within {DEADLINE_S:g} s"
         await asyncio.sleep(0.01)
+        is_over = time.monotonic() > deadline

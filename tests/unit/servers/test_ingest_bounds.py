@@ -100,16 +100,19 @@ def cut(site: Site, reason: str) -> float:
 # ------------------------------------------------------------------------------------------------ time
 
 
-async def test_a_silent_connection_is_cut(store: ScriptedStore, tmp_path: Path) -> None:
+async def test_a_silent_connection_is_cut(
+    store: ScriptedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also one that has been of use before."""
     async with (
-        ingest_site(store, tmp_path, idle_timeout_s=0.2) as site,
+        ingest_site(store, tmp_path) as site,
         connected(tmp_path) as (silent, _),
         connected(tmp_path) as (used, writer),
     ):
         writer.write(with_length(BODY))
         assert (await answer(used))[0] == 200
 
+        monkeypatch.setattr(site.server._connections, "_idle_timeout_s", 0.2)
         assert await ended(silent) == b""
         assert await ended(used) == b""
         assert cut(site, "idle") == 2
@@ -156,17 +159,17 @@ async def test_a_client_that_does_not_read_is_cut(store: ScriptedStore, tmp_path
             await until(lambda: cut(site, "unread") == 1)
 
 
-async def test_a_store_that_is_slow_cuts_nobody(store: ScriptedStore, tmp_path: Path) -> None:
+async def test_a_store_that_is_slow_cuts_nobody(
+    store: ScriptedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Once all of a request is there, only the store's own time-outs count."""
-    async with (
-        ingest_site(store, tmp_path, request_timeout_s=0.1, idle_timeout_s=0.1) as site,
-        connected(tmp_path) as (reader, writer),
-        connected(tmp_path) as (other, _),
-    ):
+    async with ingest_site(store, tmp_path, request_timeout_s=0.1) as site, connected(tmp_path) as (reader, writer):
         store.gate.clear()
         writer.write(with_length(BODY))
         await store.asked.wait()
-        assert await ended(other) == b""  # so the server has looked after clients meanwhile
+        monkeypatch.setattr(site.server._connections, "_idle_timeout_s", 0.1)
+        async with connected(tmp_path) as (other, _):
+            assert await ended(other) == b""  # so the server has looked after clients when both times were over
 
         store.gate.set()
         assert (await answer(reader))[0] == 200
@@ -464,8 +467,11 @@ async def test_a_request_that_arrives_at_the_end_is_refused(store: ScriptedStore
         assert store.is_untouched
 
 
-async def test_the_end_does_not_wait_for_slow_clients(store: ScriptedStore, tmp_path: Path) -> None:
+async def test_the_end_does_not_wait_for_slow_clients(
+    store: ScriptedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A body that does not come is given up after some seconds, long before its own time-out."""
+    monkeypatch.setattr(server, "STORE_S", 3600.0)  # only what the store has is waited for so long
     async with asyncio.timeout(DEADLINE_S), ingest_site(store, tmp_path, request_timeout_s=3600.0) as site:
         _, writer = await asyncio.open_unix_connection(tmp_path / "ingest.sock")
         writer.write(head(EVENTS, "Content-Length: 1000") + b"{")

@@ -27,10 +27,10 @@ async def test_cancelled_caller_waits_for_nothing() -> None:
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await run_blocking(lambda: going.wait(10), "slow", discard=lambda made: discarded.set() if made else None)
+            await run_blocking(lambda: going.wait(60), "slow", discard=lambda made: discarded.set() if made else None)
     going.set()
 
-    assert await asyncio.to_thread(discarded.wait, 5)
+    assert await asyncio.to_thread(discarded.wait, 60)
 
 
 def test_loop_that_has_closed() -> None:
@@ -38,14 +38,14 @@ def test_loop_that_has_closed() -> None:
     going, discarded = threading.Event(), threading.Event()
 
     async def leave() -> None:
-        call = asyncio.ensure_future(run_blocking(lambda: going.wait(10), "slow", discard=lambda _: discarded.set()))
+        call = asyncio.ensure_future(run_blocking(lambda: going.wait(60), "slow", discard=lambda _: discarded.set()))
         await asyncio.sleep(0)
         call.cancel()
 
     asyncio.run(leave())
     going.set()
 
-    assert discarded.wait(5)
+    assert discarded.wait(60)
 
 
 async def test_threads_are_daemons() -> None:

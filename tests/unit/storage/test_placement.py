@@ -30,7 +30,7 @@ async def test_zone_names_the_pools(admin: Path) -> None:
     """Without any configured pool all three pools are the zone's."""
     says(admin, f"echo '{json.dumps(ZONE)}'")
 
-    placement = await find_placement(RadosSettings(), timeout_s=5)
+    placement = await find_placement(RadosSettings(), timeout_s=60)
 
     assert placement.notif == Locator("z1.rgw.log", "notif")
     assert placement.log == Locator("z1.rgw.log")
@@ -43,14 +43,14 @@ async def test_zone_of_an_old_release(admin: Path) -> None:
     """A zone that names no pool for topics, as before Squid, leaves that at its default."""
     says(admin, f"echo '{json.dumps({k: v for k, v in ZONE.items() if k != 'topics_pool'})}'")
 
-    assert (await find_placement(RadosSettings(), timeout_s=5)).topics == Locator("default.rgw.meta", "topics")
+    assert (await find_placement(RadosSettings(), timeout_s=60)).topics == Locator("default.rgw.meta", "topics")
 
 
 async def test_asked_for_the_right_cluster(admin: Path, tmp_path: Path) -> None:
     """radosgw-admin is called with the store's own configuration, user, keyring and zone."""
     says(admin, f"echo \"$@\" > {tmp_path}/args; echo '{json.dumps(ZONE)}'")
 
-    await find_placement(RadosSettings(conf="/c", name="client.x", keyring="/k", zone="z1"), timeout_s=5)
+    await find_placement(RadosSettings(conf="/c", name="client.x", keyring="/k", zone="z1"), timeout_s=60)
 
     args = (tmp_path / "args").read_text()
     for expected in ("--conf /c", "--name client.x", "--keyring /k", "--rgw-zone z1", "zone get"):
@@ -61,7 +61,7 @@ async def test_configuration_comes_first(admin: Path) -> None:
     """What is configured is never overruled by the zone, and the source says which is which."""
     says(admin, f"echo '{json.dumps(ZONE)}'")
 
-    placement = await find_placement(RadosSettings(pool="mine", namespace="ns"), timeout_s=5)
+    placement = await find_placement(RadosSettings(pool="mine", namespace="ns"), timeout_s=60)
 
     assert placement.notif == Locator("mine", "ns")
     assert placement.log == Locator("z1.rgw.log")
@@ -83,7 +83,7 @@ async def test_default_zone_where_none_can_be_read(admin: Path, script: str) -> 
     """Where the zone cannot be read the default names are taken, and the source says why."""
     says(admin, script)
 
-    placement = await find_placement(RadosSettings(), timeout_s=5)
+    placement = await find_placement(RadosSettings(), timeout_s=60)
 
     assert placement.notif == Locator("default.rgw.log", "notif")
     assert "radosgw-admin" in placement.source
@@ -93,7 +93,7 @@ async def test_without_radosgw_admin(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Where the program is not installed the default names are taken."""
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    assert "not installed" in (await find_placement(RadosSettings(), timeout_s=5)).source
+    assert "not installed" in (await find_placement(RadosSettings(), timeout_s=60)).source
 
 
 async def test_named_zone_must_be_readable(admin: Path) -> None:
@@ -101,7 +101,7 @@ async def test_named_zone_must_be_readable(admin: Path) -> None:
     says(admin, "echo no such zone >&2; exit 2")
 
     with pytest.raises(StoreMisconfigured, match=r"z9.*no such zone"):
-        await find_placement(RadosSettings(zone="z9"), timeout_s=5)
+        await find_placement(RadosSettings(zone="z9"), timeout_s=60)
 
 
 async def test_silence_is_no_answer(admin: Path) -> None:

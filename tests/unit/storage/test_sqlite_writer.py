@@ -20,6 +20,13 @@ from remora.storage.sqlite.connecting import PAGE_BYTES
 from remora.storage.sqlite.writer import Writer
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that stalls, and others in the way, are the affair of the tests that set these times themselves."""
+    monkeypatch.setattr(module, "ANSWER_WITHIN_S", 120.0)
+    monkeypatch.setattr(module, "_BUSY_FOR_S", 120.0)
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A database with a single table."""
@@ -42,7 +49,7 @@ async def writer(path: Path, damages: list[StoreDamaged]) -> AsyncIterator[Write
     made = Writer(path, damages.append)
     yield made
     if thread := made.end():
-        await asyncio.to_thread(thread.join, 30)
+        await asyncio.to_thread(thread.join, 120)
         assert not thread.is_alive()
 
 
@@ -70,14 +77,14 @@ class Gate:
 
     def __call__(self, connection: sqlite3.Connection) -> None:
         self.entered.set()
-        assert self.free.wait(60)
+        assert self.free.wait(120)
 
 
 async def together(writer: Writer, *jobs: tuple[Callable[[sqlite3.Connection], object], bool]) -> list[object]:
     """The answers of jobs, each with whether it is to be durable, that wait for the writer at the same time."""
     gate = Gate()
     first = asyncio.ensure_future(writer.write(gate, durable=False))
-    await asyncio.to_thread(gate.entered.wait, 60)
+    await asyncio.to_thread(gate.entered.wait, 120)
     waiting = [asyncio.ensure_future(writer.write(job, durable=durable)) for job, durable in jobs]
     await asyncio.sleep(0)
     before = writer.stats.transactions
@@ -192,7 +199,7 @@ async def test_nobody_waits_for_ever(writer: Writer, path: Path, monkeypatch: py
         with pytest.raises(StoreUnavailable, match="no answer"):
             await call
     gate.free.set()
-    monkeypatch.setattr(module, "ANSWER_WITHIN_S", 60)
+    monkeypatch.setattr(module, "ANSWER_WITHIN_S", 120.0)
 
     assert await writer.write(insert("next"), durable=False) == "next"
     assert rows(path) == ["next"]
@@ -264,8 +271,6 @@ async def test_log_stays_small(writer: Writer, path: Path, monkeypatch: pytest.M
     """The log begins anew although at each moment somebody reads what was there before the last commit."""
     monkeypatch.setattr(connecting, "LOG_BYTES", 1 << 20)
     monkeypatch.setattr(module, "_LARGE_LOG_BYTES", 2 << 20)
-    monkeypatch.setattr(module, "ANSWER_WITHIN_S", 120.0)  # a disk that stalls is another test's affair
-    monkeypatch.setattr(module, "_BUSY_FOR_S", 120.0)
     over = threading.Event()
     readers = [sqlite3.connect(path, isolation_level=None, check_same_thread=False) for _ in range(2)]
 
@@ -306,7 +311,7 @@ async def test_file_that_is_none(tmp_path: Path, damages: list[StoreDamaged]) ->
     assert "x.db" in writer.stats.last_error
     thread = writer.end()
     assert thread is not None
-    await asyncio.to_thread(thread.join, 30)
+    await asyncio.to_thread(thread.join, 120)
 
 
 async def test_missing_file(tmp_path: Path, damages: list[StoreDamaged]) -> None:
@@ -323,7 +328,7 @@ async def test_missing_file(tmp_path: Path, damages: list[StoreDamaged]) -> None
 
     thread = writer.end()
     assert thread is not None
-    await asyncio.to_thread(thread.join, 30)
+    await asyncio.to_thread(thread.join, 120)
 
 
 async def test_end_does_what_was_asked_for(path: Path, damages: list[StoreDamaged]) -> None:
@@ -335,7 +340,7 @@ async def test_end_does_what_was_asked_for(path: Path, damages: list[StoreDamage
 
     thread = writer.end()
     assert thread is not None
-    await asyncio.to_thread(thread.join, 30)
+    await asyncio.to_thread(thread.join, 120)
 
     assert rows(path) == list(range(10))
     assert not path.with_name("x.db-wal").exists()

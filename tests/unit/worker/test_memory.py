@@ -179,7 +179,7 @@ print("goes on")
 
 def test_a_process_whose_address_space_is_used_up_ends_by_itself() -> None:
     """A look finds that before anything else fails, and it is said once which limit it is."""
-    done = subprocess.run([sys.executable, "-c", STARVED], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", STARVED], capture_output=True, text=True, timeout=300, check=False)
 
     assert done.returncode == Exit.OUT_OF_MEMORY, done.stderr
     assert done.stderr.count(f"its address space is limited to {done.stdout.strip()} MiB (ulimit -v, LimitAS=)") == 1
@@ -211,7 +211,7 @@ sys.exit(process.run(its.detach()))
 def test_a_worker_without_memory_for_a_thread_ends_with_the_code_that_says_so(tmp_path: Path) -> None:
     """It closes nothing that would start a thread, and its log has one line and no traceback."""
     done = subprocess.run(
-        [sys.executable, "-c", NARROW, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", NARROW, str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
     )
 
     assert done.returncode == Exit.OUT_OF_MEMORY, done.stderr
