@@ -13,11 +13,11 @@ from support.kafka import fragile_kafka, kafka
 from support.kafka_sender import endpoint, watcher
 from support.rabbitmq import fragile_rabbitmq, rabbitmq
 from support.sqlite import configured, store
-from support.stores import bench, yard
+from support.stores import bench, unhurried_stores, yard
 
 __all__ = [
     "bench", "ceph", "configured", "endpoint", "fragile_kafka", "fragile_rabbitmq", "gateway", "kafka",
-    "namespace", "rabbitmq", "settings", "store", "watcher", "yard",
+    "namespace", "rabbitmq", "settings", "store", "unhurried_stores", "watcher", "yard",
 ]  # fmt: skip
 
 

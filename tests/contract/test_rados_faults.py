@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -23,29 +24,43 @@ from support.stores import renew, until
 
 pytestmark = pytest.mark.ceph
 
-QUICK_S = 1.0
+QUICK_S = 6.0
+"""Calls keep this time-out while the cluster is well, and it is over before an OSD that is frozen counts as down."""
+
+TICK_S = 0.005
 OSDS = ("osd.0", "osd.1")
 Q = Shard("q")
 
 
 @asynccontextmanager
 async def loop_stays_free(longest_s: float = 0.75) -> AsyncIterator[None]:
-    """Fail when the event loop was held up for longer than this at any time."""
-    loop, worst = asyncio.get_running_loop(), 0.0
+    """Fail when the event loop was held up for longer than this at any time.
+
+    A thread measures it in ticks of its own, so that a process which stands still as a whole does not count.
+    """
+    since_loop, worst, over = 0, 0, threading.Event()
+
+    def count() -> None:
+        nonlocal since_loop, worst
+        while not over.wait(TICK_S):
+            since_loop += 1
+            worst = max(worst, since_loop)
 
     async def tick() -> None:
-        nonlocal worst
+        nonlocal since_loop
         while True:
-            before = loop.time()
-            await asyncio.sleep(0.005)
-            worst = max(worst, loop.time() - before)
+            since_loop = 0
+            await asyncio.sleep(TICK_S)
 
-    ticking = loop.create_task(tick())
+    counting, ticking = threading.Thread(target=count), asyncio.create_task(tick())
+    counting.start()
     try:
         yield
     finally:
         ticking.cancel()
-    assert worst < longest_s
+        over.set()
+        counting.join()
+    assert worst * TICK_S < longest_s
 
 
 async def frozen(ceph: Ceph, *daemons: str) -> None:
@@ -58,14 +73,14 @@ async def thawed(ceph: Ceph, *daemons: str) -> None:
         await asyncio.to_thread(ceph.send, daemon, "CONT")
 
 
-async def works_again(store: RadosStore, within_s: float = 40) -> None:
+async def works_again(store: RadosStore) -> None:
     async def peeked() -> bool:
         with suppress(StoreUnavailable):
             await store.catalog.peek(Q)
             return True
         return False
 
-    await until(peeked, within_s)
+    await until(peeked)
 
 
 async def test_frozen_osds(ceph: Ceph, settings: RadosSettings, gateway: Gateway) -> None:
@@ -92,7 +107,7 @@ async def test_frozen_osds(ceph: Ceph, settings: RadosSettings, gateway: Gateway
             await thawed(ceph, *OSDS)
 
         assert [type(answer) for answer in answers] == [StoreUnavailable] * len(calls)
-        assert QUICK_S * 0.9 < took < QUICK_S + 20
+        assert QUICK_S * 0.9 < took < QUICK_S + 120
         await works_again(store)
         await renew(store, token, 90)
         assert told == [True, False, True]
@@ -100,16 +115,16 @@ async def test_frozen_osds(ceph: Ceph, settings: RadosSettings, gateway: Gateway
 
 async def test_one_frozen_osd_costs_only_its_queues(ceph: Ceph, settings: RadosSettings, gateway: Gateway) -> None:
     """Queues on other OSDs answer while many calls hang on a frozen one, and the store counts as there."""
-    shards = [Shard(f"q{number}") for number in range(16)]
+    shards = [Shard(f"q{number}") for number in range(96)]  # so many that each OSD has some, whatever their names
     for shard in shards:
         gateway.make_queue(shard.queue)
     told: list[bool] = []
-    async with reached(replace(settings, op_timeout_s=4.0), lambda there, _: told.append(there)) as store:
+    async with reached(replace(settings, op_timeout_s=QUICK_S), lambda there, _: told.append(there)) as store:
         chatter = asyncio.ensure_future(peek_for_ever(store, shards))
         await frozen(ceph, "osd.0")
         try:
             begin = time.monotonic()
-            answers = {shard: [asyncio.ensure_future(store.catalog.peek(shard)) for _ in range(50)] for shard in shards}
+            answers = {shard: [asyncio.ensure_future(store.catalog.peek(shard)) for _ in range(8)] for shard in shards}
             hanging = [shard for shard in shards if await all_fail(answers[shard])]
             took = time.monotonic() - begin
         finally:
@@ -117,7 +132,7 @@ async def test_one_frozen_osd_costs_only_its_queues(ceph: Ceph, settings: RadosS
             await thawed(ceph, "osd.0")
 
         assert 0 < len(hanging) < len(shards)
-        assert took < 50  # each of 50 hung for 4 s, side by side
+        assert took < 120  # the 8 of each of some twenty queues hung for 6 s, side by side
         assert told == [True]
         await works_again_all(store, shards)
 
@@ -148,7 +163,7 @@ async def works_again_all(store: RadosStore, shards: list[Shard]) -> None:
         answers = await asyncio.gather(*(store.catalog.peek(shard) for shard in shards), return_exceptions=True)
         return all(answer is None for answer in answers)
 
-    await until(all_answer, 40)
+    await until(all_answer)
 
 
 @pytest.mark.guarantee("no-loss")
@@ -180,7 +195,7 @@ async def test_unknown_outcome_of_a_removal(ceph: Ceph, settings: RadosSettings,
 async def test_cancelled_call(ceph: Ceph, settings: RadosSettings, gateway: Gateway) -> None:
     """Cancelling a call that hangs returns at once, and leaves the store and its memory whole."""
     gateway.make_queue("q")
-    async with reached(replace(settings, op_timeout_s=30)) as store:
+    async with reached(replace(settings, op_timeout_s=600)) as store:
         await frozen(ceph, *OSDS)
         try:
             begin = time.monotonic()
@@ -188,7 +203,7 @@ async def test_cancelled_call(ceph: Ceph, settings: RadosSettings, gateway: Gate
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(0.05):
                         await asyncio.gather(*(store.inspection.stats(Q) for _ in range(50)))
-            assert time.monotonic() - begin < 25
+            assert time.monotonic() - begin < 120
         finally:
             await thawed(ceph, *OSDS)
 
@@ -228,7 +243,7 @@ async def test_restarted_daemons(ceph: Ceph, settings: RadosSettings, gateway: G
                     await store.catalog.peek(Q)
                 await asyncio.to_thread(ceph.start, daemon)
 
-        await works_again(store, 60)
+        await works_again(store)
         await renew(store, token, 90)
         assert (await store.queue.read(token, b"", 1)).entries == []
 
@@ -237,25 +252,25 @@ async def test_unreachable_monitor_at_start(ceph: Ceph, settings: RadosSettings,
     """Without a monitor the store opens, says so, refuses calls at once, closes at once, and connects later."""
     gateway.make_queue("q")
     told: list[tuple[bool, str]] = []
-    patient = replace(settings, mount_timeout_s=2)
+    patient = replace(settings, mount_timeout_s=QUICK_S)
     await frozen(ceph, "mon.a")
     try:
         begin = time.monotonic()
-        async with loop_stays_free(), RadosStore(replace(settings, mount_timeout_s=60)) as store:
+        async with loop_stays_free(), RadosStore(replace(settings, mount_timeout_s=600)) as store:
             with pytest.raises(StoreUnavailable):
                 await store.catalog.peek(Q)
             assert not store.connected
-        assert time.monotonic() - begin < 50
+        assert time.monotonic() - begin < 120
 
         store = RadosStore(patient, lambda connected, text: told.append((connected, text)))
         await store.__aenter__()
-        await until(lambda: _true(bool(told)), 60)
+        await until(lambda: _true(bool(told)))
         assert told[0][0] is False
         assert "monitor" in told[0][1]
     finally:
         await thawed(ceph, "mon.a")
 
-    await until(lambda: _true(store.connected), 40)
+    await until(lambda: _true(store.connected))
     assert await store.catalog.peek(Q) is None
     assert "default.rgw.log" in store.description
     await store.__aexit__(None, None, None)
@@ -284,7 +299,7 @@ async def test_shut_out_client(ceph: Ceph, settings: RadosSettings, gateway: Gat
                 return True
             return False
 
-        await until(lost, 30)
+        await until(lost)
         answer = await store.locks.acquire(Q, "w", 90)
         assert not isinstance(answer, LockToken)  # the old instance's lock runs out by itself, or is evicted
         await store.locks.evict(Q, answer)
@@ -303,7 +318,7 @@ _ENDING = """
             calls = [asyncio.ensure_future(store.catalog.peek(Shard("q"))) for _ in range(20)]
             print("ready", flush=True)
             try:
-                await asyncio.sleep(60)
+                await asyncio.sleep(600)
             finally:
                 for call in calls:
                     call.cancel()
@@ -318,7 +333,7 @@ _ENDING = """
 @pytest.mark.parametrize("daemons", [("mon.a",), OSDS, ("mon.a", *OSDS)])
 def test_termination_while_the_cluster_is_away(ceph: Ceph, settings: RadosSettings, daemons: tuple[str, ...]) -> None:
     """SIGTERM ends a process promptly and cleanly though monitor and OSDs leave its calls unanswered."""
-    patient = replace(settings, op_timeout_s=60.0, mount_timeout_s=60.0)
+    patient = replace(settings, op_timeout_s=600.0, mount_timeout_s=600.0)
     arguments = ", ".join(f"{name}={getattr(patient, name)!r}" for name in patient.__dataclass_fields__)
     script = textwrap.dedent(_ENDING).format(settings=arguments)
     with ceph.frozen(*daemons):
@@ -327,7 +342,10 @@ def test_termination_while_the_cluster_is_away(ceph: Ceph, settings: RadosSettin
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             process.terminate()
-            out, err = process.communicate(timeout=20)
+            try:
+                out, err = process.communicate(timeout=200)
+            finally:
+                process.kill()  # if it has not ended
 
     assert (process.returncode, out, err) == (0, "ended\n", "")
 
@@ -346,4 +364,4 @@ async def test_deleted_pool(ceph: Ceph, settings: RadosSettings) -> None:
                 return "doomed" in str(exc)
             return False
 
-        await until(reported, 20)
+        await until(reported)

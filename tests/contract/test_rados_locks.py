@@ -90,7 +90,7 @@ async def test_least_permissions(ceph: Ceph, queue: str) -> None:
         gateway.make_queue(queue)
         shard = Shard(queue)
         try:
-            async with reached(replace(ceph.least, op_timeout_s=5)) as store:
+            async with reached(replace(ceph.least, op_timeout_s=60)) as store:
                 assert shard in await store.catalog.shards()
                 await store.catalog.topics()
                 reservation = await store.two_phase.reserve(shard, 1, 10)

@@ -18,7 +18,7 @@ from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados import RadosLogStore
 from remora.storage.rados.log_stripes import LogStripes
 from remora.storage.rados.refusals import OWN, MismatchError, MissingError
-from support.ceph import Ceph
+from support.ceph import Ceph, reached_logs
 
 pytestmark = pytest.mark.ceph
 
@@ -33,7 +33,7 @@ FENCED = pytest.mark.parametrize("fenced", [True, False], ids=["with the fence",
 async def stores(settings: RadosSettings) -> AsyncIterator[list[RadosLogStore]]:
     """Three clients of one cluster, with a log and a counter in it."""
     async with AsyncExitStack() as stack:
-        made = [await stack.enter_async_context(RadosLogStore(settings)) for _ in range(3)]
+        made = [await stack.enter_async_context(reached_logs(settings)) for _ in range(3)]
         await made[0].logs.create(LOG, LogKind.LOG, WIDTH)
         await made[0].logs.create(COUNTER, LogKind.COUNTER, 1)
         yield made
@@ -146,7 +146,7 @@ async def test_a_pool_that_holds_no_logs_is_refused(settings: RadosSettings, sto
     with pytest.raises(LogRefused):
         await stores[0].logs.create(other, LogKind.LOG, 1)
 
-    async with RadosLogStore(settings, pools=["default.rgw.meta"]) as store:
+    async with reached_logs(settings, pools=["default.rgw.meta"]) as store:
         await store.logs.create(other, LogKind.LOG, 1)
         assert [name for name, _ in await store.logs.all()] == [other]
         with pytest.raises(LogRefused):
@@ -428,7 +428,7 @@ async def test_the_lock_of_a_process_that_ended_is_broken(settings: RadosSetting
     with pytest.raises(LogLocked):
         await stores[1].logs.acquire(LOG, "o2", LEASE_S)
 
-    async with RadosLogStore(settings, is_dead={"killed"}.__contains__) as store:
+    async with reached_logs(settings, is_dead={"killed"}.__contains__) as store:
         await store.logs.acquire(LOG, "o2", LEASE_S)
 
     with pytest.raises(LogLocked):

@@ -22,7 +22,7 @@ async def refused(settings: RadosSettings) -> str:
     """What opening says, or the first call where the cluster took its time to answer."""
     try:
         async with RadosStore(settings) as store:
-            return await until(lambda: _said(store), 30)
+            return await until(lambda: _said(store))
     except StoreMisconfigured as refusal:
         return str(refusal)
 
@@ -126,7 +126,7 @@ async def test_pools_of_the_zone(ceph: Ceph) -> None:
     """Without configured pools they are read from the zone, and the description tells so."""
     asking = replace(ceph.least, pool="", namespace="", log_pool="", topics_pool="")
     async with RadosStore(asking) as store:
-        await until(lambda: connected(store), 30)
+        await until(lambda: connected(store))
         assert "default.rgw.log:notif" in store.description
         assert "zone" in store.description
         assert "client.remora" in store.description
@@ -143,7 +143,7 @@ async def test_description_before_and_after(settings: RadosSettings) -> None:
     """The state is told when it changes: once connected, with pool, user and where the pool's name is from."""
     told: list[tuple[bool, str]] = []
     async with RadosStore(settings, lambda there, text: told.append((there, text))) as store:
-        await until(lambda: connected(store), 30)
+        await until(lambda: connected(store))
         assert [there for there, _ in told] == [True]
         assert told[0][1] == store.description
         assert f"default.rgw.log:{settings.namespace}" in store.description

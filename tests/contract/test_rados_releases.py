@@ -54,14 +54,15 @@ async def test_queues_of_remoras_own_are_not_released(settings: RadosSettings) -
 
 async def test_what_was_never_read_is_not_taken_for_nothing(ceph: Ceph, settings: RadosSettings) -> None:
     """Before the first answer it is not known what is released, and an error says so; later the last answer stands."""
-    async with reached(replace(settings, op_timeout_s=1)) as known, reached(replace(settings, op_timeout_s=1)) as new:
+    quick = replace(settings, op_timeout_s=6)
+    async with reached(quick) as known, reached(quick) as new:
         await known.releases.set_released([A], released=True)
         assert await released(known) == {A}
         with ceph.frozen("osd.0", "osd.1"):
             assert await released(known) == {A}
             with pytest.raises(StoreUnavailable):
                 await new.releases.released()
-        await until(lambda: _took_back(known), 60)
+        await until(lambda: _took_back(known))
 
 
 async def _took_back(store: RadosStore) -> bool:
@@ -73,7 +74,7 @@ async def _took_back(store: RadosStore) -> bool:
 
 async def test_an_operator_s_permissions_suffice(ceph: Ceph) -> None:
     """The user that the documentation asks for reads and changes what is released."""
-    async with reached(replace(ceph.least, op_timeout_s=5)) as store:
+    async with reached(replace(ceph.least, op_timeout_s=60)) as store:
         await store.releases.set_released([A], released=True)
         assert await released(store) == {A}
         await store.releases.set_released([A], released=False)

@@ -50,7 +50,7 @@ def python(module: str, *arguments: object) -> list[str]:
 async def ended(command: Sequence[str]) -> str:
     """Run a program to its end, which must be a good one; what it printed."""
     done = await asyncio.to_thread(
-        subprocess.run, command, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=120
+        subprocess.run, command, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=600
     )
     assert done.returncode == 0, done.stderr or done.stdout
     return done.stdout
@@ -263,7 +263,7 @@ async def test_killed_while_discarding_a_topic(tmp_path: Path) -> None:
         async def all_gone() -> bool:
             return await store._files.file_of("t").read(stored) == len(whole) * victim.EVENTS
 
-        await until(all_gone, within_s=30)
+        await until(all_gone)
 
 
 # ------------------------------------------------------------------------------------------- two processes
@@ -277,7 +277,7 @@ async def test_two_processes(settings: SqliteSettings) -> None:
         topic = await store.own_topics.create(own_topic("t", 4))
         processes = [await peer(settings, topic, me, requests) for me in ("a", "b")]
         try:
-            async with asyncio.timeout(100):
+            async with asyncio.timeout(300):
                 expected = 2 * requests * sqlite_peer.PER_REQUEST
                 delivered = sorted(await delivered_by(processes, expected))
         finally:
@@ -334,7 +334,7 @@ async def delivered_by(processes: Sequence[Process], expected: int) -> list[tupl
 async def stopped(process: Process) -> bytes:
     """End a process by ending its input, or else by force; what it had to complain about."""
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             _, errors = await process.communicate()
             return errors
     except TimeoutError:

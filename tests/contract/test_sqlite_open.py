@@ -168,7 +168,7 @@ async def test_read_only(directory: Path, settings: SqliteSettings) -> None:
 
 
 def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=100)
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=600)
 
 
 async def test_not_a_directory(tmp_path: Path) -> None:

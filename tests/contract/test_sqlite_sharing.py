@@ -63,7 +63,7 @@ async def holder(settings: SqliteSettings, topic: Topic, lease_s: float = FOR_EV
 
 async def answer(process: Process, expected: bytes) -> None:
     assert process.stdout is not None
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         assert await process.stdout.readline() == expected
 
 
@@ -118,7 +118,7 @@ async def test_lock_of_a_frozen_process(store: SqliteStore, settings: SqliteSett
         async def freed() -> bool:
             return isinstance(await store.locks.acquire(brief.shard(0), "me", QUIET_S), LockToken)
 
-        await until(freed, within_s=30)
+        await until(freed)
         assert isinstance(await store.locks.acquire(topic.shard(1), "me", QUIET_S), LockHolder)
 
 
@@ -191,7 +191,7 @@ async def test_traces_of_the_dead_are_swept(store: SqliteStore, settings: Sqlite
 async def arrived(store: SqliteStore, wanted: set[Shard]) -> set[Shard]:
     """The queues that announce themselves until all that are wanted have."""
     found: set[Shard] = set()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while not wanted <= found:
             answered = await store.arrivals.wait()
             assert len(set(answered)) == len(answered)
@@ -302,7 +302,7 @@ async def test_nothing_arrives(store: SqliteStore, settings: SqliteSettings) -> 
         await other.two_phase.reserve(topic.shard(1), 1, 10)
         await other.own_topics.create(own_topic("v"))
         waiting = asyncio.ensure_future(store.arrivals.wait())
-        await until(lambda: looked(store), within_s=30)
+        await until(lambda: looked(store))
         assert not waiting.done()
         await other.ingest.publish(topic, [RoutedEvent(2, b"b:k", b"y")])
 
@@ -328,5 +328,5 @@ async def test_waiting_ends_with_the_store(settings: SqliteSettings) -> None:
         await asyncio.sleep(0)
 
     with pytest.raises(StoreUnavailable):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await waiting

@@ -112,7 +112,7 @@ async def test_room_of_discarded_entries_comes_back(store: SqliteStore, monkeypa
     assert await store.own_topics.remove(topic, discard=True) == Removed(3, 100)
     assert await store.own_topics.find("t") is None
 
-    await until(lambda: holds(store, "t", 7), within_s=30)
+    await until(lambda: holds(store, "t", 7))
     file = store.writers[store._files.file_of("t").path.name]
     assert file.transactions - file.durable >= 100 // 10
 
@@ -129,7 +129,7 @@ async def test_removal_that_was_cut_short(settings: SqliteSettings, monkeypatch:
         assert entries_in(store, "t") == 100
 
     async with SqliteStore(settings) as store:
-        await until(lambda: holds(store, "t", 0), within_s=30)
+        await until(lambda: holds(store, "t", 0))
 
 
 async def holds(store: SqliteStore, topic: str, count: int) -> bool:

@@ -175,7 +175,7 @@ async def test_silent_worker_counts_no_more(bench: Bench) -> None:
     async def dropped() -> bool:
         return list(await known(other, silent, lively)) == [lively]
 
-    await until(dropped, within_s=30)
+    await until(dropped)
     await bench.store.members.announce(silent, LONG_S)
 
     assert len(await known(other, silent, lively)) == 2

@@ -7,6 +7,10 @@ from collections.abc import Iterator
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
 
+from support.stores import unhurried_stores
+
+__all__ = ["unhurried_stores"]
+
 
 @pytest.fixture(autouse=True)
 def _nothing_blocks_the_loop() -> Iterator[BlockBuster]:

@@ -6,7 +6,6 @@ and left running. REMORA_TEST_CEPH=20 tests against that release.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -16,6 +15,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ import pytest
 
 from remora.codec.lock_ops import Locker, decode_lock_info
 from remora.config import RadosSettings
-from remora.storage.rados import RadosStore
+from remora.storage.rados import RadosLogStore, RadosStore
+from support.stores import until
 
 try:
     import rados
@@ -161,10 +162,20 @@ async def reached(
 ) -> AsyncIterator[RadosStore]:
     """An open store that has found its cluster, however busy this machine is."""
     async with RadosStore(settings, on_state) as store:
-        async with asyncio.timeout(30):
-            while not store.connected:  # noqa: ASYNC110 - the cluster tells nobody when it is there
-                await asyncio.sleep(0.02)
+        await until(partial(_is_connected, store))
         yield store
+
+
+@asynccontextmanager
+async def reached_logs(settings: RadosSettings, **options: Any) -> AsyncIterator[RadosLogStore]:
+    """As `reached`: the shared logs by themselves."""
+    async with RadosLogStore(settings, **options) as store:
+        await until(partial(_is_connected, store))
+        yield store
+
+
+async def _is_connected(store: RadosStore | RadosLogStore) -> bool:
+    return store.connected
 
 
 @pytest.fixture(scope="session")
@@ -205,8 +216,11 @@ def gateway(ceph: Ceph, namespace: str) -> Iterator[Gateway]:
 
 @pytest.fixture
 def settings(ceph: Ceph, namespace: str) -> RadosSettings:
-    """Settings of a store that keeps its queues in the test's namespace and is quick to give up."""
-    return replace(ceph.admin, namespace=namespace, op_timeout_s=5.0, mount_timeout_s=5.0)
+    """Settings of a store that keeps its queues in the test's namespace, and of which no call is given up.
+
+    It tries to connect as often as a busy cluster may need.
+    """
+    return replace(ceph.admin, namespace=namespace, op_timeout_s=30.0, mount_timeout_s=5.0)
 
 
 def _admin_for_old_clients(name: str, keyring: Path) -> dict[str, str]:

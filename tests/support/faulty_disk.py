@@ -47,10 +47,10 @@ class FaultyDisk:
 
     def error(self, doing: str, descriptor: int) -> int:
         """The errno for a call on this descriptor; 0 where it is carried out."""
-        if doing not in self.fails:
-            return 0
-        is_here = os.readlink(f"/proc/self/fd/{descriptor}").startswith(self._directory)
-        return self.fails[doing] if is_here else 0
+        code = self.fails.get(doing, 0)  # read once: another thread may clear it
+        if code and os.readlink(f"/proc/self/fd/{descriptor}").startswith(self._directory):
+            return code
+        return 0
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from remora.model.shard import LockToken
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
 from support.entries import delivered
-from support.stores import QUIET_S, by_shard, own_topic, renew
+from support.stores import QUIET_S, by_shard, own_topic, renew, unhurried
 
 PER_REQUEST, PAYLOAD = 12, 4_000
 ROUNDS = 3
@@ -77,6 +77,7 @@ class Story:
 
 async def main(directory: Path, ballast: Path | None = None) -> None:
     """Tell the story, and look at its end again after a restart."""
+    unhurried()
     async with SqliteStore(SqliteSettings(directory=str(directory), files=1, queue_bytes=1 << 40)) as store:
         story = Story(store, await store.own_topics.create(own_topic("t")))
         await (crowded_out(story, ballast) if ballast else filled_by_itself(story))

@@ -67,6 +67,7 @@ def running_kafka(purpose: str, *options: str) -> Iterator[Kafka]:
             pytest.fail("Kafka needs java and mvn: run scripts/setup")
         pytest.skip("Kafka needs java and mvn: run scripts/setup")
     name = f"test-{purpose}-{os.getpid()}"
+    _dev_kafka("down", "--name", name)  # what a killed process of this number has left
     try:
         env = Path(_dev_kafka("up", "--name", name, *options).strip().splitlines()[-1])
         yield Kafka(name, json.loads(env.read_text()))
@@ -75,7 +76,7 @@ def running_kafka(purpose: str, *options: str) -> Iterator[Kafka]:
 
 
 def _dev_kafka(*args: str) -> str:
-    done = subprocess.run([_DEV_KAFKA, *args], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([_DEV_KAFKA, *args], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, f"dev-kafka {' '.join(args)}: {done.stderr[-2000:]}"
     return done.stdout
 
@@ -124,15 +125,24 @@ async def create_topic(address: str, name: str = "", partitions: int = 3, replic
     name = name or f"t-{uuid.uuid4().hex[:12]}"
     settings = {key.replace("_", "."): str(value) for key, value in configs.items()}
     async with admin(address) as client:
-        answer = await client.create_topics([NewTopic(name, partitions, replicas, topic_configs=settings)])
-        for topic, code, *_ in answer.topic_errors:
-            assert code == 0, f"{topic}: {errors.for_code(code).__name__}"
+        deadline = time.monotonic() + 120
+        topic = NewTopic(name, partitions, replicas, topic_configs=settings)
+        while (error := await _creation(client, topic)) is errors.InvalidReplicationFactorError:
+            # A broker that stood still for seconds is not taken for one until its next heartbeat.
+            assert time.monotonic() < deadline, f"{name}: {error.__name__}"
+            await asyncio.sleep(0.1)
+        assert error is errors.NoError, f"{name}: {error.__name__}"
         # The answer comes from the controller; the brokers hear of the topic a moment later.
-        deadline = time.monotonic() + 30
         while (await client.describe_topics([name]))[0]["error_code"]:
             assert time.monotonic() < deadline, f"{name} is not known"
             await asyncio.sleep(0.01)
     return name
+
+
+async def _creation(client: AIOKafkaAdminClient, topic: NewTopic) -> type[BaseException]:
+    """How the creation of a topic ends."""
+    ((_, code, *_),) = (await client.create_topics([topic])).topic_errors
+    return errors.for_code(code)  # type: ignore[no-any-return]  # it has no types
 
 
 async def delete_topic(address: str, name: str) -> None:
@@ -157,7 +167,7 @@ async def limit_topic(address: str, name: str, max_message_bytes: int) -> None:
     probe = AIOKafkaProducer(bootstrap_servers=address)
     await probe.start()
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             await probe.send_and_wait(name, b"x" * (max_message_bytes + 1), partition=0)
         raise AssertionError("the limit does not take effect")
@@ -174,7 +184,7 @@ async def widen_topic(address: str, name: str, max_message_bytes: int) -> None:
     probe = AIOKafkaProducer(bootstrap_servers=address)
     await probe.start()
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while True:
             try:
                 await probe.send_and_wait(name, b"x" * (max_message_bytes - 1000), partition=0)

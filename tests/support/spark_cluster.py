@@ -22,6 +22,7 @@ from support.spark import QUICK_JVM, connector_jars
 
 _HOME = Path(pyspark.__file__).parent
 _MASTER = re.compile(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")
+_WORKER = re.compile(r"Registering worker (\S+)")
 _DEADLINE_S = 600
 
 T = TypeVar("T")
@@ -66,7 +67,7 @@ def running_spark_cluster(folder: Path) -> Iterator[SparkCluster]:
                 str(folder / f"w{number}"),
             ]
             stack.enter_context(_daemon(log, env, "worker.Worker", address, *options))
-        _until(lambda: said.read_text().count("Registering worker") == 2 or None, "two workers register", said)
+        _until(lambda: len(set(_WORKER.findall(said.read_text()))) == 2 or None, "two workers register", said)
         yield SparkCluster(address, env)
 
 

@@ -13,10 +13,12 @@ import sys
 from remora.config import SqliteSettings
 from remora.model.shard import LockToken
 from remora.storage.sqlite import SqliteStore
+from support.stores import unhurried
 
 
 async def main(directory: str, name: str, lease_s: float) -> None:
     """Take the locks and do as told."""
+    unhurried()
     async with SqliteStore(SqliteSettings(directory=directory)) as store:
         topic = await store.own_topics.find(name)
         assert topic is not None

@@ -15,7 +15,7 @@ from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
 from support.entries import delivered
-from support.stores import QUIET_S
+from support.stores import QUIET_S, unhurried
 
 PER_REQUEST = 6
 
@@ -61,6 +61,7 @@ async def _some(store: SqliteStore, shard: Shard, token: LockToken) -> None:
 
 async def main(directory: str, name: str, me: str, requests: int) -> None:
     """Store and deliver until the input ends."""
+    unhurried()
     async with SqliteStore(SqliteSettings(directory=directory)) as store:
         topic = await store.own_topics.find(name)
         assert topic is not None

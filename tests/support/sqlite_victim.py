@@ -27,7 +27,7 @@ from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore, topics, writer
 from remora.storage.sqlite import directory as opened_by
 from support.entries import raw_entry
-from support.stores import QUIET_S, by_shard, own_topic, spread, until
+from support.stores import QUIET_S, by_shard, own_topic, spread, unhurried, until
 
 EVENTS, SHARDS, DIGEST = 30, 3, b"digest"
 REMOVED = 7
@@ -205,6 +205,7 @@ def tell(step: int, outcome: str) -> None:
 
 def main() -> None:
     """Die at each step, one after the other."""
+    unhurried()
     kind, directory = sys.argv[1], Path(sys.argv[2])
     for step in range(1, 100):
         child = os.fork()

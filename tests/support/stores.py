@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sqlite3
+import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +21,17 @@ from remora.model.shard import LockToken, Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.ports.delivery import DeliveryStore
 from remora.ports.store import ShardStore
-from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite import SqliteStore, directory, files, writer
 
 T = TypeVar("T")
 
 QUIET_S = 90.0
 """A lease that no test outlives."""
+
+PATIENT_S = 120.0
+"""How long a test waits at least for what is bound to come: it is no measure of anything."""
+
+UNHURRIED_S = 300.0
 
 
 class Yard(Protocol):
@@ -203,12 +209,34 @@ def by_shard(topic: Topic, *requests: Sequence[RoutedEvent]) -> list[list[bytes]
     return found
 
 
-async def until(condition: Callable[[], Awaitable[T]], within_s: float = 10.0) -> T:
-    """The condition's first true value; it is asked again and again up to a deadline."""
-    async with asyncio.timeout(within_s):
-        while not (value := await condition()):  # noqa: ASYNC110 - what is waited for happens in another process
-            await asyncio.sleep(0.02)
+async def until(condition: Callable[[], Awaitable[T]], within_s: float = PATIENT_S) -> T:
+    """The condition's first true value; it is asked again and again up to a deadline, and once behind it.
+
+    A process that stood still meanwhile may find the deadline past and the condition true.
+    """
+    deadline, is_over = time.monotonic() + max(within_s, PATIENT_S), False
+    while not (value := await condition()):
+        if is_over:
+            raise TimeoutError
+        await asyncio.sleep(0.02)
+        is_over = time.monotonic() > deadline
     return value
+
+
+def unhurried(patch: Callable[[Any, str, float], None] = setattr) -> None:
+    """Have embedded stores wait for their disk, and for other processes, as long as a busy machine may take."""
+    for module, limit in (
+        (writer, "ANSWER_WITHIN_S"), (writer, "_BUSY_FOR_S"), (files, "_BUSY_FOR_S"), (directory, "_BUSY_FOR_S")
+    ):  # fmt: skip
+        patch(module, limit, UNHURRIED_S)
+
+
+@pytest.fixture(autouse=True)
+def unhurried_stores() -> Iterator[None]:
+    """Embedded stores give nothing up, unless the test sets limits of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        unhurried(patch.setattr)
+        yield
 
 
 @pytest.fixture(params=["sqlite", pytest.param("rados", marks=pytest.mark.ceph)])
