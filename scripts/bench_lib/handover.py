@@ -55,7 +55,7 @@ watchdog = "3s"
 run_directory = "{folder}/run"
 """
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -138,13 +138,17 @@ class _Host:
 
     async def kill_worker(self) -> None:
         """SIGKILL the worker that holds most."""
-        workers = await self._workers()
+        deadline = time.monotonic() + PATIENCE_S
+        while not (workers := await self._workers()):
+            if time.monotonic() > deadline:
+                raise BenchError(f"no workers are told of after {PATIENCE_S:.0f} s")
+            await asyncio.sleep(0.1)
         os.kill(max(workers, key=lambda each: each[1])[0], signal.SIGKILL)
 
     async def _workers(self) -> list[tuple[int, int]]:
         """Process id and number of shards of each worker; none when it cannot be asked."""
         try:
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(30):
                 status = await self.embedded.status()
         except (aiohttp.ClientError, OSError, TimeoutError):
             return []

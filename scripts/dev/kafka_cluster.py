@@ -269,7 +269,7 @@ class Cluster:
         return self.state / f"{name}.properties"
 
     def _wait_ready(self, name: str) -> None:
-        daemons.wait_for(f"answer from {name}", lambda: self._is_ready(name), 60, self.state, [name])
+        daemons.wait_for(f"answer from {name}", lambda: self._is_ready(name), 240, self.state, [name])
 
     def _is_ready(self, name: str) -> bool:
         """A broker opens its port once the controllers know it and let it in."""

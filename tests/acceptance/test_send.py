@@ -10,8 +10,8 @@ import signal
 import socket
 import subprocess
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -92,26 +92,41 @@ async def test_a_file_and_a_pipe(folder: Path) -> None:
     assert found == by_key(range(1570))
 
 
+@asynccontextmanager
+async def sending(daemon: Daemon, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A sender that reads from a pipe; ended afterwards, whatever becomes of it."""
+    process = await asyncio.create_subprocess_exec(
+        *REMORA, "send", "t", "--json", *options, "-c", str(daemon.config),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        process.stdin.close()
+
+
 async def test_a_daemon_that_is_killed_and_comes_back(folder: Path) -> None:
     """Whatever it had stored when it was killed, in the end every event is there once and in order."""
-    (folder / "events").write_bytes(lines(range(2500)))
-    async with embedded(folder) as daemon:
-        sending = asyncio.create_task(
-            daemon.command("send", "t", folder / "events", "--json", "--batch", "2", "--timeout", "5m")
-        )
+    async with embedded(folder) as daemon, sending(daemon, "--batch", "2", "--timeout", "5m") as sender:
+        assert sender.stdin is not None
+        sender.stdin.write(lines(range(2000)))
 
         async def has_begun() -> bool:
             return await daemon.metric("remora_ingested_events_total") > 200
 
         await daemon.until(has_begun, "the first events")
-        assert not sending.done()
         await daemon.kill_all()
         await daemon.start()
-        ended = await sending
+        out, err = await sender.communicate(lines(range(2000, 2500)))  # so it cannot have ended before the kill
         found = await stored(daemon)
 
-    assert ended.code == Exit.OK, ended.err
-    assert counts(ended)["stored"] + counts(ended)["repeated"] == 2500
+    assert sender.returncode == Exit.OK, err.decode()
+    told = json.loads(out)
+    assert told["stored"] + told["repeated"] == 2500
     assert found == by_key(range(2500))
 
 
@@ -126,25 +141,33 @@ async def test_a_daemon_that_is_away(folder: Path) -> None:
     assert (counts(ended)["read"], counts(ended)["not_stored"], counts(ended)["unknown"]) == (10, 10, 0)
 
 
+@contextmanager
+def own_port() -> Iterator[int]:
+    """A port on which the daemon alone can listen while the block runs: it is bound, and nobody listens there yet."""
+    with socket.socket() as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
 async def test_tls_and_tokens(folder: Path) -> None:
     """With the right authority and token events are stored; without one of them nothing is, and nothing is repeated."""
     made = certificate(folder / "tls", "remora")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
     token = await remora("token", "me", "--topics", "t", "--append", folder / "tokens")
     (folder / "token").write_bytes(token.out)
     (folder / "wrong").write_text("rmr_wrong\n")
     files = {"tls_certificate": str(made.certificate), "tls_key": str(made.key), "tokens": str(folder / "tokens")}
     send = ("send", "t", "-", "--json", "--timeout", "300")
-    async with embedded(folder, listen=f"127.0.0.1:{port}", **files) as daemon:
-        good = await daemon.command(
-            *send, "--ca-file", made.certificate, "--token-file", folder / "token", stdin=lines(range(10))
-        )
-        unknown = await daemon.command(
-            *send, "--ca-file", made.certificate, "--token-file", folder / "wrong", stdin=lines(range(10, 20))
-        )
-        untrusted = await daemon.command(*send, "--token-file", folder / "token", stdin=lines(range(20, 30)))
-        found = await stored(daemon)
+    with own_port() as port:
+        async with embedded(folder, listen=f"127.0.0.1:{port}", **files) as daemon:
+            good = await daemon.command(
+                *send, "--ca-file", made.certificate, "--token-file", folder / "token", stdin=lines(range(10))
+            )
+            unknown = await daemon.command(
+                *send, "--ca-file", made.certificate, "--token-file", folder / "wrong", stdin=lines(range(10, 20))
+            )
+            untrusted = await daemon.command(*send, "--token-file", folder / "token", stdin=lines(range(20, 30)))
+            found = await stored(daemon)
 
     assert (good.code, good.err, counts(good)["stored"]) == (Exit.OK, "", 10)
     assert (unknown.code, counts(unknown)["not_stored"]) == (Exit.FAILURE, 10)
@@ -156,31 +179,20 @@ async def test_tls_and_tokens(folder: Path) -> None:
 
 async def test_records_are_sent_as_they_come_until_it_is_interrupted(folder: Path) -> None:
     """What a pipe gives is stored without waiting for a full batch; at SIGINT the counts are exact."""
-    async with embedded(folder) as daemon:
-        process = await asyncio.create_subprocess_exec(
-            *REMORA, "send", "t", "--json", "-c", str(daemon.config),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        try:
-            assert process.stdin is not None
-            process.stdin.write(lines(range(30)))
+    async with embedded(folder) as daemon, sending(daemon) as process:
+        assert process.stdin is not None
+        process.stdin.write(lines(range(30)))
 
-            async def are_stored() -> bool:
-                return await daemon.metric("remora_ingested_events_total") == 30
+        async def are_stored() -> bool:
+            return await daemon.metric("remora_ingested_events_total") == 30
 
-            await daemon.until(are_stored, "30 events")
-            process.send_signal(signal.SIGINT)
-            # Its input stays open: the end does not wait for more of it.
-            async with asyncio.timeout(60):
-                out = await process.stdout.read() if process.stdout else b""
-                err = await process.stderr.read() if process.stderr else b""
-                code = await process.wait()
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
+        await daemon.until(are_stored, "30 events")
+        process.send_signal(signal.SIGINT)
+        # Its input stays open: the end does not wait for more of it.
+        async with asyncio.timeout(120):
+            out = await process.stdout.read() if process.stdout else b""
+            err = await process.stderr.read() if process.stderr else b""
+            code = await process.wait()
         found = await stored(daemon)
 
     assert (code, err) == (Exit.FAILURE, b"remora: interrupted\n")
@@ -199,7 +211,7 @@ def test_a_terminal_is_shown_how_far_it_is(folder: Path) -> None:
     ) as process:
         os.close(other_end)
         shown = b"".join(iter(lambda: _read(terminal), b""))
-        out = process.communicate(timeout=60)[0]
+        out = process.communicate(timeout=180)[0]
     os.close(terminal)
 
     assert process.returncode == Exit.UNAVAILABLE

@@ -153,9 +153,11 @@ class Connection:
         self._is_stopped = True
         if is_writing(pid):
             return Phase.WRITING
-        if await self._account.epoch() == FIRST_EPOCH:
+        epoch = await self._account.epoch()
+        if epoch == FIRST_EPOCH:
             return Phase.BEFORE_THE_SWAP
-        return Phase.SERVING if self.tokens else Phase.BEFORE_THE_FIRST_REPLY
+        is_serving = bool(self.tokens) and self.tokens[-1].epoch == epoch
+        return Phase.SERVING if is_serving else Phase.BEFORE_THE_FIRST_REPLY
 
     def send(self, count: int) -> None:
         """Ask for so many positions."""
@@ -204,7 +206,23 @@ def folder() -> Iterator[Path]:
 
 @asynccontextmanager
 async def served_before(folder: Path, kind: LogKind, lease_s: float) -> AsyncIterator[list[Account]]:
-    """Logs that a sequencer has handed out positions of, some of them written, before it was killed."""
+    """Logs that a sequencer has handed out positions of, some of them written, before it was killed.
+
+    The lease is that of those that take them over; the one that was killed has never lost a log, and has left no lock.
+    """
+    configure(folder, ENDLESS_S)
+    async with SqliteStore(SqliteSettings(directory=f"{folder}/queues", files=1)) as store:
+        accounts = [Account(store, LogName(b"remora", b"%d" % number), kind) for number in range(MOST_STEPS)]
+        await asyncio.gather(*(store.logs.create(each.log, kind, width=4) for each in accounts))
+        async with a_server(folder, "first") as server:
+            await asyncio.gather(*(begin(each, server) for each in accounts))
+            await server.ended(signal.SIGKILL)
+        configure(folder, lease_s)
+        yield accounts
+
+
+def configure(folder: Path, lease_s: float) -> None:
+    """Write the configuration of the servers that begin from now on."""
     write_config(
         folder / "remora.toml",
         {
@@ -213,13 +231,6 @@ async def served_before(folder: Path, kind: LogKind, lease_s: float) -> AsyncIte
             "sequencer": {"lease": f"{lease_s * 1000:.0f}ms", "admin_listen": f"unix:{folder}/admin.sock"},
         },
     )
-    async with SqliteStore(SqliteSettings(directory=f"{folder}/queues", files=1)) as store:
-        accounts = [Account(store, LogName(b"remora", b"%d" % number), kind) for number in range(MOST_STEPS)]
-        await asyncio.gather(*(store.logs.create(each.log, kind, width=4) for each in accounts))
-        async with a_server(folder, "first") as server:
-            await asyncio.gather(*(begin(each, server) for each in accounts))
-            await server.ended(signal.SIGKILL)
-        yield accounts
 
 
 async def begin(account: Account, server: Server) -> None:

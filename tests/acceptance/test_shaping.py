@@ -18,7 +18,7 @@ from chaos_lib.shaping import scopes
 from remora.client import IngestClient
 from remora.model.exits import Exit
 from support.consumer import read_until
-from support.daemon import Daemon, running_daemon
+from support.daemon import PATIENT, Daemon, merged, running_daemon
 from support.embedded import drained, publish
 from support.ingest import record
 from support.kafka import Kafka, create_topic
@@ -121,11 +121,14 @@ async def test_shaping_that_changes_under_load_loses_nothing(folder: Path) -> No
     """While limits of all kinds come, change and go by reloads, events come in; each of them arrives once, in order per
     key, and the ledger agrees."""
     chance, events, keys = random.Random(4), 0, 20
-    sections: dict[str, dict[str, object]] = {
+    given: dict[str, dict[str, object]] = {
         "supervisor": {"workers": 2},
         "sqlite": {"directory": str(folder / "queues"), "files": 1},
         "ingest": {"listen": ""},
+        "http": {"request_timeout": "4m"},
+        "delivery": {"drain_timeout": "5m"},  # of which a request may take a part
     }
+    sections = merged(PATIENT, given)
     async with receiving() as receiver, running_daemon(folder, sections) as daemon:
         done = await daemon.command("topic", "create", "hooks", "--endpoint", f"{receiver.url}/in", "--shards", "4")
         assert done.code == Exit.OK, done.err

@@ -17,7 +17,7 @@ from remora.model.shard import Origin, Shard
 from support.consumer import Delivered, check, read_all, read_until
 from support.daemon import Daemon, Ended, Sections, remora, running_daemon, write_config
 from support.kafka import Kafka, create_topic
-from support.queues import Described, Queues, metadata, quick
+from support.queues import Described, Queues, calm, metadata
 
 NOBODY = "kafka://127.0.0.1:1"
 """An endpoint that refuses every connection."""
@@ -127,7 +127,7 @@ async def test_waiting_events_follow_the_topic_and_a_drain_waits_for_them(kafka:
         closed = await post(daemon, topic, range(50, 60))
         opened = await daemon.command("topic", "set", topic, "--open")
         again = await post(daemon, topic, range(50, 60))
-        drain = asyncio.create_task(daemon.command("topic", "rm", topic, "--drain", "--timeout", "50s"))
+        drain = asyncio.create_task(daemon.command("topic", "rm", topic, "--drain", "--timeout", "170s"))
         await daemon.until(lambda: is_closed(daemon, topic), "a closed topic")
         changed = await daemon.command("topic", "set", topic, "--endpoint", f"kafka://{kafka.address}")
         drained = await drain
@@ -189,7 +189,7 @@ async def test_a_file_of_topics_leaves_a_radosgws_alone(queues: Queues, tmp_path
     name = queues.make(NOBODY)
     await queues.fill(name, 3)
     before = metadata([Described(name, NOBODY)])
-    config = write_config(tmp_path / "remora.toml", quick(queues))
+    config = write_config(tmp_path / "remora.toml", calm(queues))
     file = tmp_path / "topics.toml"
 
     async def apply(text: str, *options: str) -> Ended:
@@ -221,7 +221,7 @@ async def test_a_topic_beside_a_radosgws_of_the_same_name(queues: Queues, tmp_pa
     name = queues.make(NOBODY)
     await queues.fill(name, 3)
     before = metadata([Described(name, NOBODY)])
-    file = write_config(tmp_path / "remora.toml", quick(queues))
+    file = write_config(tmp_path / "remora.toml", calm(queues))
 
     async def topic(*words: str) -> Ended:
         return await remora("topic", *words, "-c", file)

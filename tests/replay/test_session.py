@@ -102,7 +102,7 @@ _STARTING = """
 import subprocess, sys
 from remora.replay.chatter import kept_back
 
-child = "echo fetching; echo fetched >&2; read line; echo it hurts >&2"
+child = "echo fetched >&2; echo fetching; read line; echo it hurts >&2"
 with kept_back():
     started = subprocess.Popen(["sh", "-c", child], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert started.stdout.readline() == b"fetching\\n"
