@@ -10,7 +10,7 @@ import logging
 import socket
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -472,11 +472,10 @@ async def test_the_end_does_not_wait_for_slow_clients(
 ) -> None:
     """A body that does not come is given up after some seconds, long before its own time-out."""
     monkeypatch.setattr(server, "STORE_S", 3600.0)  # only what the store has is waited for so long
-    async with asyncio.timeout(DEADLINE_S), ingest_site(store, tmp_path, request_timeout_s=3600.0) as site:
-        _, writer = await asyncio.open_unix_connection(tmp_path / "ingest.sock")
+    async with asyncio.timeout(DEADLINE_S), AsyncExitStack() as longer, ingest_site(store, tmp_path) as site:
+        _, writer = await longer.enter_async_context(connected(tmp_path))
         writer.write(head(EVENTS, "Content-Length: 1000") + b"{")
         await until(lambda: site.server.held_bytes == 1000)
-    writer.close()
     assert store.is_untouched
 
 
